@@ -7,7 +7,9 @@
 #include <catch2/catch.hpp>
 
 // An error that a test did not expect.
-CATCH_TRANSLATE_EXCEPTION(const ftrun::Error& error) { return ftrun::testing::said_by(error); }
+CATCH_TRANSLATE_EXCEPTION(const ftrun::Error& error) {
+  return ftrun::testing::said_by(error);
+}
 
 int main(int argc, char** argv) {
   constexpr int kSkipped = 77;  // SKIP_RETURN_CODE of the CTest entries

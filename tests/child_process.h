@@ -30,8 +30,10 @@ inline int exit_of(const std::function<int()>& body) {
   return exit_code_of(child);
 }
 
-/// Starts a program, words[0], whose output goes to the end of a file; signals of `ignored` are inherited as such.
-inline pid_t start_program(const std::vector<std::string>& words, const std::string& output, const std::vector<int>& ignored = {}) {
+/// Starts a program, words[0], whose output goes to the end of a file; signals of
+/// `ignored` are inherited as such.
+inline pid_t start_program(const std::vector<std::string>& words, const std::string& output,
+                           const std::vector<int>& ignored = {}) {
   const std::vector<char*> arguments = exec_arguments(words);
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
@@ -54,12 +56,14 @@ inline std::string text_of(const std::function<std::string()>& body) {
   REQUIRE(child >= 0);
   if (child == 0) {
     const std::string text = body();
-    ::_exit(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
+    ::_exit(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0
+                                                                                            : 1);
   }
   ::close(ends[1]);
   std::string text;
   char part[512];
-  for (ssize_t n = 0; (n = ::read(ends[0], part, sizeof part)) > 0;) text.append(part, static_cast<size_t>(n));
+  for (ssize_t n = 0; (n = ::read(ends[0], part, sizeof part)) > 0;)
+    text.append(part, static_cast<size_t>(n));
   ::close(ends[0]);
   REQUIRE(exit_code_of(child) == 0);
   return text;

@@ -5,10 +5,11 @@
 
 namespace ftrun::testing {
 
-/// Something that a machine may lack. Tests that cannot do without it are a CTest entry of their own
-/// (ftrun_entry_that_needs), whose environment names it in FTRUN_TEST_NEEDS: before the first test the
-/// program asks what is missing, and where something is, says so and ends with 77, which CTest counts
-/// as skipped. A test case that only such an entry may run has the tag "[.needs-NAME]".
+/// Something that a machine may lack. Tests that cannot do without it are a CTest entry of
+/// their own (ftrun_entry_that_needs), whose environment names it in FTRUN_TEST_NEEDS: before
+/// the first test the program asks what is missing, and where something is, says so and ends
+/// with 77, which CTest counts as skipped. A test case that only such an entry may run has
+/// the tag "[.needs-NAME]".
 ///
 ///   const testing::Need kRing("io_uring", [] { return ring_refusal(); });
 struct Need {

@@ -2,8 +2,12 @@
 
 namespace ftrun::testing {
 
-std::string source_dir() { return FTRUN_SOURCE_DIR; }
+std::string source_dir() {
+  return FTRUN_SOURCE_DIR;
+}
 
-std::string binary_dir() { return FTRUN_BINARY_DIR; }
+std::string binary_dir() {
+  return FTRUN_BINARY_DIR;
+}
 
 }  // namespace ftrun::testing

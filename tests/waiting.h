@@ -10,9 +10,10 @@
 
 #include <catch2/catch.hpp>
 
-// Waits of tests. A test program whose failures are waits alone says so in its last line, and its CTest entry is run again
-// (scripts/ctest_runs.py). A wait is a limit of a test's own that was reached (fail_waiting), the exit code 6 of a program
-// where another one was expected, and an assertion that shows what an error of that code said. Nothing else is one.
+// Waits of tests. A test program whose failures are waits alone says so in its last line, and its
+// CTest entry is run again (scripts/ctest_runs.py). A wait is a limit of a test's own that was
+// reached (fail_waiting), the exit code 6 of a program where another one was expected, and an
+// assertion that shows what an error of that code said. Nothing else is one.
 namespace ftrun::testing {
 
 /// Fails the test case by waiting: "60 s for a line of rank 1".
@@ -23,7 +24,8 @@ namespace ftrun::testing {
 
 /// Waits until `condition()` holds, `limit` at most.
 template <typename Condition>
-void await_that(Condition condition, const std::string& what, std::chrono::milliseconds limit = std::chrono::minutes(2)) {
+void await_that(Condition condition, const std::string& what,
+                std::chrono::milliseconds limit = std::chrono::minutes(2)) {
   const auto end = std::chrono::steady_clock::now() + limit;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) fail_waiting(cat(limit.count(), " ms for: ", what));

@@ -51,45 +51,60 @@ std::string needs_text(const MemoryPlan& plan, const MemoryMeasure& measure, int
 }
 
 /// `lacking`: bytes that all ranks of this machine need beside what there is.
-std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure, int64_t lacking, int64_t local) {
-  return savings_remedy(memory_savings(loaded.config, *loaded.model, 0, measure), (lacking + local - 1) / local);
+std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure, int64_t lacking,
+                       int64_t local) {
+  return savings_remedy(memory_savings(loaded.config, *loaded.model, 0, measure),
+                        (lacking + local - 1) / local);
 }
 
-/// Why the ranks of this machine cannot have the memory that they need, with what helps; nothing where they can.
-std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& step, int64_t local, const MemoryLimit& limit) {
+/// Why the ranks of this machine cannot have the memory that they need, with what
+/// helps; nothing where they can.
+std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
+                                    const MemoryLimit& limit) {
   const MemoryPlan plan = memory_plan(step);
   const MemoryMeasure measure = in_main_memory(loaded.config);
   const int64_t each = measure(plan);
   if (limit.total > 0 && each * local > limit.total) {
-    const std::string raise = limit.by_group ? cat("; or raise the memory limit of ", limit.by, " above ", human_bytes(each * local + kProcessBytes)) : "";
-    return Error(ExitCode::kEnvironment, cat(needs_text(plan, measure, local), ", ", limit.by, " has ", human_bytes(limit.total)),
-                 remedy_for(loaded, measure, each * local - limit.total, local) + raise);
+    const std::string raise = limit.by_group
+                                  ? cat("; or raise the memory limit of ", limit.by, " above ",
+                                        human_bytes(each * local + kProcessBytes))
+                                  : "";
+    return Error(
+        ExitCode::kEnvironment,
+        cat(needs_text(plan, measure, local), ", ", limit.by, " has ", human_bytes(limit.total)),
+        remedy_for(loaded, measure, each * local - limit.total, local) + raise);
   }
   // The engine's own mappings are left out, so that what is refused could not have run.
   if (limit.process.bounds_shared && each > limit.process.left)
-    return Error(ExitCode::kEnvironment,
-                 cat(needs_text(plan, measure, 1), ", and ", human_bytes(limit.process.left), " are left of ", limit.process.of),
-                 cat(remedy_for(loaded, measure, each - limit.process.left, 1), "; or raise that limit"));
+    return Error(
+        ExitCode::kEnvironment,
+        cat(needs_text(plan, measure, 1), ", and ", human_bytes(limit.process.left),
+            " are left of ", limit.process.of),
+        cat(remedy_for(loaded, measure, each - limit.process.left, 1), "; or raise that limit"));
   return std::nullopt;
 }
 
-/// Why the system may end the ranks of this machine: their plan, and what a process holds beside it, is more than `bytes`, which `what`
-/// says ("free now"). "" where it is not.
-std::string tight_text(const LoadedConfig& loaded, const StepPlan& step, int64_t local, int64_t bytes, const std::string& what) {
+/// Why the system may end the ranks of this machine: their plan, and what a process holds beside
+/// it, is more than `bytes`, which `what` says ("free now"). "" where it is not.
+std::string tight_text(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
+                       int64_t bytes, const std::string& what) {
   const MemoryPlan plan = memory_plan(step);
   const MemoryMeasure measure = in_main_memory(loaded.config);
   if (measure(plan) * local + kProcessBytes <= bytes) return "";
-  return cat(needs_text(plan, measure, local), " beside about ", human_bytes(kProcessBytes), " of the program itself, ", what,
-             ": the run may be ended by the system");
+  return cat(needs_text(plan, measure, local), " beside about ", human_bytes(kProcessBytes),
+             " of the program itself, ", what, ": the run may be ended by the system");
 }
 
 /// A folder that cannot be used, or one that is too full: then with what would need less of it.
-std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::string& folder, int64_t bytes, int64_t local) {
+std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::string& folder,
+                                    int64_t bytes, int64_t local) {
   if (const auto unusable = swap_folder_problem(folder)) return unusable;
   const auto full = swap_folder_problem(folder, bytes);
   if (!full) return std::nullopt;
   const auto on_disk = [](const MemoryPlan& plan) { return plan.at(Tier::kNvme).total; };
-  return Error(full->code(), full->message(), cat(full->remedy(), "; ", remedy_for(loaded, on_disk, bytes - posix_files().free_bytes(folder), local)));
+  return Error(full->code(), full->message(),
+               cat(full->remedy(), "; ",
+                   remedy_for(loaded, on_disk, bytes - posix_files().free_bytes(folder), local)));
 }
 
 }  // namespace
@@ -109,26 +124,38 @@ std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& pl
   const std::string key =
       cat("zero_optimization.", optimizer ? "offload_optimizer" : "offload_param", ".nvme_path");
   const std::string place = to_text(loaded.config.origins.position(key));
-  return Error(problem->code(), cat(place, place.empty() ? "" : ": ", problem->message()), problem->remedy());
+  return Error(problem->code(), cat(place, place.empty() ? "" : ": ", problem->message()),
+               problem->remedy());
 }
 
 std::string admit_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                          const MemoryLimit& limit) {
   if (const auto problem = disk_problem(loaded, step, local)) throw *problem;
   if (const auto problem = memory_problem(loaded, step, local, limit))
-    throw Error(problem->code(), cat("out of memory before the start: ", problem->message()), problem->remedy());
+    throw Error(problem->code(), cat("out of memory before the start: ", problem->message()),
+                problem->remedy());
   if (limit.total == 0) return "";
-  return tight_text(loaded, step, local, limit.available,
-                    cat(human_bytes(limit.available), " of ", human_bytes(limit.total), " are free now"));
+  return tight_text(
+      loaded, step, local, limit.available,
+      cat(human_bytes(limit.available), " of ", human_bytes(limit.total), " are free now"));
 }
 
-bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const StepPlan& plan, int64_t local, const MemoryLimit& limit) {
-  const auto problems = {memory_problem(loaded, plan, local, limit), disk_problem(loaded, plan, local)};
+bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const StepPlan& plan,
+                            int64_t local, const MemoryLimit& limit) {
+  const auto problems = {memory_problem(loaded, plan, local, limit),
+                         disk_problem(loaded, plan, local)};
   for (const std::optional<Error>& problem : problems)
-    if (problem) out << "notice: not on this machine: " << problem->message() << "\n  remedy: " << problem->remedy() << '\n';
-  if (std::ranges::any_of(problems, [](const std::optional<Error>& problem) { return problem.has_value(); })) return true;
+    if (problem)
+      out << "notice: not on this machine: " << problem->message()
+          << "\n  remedy: " << problem->remedy() << '\n';
+  if (std::ranges::any_of(problems,
+                          [](const std::optional<Error>& problem) { return problem.has_value(); }))
+    return true;
   // Memory that is free now is no matter of the config.
-  const std::string tight = limit.total == 0 ? "" : tight_text(loaded, plan, local, limit.total, cat(limit.by, " has ", human_bytes(limit.total)));
+  const std::string tight = limit.total == 0
+                                ? ""
+                                : tight_text(loaded, plan, local, limit.total,
+                                             cat(limit.by, " has ", human_bytes(limit.total)));
   if (!tight.empty()) out << "notice: on this machine: " << tight << '\n';
   return false;
 }

@@ -247,8 +247,7 @@ std::string answer_schema() {
       {"title", "What ftrun answers with --json"},
       {"oneOf",
        {done_schema("check", check_schema()), done_schema("plan", plan_schema()),
-        done_schema("plan", search_schema()),
-        done_schema("inspect", inspect_schema()),
+        done_schema("plan", search_schema()), done_schema("inspect", inspect_schema()),
         done_schema("verify", object_of({{"path", text()}, {"undamaged", {{"const", true}}}})),
         done_schema("convert", object_of({{"from", text()}, {"to", text()}})), failed}}};
   return schema.dump(2) + "\n";

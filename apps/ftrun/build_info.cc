@@ -14,8 +14,12 @@ BuildInfo build_info() {
   return info;
 }
 
-std::string torch_of_build() { return FTRUN_BUILD_TORCH; }
+std::string torch_of_build() {
+  return FTRUN_BUILD_TORCH;
+}
 
-std::string gpu_architectures() { return FTRUN_GPU_ARCHITECTURES; }
+std::string gpu_architectures() {
+  return FTRUN_GPU_ARCHITECTURES;
+}
 
 }  // namespace ftrun

@@ -44,8 +44,9 @@ void check_data(const Config& config, const ModelConfig& model) {
     const bool train = paths == &config.data.train;
     const SampleSetOptions options = train ? training_options(config) : sample_options(config);
     const bool drops_rest = train && config.data.drop_last;
-    const DataReport report = check_dataset(*paths, options, model.vocab_rows,
-                                            drops_rest ? std::optional(config.train_batch_size) : std::nullopt);
+    const DataReport report =
+        check_dataset(*paths, options, model.vocab_rows,
+                      drops_rest ? std::optional(config.train_batch_size) : std::nullopt);
     std::cout << data_report_text(report);
     bad.insert(bad.end(), report.problems.begin(), report.problems.end());
   }
@@ -60,12 +61,14 @@ void check_data(const Config& config, const ModelConfig& model) {
 std::string tiers_text(const MemoryPlan& plan) {
   std::string text = human_bytes(plan.at(Tier::kDevice).total);
   for (const Tier tier : {Tier::kHost, Tier::kNvme})
-    if (plan.at(tier).total > 0) text += cat(", ", tier_name(tier), " ", human_bytes(plan.at(tier).total));
+    if (plan.at(tier).total > 0)
+      text += cat(", ", tier_name(tier), " ", human_bytes(plan.at(tier).total));
   return text;
 }
 
 void print_elastic_notice(const LoadedConfig& loaded) {
-  const std::string elastic = elastic_notice(loaded, detect_launch(process_environment()), std::nullopt);
+  const std::string elastic =
+      elastic_notice(loaded, detect_launch(process_environment()), std::nullopt);
   if (!elastic.empty()) std::cout << elastic << '\n';
 }
 

@@ -76,7 +76,8 @@ std::string numbered(size_t count, const char* noun) {
   return cat(count, " ", noun, count == 1 ? "" : "s");
 }
 
-void add_notice(const Config& config, const char* key, const std::string& message, const std::string& remedy, Report& report) {
+void add_notice(const Config& config, const char* key, const std::string& message,
+                const std::string& remedy, Report& report) {
   Problem problem;
   problem.severity = Severity::kNotice;
   problem.at = place_of(config, key);
@@ -151,9 +152,13 @@ std::string model_folder(const Config& config, Report& report) {
   const FoundFolder found = find_model_folder(pinned_name(config.model));
   require_model_folder(found);
   if (found.hides_cached)
-    add_notice(config, "model.path",
-               cat("model.path: the folder ", config.model.path, " is read; the Hugging Face cache holds a model of that name too"),
-               cat("write ", std::filesystem::absolute(config.model.path).lexically_normal().string(), " if the folder is meant, or rename it if not"), report);
+    add_notice(
+        config, "model.path",
+        cat("model.path: the folder ", config.model.path,
+            " is read; the Hugging Face cache holds a model of that name too"),
+        cat("write ", std::filesystem::absolute(config.model.path).lexically_normal().string(),
+            " if the folder is meant, or rename it if not"),
+        report);
   if (std::filesystem::exists(found.folder + "/adapter_config.json"))
     add_notice(config, "model.path",
                cat("model.path: ", found.folder,
@@ -206,21 +211,31 @@ void check_base(const Config& config, const AdapterFolder& adapter, Report& repo
   const std::optional<QuantizationConfig> before = base_quantization(adapter);
   if (!before || *before == config.quantization) return;
   const auto told = [](const QuantizationConfig& quantization) {
-    return quantization.type == QuantizationType::kNone ? "not quantized" : cat("quantized as ", quantization_text(quantization));
+    return quantization.type == QuantizationType::kNone
+               ? "not quantized"
+               : cat("quantized as ", quantization_text(quantization));
   };
-  add_notice(config, "adapter", cat(adapter.path(), ": was trained on a base ", told(*before), "; here it is ", told(config.quantization)),
-             "go on with the same quantization; on another base the first losses are higher", report);
+  add_notice(config, "adapter",
+             cat(adapter.path(), ": was trained on a base ", told(*before), "; here it is ",
+                 told(config.quantization)),
+             "go on with the same quantization; on another base the first losses are higher",
+             report);
 }
 
 /// Checks what keeps the model from training as the config asks: adapters, what is frozen, the
 /// adapter to go on from.
 void check_trained(const Config& config, const ModelConfig& model, Report& report) {
   const bool packs = config.quantization.type != QuantizationType::kNone;
-  if (config.adapter.type == AdapterType::kNone && !packs && config.train.freeze.empty() && config.train.only.empty()) return;
+  if (config.adapter.type == AdapterType::kNone && !packs && config.train.freeze.empty() &&
+      config.train.only.empty())
+    return;
   const char* key = "adapter";
   try {
     const Adapter adapter = adapter_of(config, model);
-    key = packs ? "quantization" : !config.train.freeze.empty() ? "train.freeze" : !config.train.only.empty() ? "train.only" : "adapter";
+    key = packs                          ? "quantization"
+          : !config.train.freeze.empty() ? "train.freeze"
+          : !config.train.only.empty()   ? "train.only"
+                                         : "adapter";
     const ModelDescription trained = training_model(config, model, 0);
     if (config.adapter.path.empty()) return;
     const AdapterFolder begun(find_adapter_folder(config.adapter.path).folder);
@@ -253,9 +268,10 @@ void note_serving(const Config& config, Report& report) {
 void note_positions(const Config& config, const ModelConfig& model, Report& report) {
   const int64_t tokens = config.data.sequence_length, most = reached_positions(model);
   if (most == 0 || tokens <= most) return;
-  const char* const reach = most == model.max_positions
-                                ? "the model's max_position_embeddings, "
-                                : "factor times original_max_position_embeddings of the model's yarn, ";
+  const char* const reach =
+      most == model.max_positions
+          ? "the model's max_position_embeddings, "
+          : "factor times original_max_position_embeddings of the model's yarn, ";
   add_notice(config, "data.sequence_length",
              cat("data.sequence_length ", tokens, " is above ", reach, most),
              scaling_for(model, tokens), report);

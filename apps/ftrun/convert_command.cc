@@ -87,15 +87,20 @@ std::string name_of_recorded(const InputRecord& model) {
 }
 
 /// The folder of the model that a file names.
-std::string folder_of_named(const std::string& name, const std::string& file, const std::string& remedy) {
+std::string folder_of_named(const std::string& name, const std::string& file,
+                            const std::string& remedy) {
   try {
     const std::string folder = name.empty() ? "" : find_model_folder(name).folder;
     if (!folder.empty() && posix_files().exists(folder + "/config.json")) return folder;
   } catch (const Error& missing) {
-    throw Error(ExitCode::kBadInput, cat(file, ": the model that it names is not there: ", missing.message()),
+    throw Error(ExitCode::kBadInput,
+                cat(file, ": the model that it names is not there: ", missing.message()),
                 cat(missing.remedy(), "; or ", remedy));
   }
-  throw Error(ExitCode::kBadInput, cat(file, ": the model folder that it names, \"", printable(name), "\", is not there"), remedy);
+  throw Error(
+      ExitCode::kBadInput,
+      cat(file, ": the model folder that it names, \"", printable(name), "\", is not there"),
+      remedy);
 }
 
 /// The model of --model.
@@ -116,8 +121,10 @@ NamedModel recorded_model(const std::string& step) {
   const std::string model = folder_of_named(named, manifest, remedy);
   if (is_another_model(model, recorded.model.fingerprint))
     throw Error(ExitCode::kBadInput,
-                cat(manifest, ": the model folder that it names, \"", named, "\", is not the one that training began from: ",
-                    fs::absolute(model).lexically_normal().string(), " has another config.json or other tensors"),
+                cat(manifest, ": the model folder that it names, \"", named,
+                    "\", is not the one that training began from: ",
+                    fs::absolute(model).lexically_normal().string(),
+                    " has another config.json or other tensors"),
                 remedy);
   std::cout << terminal_text(cat("model: ", named, " (from ", manifest, ")\n"));
   const bool is_named = !recorded.model.commit.empty() && parse_hub_name(recorded.model.path);
@@ -139,11 +146,13 @@ ModelDescription trained_model(const Config& trained, const ModelConfig& model) 
 /// The config that wrote a checkpoint, as far as it says what trained; an imported one has none.
 Config config_of(const CheckpointMeta& meta) {
   const auto record = meta.extra.find(kConfigRecord);
-  return record == meta.extra.end() ? Config{} : load_config_text("config.json", record->second).config;
+  return record == meta.extra.end() ? Config{}
+                                    : load_config_text("config.json", record->second).config;
 }
 
 /// A config.json of another model would make a folder that nothing loads.
-void require_same_model(const std::string& step, const std::vector<std::pair<std::string, Dims>>& found,
+void require_same_model(const std::string& step,
+                        const std::vector<std::pair<std::string, Dims>>& found,
                         const ModelDescription& model, const std::string& folder) {
   std::vector<std::string> problems;
   std::map<std::string, Dims> rest(found.begin(), found.end());
@@ -155,9 +164,11 @@ void require_same_model(const std::string& step, const std::vector<std::pair<std
     rest.erase(tensor.name);
   }
   for (const TensorInfo& tensor : model.tensors)
-    if (rest.erase(tensor.name) > 0) problems.push_back(cat("tensor ", tensor.name, " is frozen in the config of the run"));
+    if (rest.erase(tensor.name) > 0)
+      problems.push_back(cat("tensor ", tensor.name, " is frozen in the config of the run"));
   for (const auto& [name, shape] : rest)
-    if (!is_ignored_tensor(model, name)) problems.push_back(cat("tensor ", name, " is not a parameter of a ", model.family, " model"));
+    if (!is_ignored_tensor(model, name))
+      problems.push_back(cat("tensor ", name, " is not a parameter of a ", model.family, " model"));
   if (problems.empty()) return;
   throw Error(ExitCode::kBadInput,
               cat(step, ": its weights are not those of ", folder, "/config.json:\n  ",
@@ -192,7 +203,8 @@ RunFolder new_run(const std::string& path) {
 
 std::string import_text(const ImportedState& imported) {
   const std::vector<std::string>& unknown = imported.record().unknown;
-  return cat("imported from ", printable(imported.record().source), ": step ", step_text(imported.meta()),
+  return cat("imported from ", printable(imported.record().source), ": step ",
+             step_text(imported.meta()),
              unknown.empty() ? "" : cat("; not known: ", printable(join(unknown, ", "))), "\n");
 }
 
@@ -215,7 +227,8 @@ int convert_import(const ConvertOptions& options) {
   const std::string model = options.model.empty() ? imported.model() : given_model(options).folder;
   const std::string config = model + "/config.json";
   if (!posix_files().exists(config))
-    throw Error(ExitCode::kBadInput, cat(config, ": not there; the import was made for the model in ", model),
+    throw Error(ExitCode::kBadInput,
+                cat(config, ": not there; the import was made for the model in ", model),
                 "give the folder of the model with --model");
   const ModelDescription described =
       trained_model({}, parse_model_config(read_file(config, kLargestModelConfig), config));
@@ -224,10 +237,11 @@ int convert_import(const ConvertOptions& options) {
   const RunFolder run = new_run(options.run);
   CheckpointMeta meta = imported.meta();
   meta.ftrun_version = build_info().version;
-  const SaveResult saved =
-      save_checkpoint(posix_files(), SaveOptions{run.paths().checkpoints()}, meta, imported.slices(), CheckpointGroup{});
-  std::cout << terminal_text(cat(import_text(imported), options.checkpoint, " -> ", saved.folder,
-                                 "\ngo on with: ftrun --config CONFIG --resume auto (output_dir: ", options.run, ")\n"));
+  const SaveResult saved = save_checkpoint(posix_files(), SaveOptions{run.paths().checkpoints()},
+                                           meta, imported.slices(), CheckpointGroup{});
+  std::cout << terminal_text(
+      cat(import_text(imported), options.checkpoint, " -> ", saved.folder,
+          "\ngo on with: ftrun --config CONFIG --resume auto (output_dir: ", options.run, ")\n"));
   return 0;
 }
 
@@ -238,7 +252,8 @@ struct ExportSource {
   ModelDescription model;
 };
 
-ExportSource export_source(const ConvertOptions& options, const Config& trained, std::string base, const std::string& kept) {
+ExportSource export_source(const ConvertOptions& options, const Config& trained, std::string base,
+                           const std::string& kept) {
   ExportSource source;
   source.target.folder = options.out;
   source.target.source_folder = std::move(base);
@@ -251,25 +266,36 @@ ExportSource export_source(const ConvertOptions& options, const Config& trained,
   return source;
 }
 
-void tell_merged(const ConvertOptions& options, const std::string& from, const Config& trained, const MergeLoss& loss) {
+void tell_merged(const ConvertOptions& options, const std::string& from, const Config& trained,
+                 const MergeLoss& loss) {
   std::cout << terminal_text(cat(from, " -> ", options.out, "\n"));
   if (trained.quantization.type != QuantizationType::kNone)
-    std::cout << "the base is the one that was trained on: its blocks' matrices as they are when quantized as " << name_of(trained.quantization.type)
-              << (trained.adapter.type == AdapterType::kLora ? "; quantizing the merged model again would lose most of the adapter" : "") << "\n";
+    std::cout << "the base is the one that was trained on: its blocks' matrices as they are when "
+                 "quantized as "
+              << name_of(trained.quantization.type)
+              << (trained.adapter.type == AdapterType::kLora
+                      ? "; quantizing the merged model again would lose most of the adapter"
+                      : "")
+              << "\n";
   if (loss.share > 0)
-    std::cout << "merged in fp32; rounding to the files' dtype takes " << percent_text(loss.share, 2) << " of the adapter at most ("
-              << loss.module << ")" << (loss.share > 0.05 ? "; --dtype fp32, or the adapter as it is, keeps it" : "") << "\n";
+    std::cout << "merged in fp32; rounding to the files' dtype takes "
+              << percent_text(loss.share, 2) << " of the adapter at most (" << loss.module << ")"
+              << (loss.share > 0.05 ? "; --dtype fp32, or the adapter as it is, keeps it" : "")
+              << "\n";
 }
 
 /// Exports with the base, from which frozen tensors come.
-int export_with_base(const ConvertOptions& options, const std::string& step, const Config& trained, const ExportSource& source) {
+int export_with_base(const ConvertOptions& options, const std::string& step, const Config& trained,
+                     const ExportSource& source) {
   CheckpointWeights weights(step);
-  const MergeLoss loss = export_merged(umask_files(), source.target, source.model, open_model_folder(source.target.source_folder, source.model),
-                                       [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
-                                         if (!weights.has(tensor)) return false;
-                                         weights.read(tensor, begin, end, out);
-                                         return true;
-                                       });
+  const MergeLoss loss = export_merged(
+      umask_files(), source.target, source.model,
+      open_model_folder(source.target.source_folder, source.model),
+      [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
+        if (!weights.has(tensor)) return false;
+        weights.read(tensor, begin, end, out);
+        return true;
+      });
   tell_merged(options, step, trained, loss);
   return 0;
 }
@@ -285,12 +311,14 @@ int export_step(const ConvertOptions& options) {
   ExportSource source = export_source(options, trained, base.folder, step);
   require_same_model(step, checkpoint_weights(step), source.model, source.target.source_folder);
   require_same_base(meta, step, ModelFolder(source.target.source_folder));
-  if (options.merge || (!adapter && !source.model.trains_all())) return export_with_base(options, step, trained, source);
+  if (options.merge || (!adapter && !source.model.trains_all()))
+    return export_with_base(options, step, trained, source);
   if (adapter)
     export_as_adapter(source.target, trained,
                       peft_model(base.name, source.model.family, source.model.tied),
                       wanted_dtype(options.dtype));
-  export_checkpoint(umask_files(), step, source.target, export_tensors(source.target, source.model));
+  export_checkpoint(umask_files(), step, source.target,
+                    export_tensors(source.target, source.model));
   std::cout << terminal_text(cat(step, " -> ", options.out, "\n"));
   return 0;
 }
@@ -302,25 +330,31 @@ std::string named_base(const std::string& adapter) {
   const auto named = json.find("base_model_name_or_path");
   std::string base = named != json.end() && named->is_string() ? named->get<std::string>() : "";
   const auto revision = json.find("revision");
-  const bool pinned = revision != json.end() && revision->is_string() && parse_hub_name(base) && !posix_files().exists(base);
+  const bool pinned = revision != json.end() && revision->is_string() && parse_hub_name(base) &&
+                      !posix_files().exists(base);
   if (pinned) base += cat("@", revision->get<std::string>());
-  const std::string folder = folder_of_named(base, file, "give the folder of the base model with --model");
+  const std::string folder =
+      folder_of_named(base, file, "give the folder of the base model with --model");
   std::cout << terminal_text(cat("model: ", printable(base), " (from ", file, ")\n"));
   return folder;
 }
 
 /// Finds the quantization of the base that an adapter was trained on: what its file says, or
 /// --quantization if that says nothing.
-QuantizationConfig quantization_of_base(const ConvertOptions& options, const AdapterFolder& adapter) {
+QuantizationConfig quantization_of_base(const ConvertOptions& options,
+                                        const AdapterFolder& adapter) {
   const std::optional<QuantizationConfig> said = base_quantization(adapter);
   if (options.quantization.empty()) return said.value_or(QuantizationConfig{});
-  const std::string text =
-      options.quantization.starts_with("{") ? options.quantization : nlohmann::json{{"type", options.quantization}}.dump();
+  const std::string text = options.quantization.starts_with("{")
+                               ? options.quantization
+                               : nlohmann::json{{"type", options.quantization}}.dump();
   QuantizationConfig asked;
   try {
     asked = quantization_of_text(text, "--quantization");
   } catch (const Error& error) {
-    throw Error(ExitCode::kUsage, error.message(), "write nf4, int8, none, or the section of the config: '{\"type\": \"nf4\", \"double\": false}'");
+    throw Error(ExitCode::kUsage, error.message(),
+                "write nf4, int8, none, or the section of the config: '{\"type\": \"nf4\", "
+                "\"double\": false}'");
   }
   if (said && *said != asked)
     throw Error(
@@ -331,7 +365,9 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options, const Ada
                                                   : cat("quantized as ", quantization_text(*said))),
         "remove --quantization; the adapter's file already records it");
   if (!said)
-    std::cout << "quantization of the base that was trained on: " << quantization_text(asked) << " (by --quantization alone: the adapter's file does not say; bitsandbytes' default is \"double\": false)\n";
+    std::cout << "quantization of the base that was trained on: " << quantization_text(asked)
+              << " (by --quantization alone: the adapter's file does not say; bitsandbytes' "
+                 "default is \"double\": false)\n";
   return asked;
 }
 
@@ -339,23 +375,32 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options, const Ada
 int merge_folder(const ConvertOptions& options) {
   const std::string& folder = options.checkpoint;
   if (!options.merge)
-    throw Error(ExitCode::kUsage, cat(folder, ": is an adapter in PEFT's layout already"), "--merge adds it to its base model");
-  if (first_not_utf8(folder)) throw Error(ExitCode::kBadInput, cat(escape_not_utf8(folder), ": its name is not UTF-8"), "rename the folder");
+    throw Error(ExitCode::kUsage, cat(folder, ": is an adapter in PEFT's layout already"),
+                "--merge adds it to its base model");
+  if (first_not_utf8(folder))
+    throw Error(ExitCode::kBadInput, cat(escape_not_utf8(folder), ": its name is not UTF-8"),
+                "rename the folder");
   const AdapterFolder adapter(folder);
-  const LoadResult loaded = load_config_text("adapter.json", nlohmann::json{{"adapter", folder}}.dump());
+  const LoadResult loaded =
+      load_config_text("adapter.json", nlohmann::json{{"adapter", folder}}.dump());
   for (const Problem& problem : loaded.problems)
-    if (problem.severity == Severity::kError) throw Error(ExitCode::kBadInput, cat(folder, ": ", to_text(problem)), problem.remedy);
+    if (problem.severity == Severity::kError)
+      throw Error(ExitCode::kBadInput, cat(folder, ": ", to_text(problem)), problem.remedy);
   Config trained = loaded.config;
   trained.quantization = quantization_of_base(options, adapter);
-  const ExportSource source = export_source(options, trained, options.model.empty() ? named_base(folder) : given_model(options).folder, folder);
+  const ExportSource source = export_source(
+      options, trained, options.model.empty() ? named_base(folder) : given_model(options).folder,
+      folder);
   const std::map<std::string, AdapterTensor> stored = require_adapter(source.model, adapter);
-  const MergeLoss loss = export_merged(umask_files(), source.target, source.model, open_model_folder(source.target.source_folder, source.model),
-                                       [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
-                                         const auto name = stored.find(tensor);
-                                         if (name == stored.end()) return false;
-                                         read_adapter(adapter, name->second, begin, end, out);
-                                         return true;
-                                       });
+  const MergeLoss loss = export_merged(
+      umask_files(), source.target, source.model,
+      open_model_folder(source.target.source_folder, source.model),
+      [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
+        const auto name = stored.find(tensor);
+        if (name == stored.end()) return false;
+        read_adapter(adapter, name->second, begin, end, out);
+        return true;
+      });
   tell_merged(options, folder, trained, loss);
   return 0;
 }
@@ -364,11 +409,14 @@ int merge_folder(const ConvertOptions& options) {
 void refuse_other_format(const ConvertOptions& options) {
   if (options.to == "hf") return;
   if (options.to != "gguf")
-    throw Error(ExitCode::kUsage, cat("--to ", options.to, ": there is no such format"), "write --to hf, a model folder as transformers reads it");
+    throw Error(ExitCode::kUsage, cat("--to ", options.to, ": there is no such format"),
+                "write --to hf, a model folder as transformers reads it");
   const std::string out = options.out.empty() ? "FILE.gguf" : shell_word(options.out);
-  throw Error(ExitCode::kUsage, "--to gguf: is written by a script, which reads the file back in llama.cpp",
+  throw Error(ExitCode::kUsage,
+              "--to gguf: is written by a script, which reads the file back in llama.cpp",
               cat("scripts/export_gguf.py ", shell_word(options.checkpoint), " --out ", out,
-                  " writes what the run exported; another checkpoint is converted to a model folder first (--out FOLDER, without --to)"));
+                  " writes what the run exported; another checkpoint is converted to a model "
+                  "folder first (--out FOLDER, without --to)"));
 }
 
 int convert_command(ConvertOptions options) {
@@ -377,13 +425,19 @@ int convert_command(ConvertOptions options) {
   if (!posix_files().exists(options.checkpoint) && hub_cache_holds(options.checkpoint))
     options.checkpoint = find_adapter_folder(options.checkpoint).folder;
   if (options.out.empty() == options.run.empty())
-    throw Error(ExitCode::kUsage, options.out.empty() ? "neither --out nor --run is given" : "both --out and --run are given",
-                "--out writes a model folder; --run makes the first checkpoint of a run from what import_checkpoint.py wrote");
+    throw Error(
+        ExitCode::kUsage,
+        options.out.empty() ? "neither --out nor --run is given" : "both --out and --run are given",
+        "--out writes a model folder; --run makes the first checkpoint of a run from what "
+        "import_checkpoint.py wrote");
   if (!options.quantization.empty() && !posix_files().exists(options.checkpoint))
-    throw Error(ExitCode::kUsage, cat(options.checkpoint, ": there is no such folder"), "give the folder of an adapter");
-  const bool is_adapter = options.run.empty() && posix_files().exists(options.checkpoint + "/adapter_config.json");
+    throw Error(ExitCode::kUsage, cat(options.checkpoint, ": there is no such folder"),
+                "give the folder of an adapter");
+  const bool is_adapter =
+      options.run.empty() && posix_files().exists(options.checkpoint + "/adapter_config.json");
   if (!options.quantization.empty() && !is_adapter)
-    throw Error(ExitCode::kUsage, cat("--quantization: ", options.checkpoint, " is no adapter in PEFT's layout"),
+    throw Error(ExitCode::kUsage,
+                cat("--quantization: ", options.checkpoint, " is no adapter in PEFT's layout"),
                 "leave it out: a checkpoint says how its base was quantized");
   if (!options.run.empty()) return convert_import(options);
   return is_adapter ? merge_folder(options) : export_step(options);
@@ -393,27 +447,34 @@ int convert_command(ConvertOptions options) {
 
 Command add_convert(CLI::App& app, Answer& answer) {
   auto options = std::make_shared<ConvertOptions>();
-  CLI::App* command =
-      app.add_subcommand("convert", "write a checkpoint as a Hugging Face model folder (of an adapter as PEFT's), or an imported one as a run's");
+  CLI::App* command = app.add_subcommand("convert",
+                                         "write a checkpoint as a Hugging Face model folder (of an "
+                                         "adapter as PEFT's), or an imported one as a run's");
   command
       ->add_option("checkpoint", options->checkpoint,
-                   "a step folder, or a run (its newest step); with --merge also an adapter in PEFT's layout; with --run, a "
+                   "a step folder, or a run (its newest step); with --merge also an adapter in "
+                   "PEFT's layout; with --run, a "
                    "folder of scripts/import_checkpoint.py")
       ->required();
   command->add_option("--model", options->model,
                       "the model folder training began from (config and tokenizer); without it "
                       "the one that run.json or import.json names");
   command->add_option("--out", options->out, "the model folder to write");
-  command->add_option("--to", options->to, "hf: a model folder; for gguf see scripts/export_gguf.py");
-  command->add_flag("--merge", options->merge, "add the adapter to the model it was trained on, in fp32");
+  command->add_option("--to", options->to,
+                      "hf: a model folder; for gguf see scripts/export_gguf.py");
+  command->add_flag("--merge", options->merge,
+                    "add the adapter to the model it was trained on, in fp32");
   command->add_option("--quantization", options->quantization,
-                      "with --merge, where the adapter's file does not say it: how the base was quantized that it was trained on "
+                      "with --merge, where the adapter's file does not say it: how the base was "
+                      "quantized that it was trained on "
                       "(nf4, int8, or the config's section as JSON)");
-  command->add_option("--run", options->run, "the run folder to make: its first checkpoint is the imported one");
+  command->add_option("--run", options->run,
+                      "the run folder to make: its first checkpoint is the imported one");
   command
       ->add_option("--dtype", options->dtype,
                    "dtype of the weights; auto: the model's own, of an adapter fp32")
-      ->check(CLI::IsMember(std::vector<std::string>(EnumNames<ExportDtype>::kNames.begin(), EnumNames<ExportDtype>::kNames.end())));
+      ->check(CLI::IsMember(std::vector<std::string>(EnumNames<ExportDtype>::kNames.begin(),
+                                                     EnumNames<ExportDtype>::kNames.end())));
   Answer::add_option(*command);
   return [options, &answer] {
     const int code = convert_command(*options);

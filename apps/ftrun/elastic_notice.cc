@@ -9,10 +9,13 @@ namespace ftrun {
 namespace {
 
 /// Why no rank of the run can leave, whatever the config allows; "" where they can.
-std::string why_none_leaves(const LoadedConfig& loaded, const LaunchEnvironment& launch, std::optional<int> restarts) {
+std::string why_none_leaves(const LoadedConfig& loaded, const LaunchEnvironment& launch,
+                            std::optional<int> restarts) {
   if (launch.is_rank())
-    return cat(launch_name(launch.kind), " starts the ranks, and ftrun starts only those again that it has started itself");
-  if (launch.nodes > 1) return cat("ftrun starts no ranks again on ", launch.nodes, " nodes, whose launcher has to");
+    return cat(launch_name(launch.kind),
+               " starts the ranks, and ftrun starts only those again that it has started itself");
+  if (launch.nodes > 1)
+    return cat("ftrun starts no ranks again on ", launch.nodes, " nodes, whose launcher has to");
   if (restarts && *restarts == 0) return "--restarts 0 starts no ranks again";
   if (loaded.config.parallel.data == 1) return "1 data rank is the fewest there can be";
   return "";
@@ -28,19 +31,22 @@ std::string notice_at(const Config& config, const char* key, const std::string& 
 
 }  // namespace
 
-std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& launch, std::optional<int> restarts) {
+std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& launch,
+                           std::optional<int> restarts) {
   const Config& config = loaded.config;
   const std::string why_none = why_none_leaves(loaded, launch, restarts);
   if (const int64_t own = config.elastic.min_ranks; own > 0) {
     // A notice of the config itself tells when more ranks must stay than there are.
     if (why_none.empty() || own > loaded.ranks) return "";
-    return notice_at(config, "elastic.min_ranks", cat("elastic.min_ranks ", own, " has no effect: ", why_none));
+    return notice_at(config, "elastic.min_ranks",
+                     cat("elastic.min_ranks ", own, " has no effect: ", why_none));
   }
   const std::vector<BatchShare> shares = smaller_shares(config);
   if (shares.empty() || !why_none.empty()) return "";
   return notice_at(config, "elasticity.enabled",
-                   cat("ranks that keep failing may leave, down to ", shares.back().data_ranks * model_ranks(config.parallel),
-                       " of ", loaded.ranks, ": elasticity.min_gpus is ", config.elasticity.min_gpus));
+                   cat("ranks that keep failing may leave, down to ",
+                       shares.back().data_ranks * model_ranks(config.parallel), " of ",
+                       loaded.ranks, ": elasticity.min_gpus is ", config.elasticity.min_gpus));
 }
 
 }  // namespace ftrun

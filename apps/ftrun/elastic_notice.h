@@ -11,6 +11,7 @@ namespace ftrun {
 /// Tells what a person may not expect of ranks that keep failing: that elasticity lets them leave,
 /// or that elastic.min_ranks has no effect on a run that is started like this, and why. "" for
 /// nothing. `restarts`: --restarts.
-std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& launch, std::optional<int> restarts);
+std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& launch,
+                           std::optional<int> restarts);
 
 }  // namespace ftrun

@@ -35,18 +35,26 @@ std::vector<std::string> overrides_for(const Config& config, const BatchShare& s
 /// The number of the data-parallel replica that a rank is part of.
 int replica_of(const ParallelConfig& mesh, int rank) {
   const auto size = [](int64_t degree) { return static_cast<int>(degree); };
-  const RankMesh ranks({.pp = size(mesh.pipeline), .dp_replicate = 1, .dp_shard = size(mesh.data), .cp = size(mesh.context),
+  const RankMesh ranks({.pp = size(mesh.pipeline),
+                        .dp_replicate = 1,
+                        .dp_shard = size(mesh.data),
+                        .cp = size(mesh.context),
                         .tp = size(mesh.tensor)});
   return ranks.coordinate(rank).dp_shard;
 }
 
-std::string times_text(int times) { return times == 2 ? "twice" : cat(times, " times"); }
+std::string times_text(int times) {
+  return times == 2 ? "twice" : cat(times, " times");
+}
 
-std::string data_ranks_text(int64_t data) { return cat(data, " data", data == 1 ? " rank" : " ranks"); }
+std::string data_ranks_text(int64_t data) {
+  return cat(data, " data", data == 1 ? " rank" : " ranks");
+}
 
 }  // namespace
 
-ElasticRanks::ElasticRanks(const ConfigSource& source, const LaunchEnvironment& launch, const LoadedConfig& loaded)
+ElasticRanks::ElasticRanks(const ConfigSource& source, const LaunchEnvironment& launch,
+                           const LoadedConfig& loaded)
     : source_(source),
       launch_(launch),
       loaded_(loaded),
@@ -58,18 +66,21 @@ ElasticRanks::ElasticRanks(const ConfigSource& source, const LaunchEnvironment& 
 void ElasticRanks::leave(const FailureSummary& failure, int times) {
   const Config before = loaded_.config;
   if (fewest_ranks(before) == 0) return;
-  const std::string failed = cat("rank ", failure.rank, " failed ", times_text(times), " without a new checkpoint");
+  const std::string failed =
+      cat("rank ", failure.rank, " failed ", times_text(times), " without a new checkpoint");
   std::string why_not = why_none();
   for (const BatchShare& share : smaller_shares(before)) {
     if (!try_share(share, why_not)) continue;
     drop_replicas(failure.rank, share.data_ranks);
     why_left_ = cat(failed, ": ", first_line(failure.reason));
-    log_warning(cat(failed, "; going on with ", data_ranks_text(share.data_ranks), " of ", before.parallel.data,
-                    ", global batch unchanged: train_batch_size ", before.train_batch_size, " = micro ", share.micro_batch,
-                    " × accumulation ", share.accumulation, " × data-parallel ", share.data_ranks));
+    log_warning(cat(failed, "; going on with ", data_ranks_text(share.data_ranks), " of ",
+                    before.parallel.data, ", global batch unchanged: train_batch_size ",
+                    before.train_batch_size, " = micro ", share.micro_batch, " × accumulation ",
+                    share.accumulation, " × data-parallel ", share.data_ranks));
     return;
   }
-  if (std::exchange(told_, why_not) != why_not) log_warning(cat(failed, "; all ranks stay: ", why_not));
+  if (std::exchange(told_, why_not) != why_not)
+    log_warning(cat(failed, "; all ranks stay: ", why_not));
 }
 
 /// Why the config lets no rank leave; "" where it lets some.
@@ -77,10 +88,13 @@ std::string ElasticRanks::why_none() const {
   const Config& config = loaded_.config;
   if (!smaller_shares(config).empty()) return "";
   const bool own = config.elastic.min_ranks == fewest_ranks(config);
-  const std::string limit = cat(own ? "elastic.min_ranks" : "elasticity.min_gpus", " is ", fewest_ranks(config));
+  const std::string limit =
+      cat(own ? "elastic.min_ranks" : "elasticity.min_gpus", " is ", fewest_ranks(config));
   if (config.parallel.data == 1) return "1 data rank is the fewest there can be";
-  if ((config.parallel.data - 1) * model_ranks(config.parallel) < fewest_ranks(config)) return limit;
-  return cat(limit, ", and no smaller number of data ranks down to it can share train_batch_size ", config.train_batch_size);
+  if ((config.parallel.data - 1) * model_ranks(config.parallel) < fewest_ranks(config))
+    return limit;
+  return cat(limit, ", and no smaller number of data ranks down to it can share train_batch_size ",
+             config.train_batch_size);
 }
 
 /// Tries a share: says whether its ranks can train what all of them did; then they are what is
@@ -94,8 +108,9 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
     LoadedConfig fewer = load_source(source, launch_, true);
     // Version 0.2 of elasticity gives some numbers of ranks another batch.
     if (fewer.config.train_batch_size != loaded_.config.train_batch_size)
-      throw Error(ExitCode::kUsage, cat("elasticity gives ", data_ranks_text(share.data_ranks), " train_batch_size ",
-                                        fewer.config.train_batch_size, ", not ", loaded_.config.train_batch_size));
+      throw Error(ExitCode::kUsage,
+                  cat("elasticity gives ", data_ranks_text(share.data_ranks), " train_batch_size ",
+                      fewer.config.train_batch_size, ", not ", loaded_.config.train_batch_size));
     const StepPlan plan = plan_steps(fewer.config, *fewer.model, 0);
     const std::string tight = admit_memory(fewer, plan, fewer.ranks, read_memory_limit());
     if (!tight.empty()) log_warning(tight);
@@ -113,18 +128,21 @@ void ElasticRanks::drop_replicas(int rank, int64_t data_ranks) {
   ParallelConfig mesh = loaded_.config.parallel;
   mesh.data = static_cast<int64_t>(first_numbers_.size()) / model_ranks(mesh);
   std::set<int> leaving{replica_of(mesh, rank)};
-  for (int replica = static_cast<int>(mesh.data) - 1; std::ssize(leaving) < mesh.data - data_ranks; --replica)
+  for (int replica = static_cast<int>(mesh.data) - 1; std::ssize(leaving) < mesh.data - data_ranks;
+       --replica)
     leaving.insert(replica);
   std::vector<int> left;
   for (int number = 0; number < static_cast<int>(first_numbers_.size()); ++number)
-    if (!leaving.contains(replica_of(mesh, number))) left.push_back(first_numbers_[static_cast<size_t>(number)]);
+    if (!leaving.contains(replica_of(mesh, number)))
+      left.push_back(first_numbers_[static_cast<size_t>(number)]);
   first_numbers_ = std::move(left);
 }
 
 RanksOfStart ElasticRanks::ranks() const {
   RanksOfStart ranks{.count = std::ssize(first_numbers_), .why_left = why_left_};
   for (int number = 0; number < first_count_; ++number)
-    if (std::find(first_numbers_.begin(), first_numbers_.end(), number) == first_numbers_.end()) ranks.left.push_back(number);
+    if (std::find(first_numbers_.begin(), first_numbers_.end(), number) == first_numbers_.end())
+      ranks.left.push_back(number);
   return ranks;
 }
 
@@ -133,15 +151,18 @@ void ElasticRanks::add_to(Restart& restart) const {
   restart.environment.push_back(cat(kLeftRanks, "=", join_numbers(ranks().left, ",")));
   restart.environment.push_back(cat(kWhyLeft, "=", why_left_));
   restart.local_ranks = static_cast<int>(first_numbers_.size());
-  for (const std::string& override : overrides_) restart.arguments.insert(restart.arguments.end(), {"--set", override});
+  for (const std::string& override : overrides_)
+    restart.arguments.insert(restart.arguments.end(), {"--set", override});
   if (loaded_.config.device != DeviceKind::kCuda) return;
   // A rank's GPU is the one of its number: those that are left keep theirs.
   const char* visible = std::getenv(kVisibleGpus);
-  const std::vector<std::string> shown = visible == nullptr ? std::vector<std::string>{} : split(visible, ',');
+  const std::vector<std::string> shown =
+      visible == nullptr ? std::vector<std::string>{} : split(visible, ',');
   std::vector<std::string> kept;
   for (const int number : first_numbers_) {
     if (visible != nullptr && number >= std::ssize(shown)) return;
-    kept.push_back(visible == nullptr ? std::to_string(number) : shown[static_cast<size_t>(number)]);
+    kept.push_back(visible == nullptr ? std::to_string(number)
+                                      : shown[static_cast<size_t>(number)]);
   }
   restart.environment.push_back(cat(kVisibleGpus, "=", join(kept, ",")));
 }
@@ -151,8 +172,11 @@ RanksOfStart ranks_of_restart(const LaunchEnvironment& launch) {
   const char* why = std::getenv(kWhyLeft);
   RanksOfStart ranks{.count = launch.world};
   // A launcher between hands on the variables of another run.
-  if (launch.kind != LaunchKind::kSupervised || launch.restart == 0 || left == nullptr || why == nullptr) return ranks;
-  for (const std::string& number : split(left, ',')) ranks.left.push_back(std::atoi(number.c_str()));
+  if (launch.kind != LaunchKind::kSupervised || launch.restart == 0 || left == nullptr ||
+      why == nullptr)
+    return ranks;
+  for (const std::string& number : split(left, ','))
+    ranks.left.push_back(std::atoi(number.c_str()));
   ranks.why_left = why;
   return ranks;
 }

@@ -11,15 +11,18 @@
 
 namespace ftrun {
 
-/// The ranks of a run on one machine, of which whole replicas leave when one of their ranks keeps failing: the data degree falls,
-/// the tensor, pipeline and context degrees and the global batch stay, and so does what each step computes but for its rounding.
+/// The ranks of a run on one machine, of which whole replicas leave when one of their ranks keeps
+/// failing: the data degree falls, the tensor, pipeline and context degrees and the global batch
+/// stay, and so does what each step computes but for its rounding.
 class ElasticRanks {
  public:
   /// `source`, `launch`: what `loaded` was read from; borrowed.
-  ElasticRanks(const ConfigSource& source, const LaunchEnvironment& launch, const LoadedConfig& loaded);
+  ElasticRanks(const ConfigSource& source, const LaunchEnvironment& launch,
+               const LoadedConfig& loaded);
 
-  /// Drops the replica of the failure's rank and keeps as many others as config and memory allow; logs what it did. `times`: how
-  /// often in a row the rank failed. Where it drops none though the config lets ranks leave, a warning says why, once.
+  /// Drops the replica of the failure's rank and keeps as many others as config and memory allow;
+  /// logs what it did. `times`: how often in a row the rank failed. Where it drops none though the
+  /// config lets ranks leave, a warning says why, once.
   void leave(const FailureSummary& failure, int times);
   /// The ranks that are left, and who is not.
   RanksOfStart ranks() const;

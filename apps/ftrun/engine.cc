@@ -35,17 +35,23 @@ std::string installation() {
   std::error_code error;
   const std::filesystem::path binary = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error)
-    throw Error(ExitCode::kEnvironment, cat("the engine cannot be found beside the program: /proc/self/exe cannot be read: ", error.message()),
-                "mount /proc in this container: mount -t proc proc /proc");
+    throw Error(
+        ExitCode::kEnvironment,
+        cat("the engine cannot be found beside the program: /proc/self/exe cannot be read: ",
+            error.message()),
+        "mount /proc in this container: mount -t proc proc /proc");
   return binary.parent_path().parent_path().string();
 }
 
-std::string library_path(const char* name) { return cat(installation(), "/lib/", name); }
+std::string library_path(const char* name) {
+  return cat(installation(), "/lib/", name);
+}
 
 /// LibTorch allocates while it is loaded, and nothing of what is thrown there can be caught.
 [[noreturn]] void on_terminate_while_loading() {
   if (!lacks_memory(std::current_exception())) std::abort();
-  std::fprintf(stderr, "ftrun: the engine cannot be loaded: out of memory\n  remedy: %s\n", more_memory_remedy());
+  std::fprintf(stderr, "ftrun: the engine cannot be loaded: out of memory\n  remedy: %s\n",
+               more_memory_remedy());
   ::_exit(static_cast<int>(ExitCode::kEnvironment));
 }
 
@@ -61,13 +67,16 @@ namespace {
 void* open_engine(const std::string& path) {
   const std::terminate_handler before = std::set_terminate(on_terminate_while_loading);
   // The path is given whole, so that no other version that LD_LIBRARY_PATH leads to is taken.
-  const LibraryHandle torch = open_library(torch_folder() + "/lib/libtorch_cpu.so", RTLD_NOW | RTLD_GLOBAL);
-  const auto [engine, why] = torch.handle == nullptr ? torch : open_library(path, RTLD_NOW | RTLD_GLOBAL);
+  const LibraryHandle torch =
+      open_library(torch_folder() + "/lib/libtorch_cpu.so", RTLD_NOW | RTLD_GLOBAL);
+  const auto [engine, why] =
+      torch.handle == nullptr ? torch : open_library(path, RTLD_NOW | RTLD_GLOBAL);
   std::set_terminate(before);
   if (engine != nullptr) return engine;
   throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", why),
               loader_lacks_memory(why) ? more_memory_remedy()
-                                       : "install ftrun again beside its LibTorch; a build wants its .venv, which holds LibTorch, in place");
+                                       : "install ftrun again beside its LibTorch; a build wants "
+                                         "its .venv, which holds LibTorch, in place");
 }
 
 }  // namespace

@@ -8,12 +8,14 @@
 
 namespace ftrun {
 
-/// Loads the engine (LibTorch and what needs it), once in a process. Only ranks and their supervisor load LibTorch, so that
-/// everything else starts at once; ranks share the supervisor's pages. Loading starts no thread and looks at no device.
-/// Error(kEnvironment) where it is not there or is another version's.
+/// Loads the engine (LibTorch and what needs it), once in a process. Only ranks and their
+/// supervisor load LibTorch, so that everything else starts at once; ranks share the supervisor's
+/// pages. Loading starts no thread and looks at no device. Error(kEnvironment) where it is not
+/// there or is another version's.
 void load_engine();
 
-/// The LibTorch of this build's version, wherever it is installed (base/torch_folder.h). Error(kEnvironment) where it is not.
+/// The LibTorch of this build's version, wherever it is installed (base/torch_folder.h).
+/// Error(kEnvironment) where it is not.
 std::string torch_folder();
 /// The folders of LibTorch's libraries, for open_library(); none where there is no LibTorch.
 std::vector<std::string> library_folders();

@@ -29,7 +29,9 @@ bool holds_model(const std::string& path) {
   return fs::exists(path + "/config.json");
 }
 
-bool holds_adapter(const std::string& path) { return fs::exists(path + "/adapter_config.json"); }
+bool holds_adapter(const std::string& path) {
+  return fs::exists(path + "/adapter_config.json");
+}
 
 /// Finds the folder of a model or an adapter of the Hub, or the file of a data set that is trained
 /// on, in the Hugging Face cache; every other path is what it is.
@@ -118,8 +120,8 @@ int verify(const std::string& path, Answer& answer) {
 
 Command add_inspect(CLI::App& app, Answer& answer) {
   auto path = std::make_shared<std::string>();
-  CLI::App* command =
-      app.add_subcommand("inspect", "show what a data set, model folder, adapter, checkpoint or run holds");
+  CLI::App* command = app.add_subcommand(
+      "inspect", "show what a data set, model folder, adapter, checkpoint or run holds");
   command->add_option("path", *path, "file, prefix or folder")->required();
   Answer::add_option(*command);
   return [path, &answer] { return inspect(*path, answer); };

@@ -38,7 +38,8 @@ int fail(const std::exception& exception) {
   const Error error = as_error(exception);
   const char* rank = std::getenv("RANK");
   report_failure(failure_report(rank != nullptr ? std::atoi(rank) : 0, exception, error));
-  if (std::getenv("FTRUN_STATUS_FD") == nullptr) write_whole(STDERR_FILENO, cat("ftrun: ", terminal_text(error.what()), "\n"));
+  if (std::getenv("FTRUN_STATUS_FD") == nullptr)
+    write_whole(STDERR_FILENO, cat("ftrun: ", terminal_text(error.what()), "\n"));
   return static_cast<int>(error.code());
 }
 
@@ -52,7 +53,8 @@ int require_output(int code) {
   if (code != 0) return code;
   const std::string problem = output_problem();
   if (!problem.empty())
-    throw Error(ExitCode::kEnvironment, problem, "see that the disk it goes to has room, or send it elsewhere");
+    throw Error(ExitCode::kEnvironment, problem,
+                "see that the disk it goes to has room, or send it elsewhere");
   return 0;
 }
 
@@ -63,7 +65,9 @@ int warn_of_output(int code) {
   return code;
 }
 
-bool is_option(const std::string& argument) { return argument.size() > 1 && argument[0] == '-' && argument != "--"; }
+bool is_option(const std::string& argument) {
+  return argument.size() > 1 && argument[0] == '-' && argument != "--";
+}
 
 /// "--confg=mine.yaml" for --config.
 [[noreturn]] void refuse_option(const CLI::App& command, const std::string& argument) {
@@ -71,8 +75,10 @@ bool is_option(const std::string& argument) { return argument.size() > 1 && argu
   std::vector<std::string> names;
   for (const CLI::Option* known : command.get_options())
     for (const std::string& name : known->get_lnames()) names.push_back("--" + name);
-  throw Error(ExitCode::kUsage, cat("the option ", option, " is unknown", did_you_mean(nearest(option, names))),
-              cat("ftrun ", command.get_parent() == nullptr ? "" : command.get_name() + " ", "--help lists the options"));
+  throw Error(ExitCode::kUsage,
+              cat("the option ", option, " is unknown", did_you_mean(nearest(option, names))),
+              cat("ftrun ", command.get_parent() == nullptr ? "" : command.get_name() + " ",
+                  "--help lists the options"));
 }
 
 /// "chek" for check; what is near no command is no mistyped one, and is not refused here.
@@ -81,19 +87,23 @@ void refuse_command_near(const CLI::App& app, const std::string& argument) {
   for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
   const std::string near = nearest(argument, commands);
   if (near.empty()) return;
-  throw Error(ExitCode::kUsage, cat("the command ", argument, " is unknown", did_you_mean(near)), "ftrun --help lists the commands");
+  throw Error(ExitCode::kUsage, cat("the command ", argument, " is unknown", did_you_mean(near)),
+              "ftrun --help lists the commands");
 }
 
-/// A command or an option that is unknown, and a config without --config before it, are told with what to write instead; all
-/// else is CLI11's to tell.
+/// A command or an option that is unknown, and a config without --config before it, are told with
+/// what to write instead; all else is CLI11's to tell.
 int refuse_arguments(const CLI::App& app, const CLI::ParseError& error, Answer& answer) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const auto chosen = app.get_subcommands();
     const std::vector<std::string> unknown = app.remaining(true);
-    if (const auto option = std::find_if(unknown.begin(), unknown.end(), is_option); option != unknown.end())
+    if (const auto option = std::find_if(unknown.begin(), unknown.end(), is_option);
+        option != unknown.end())
       refuse_option(chosen.empty() ? app : *chosen.front(), *option);
-    if (const auto config = std::find_if(unknown.begin(), unknown.end(), is_config_name); config != unknown.end())
-      throw Error(ExitCode::kUsage, cat("the argument ", *config, " was not expected"), cat("give it as --config ", *config));
+    if (const auto config = std::find_if(unknown.begin(), unknown.end(), is_config_name);
+        config != unknown.end())
+      throw Error(ExitCode::kUsage, cat("the argument ", *config, " was not expected"),
+                  cat("give it as --config ", *config));
     if (chosen.empty() && !unknown.empty()) refuse_command_near(app, unknown.front());
   }
   const bool is_help = error.get_exit_code() == 0;
@@ -108,8 +118,11 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error, Answer& 
 void refuse_options_before(const CLI::App& app, const CLI::App& command) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() == 0) continue;
-    throw Error(ExitCode::kUsage, cat("the option ", option->get_name(), " stands before the command ", command.get_name(), ", which does not see it"),
-                cat("write it behind: ftrun ", command.get_name(), " ", option->get_name(), " ..."));
+    throw Error(
+        ExitCode::kUsage,
+        cat("the option ", option->get_name(), " stands before the command ", command.get_name(),
+            ", which does not see it"),
+        cat("write it behind: ftrun ", command.get_name(), " ", option->get_name(), " ..."));
   }
 }
 
@@ -122,15 +135,21 @@ std::string version_text() {
   } catch (const Error&) {
     torch = "not found here";
   }
-  return cat("ftrun ", build.version, build.git_commit.empty() ? "" : cat(" (commit ", build.git_commit, ")"), "\nLibTorch ",
-             build.libtorch.empty() ? "none: check, plan and the like alone" : cat(build.libtorch, ", ", torch), "\nCUDA ",
-             build.cuda.empty() ? "none: processors alone" : cat(build.cuda, ", kernels for ", gpu_architectures()), "\n", build.compiler);
+  return cat("ftrun ", build.version,
+             build.git_commit.empty() ? "" : cat(" (commit ", build.git_commit, ")"), "\nLibTorch ",
+             build.libtorch.empty() ? "none: check, plan and the like alone"
+                                    : cat(build.libtorch, ", ", torch),
+             "\nCUDA ",
+             build.cuda.empty() ? "none: processors alone"
+                                : cat(build.cuda, ", kernels for ", gpu_architectures()),
+             "\n", build.compiler);
 }
 
 /// The two commands after this serve installations; a user types neither.
 Command add_completion(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("completion", "print the completions of a shell")->group("");
+  CLI::App* command =
+      app.add_subcommand("completion", "print the completions of a shell")->group("");
   command->add_option("shell", *shell, "bash, zsh or fish")->required();
   return [&app, shell] {
     std::cout << shell_completion(app, *shell);
@@ -155,12 +174,15 @@ int run(const std::vector<std::string>& arguments, Answer& answer) {
       "Without a command ftrun trains. Exit codes: docs/errors.md. Keys of the config: "
       "docs/config.md.");
   const Command train = add_train(app, arguments);
-  std::map<std::string, Command> commands{
-      {"check", add_check(app, answer)},     {"plan", add_plan(app, answer)},
-      {"schema", add_schema(app)},           {"inspect", add_inspect(app, answer)},
-      {"convert", add_convert(app, answer)}, {"verify", add_verify(app, answer)},
-      {"report", add_report(app)},           {"bench", add_bench(app)},
-      {"init", add_init(app)}};
+  std::map<std::string, Command> commands{{"check", add_check(app, answer)},
+                                          {"plan", add_plan(app, answer)},
+                                          {"schema", add_schema(app)},
+                                          {"inspect", add_inspect(app, answer)},
+                                          {"convert", add_convert(app, answer)},
+                                          {"verify", add_verify(app, answer)},
+                                          {"report", add_report(app)},
+                                          {"bench", add_bench(app)},
+                                          {"init", add_init(app)}};
   commands.emplace("completion", add_completion(app));
   commands.emplace("manual", add_manual(app));
   // The arguments as CLI11 takes them: the last one first, without the program's own name.
@@ -196,4 +218,6 @@ int run_arguments(const std::vector<std::string>& arguments) {
 
 }  // namespace ftrun
 
-int main(int argc, char** argv) { return ftrun::end_process(ftrun::run_arguments({argv, argv + argc})); }
+int main(int argc, char** argv) {
+  return ftrun::end_process(ftrun::run_arguments({argv, argv + argc}));
+}

@@ -62,8 +62,11 @@ class Merge {
     if (adapted.module != module_) begin(adapted);
     const int64_t width = adapted.inputs;
     for (int64_t at = piece.begin; at < piece.end;) {
-      const int64_t row = at / width, first = at % width, last = std::min(width, first + piece.end - at);
-      add_row(row, first, last, out.subspan(static_cast<size_t>(at - piece.begin), static_cast<size_t>(last - first)));
+      const int64_t row = at / width, first = at % width,
+                    last = std::min(width, first + piece.end - at);
+      add_row(
+          row, first, last,
+          out.subspan(static_cast<size_t>(at - piece.begin), static_cast<size_t>(last - first)));
       at += last - first;
     }
     note_loss();
@@ -76,11 +79,15 @@ class Merge {
     module_ = adapted.module;
     delta_squares_ = error_squares_ = 0;
     row_.resize(static_cast<size_t>(adapted.inputs));
-    rows_ = {.inputs = adapted.inputs, .rank = adapted.low.rank, .scale = adapted.low.scale, .a = std::vector<float>(static_cast<size_t>(adapted.low.rank * adapted.inputs))};
+    rows_ = {.inputs = adapted.inputs,
+             .rank = adapted.low.rank,
+             .scale = adapted.low.scale,
+             .a = std::vector<float>(static_cast<size_t>(adapted.low.rank * adapted.inputs))};
     require(trained_(lora_a_name(adapted.in_files), 0, std::ssize(rows_.a), rows_.a),
             "the adapter has its matrices");
     rows_.read_b = [this](int64_t row, std::span<float> out) {
-      require(trained_(lora_b_name(module_), row * rows_.rank, (row + 1) * rows_.rank, out), "the adapter has its matrices");
+      require(trained_(lora_b_name(module_), row * rows_.rank, (row + 1) * rows_.rank, out),
+              "the adapter has its matrices");
     };
     factors_.assign(static_cast<size_t>(adapted.outputs), 1.0);
     if (adapted.has_magnitudes) find_factors();
@@ -90,9 +97,11 @@ class Merge {
   /// zeros stays zero.
   void find_factors() {
     std::vector<float> magnitudes(factors_.size());
-    require(trained_(lora_magnitude_name(module_), 0, std::ssize(magnitudes), magnitudes), "the adapter has its magnitudes");
+    require(trained_(lora_magnitude_name(module_), 0, std::ssize(magnitudes), magnitudes),
+            "the adapter has its magnitudes");
     row_lengths(base_, module_ + ".weight", rows_, 0, factors_);
-    for (size_t o = 0; o < factors_.size(); ++o) factors_[o] = factors_[o] > 0 ? magnitudes[o] / factors_[o] : 0;
+    for (size_t o = 0; o < factors_.size(); ++o)
+      factors_[o] = factors_[o] > 0 ? magnitudes[o] / factors_[o] : 0;
   }
 
   /// Columns [first, last) of a row of W + scale B A, by its factor.
@@ -100,7 +109,9 @@ class Merge {
     rows_.read(row, first, last, std::span(row_).first(static_cast<size_t>(last - first)));
     for (int64_t i = first; i < last; ++i) {
       float& value = out[static_cast<size_t>(i - first)];
-      const double sum = (value + row_[static_cast<size_t>(i - first)]) * factors_[static_cast<size_t>(row)], delta = sum - value;
+      const double sum = (value + row_[static_cast<size_t>(i - first)]) *
+                         factors_[static_cast<size_t>(row)],
+                   delta = sum - value;
       value = static_cast<float>(sum);
       const float stored = rounded_to(dtype_, value);
       delta_squares_ += delta * delta;
@@ -126,14 +137,16 @@ class Merge {
 
 }  // namespace
 
-MergeLoss export_merged(FileSystem& files, const ExportOptions& options, const ModelDescription& model, const ModelFolder& base,
+MergeLoss export_merged(FileSystem& files, const ExportOptions& options,
+                        const ModelDescription& model, const ModelFolder& base,
                         const ReadTrained& trained) {
   require_weights(model, base);
   const std::vector<ExportTensor> tensors = model_tensors(model);
   BaseWeights weights(model, base);
   Merge merge(model, options.dtype, trained, weights);
   export_model(files, options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
-    if (!trained(piece.tensor, piece.begin, piece.end, out)) weights.read(piece.tensor, piece.begin, piece.end, out);
+    if (!trained(piece.tensor, piece.begin, piece.end, out))
+      weights.read(piece.tensor, piece.begin, piece.end, out);
     merge.add(piece, out);
   });
   return merge.loss();

@@ -36,7 +36,8 @@ SpaceWanted space_wanted(const Config& config, const RunPaths& paths, const Step
 
 }  // namespace
 
-std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, int64_t local, OutputCheck check) {
+std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, int64_t local,
+                          OutputCheck check) {
   const Config& config = loaded.config;
   const RunPaths paths(config.output_dir);
   refuse_other_than_folder(paths.root());
@@ -54,8 +55,10 @@ std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, int6
     space.exported = options.folder;
     space.export_bytes = export_bytes(options, tensors);
     // One of several files that are filled one after another is filled by half at least.
-    const bool one_file = options.format == ExportFormat::kAdapter || space.export_bytes <= options.shard_bytes;
-    space.largest_file_bytes = std::max(space.largest_file_bytes, one_file ? space.export_bytes : options.shard_bytes / 2);
+    const bool one_file =
+        options.format == ExportFormat::kAdapter || space.export_bytes <= options.shard_bytes;
+    space.largest_file_bytes =
+        std::max(space.largest_file_bytes, one_file ? space.export_bytes : options.shard_bytes / 2);
   }
   return admit_space(posix_files(), space);
 }

@@ -61,10 +61,10 @@ struct PlanOptions {
 
 void refuse_rank(int64_t rank, int64_t ranks) {
   if (rank < ranks) return;
-  throw Error(
-      ExitCode::kUsage,
-      cat("--rank ", rank, ": the run has ", ranks, ranks == 1 ? " rank" : " ranks", ", counted from 0"),
-      ranks == 1 ? "leave --rank out" : cat("give a rank from 0 to ", ranks - 1));
+  throw Error(ExitCode::kUsage,
+              cat("--rank ", rank, ": the run has ", ranks, ranks == 1 ? " rank" : " ranks",
+                  ", counted from 0"),
+              ranks == 1 ? "leave --rank out" : cat("give a rank from 0 to ", ranks - 1));
 }
 
 void print_memory(const LoadedConfig& loaded, const StepPlan& plan, const MemoryPlan& memory) {
@@ -95,7 +95,8 @@ void print_traffic(const StepPlan& plan, const Program& program) {
   if (traffic.rows.empty()) return;
   const bool trains = &program == &plan.train.program;
   std::cout << '\n'
-            << (trains ? traffic_text(traffic, explain_traffic(program, plan.train.model, plan.partition, plan.options))
+            << (trains ? traffic_text(traffic, explain_traffic(program, plan.train.model,
+                                                               plan.partition, plan.options))
                        : traffic_text(traffic));
 }
 
@@ -104,7 +105,8 @@ bool has_data(const Config& config) {
   TokenFileOptions files;
   files.format = samples.format;
   files.dtype = samples.dtype;
-  return !config.data.train.empty() && check_headers(config.data.train, files, std::nullopt).empty();
+  return !config.data.train.empty() &&
+         check_headers(config.data.train, files, std::nullopt).empty();
 }
 
 /// Prints what a plan goes by if there is no data.
@@ -115,7 +117,8 @@ void print_assumptions(const Config& config) {
             << (config.data.train.empty() ? "is not set" : "cannot be read") << '\n';
 }
 
-/// Prints and answers what a step takes on the machine that is asked about, or why that is not known.
+/// Prints and answers what a step takes on the machine that is asked about,
+/// or why that is not known.
 void print_time(const LoadedConfig& loaded, const PlanOptions& options, const Machine& machine,
                 const ClassPlans& all, const StepPlan& plan, Answer& answer) {
   StepTrace trace;
@@ -143,20 +146,23 @@ void print_checked(const RankClasses& classes) {
   const int programs = classes.count();
   std::cout << "checked: " << (ranks == 1 ? "1 rank" : cat("all ", ranks, " ranks")) << ", "
             << programs << (programs == 1 ? " program" : " different programs")
-            << (ranks == 1 ? "" : ": their collectives match, and no rank can wait forever") << '\n';
+            << (ranks == 1 ? "" : ": their collectives match, and no rank can wait forever")
+            << '\n';
 }
 
 /// `beside` bytes of the device are the libraries'.
 TierBudget budget_of(const PlanOptions& options, int64_t beside) {
   TierBudget budget = kNoBudget;
   if (options.device_memory > 0)
-    budget[static_cast<size_t>(Tier::kDevice)] = std::max<int64_t>(options.device_memory - beside, 0);
+    budget[static_cast<size_t>(Tier::kDevice)] =
+        std::max<int64_t>(options.device_memory - beside, 0);
   if (options.host_memory > 0) budget[static_cast<size_t>(Tier::kHost)] = options.host_memory;
   return budget;
 }
 
 /// The remedy is for the first tier that is too small.
-void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded, const PlanOptions& options, const StepPlan& plan) {
+void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded,
+                        const PlanOptions& options, const StepPlan& plan) {
   const int64_t beside = total_bytes(gpu_overheads(loaded.config, plan));
   const std::vector<OverBudget> over = all.over_budget(budget_of(options, beside));
   if (over.empty()) return;
@@ -165,11 +171,15 @@ void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded, const
   for (const OverBudget& one : over) {
     lines.push_back(to_text(one));
     if (one.tier == Tier::kDevice && beside > 0)
-      lines.back() += cat("; of ", human_bytes(options.device_memory), " a GPU holds up to ", human_bytes(beside), " beside the plan");
+      lines.back() += cat("; of ", human_bytes(options.device_memory), " a GPU holds up to ",
+                          human_bytes(beside), " beside the plan");
   }
-  const MemoryMeasure measure = [tier = first.tier](const MemoryPlan& plan) { return plan.at(tier).total; };
+  const MemoryMeasure measure = [tier = first.tier](const MemoryPlan& plan) {
+    return plan.at(tier).total;
+  };
   throw Error(ExitCode::kEnvironment, join(lines, "\n"),
-              savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure), first.needed - first.budget));
+              savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure),
+                             first.needed - first.budget));
 }
 
 /// Answers a program.
@@ -223,7 +233,8 @@ int plan_command(PlanOptions options, Answer& answer) {
   std::cout << '\n';
   const MemoryPlan memory = trains ? memory_plan(plan) : memory_plan({&program});
   print_memory(loaded, plan, memory);
-  if (const std::string stages = trains ? stage_memory_text(all) : ""; !stages.empty()) std::cout << '\n' << stages;
+  if (const std::string stages = trains ? stage_memory_text(all) : ""; !stages.empty())
+    std::cout << '\n' << stages;
   if (options.memory)
     print_savings(loaded, rank);
   else
@@ -258,14 +269,18 @@ Command add_plan(CLI::App& app, Answer& answer) {
   command->add_flag("--program", options->program, "the step program alone, an instruction a line");
   command->add_flag("--schedule", options->schedule,
                     "the pipeline alone: its picture, and what each stage waits and keeps");
-  CLI::Option* evaluation = command->add_flag("--evaluation", options->evaluation,
-                                              "the program of a validation instead of a training step");
-  command->add_flag("--text", options->text, "the program that scores the next token of a sample of text (train.generate)")
+  CLI::Option* evaluation =
+      command->add_flag("--evaluation", options->evaluation,
+                        "the program of a validation instead of a training step");
+  command
+      ->add_flag("--text", options->text,
+                 "the program that scores the next token of a sample of text (train.generate)")
       ->excludes(evaluation);
   command->add_option("--rank", options->rank, "the rank whose program is shown")
       ->check(CLI::Range(int64_t{0}, kMostRanks));
-  command->add_option("--device-memory", options->device_memory,
-                      "bytes of a rank's device (80GiB): fails if any rank needs more")
+  command
+      ->add_option("--device-memory", options->device_memory,
+                   "bytes of a rank's device (80GiB): fails if any rank needs more")
       ->transform(CLI::AsSizeValue(false));
   command->add_option("--host-memory", options->host_memory, "the same for the host tier of a rank")
       ->transform(CLI::AsSizeValue(false));
@@ -284,7 +299,8 @@ Command add_plan(CLI::App& app, Answer& answer) {
           ->add_flag("--search", options->search,
                      "the fastest layout of the machine's devices that fits, and why not others")
           ->needs("--machine");
-  for (const char* text : {"--memory", "--program", "--schedule", "--evaluation", "--text", "--rank", "--trace", "--nproc"})
+  for (const char* text : {"--memory", "--program", "--schedule", "--evaluation", "--text",
+                           "--rank", "--trace", "--nproc"})
     search->excludes(text);
   command->add_option("--seconds", options->seconds, "the time that a search may take")
       ->check(CLI::PositiveNumber)

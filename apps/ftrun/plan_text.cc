@@ -18,7 +18,9 @@ bool is_state(Category category) {
 }
 
 std::string per_parameter(int64_t bytes, int64_t parameters) {
-  return parameters == 0 ? "" : fixed_text(static_cast<double>(bytes) / static_cast<double>(parameters), 3);
+  return parameters == 0
+             ? ""
+             : fixed_text(static_cast<double>(bytes) / static_cast<double>(parameters), 3);
 }
 
 void tier_rows(Tier tier, const TierPlan& plan, int64_t parameters,
@@ -28,7 +30,8 @@ void tier_rows(Tier tier, const TierPlan& plan, int64_t parameters,
     const auto category = static_cast<Category>(c);
     const int64_t bytes = plan.of(category);
     if (bytes > 0)
-      rows.push_back({name, std::string(category_name(category)), std::to_string(bytes), human_bytes(bytes),
+      rows.push_back({name, std::string(category_name(category)), std::to_string(bytes),
+                      human_bytes(bytes),
                       is_state(category) ? per_parameter(bytes, parameters) : ""});
   }
   rows.push_back({name, "all", std::to_string(plan.total), human_bytes(plan.total),
@@ -59,10 +62,13 @@ std::string memory_plan_text(const MemoryPlan& memory, int64_t parameters) {
 
 namespace {
 
-std::string coefficient(double value, const std::string& parameters) { return cat(number_text(value), " ", parameters); }
+std::string coefficient(double value, const std::string& parameters) {
+  return cat(number_text(value), " ", parameters);
+}
 
 /// "4 Psi + 12 Psi/2"; the secondary shards of a node last.
-std::string formula_text(const StateFormula& formula, int stage, int ranks, const std::string& parameters) {
+std::string formula_text(const StateFormula& formula, int stage, int ranks,
+                         const std::string& parameters) {
   const double optimizer = formula.moments + formula.master;
   double whole = stage < 1 ? optimizer : 0;
   whole += stage < 2 ? formula.gradients : 0;
@@ -71,7 +77,8 @@ std::string formula_text(const StateFormula& formula, int stage, int ranks, cons
   std::vector<std::string> parts;
   if (whole > 0) parts.push_back(coefficient(whole, parameters));
   if (shared > 0) parts.push_back(cat(coefficient(shared, parameters), "/", ranks));
-  if (stage == 3 && formula.node > 1) parts.push_back(cat(coefficient(formula.weights, parameters), "/", formula.node));
+  if (stage == 3 && formula.node > 1)
+    parts.push_back(cat(coefficient(formula.weights, parameters), "/", formula.node));
   return join(parts, " + ");
 }
 
@@ -89,20 +96,28 @@ UsedParameters used_parameters(const StepPlan& plan, bool trainable) {
   const StateOptions& state = plan.options.state;
   UsedParameters found;
   for (const Unit& unit : plan.partition.units)
-    if (unit.trainable == trainable && stages_of(unit, state.pipeline).contains(state.pipeline_stage)) found.used += unit.numel;
+    if (unit.trainable == trainable &&
+        stages_of(unit, state.pipeline).contains(state.pipeline_stage))
+      found.used += unit.numel;
   for (const TensorInfo& tensor : plan.train.model.tensors)
     if (tensor.trainable == trainable) found.all += tensor.numel();
   return found;
 }
 
-/// Bytes of a frozen parameter: of those that are packed and the others together, to four decimals, as it is shown.
+/// Bytes of a frozen parameter: of those that are packed and the others together, to four
+/// decimals, as it is shown.
 double frozen_weight_bytes(const StepPlan& plan, double plain) {
   double elements = 0, bytes = 0;
   for (const Unit& unit : plan.partition.units) {
-    if (unit.trainable || !stages_of(unit, plan.options.state.pipeline).contains(plan.options.state.pipeline_stage)) continue;
+    if (unit.trainable ||
+        !stages_of(unit, plan.options.state.pipeline).contains(plan.options.state.pipeline_stage))
+      continue;
     const auto count = static_cast<double>(unit.numel);
     elements += count;
-    bytes += count * (unit.packed ? static_cast<double>(plan.train.model.dtypes.packed.record_bytes()) / kPackedRecord : plain);
+    bytes +=
+        count * (unit.packed ? static_cast<double>(plan.train.model.dtypes.packed.record_bytes()) /
+                                   kPackedRecord
+                             : plain);
   }
   return elements > 0 ? std::round(bytes / elements * 1e4) / 1e4 : plain;
 }
@@ -111,7 +126,9 @@ double frozen_weight_bytes(const StepPlan& plan, double plain) {
 class ModelStates {
  public:
   ModelStates(const StepPlan& plan, const StateFormula& formula)
-      : trained_(used_parameters(plan, true)), frozen_(used_parameters(plan, false)), formula_(formula) {
+      : trained_(used_parameters(plan, true)),
+        frozen_(used_parameters(plan, false)),
+        formula_(formula) {
     of_frozen_.weights = frozen_weight_bytes(plan, formula.weights);
     of_frozen_.node = formula.node;
   }
@@ -119,16 +136,18 @@ class ModelStates {
   /// "4 Psi + 12 Psi/2 + 4 Phi"
   std::string formula(int stage, int ranks) const {
     const std::string text = formula_text(formula_, stage, ranks, "Psi");
-    return frozen_.used == 0 ? text : cat(text, " + ", formula_text(of_frozen_, stage, ranks, "Phi"));
+    return frozen_.used == 0 ? text
+                             : cat(text, " + ", formula_text(of_frozen_, stage, ranks, "Phi"));
   }
   double bytes(int stage, int ranks) const {
     return formula_.bytes(stage, ranks) * static_cast<double>(trained_.used) +
            of_frozen_.bytes(stage, ranks) * static_cast<double>(frozen_.used);
   }
   std::string parameters_text() const {
-    return frozen_.used == 0 ? cat("Psi = ", trained_.text(), " parameters")
-                             : cat("Psi = ", trained_.text(), " parameters that train and Phi = ", frozen_.text(),
-                                   " frozen ones, which have weights alone");
+    return frozen_.used == 0
+               ? cat("Psi = ", trained_.text(), " parameters")
+               : cat("Psi = ", trained_.text(), " parameters that train and Phi = ", frozen_.text(),
+                     " frozen ones, which have weights alone");
   }
 
  private:
@@ -153,7 +172,8 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
   const auto planned = static_cast<double>(model_state_bytes(memory));
   std::vector<std::vector<std::string>> rows;
   for (int stage = 0; stage <= 3; ++stage) {
-    std::vector<std::string> row{cat("stage ", stage), states.formula(stage, ranks), fixed_text(states.bytes(stage, ranks), 0)};
+    std::vector<std::string> row{cat("stage ", stage), states.formula(stage, ranks),
+                                 fixed_text(states.bytes(stage, ranks), 0)};
     if (own.master > 0) {
       row.push_back(narrow.formula(stage, ranks));
       row.push_back(fixed_text(narrow.bytes(stage, ranks), 0));
@@ -167,13 +187,15 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
   std::vector<std::string> headers{"", "formula", "bytes"};
   if (own.master > 0) headers.insert(headers.end(), {"without a master copy", "bytes "});
   headers.insert(headers.end(), {"planned", "off by"});
-  std::string text = cat("model states of ", states.parameters_text(), ": weights ", number_text(own.weights), ", gradients ",
-                         number_text(own.gradients), ", moments ", number_text(own.moments));
+  std::string text =
+      cat("model states of ", states.parameters_text(), ": weights ", number_text(own.weights),
+          ", gradients ", number_text(own.gradients), ", moments ", number_text(own.moments));
   if (own.master > 0) text += cat(", master copy ", number_text(own.master));
   return text + cat(" = ", number_text(own.bytes()), " bytes a parameter") +
-         (own.master > 0 ? cat(" (", number_text(without_master.bytes()),
-                               " by the formula that counts gradients as wide as weights and no master copy)")
-                         : "") +
+         (own.master > 0
+              ? cat(" (", number_text(without_master.bytes()),
+                    " by the formula that counts gradients as wide as weights and no master copy)")
+              : "") +
          "\n" + format_table(headers, rows);
 }
 

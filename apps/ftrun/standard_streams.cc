@@ -23,10 +23,14 @@ bool reader_has_left() {
 void open_standard_descriptors() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
-    // The lowest number that is free, which is this one. It stays open in programs that are started.
+    // The lowest number that is free, which is this one. It stays open in
+    // programs that are started.
     if (::open("/dev/null", O_RDWR) != fd)
-      throw Error(ExitCode::kEnvironment, cat("descriptor ", fd, " is closed, and /dev/null cannot be opened in its place: ", errno_text(errno)),
-                  "start ftrun with standard input, output and error open");
+      throw Error(
+          ExitCode::kEnvironment,
+          cat("descriptor ", fd,
+              " is closed, and /dev/null cannot be opened in its place: ", errno_text(errno)),
+          "start ftrun with standard input, output and error open");
   }
 }
 
@@ -37,7 +41,8 @@ std::string output_problem() {
   const int reason = errno;
   if ((flushed && std::cout && std::ferror(stdout) == 0) || reader_has_left()) return "";
   // The reason of an earlier write that failed is gone.
-  return cat("not all of the output could be written to standard output", reason == 0 ? "" : cat(": ", errno_text(reason)));
+  return cat("not all of the output could be written to standard output",
+             reason == 0 ? "" : cat(": ", errno_text(reason)));
 }
 
 }  // namespace ftrun

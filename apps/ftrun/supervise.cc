@@ -41,14 +41,17 @@ class SupervisedRun {
   SupervisedRun(const std::string& output_dir, const ResumeRequest& asked)
       : paths_(output_dir),
         asked_(asked),
-        record_(paths_.manifest(), {.supervisor = ::getpid(), .started = started_, .attempt = started_}),
+        record_(paths_.manifest(),
+                {.supervisor = ::getpid(), .started = started_, .attempt = started_}),
         saved_before_(saved()) {}
 
   /// The manifest of a failed run names the rank that was the cause, which rank 0 may not know.
-  void note(const FailureSummary& failure) { record_.note({failure.exit_code, failure.rank, failure.reason}); }
+  void note(const FailureSummary& failure) {
+    record_.note({failure.exit_code, failure.rank, failure.reason});
+  }
 
-  /// The newest checkpoint, "" for none; another text when a step is saved again. Whether all of it is good the ranks
-  /// see that resume from it.
+  /// The newest checkpoint, "" for none; another text when a step is saved again. Whether all of it
+  /// is good the ranks see that resume from it.
   std::string saved() const {
     const auto newest = newest_checkpoint();
     return newest ? cat(newest->folder, " ", newest->serial) : "";
@@ -61,7 +64,8 @@ class SupervisedRun {
     const LaunchRecord::Begun begun = record_.begun();
     if (begun == LaunchRecord::Begun::kUnreadable) return std::nullopt;
     const bool has_begun = begun == LaunchRecord::Begun::kYes;
-    if (!has_begun && failure.exit_code == static_cast<int>(ExitCode::kEnvironment)) return std::nullopt;
+    if (!has_begun && failure.exit_code == static_cast<int>(ExitCode::kEnvironment))
+      return std::nullopt;
     if (!has_begun) return Restart{};
     if (asked_.step && saved() == saved_before_) return Restart{.from = cat("step ", *asked_.step)};
     const auto newest = newest_checkpoint();
@@ -70,7 +74,9 @@ class SupervisedRun {
   }
   /// Notes a start, between what the last start wrote and what the next, of those ranks, will
   /// write.
-  void note_start(const RanksOfStart& ranks) { record_.note_start(static_cast<int64_t>(wall_seconds()) + 1, ranks); }
+  void note_start(const RanksOfStart& ranks) {
+    record_.note_start(static_cast<int64_t>(wall_seconds()) + 1, ranks);
+  }
 
  private:
   std::optional<CheckpointEntry> newest_checkpoint() const {
@@ -89,16 +95,19 @@ class SupervisedRun {
 int restarts_in_vain(std::optional<int> asked, const LaunchEnvironment& launch) {
   if (launch.nodes == 1) return asked.value_or(kRestartsInVain);
   if (asked.value_or(0) > 0)
-    throw Error(ExitCode::kUsage, cat("--restarts ", *asked, ": ", launch.nodes, " nodes have a supervisor each"),
-                "leave it out, and let the launcher start all nodes again: torchrun --max-restarts, or a requeued job with "
+    throw Error(ExitCode::kUsage,
+                cat("--restarts ", *asked, ": ", launch.nodes, " nodes have a supervisor each"),
+                "leave it out, and let the launcher start all nodes again: torchrun "
+                "--max-restarts, or a requeued job with "
                 "--resume auto");
   return 0;
 }
 
 }  // namespace
 
-int supervise(const std::vector<std::string>& arguments, const ConfigSource& source, const LoadedConfig& loaded,
-              const LaunchEnvironment& launch, const ResumeRequest& resume, std::optional<int> restarts) {
+int supervise(const std::vector<std::string>& arguments, const ConfigSource& source,
+              const LoadedConfig& loaded, const LaunchEnvironment& launch,
+              const ResumeRequest& resume, std::optional<int> restarts) {
   const std::string& output_dir = loaded.config.output_dir;
   SupervisorOptions supervisor;
   supervisor.local_ranks = static_cast<int>(loaded.ranks / std::max(1, launch.nodes));
@@ -131,7 +140,8 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
 }
 
 ResumeRequest resume_of_restart(ResumeRequest asked, const LaunchEnvironment& launch) {
-  const char* wanted = launch.kind == LaunchKind::kSupervised ? std::getenv(kResumeVariable) : nullptr;
+  const char* wanted =
+      launch.kind == LaunchKind::kSupervised ? std::getenv(kResumeVariable) : nullptr;
   if (wanted != nullptr && std::string(wanted) == "auto") asked.resume_newest();
   return asked;
 }

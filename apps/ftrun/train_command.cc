@@ -118,12 +118,15 @@ int train_command(const TrainOptions& options) {
     if (!full.empty() && speaks) log_warning(full);
   }
   if (const int64_t seconds = processor_seconds_limit(); seconds > 0 && speaks)
-    log_warning(cat("a process may use ", seconds, " seconds of processor time (ulimit -t), and is killed then; checkpoint.every and --resume auto keep "
+    log_warning(cat("a process may use ", seconds,
+                    " seconds of processor time (ulimit -t), and is killed then; checkpoint.every "
+                    "and --resume auto keep "
                     "what was trained"));
   // One rank needs no supervisor, unless it is to be started again.
   const bool alone = loaded.ranks == 1 && options.restarts.value_or(0) == 0;
   if (launch.is_rank() || alone) return run_rank(options, std::move(loaded), launch);
-  return supervise(options.arguments, options.source, loaded, launch, resume_request(options), options.restarts);
+  return supervise(options.arguments, options.source, loaded, launch, resume_request(options),
+                   options.restarts);
 }
 
 void add_train_options(CLI::App& command, TrainOptions& options) {
@@ -139,7 +142,8 @@ void add_train_options(CLI::App& command, TrainOptions& options) {
       ->allow_extra_args(false);
   command
       .add_option("--restarts", options.restarts,
-                  "restarts of failed ranks in a row that save no new checkpoint, before the run is given up (default 3; 0: no restart)")
+                  "restarts of failed ranks in a row that save no new checkpoint, before the run "
+                  "is given up (default 3; 0: no restart)")
       ->type_name("N")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   command

@@ -11,14 +11,16 @@ namespace ftrun {
 /// adapter.init_lora_weights: how A and B begin, in PEFT's words. All but kBothUniform leave the
 /// model as it is.
 enum class LoraInit : uint8_t {
-  kUniform,      // A as torch.nn.Linear (uniform up to 1 / sqrt(inputs)), B zero
-  kGaussian,     // A normal of deviation 1 / rank, B zero
-  kOrthogonal,   // both from halves of one random orthogonal matrix of the rank, which is even: B A is zero
+  kUniform,   // A as torch.nn.Linear (uniform up to 1 / sqrt(inputs)), B zero
+  kGaussian,  // A normal of deviation 1 / rank, B zero
+  // both from halves of one random orthogonal matrix of the rank, which is even: B A is zero
+  kOrthogonal,
   kBothUniform,  // both as torch.nn.Linear: the model is not the base
 };
 template <>
 struct EnumNames<LoraInit> {
-  static constexpr std::array<std::string_view, 4> kNames{"true", "gaussian", "orthogonal", "false"};
+  static constexpr std::array<std::string_view, 4> kNames{"true", "gaussian", "orthogonal",
+                                                          "false"};
 };
 
 /// adapter.bias: which biases train beside an adapter.

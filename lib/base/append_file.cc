@@ -39,15 +39,18 @@ void AppendFile::open() {
 
 AppendFile::Folder AppendFile::folder() const {
   const fs::path parent = fs::path(path_).parent_path();
-  struct stat found{};
+  struct stat found {};
   if (::stat(parent.empty() ? "." : parent.c_str(), &found) != 0) return {};
   return {found.st_dev, found.st_ino};
 }
 
 bool AppendFile::begin_anew_if_lost() {
-  struct stat held{}, there{};
+  struct stat held {
+  }, there{};
   if (::fstat(fd_, &held) != 0) append_error(path_, "stat", errno);
-  if (::lstat(path_.c_str(), &there) == 0 && held.st_dev == there.st_dev && held.st_ino == there.st_ino) return false;
+  if (::lstat(path_.c_str(), &there) == 0 && held.st_dev == there.st_dev &&
+      held.st_ino == there.st_ino)
+    return false;
   if (folder() != folder_) return false;  // gone with its folder
   const int lost = fd_;
   open();

@@ -25,7 +25,9 @@ struct Xxh3Stream::State {
   XXH3_state_t state;
 };
 
-Xxh3Stream::Xxh3Stream() : state_(std::make_unique<State>()) { XXH3_64bits_reset(&state_->state); }
+Xxh3Stream::Xxh3Stream() : state_(std::make_unique<State>()) {
+  XXH3_64bits_reset(&state_->state);
+}
 Xxh3Stream::~Xxh3Stream() = default;
 void Xxh3Stream::update(const void* data, size_t size) {
   if (has_avx2())
@@ -33,7 +35,9 @@ void Xxh3Stream::update(const void* data, size_t size) {
   else
     XXH3_64bits_update(&state_->state, data, size);
 }
-uint64_t Xxh3Stream::digest() const { return XXH3_64bits_digest(&state_->state); }
+uint64_t Xxh3Stream::digest() const {
+  return XXH3_64bits_digest(&state_->state);
+}
 
 std::string hex64(uint64_t value) {
   static constexpr char kDigits[] = "0123456789abcdef";

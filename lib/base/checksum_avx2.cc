@@ -7,7 +7,9 @@
 
 namespace ftrun {
 
-uint64_t xxh3_avx2(const void* data, size_t size) { return XXH3_64bits(data, size); }
+uint64_t xxh3_avx2(const void* data, size_t size) {
+  return XXH3_64bits(data, size);
+}
 
 void update_xxh3_avx2(void* state, const void* data, size_t size) {
   XXH3_64bits_update(static_cast<XXH3_state_t*>(state), data, size);

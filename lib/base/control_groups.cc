@@ -31,7 +31,8 @@ std::string unescaped(const std::string& text) {
   for (size_t i = 0; i < text.size(); ++i) {
     int code = 0;
     const char* digits = text.data() + i + 1;
-    const bool is_code = text[i] == '\\' && i + 3 < text.size() && std::from_chars(digits, digits + 3, code, 8).ptr == digits + 3;
+    const bool is_code = text[i] == '\\' && i + 3 < text.size() &&
+                         std::from_chars(digits, digits + 3, code, 8).ptr == digits + 3;
     plain += is_code ? static_cast<char>(code) : text[i];
     if (is_code) i += 3;
   }
@@ -40,7 +41,8 @@ std::string unescaped(const std::string& text) {
 
 /// "36 35 98:0 /group /mount/point rw,... master:1 - cgroup cgroup rw,memory": the mount, where it
 /// is a hierarchy that has `controller` (version 1) or the unified one (version 2).
-std::optional<GroupMount> parse_mount(const std::string& line, std::string_view controller, int version) {
+std::optional<GroupMount> parse_mount(const std::string& line, std::string_view controller,
+                                      int version) {
   const size_t dash = line.find(" - ");
   if (dash == std::string::npos) return std::nullopt;
   std::istringstream before(line.substr(0, dash));
@@ -48,13 +50,15 @@ std::optional<GroupMount> parse_mount(const std::string& line, std::string_view 
   std::string id, parent, device, group, point, type, source, options;
   before >> id >> parent >> device >> group >> point;
   after >> type >> source >> options;
-  const bool fits = version == 2 ? type == "cgroup2" : type == "cgroup" && lists(options, controller);
+  const bool fits =
+      version == 2 ? type == "cgroup2" : type == "cgroup" && lists(options, controller);
   if (!fits || point.empty()) return std::nullopt;
   return GroupMount{unescaped(group), unescaped(point)};
 }
 
 /// Finds where the hierarchy is mounted; without a list of mounts, where it usually is.
-std::vector<GroupMount> find_mounts(const std::string& root, std::string_view controller, const std::string& controllers, int version) {
+std::vector<GroupMount> find_mounts(const std::string& root, std::string_view controller,
+                                    const std::string& controllers, int version) {
   std::vector<GroupMount> mounts;
   std::istringstream lines(read_pseudo_file(root + "/proc/self/mountinfo"));
   for (std::string line; std::getline(lines, line);)
@@ -81,10 +85,12 @@ std::string below(const std::string& path, const std::string& mounted) {
 }
 
 /// The group of `path` and those around it up to the mounted one, as far as they can be seen.
-void add_groups(std::vector<ControlGroup>& groups, const std::string& root, const GroupMount& mount, const std::string& path, int version) {
+void add_groups(std::vector<ControlGroup>& groups, const std::string& root, const GroupMount& mount,
+                const std::string& path, int version) {
   const std::string above = mount.group == "/" ? "" : mount.group;
   std::string inner = below(path, mount.group);
-  if (inner.find("/..") != std::string::npos) inner.clear();  // outside of this control group namespace
+  if (inner.find("/..") != std::string::npos)
+    inner.clear();  // outside of this control group namespace
   while (true) {
     if (inner == "/") inner.clear();
     const std::string folder = root + mount.point + inner;
@@ -104,7 +110,9 @@ std::vector<ControlGroup> control_groups(std::string_view controller, const std:
   for (std::string line; std::getline(lines, line);) {
     const size_t first = line.find(':');
     const size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos || line.substr(second + 1, 1) != "/") continue;
+    if (first == std::string::npos || second == std::string::npos ||
+        line.substr(second + 1, 1) != "/")
+      continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const int version = controllers.empty() ? 2 : 1;
     if (version == 1 && !lists(controllers, controller)) continue;

@@ -26,8 +26,12 @@ constexpr std::array<Row, 14> kRows{{{DType::kF64, 8, "F64"},
                                      {DType::kF8E4M3, 1, "F8_E4M3"}}};
 }  // namespace
 
-int64_t dtype_bytes(DType dtype) { return kRows[static_cast<size_t>(dtype)].bytes; }
-std::string_view dtype_name(DType dtype) { return kRows[static_cast<size_t>(dtype)].name; }
+int64_t dtype_bytes(DType dtype) {
+  return kRows[static_cast<size_t>(dtype)].bytes;
+}
+std::string_view dtype_name(DType dtype) {
+  return kRows[static_cast<size_t>(dtype)].name;
+}
 
 std::optional<DType> dtype_from_name(std::string_view name) {
   for (const Row& row : kRows)

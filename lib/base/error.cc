@@ -18,8 +18,7 @@ Error::Error(ExitCode code, std::string message, std::string remedy)
       remedy_(std::move(remedy)) {}
 
 void bug(const std::string& detail, CodePlace where) {
-  throw Error(ExitCode::kBug,
-              cat("internal error at ", where.file, ":", where.line, ": ", detail),
+  throw Error(ExitCode::kBug, cat("internal error at ", where.file, ":", where.line, ": ", detail),
               "please report this message with the config that caused it");
 }
 

@@ -10,14 +10,15 @@ namespace ftrun {
 /// renumber.
 enum class ExitCode : int {
   kOk = 0,
-  kBug = 1,           // a check of ours failed
-  kUsage = 2,         // command line or config
-  kUnsupported = 3,   // valid, but not supported (yet)
-  kBadInput = 4,      // bad model, data or checkpoint
-  kEnvironment = 5,   // disk, port, memory
-  kPeerLost = 6,      // a rank died or a wait timed out
-  kNumerical = 7,     // non-finite loss or gradient, too many skipped steps, weights that a dtype cannot hold
-  kRequeue = 75,      // saved, wants to be started again
+  kBug = 1,          // a check of ours failed
+  kUsage = 2,        // command line or config
+  kUnsupported = 3,  // valid, but not supported (yet)
+  kBadInput = 4,     // bad model, data or checkpoint
+  kEnvironment = 5,  // disk, port, memory
+  kPeerLost = 6,     // a rank died or a wait timed out
+  kNumerical =
+      7,  // non-finite loss or gradient, too many skipped steps, weights that a dtype cannot hold
+  kRequeue = 75,  // saved, wants to be started again
 };
 
 /// Joins its arguments as text: cat("rank ", 3, " of ", 4).

@@ -40,7 +40,7 @@ constexpr size_t kIdDigits = 8;
 /// Describes the file system of `path`, or of the folder that it will be made in; zeros when
 /// neither is found.
 struct statvfs file_system_of(const std::string& path) {
-  struct statvfs info{};
+  struct statvfs info {};
   std::string at = path;
   while (::statvfs(at.c_str(), &info) != 0) {
     const std::string parent = fs::path(at).parent_path().string();
@@ -78,8 +78,9 @@ bool is_refused(int error_number) {
 
 [[noreturn]] void sync_error(const std::string& path, int error_number) {
   if (!is_refused(error_number)) disk_error(path, "fsync", error_number);
-  throw Error(ExitCode::kEnvironment, cat(path, ": fsync failed: ", errno_text(error_number)),
-              "this file system cannot tell when a file is on its disk: write to another one (output_dir)");
+  throw Error(
+      ExitCode::kEnvironment, cat(path, ": fsync failed: ", errno_text(error_number)),
+      "this file system cannot tell when a file is on its disk: write to another one (output_dir)");
 }
 
 /// Modes are the bits that the umask takes its bits from.
@@ -142,7 +143,9 @@ class PosixWritableFile : public WritableFile {
   static constexpr size_t kSmallestDirect = 256 << 10;
 
   static bool is_direct(const char* data, size_t size, int64_t offset) {
-    return (reinterpret_cast<uintptr_t>(data) | size | static_cast<size_t>(offset)) % kDirectAlignment == 0;
+    return (reinterpret_cast<uintptr_t>(data) | size | static_cast<size_t>(offset)) %
+               kDirectAlignment ==
+           0;
   }
   static bool leaves_no_room(int error_number) {
     return error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
@@ -175,7 +178,8 @@ class PosixFileSystem : public FileSystem {
   void make_folder(const std::string& path) override {
     std::error_code error;
     const fs::path parent = fs::path(path).parent_path();
-    if (!parent.empty() && parent != path && !fs::exists(parent, error)) make_folder(parent.string());
+    if (!parent.empty() && parent != path && !fs::exists(parent, error))
+      make_folder(parent.string());
     const WrittenPath to = walk_to(path);
     if (!to.folder) disk_error(path, "create folder", errno);
     if (::mkdirat(to.folder.get(), to.name.c_str(), modes_.folder) == 0) return;
@@ -184,23 +188,31 @@ class PosixFileSystem : public FileSystem {
   }
   void rename(const std::string& from, const std::string& to) override {
     const WrittenPath source = walk_to(from), target = walk_to(to);
-    if (!source.folder || !target.folder || ::renameat(source.folder.get(), source.name.c_str(), target.folder.get(), target.name.c_str()) != 0)
+    if (!source.folder || !target.folder ||
+        ::renameat(source.folder.get(), source.name.c_str(), target.folder.get(),
+                   target.name.c_str()) != 0)
       disk_error(to, "rename", errno);
   }
   bool exchange(const std::string& a, const std::string& b) override {
     const WrittenPath one = walk_to(a), other = walk_to(b);
     if (one.folder && other.folder) {
-      if (::renameat2(one.folder.get(), one.name.c_str(), other.folder.get(), other.name.c_str(), RENAME_EXCHANGE) == 0) return true;
+      if (::renameat2(one.folder.get(), one.name.c_str(), other.folder.get(), other.name.c_str(),
+                      RENAME_EXCHANGE) == 0)
+        return true;
       if (is_refused(errno)) return false;
     }
     disk_error(b, "exchange", errno);
   }
   void remove_all(const std::string& path) override {
-    if (const int error_number = remove_tree(path); error_number != 0) disk_error(path, "remove", error_number);
+    if (const int error_number = remove_tree(path); error_number != 0)
+      disk_error(path, "remove", error_number);
   }
   void sync_folder(const std::string& path) override {
     const OwnedFd entered = open_on_the_way(path);
-    const OwnedFd folder(entered ? uninterrupted([&] { return ::openat(entered.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); }) : -1);
+    const OwnedFd folder(entered ? uninterrupted([&] {
+      return ::openat(entered.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    })
+                                 : -1);
     // A folder that may be entered but not listed cannot be synced by us.
     if (!folder && errno == EACCES) return;
     if (!folder) disk_error(path, "open folder", errno);
@@ -208,7 +220,8 @@ class PosixFileSystem : public FileSystem {
     const int error_number = errno;
     // Some file systems (of a network, of FUSE) cannot sync a folder; they order renames
     // themselves. SMB servers answer that the folder was not opened for writing.
-    if (result != 0 && !is_refused(error_number) && error_number != EBADF) disk_error(path, "fsync folder", error_number);
+    if (result != 0 && !is_refused(error_number) && error_number != EBADF)
+      disk_error(path, "fsync folder", error_number);
   }
   std::vector<std::string> list(const std::string& folder) override {
     std::vector<std::string> names;
@@ -245,29 +258,31 @@ void remove_quietly(FileSystem& files, const std::string& path) {
 }
 
 size_t size_of(int fd) {
-  struct stat info{};
+  struct stat info {};
   return ::fstat(fd, &info) == 0 ? static_cast<size_t>(info.st_size) : 0;
 }
 
 /// Says whether any page of the file lies in memory, for all that the kernel tells.
 bool is_cached(int fd) {
-  constexpr size_t kWindow = 64 << 20;  // of the address space, which may be limited
+  constexpr size_t kMappedBytes = 64 << 20;  // of the address space, which may be limited
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t size = size_of(fd);
-  std::vector<unsigned char> resident((std::min(size, kWindow) + page - 1) / page);
-  for (size_t at = 0; at < size; at += kWindow) {
-    const size_t bytes = std::min(size - at, kWindow);
+  std::vector<unsigned char> resident((std::min(size, kMappedBytes) + page - 1) / page);
+  for (size_t at = 0; at < size; at += kMappedBytes) {
+    const size_t bytes = std::min(size - at, kMappedBytes);
     void* const start = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, static_cast<off_t>(at));
     if (start == MAP_FAILED) return true;
     const bool told = ::mincore(start, bytes, resident.data()) == 0;
     ::munmap(start, bytes);
     const auto end = resident.begin() + static_cast<std::ptrdiff_t>((bytes + page - 1) / page);
-    if (!told || std::any_of(resident.begin(), end, [](unsigned char flags) { return flags & 1; })) return true;
+    if (!told || std::any_of(resident.begin(), end, [](unsigned char flags) { return flags & 1; }))
+      return true;
   }
   return false;
 }
 
-[[noreturn]] void refuse_reading(const std::string& path, const std::string& why, ExitCode code = ExitCode::kBadInput,
+[[noreturn]] void refuse_reading(const std::string& path, const std::string& why,
+                                 ExitCode code = ExitCode::kBadInput,
                                  const char* remedy = "check the path and the permissions") {
   throw Error(code, cat(path, ": cannot be read: ", why), remedy);
 }
@@ -275,11 +290,16 @@ bool is_cached(int fd) {
 [[noreturn]] void cannot_read(const std::string& path, int error) {
   const std::string why = errno_text(error);
   switch (error) {
-    case ENOMEM: refuse_reading(path, why, ExitCode::kEnvironment, more_memory_remedy());
+    case ENOMEM:
+      refuse_reading(path, why, ExitCode::kEnvironment, more_memory_remedy());
     case EMFILE:
-    case ENFILE: refuse_reading(path, why, ExitCode::kEnvironment, kMoreFiles);
-    case EIO: refuse_reading(path, why, ExitCode::kEnvironment, "look at that disk: it cannot read what was written");
-    default: refuse_reading(path, why);
+    case ENFILE:
+      refuse_reading(path, why, ExitCode::kEnvironment, kMoreFiles);
+    case EIO:
+      refuse_reading(path, why, ExitCode::kEnvironment,
+                     "look at that disk: it cannot read what was written");
+    default:
+      refuse_reading(path, why);
   }
 }
 
@@ -298,7 +318,9 @@ StandIn stand_in_at(int fd, const std::string& path) {
 
 /// Says whether an id has a letter, so that a date is no id ("model.tmp-20251125"): what has such a
 /// name is somebody's own.
-bool has_letter(std::string_view id) { return id.find_first_of("abcdef") != std::string_view::npos; }
+bool has_letter(std::string_view id) {
+  return id.find_first_of("abcdef") != std::string_view::npos;
+}
 
 }  // namespace
 
@@ -315,7 +337,8 @@ FileSystem& umask_files() {
 std::string unique_name(const std::string& path, std::string_view mark) {
   std::random_device random;
   for (;;)
-    if (const std::string id = hex64(random()).substr(16 - kIdDigits); has_letter(id)) return cat(path, mark, id);
+    if (const std::string id = hex64(random()).substr(16 - kIdDigits); has_letter(id))
+      return cat(path, mark, id);
 }
 
 std::optional<std::string> origin_of_unique(std::string_view name, std::string_view mark) {
@@ -323,7 +346,8 @@ std::optional<std::string> origin_of_unique(std::string_view name, std::string_v
   const size_t stem = name.size() - kIdDigits - mark.size();
   const std::string_view id = name.substr(stem + mark.size());
   const bool made_here = name.substr(stem, mark.size()) == mark &&
-                         id.find_first_not_of("0123456789abcdef") == std::string_view::npos && has_letter(id);
+                         id.find_first_not_of("0123456789abcdef") == std::string_view::npos &&
+                         has_letter(id);
   return made_here ? std::optional(std::string(name.substr(0, stem))) : std::nullopt;
 }
 
@@ -373,17 +397,21 @@ bool drop_cached(const std::string& path) {
 }
 
 MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
-  const OwnedFd fd(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
+  const OwnedFd fd(
+      uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   if (!fd) cannot_read(path, errno);
-  struct stat info{};
-  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) refuse_reading(path, "not a regular file");
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode))
+    refuse_reading(path, "not a regular file");
   if (info.st_size > most)
     throw Error(ExitCode::kBadInput,
-                cat(path, ": has ", human_bytes(info.st_size), ", at most ", human_bytes(most), " are read"),
+                cat(path, ": has ", human_bytes(info.st_size), ", at most ", human_bytes(most),
+                    " are read"),
                 "the file is not what its name says: check the path");
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
-  if (const StandIn found = stand_in_at(fd.get(), path); !found.kind.empty()) refuse_stand_in(path, found);
+  if (const StandIn found = stand_in_at(fd.get(), path); !found.kind.empty())
+    refuse_stand_in(path, found);
   // Some file systems (of FUSE) refuse shared mappings. What nobody writes is shared in a private
   // one as well.
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
@@ -407,9 +435,13 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-void MappedFile::release(size_t offset, size_t size) const { advise(offset, size, MADV_DONTNEED); }
+void MappedFile::release(size_t offset, size_t size) const {
+  advise(offset, size, MADV_DONTNEED);
+}
 
-void MappedFile::read_ahead(size_t offset, size_t size) const { advise(offset, size, MADV_WILLNEED); }
+void MappedFile::read_ahead(size_t offset, size_t size) const {
+  advise(offset, size, MADV_WILLNEED);
+}
 
 void MappedFile::advise(size_t offset, size_t size, int advice) const {
   if (data_ == nullptr || size == 0) return;
@@ -419,10 +451,13 @@ void MappedFile::advise(size_t offset, size_t size, int advice) const {
   ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, advice);
 }
 
-uint64_t xxh3_of_file(const std::string& path) { return xxh3_of_file(path, nullptr).value(); }
+uint64_t xxh3_of_file(const std::string& path) {
+  return xxh3_of_file(path, nullptr).value();
+}
 
 std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<bool>* stop) {
-  const OwnedFd fd(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
+  const OwnedFd fd(
+      uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   if (!fd) cannot_read(path, errno);
   Xxh3Stream stream;
   std::vector<std::byte> piece(1 << 20);
@@ -450,9 +485,11 @@ std::string reading_problem(const std::string& path) {
 std::string writing_problem(const std::string& folder) {
   std::error_code error;
   fs::path at = fs::absolute(folder, error);
-  while (!fs::exists(fs::symlink_status(at, error)) && at.has_relative_path()) at = at.parent_path();
+  while (!fs::exists(fs::symlink_status(at, error)) && at.has_relative_path())
+    at = at.parent_path();
   if (!fs::exists(fs::status(at, error)))
-    return cat(at.string(), ": is a link to ", fs::read_symlink(at, error).string(), ", which is not there");
+    return cat(at.string(), ": is a link to ", fs::read_symlink(at, error).string(),
+               ", which is not there");
   if (!fs::is_directory(at, error)) return cat(at.string(), ": is not a folder");
   try {
     static_cast<void>(open_on_the_way(at.string()));
@@ -472,7 +509,8 @@ std::string named_file(const std::string& folder, std::string_view name) {
   std::string path = (fs::path(folder) / name).string();
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (fs::exists(status) && !fs::is_regular_file(status)) refuse_name(folder, name, "it is not a regular file");
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    refuse_name(folder, name, "it is not a regular file");
   return path;
 }
 

@@ -10,7 +10,9 @@ namespace ftrun {
 // for any processor.
 
 /// Exact, bit for bit.
-inline float f32_from_bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+inline float f32_from_bf16(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
 /// Exact, subnormals and infinities included; a NaN keeps sign and payload and is quiet afterwards.
 inline float f32_from_f16(uint16_t bits) {
@@ -21,7 +23,8 @@ inline float f32_from_f16(uint16_t bits) {
   constexpr uint32_t kInfinity = 0x0f800000U, kQuiet = 0x00400000U;
   if (magnitude > kInfinity) return std::bit_cast<float>(sign | magnitude | 0x7f800000U | kQuiet);
   if (magnitude == kInfinity) return std::bit_cast<float>(sign | 0x7f800000U);
-  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112F));
+  return std::bit_cast<float>(sign |
+                              std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112F));
 }
 
 /// Rounds to the nearest, ties to even; any NaN becomes 0x7fc0.
@@ -34,7 +37,8 @@ inline uint16_t bf16_from_f32(float value) {
 /// Rounds to the nearest, ties to even, so that 65520 and above become infinity; a NaN becomes the
 /// quiet one without payload, of its sign.
 inline uint16_t f16_from_f32(float value) {
-  constexpr uint32_t kInfinity = 0x7f800000U, kTooLarge = 0x47800000U /* 2^16 */, kSmallestNormal = 0x38800000U /* 2^-14 */;
+  constexpr uint32_t kInfinity = 0x7f800000U, kTooLarge = 0x47800000U /* 2^16 */,
+                     kSmallestNormal = 0x38800000U /* 2^-14 */;
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000U, magnitude = bits & 0x7fffffffU;
   uint32_t half = 0;
@@ -44,7 +48,8 @@ inline uint16_t f16_from_f32(float value) {
     half = 0x7c00U;
   } else if (magnitude < kSmallestNormal) {
     // The last bit of 0.5 is 2^-24, as of a subnormal number: the sum rounds there.
-    half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - std::bit_cast<uint32_t>(0.5F);
+    half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) -
+           std::bit_cast<uint32_t>(0.5F);
   } else {
     const uint32_t rebased = magnitude - ((127U - 15U) << 23);
     half = (rebased + 0xfffU + ((rebased >> 13) & 1U)) >> 13;

@@ -29,7 +29,8 @@ constexpr std::array<uint32_t, 64> kRound = {
 void take_block(std::array<uint32_t, 8>& hash, const uint8_t* block) {
   std::array<uint32_t, 64> w;
   for (size_t i = 0; i < 16; ++i)
-    w[i] = static_cast<uint32_t>(block[4 * i]) << 24 | static_cast<uint32_t>(block[4 * i + 1]) << 16 |
+    w[i] = static_cast<uint32_t>(block[4 * i]) << 24 |
+           static_cast<uint32_t>(block[4 * i + 1]) << 16 |
            static_cast<uint32_t>(block[4 * i + 2]) << 8 | block[4 * i + 3];
   for (size_t i = 16; i < 64; ++i) {
     const uint32_t s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
@@ -71,7 +72,8 @@ Digest sha256(std::string_view message) {
   for (int shift = 56; shift >= 0; shift -= 8) bytes.push_back(static_cast<uint8_t>(bits >> shift));
   for (size_t at = 0; at < bytes.size(); at += kBlock) take_block(hash, bytes.data() + at);
   Digest digest;
-  for (size_t i = 0; i < digest.size(); ++i) digest[i] = static_cast<uint8_t>(hash[i / 4] >> (24 - 8 * (i % 4)));
+  for (size_t i = 0; i < digest.size(); ++i)
+    digest[i] = static_cast<uint8_t>(hash[i / 4] >> (24 - 8 * (i % 4)));
   return digest;
 }
 
@@ -95,8 +97,11 @@ std::string random_bytes(size_t count) {
   std::string bytes(count, '\0');
   size_t done = 0;
   while (done < count) {
-    const ssize_t got = uninterrupted([&] { return ::getrandom(bytes.data() + done, count - done, 0); });
-    if (got <= 0) throw Error(ExitCode::kEnvironment, cat("the system has no random numbers: ", errno_text(errno)));
+    const ssize_t got =
+        uninterrupted([&] { return ::getrandom(bytes.data() + done, count - done, 0); });
+    if (got <= 0)
+      throw Error(ExitCode::kEnvironment,
+                  cat("the system has no random numbers: ", errno_text(errno)));
     done += static_cast<size_t>(got);
   }
   return bytes;

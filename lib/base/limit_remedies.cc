@@ -35,11 +35,14 @@ struct ThreadLimit {
 /// Lists the limits that hold for this process, the tightest first.
 std::vector<ThreadLimit> thread_limits(const std::string& root, bool is_superuser) {
   std::vector<ThreadLimit> limits;
-  const auto add = [&](const std::string& of, int64_t most) { limits.push_back({most, cat(of, ", which is ", most)}); };
+  const auto add = [&](const std::string& of, int64_t most) {
+    limits.push_back({most, cat(of, ", which is ", most)});
+  };
   if (const auto processes = limit_of(RLIMIT_NPROC); processes && !is_superuser)
     add("the limit of this user's processes and threads (ulimit -u)", *processes);
   for (const ControlGroup& group : control_groups("pids", root))
-    if (const int64_t most = read_group_number(group.folder + "/pids.max", INT64_MAX); most < INT64_MAX)
+    if (const int64_t most = read_group_number(group.folder + "/pids.max", INT64_MAX);
+        most < INT64_MAX)
       add(cat("pids.max of the control group ", group.name), most);
   std::ranges::stable_sort(limits, {}, &ThreadLimit::most);
   return limits;
@@ -54,16 +57,23 @@ const char* more_memory_remedy() noexcept {
 }
 
 const char* less_memory_remedy() noexcept {
-  if (limit_of(RLIMIT_AS)) return "raise the memory limit (ulimit -v), use a smaller micro-batch or sequence, or a machine with more memory";
-  if (limit_of(RLIMIT_DATA)) return "raise the memory limit (ulimit -d), use a smaller micro-batch or sequence, or a machine with more memory";
+  if (limit_of(RLIMIT_AS))
+    return "raise the memory limit (ulimit -v), use a smaller micro-batch or sequence, or a "
+           "machine with more memory";
+  if (limit_of(RLIMIT_DATA))
+    return "raise the memory limit (ulimit -d), use a smaller micro-batch or sequence, or a "
+           "machine with more memory";
   return "use a smaller micro-batch or sequence, or a machine with more memory";
 }
 
-int64_t file_size_limit() { return limit_of(RLIMIT_FSIZE).value_or(INT64_MAX); }
+int64_t file_size_limit() {
+  return limit_of(RLIMIT_FSIZE).value_or(INT64_MAX);
+}
 
 std::string larger_files_remedy() {
   const auto limit = limit_of(RLIMIT_FSIZE);
-  if (limit) return cat("raise the limit of file sizes (ulimit -f), which is ", human_bytes(*limit));
+  if (limit)
+    return cat("raise the limit of file sizes (ulimit -f), which is ", human_bytes(*limit));
   return "use a file system that takes files of this size";
 }
 
@@ -81,13 +91,16 @@ std::string writing_remedy(int error_number, const std::string& elsewhere) {
       return kMoreFiles;
     case EXDEV:
       // A folder of a container's image, which can be written to but not renamed.
-      return "its file system cannot rename what a lower layer holds: write to another folder, or remove that one first";
+      return "its file system cannot rename what a lower layer holds: write to another folder, or "
+             "remove that one first";
     default:
       return "check that the folder exists and that this user may write to it";
   }
 }
 
-std::string more_threads_remedy() { return more_threads_remedy("", ::geteuid() == 0); }
+std::string more_threads_remedy() {
+  return more_threads_remedy("", ::geteuid() == 0);
+}
 
 std::string more_threads_remedy(const std::string& root, bool is_superuser) {
   constexpr size_t kTold = 2;
@@ -95,8 +108,10 @@ std::string more_threads_remedy(const std::string& root, bool is_superuser) {
   for (const ThreadLimit& limit : thread_limits(root, is_superuser))
     if (limits.size() < kTold) limits.push_back(limit.text);
   // The stack of a thread is memory that is mapped.
-  if (const auto space = limit_of(RLIMIT_AS)) limits.push_back(cat("the limit of address space (ulimit -v), which is ", human_bytes(*space)));
-  if (limits.empty()) return "end other programs, or raise kernel.threads-max and vm.max_map_count (sysctl)";
+  if (const auto space = limit_of(RLIMIT_AS))
+    limits.push_back(cat("the limit of address space (ulimit -v), which is ", human_bytes(*space)));
+  if (limits.empty())
+    return "end other programs, or raise kernel.threads-max and vm.max_map_count (sysctl)";
   return cat("raise ", join(limits, ", or "), "; or end other programs of this user");
 }
 
@@ -123,7 +138,8 @@ void require_threads(int count, const std::string& use) {
   for (std::thread& thread : threads) thread.join();
   if (!refused.empty())
     throw Error(ExitCode::kEnvironment,
-                cat("no ", count, " threads can be started for ", use, ", only ", threads.size() + 1, ": ", refused),
+                cat("no ", count, " threads can be started for ", use, ", only ",
+                    threads.size() + 1, ": ", refused),
                 cat(more_threads_remedy(), "; or set \"threads\": ", threads.size() + 1));
 }
 

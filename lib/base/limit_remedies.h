@@ -23,7 +23,8 @@ std::string larger_files_remedy();
 
 /// Tells what helps if a file cannot be made, written or renamed for this reason. `elsewhere` says
 /// how to choose another folder.
-std::string writing_remedy(int error_number, const std::string& elsewhere = "write to another one (output_dir)");
+std::string writing_remedy(int error_number,
+                           const std::string& elsewhere = "write to another one (output_dir)");
 
 /// Tells what helps if the system starts no further process or thread (EAGAIN): the limits that
 /// hold for this process, with their values.

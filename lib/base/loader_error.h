@@ -6,8 +6,8 @@ namespace ftrun {
 
 /// Says whether dlopen failed, by what dlerror says, for want of memory.
 inline bool loader_lacks_memory(std::string_view error) {
-  return error.find("failed to map segment") != error.npos || error.find("cannot allocate") != error.npos ||
-         error.find("Cannot allocate") != error.npos;
+  return error.find("failed to map segment") != error.npos ||
+         error.find("cannot allocate") != error.npos || error.find("Cannot allocate") != error.npos;
 }
 
 }  // namespace ftrun

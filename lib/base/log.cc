@@ -21,21 +21,30 @@ namespace {
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kNotice: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kNotice:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
 
 std::string_view label(LogLevel level) {
   switch (level) {
-    case LogLevel::kNotice: return "notice: ";
-    case LogLevel::kWarning: return "warning: ";
-    case LogLevel::kError: return "error: ";
-    default: return "";
+    case LogLevel::kNotice:
+      return "notice: ";
+    case LogLevel::kWarning:
+      return "warning: ";
+    case LogLevel::kError:
+      return "error: ";
+    default:
+      return "";
   }
 }
 
@@ -103,19 +112,24 @@ void log_start(const LogOptions& options) {
     sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
     sinks.push_back(sink);
   }
-  file_logger() = options.file.empty() ? nullptr : std::make_shared<spdlog::logger>("ftrun", sinks.back());
+  file_logger() =
+      options.file.empty() ? nullptr : std::make_shared<spdlog::logger>("ftrun", sinks.back());
   auto fresh = std::make_shared<spdlog::logger>("ftrun", sinks.begin(), sinks.end());
   fresh->set_level(spdlog::level::debug);
   fresh->flush_on(spdlog::level::debug);
   logger() = fresh;
 }
 
-void log_line(LogLevel level, std::string_view message) { log_to(*logger(), level, message); }
+void log_line(LogLevel level, std::string_view message) {
+  log_to(*logger(), level, message);
+}
 
 void log_warning_to_file(std::string_view message) {
   if (file_logger()) log_to(*file_logger(), LogLevel::kWarning, message);
 }
 
-void log_flush() { logger()->flush(); }
+void log_flush() {
+  logger()->flush();
+}
 
 }  // namespace ftrun

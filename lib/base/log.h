@@ -29,11 +29,21 @@ void log_line(LogLevel level, std::string_view message);
 void log_warning_to_file(std::string_view message);
 void log_flush();
 
-inline void log_debug(std::string_view message) { log_line(LogLevel::kDebug, message); }
-inline void log_info(std::string_view message) { log_line(LogLevel::kInfo, message); }
+inline void log_debug(std::string_view message) {
+  log_line(LogLevel::kDebug, message);
+}
+inline void log_info(std::string_view message) {
+  log_line(LogLevel::kInfo, message);
+}
 /// Something the user should know once: a default that was chosen, a key without effect.
-inline void log_notice(std::string_view message) { log_line(LogLevel::kNotice, message); }
-inline void log_warning(std::string_view message) { log_line(LogLevel::kWarning, message); }
-inline void log_error(std::string_view message) { log_line(LogLevel::kError, message); }
+inline void log_notice(std::string_view message) {
+  log_line(LogLevel::kNotice, message);
+}
+inline void log_warning(std::string_view message) {
+  log_line(LogLevel::kWarning, message);
+}
+inline void log_error(std::string_view message) {
+  log_line(LogLevel::kError, message);
+}
 
 }  // namespace ftrun

@@ -17,14 +17,18 @@ void require_loopback() {
   address.sin_port = htons(9);  // any: nothing is sent
   const int error = find_route(address);
   if (error != ENETUNREACH && error != EHOSTUNREACH && error != EADDRNOTAVAIL) return;
-  throw Error(ExitCode::kEnvironment, cat("the ranks of this machine cannot reach each other: no way to 127.0.0.1: ", errno_text(error)),
+  throw Error(ExitCode::kEnvironment,
+              cat("the ranks of this machine cannot reach each other: no way to 127.0.0.1: ",
+                  errno_text(error)),
               "bring the loopback interface of this network namespace up: ip link set lo up");
 }
 
 int find_route(const sockaddr_in& to) {
   const OwnedFd probe(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   // To connect a datagram socket only chooses the route.
-  return !probe || ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0 ? errno : 0;
+  return !probe || ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0
+             ? errno
+             : 0;
 }
 
 }  // namespace ftrun

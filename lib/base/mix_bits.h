@@ -19,6 +19,8 @@ FTRUN_HOST_DEVICE inline uint64_t mix_bits(uint64_t x) {
 }
 
 /// splitmix64 (Steele, Lea, Flood 2014) of a counter.
-FTRUN_HOST_DEVICE inline uint64_t splitmix64(uint64_t x) { return mix_bits(x + 0x9e3779b97f4a7c15ULL); }
+FTRUN_HOST_DEVICE inline uint64_t splitmix64(uint64_t x) {
+  return mix_bits(x + 0x9e3779b97f4a7c15ULL);
+}
 
 }  // namespace ftrun

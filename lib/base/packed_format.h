@@ -16,7 +16,9 @@ inline constexpr int64_t kPackedRecord = 256;
 struct PackedFormat {
   enum class Kind : uint8_t {
     kNone,
-    kNf4,   // 4-bit NormalFloat (Dettmers et al. 2023, "QLoRA"), a scale for each `block` of the whole tensor's elements
+    // 4-bit NormalFloat (Dettmers et al. 2023, "QLoRA"), a scale for each `block` of
+    // the whole tensor's elements
+    kNf4,
     kInt8,  // 8 bits, a scale for each row of the whole tensor
   };
   Kind kind = Kind::kNone;
@@ -41,7 +43,9 @@ struct PackedFormat {
   int64_t scales_offset() const { return kind == Kind::kNf4 ? kPackedRecord / 2 : kPackedRecord; }
   int64_t record_bytes() const;
   /// Bytes of `elements` from the beginning of a record: whole records.
-  int64_t bytes(int64_t elements) const { return (elements + kPackedRecord - 1) / kPackedRecord * record_bytes(); }
+  int64_t bytes(int64_t elements) const {
+    return (elements + kPackedRecord - 1) / kPackedRecord * record_bytes();
+  }
 };
 
 /// Bytes of a record that holds codes of scales: those (4, some unused), their scale and their

@@ -29,9 +29,11 @@ std::array<float, 256> make_dynamic_values() {
   size_t count = 0;
   for (int e = 0; e < 7; ++e) {
     const int bins = 1 << e;
-    const float step = (1.0F - 0.1F) / static_cast<float>(bins), power = static_cast<float>(std::pow(10.0, e - 6));
+    const float step = (1.0F - 0.1F) / static_cast<float>(bins),
+                power = static_cast<float>(std::pow(10.0, e - 6));
     const auto edge = [&](int i) {
-      return i < (bins + 1) / 2 ? std::fma(step, static_cast<float>(i), 0.1F) : std::fma(-step, static_cast<float>(bins - i), 1.0F);
+      return i < (bins + 1) / 2 ? std::fma(step, static_cast<float>(i), 0.1F)
+                                : std::fma(-step, static_cast<float>(bins - i), 1.0F);
     };
     for (int i = 0; i < bins; ++i) {
       const float centre = power * ((edge(i) + edge(i + 1)) / 2.0F);
@@ -51,7 +53,9 @@ uint8_t code_of(float x, const std::array<float, N>& bounds) {
   return static_cast<uint8_t>(std::lower_bound(bounds.begin(), bounds.end(), x) - bounds.begin());
 }
 
-float inverse(float largest) { return 1.0F / std::max(largest, 1e-38F); }
+float inverse(float largest) {
+  return 1.0F / std::max(largest, 1e-38F);
+}
 
 /// Rounds to the nearest fp16 number, ties to even.
 float as_fp16(float x) {
@@ -74,7 +78,9 @@ void code_block(const float* x, int64_t count, float inverse_scale, uint8_t* cod
   for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<uint8_t>(code[static_cast<size_t>(i)]);
 }
 
-void write_float(std::byte* to, float value) { std::memcpy(to, &value, sizeof value); }
+void write_float(std::byte* to, float value) {
+  std::memcpy(to, &value, sizeof value);
+}
 float read_float(const std::byte* from) {
   float value;
   std::memcpy(&value, from, sizeof value);
@@ -98,7 +104,8 @@ void PackScales::show(std::span<const float> values) {
   const bool int8 = format_.kind == PackedFormat::Kind::kInt8;
   for (size_t i = 0; i < values.size();) {
     float& largest = largest_[static_cast<size_t>(index_of(shown_))];
-    const int64_t left = std::min<int64_t>(elements_per_scale_ - shown_ % elements_per_scale_, static_cast<int64_t>(values.size() - i));
+    const int64_t left = std::min<int64_t>(elements_per_scale_ - shown_ % elements_per_scale_,
+                                           static_cast<int64_t>(values.size() - i));
     for (const float x : values.subspan(i, static_cast<size_t>(left))) {
       const float size = std::abs(int8 ? as_fp16(x) : x);
       if (size > largest || std::isnan(size)) largest = size;  // NaN stays
@@ -110,7 +117,8 @@ void PackScales::show(std::span<const float> values) {
 
 bool PackScales::finish() {
   require(shown_ == elements_, "all elements were shown");
-  if (!std::all_of(largest_.begin(), largest_.end(), [](float x) { return std::isfinite(x); })) return false;
+  if (!std::all_of(largest_.begin(), largest_.end(), [](float x) { return std::isfinite(x); }))
+    return false;
   if (!format_.double_quantized) return true;
   static const std::array<float, 255> kBounds = bounds_between(dynamic_values());
   double sum = 0;
@@ -120,9 +128,11 @@ bool PackScales::finish() {
   for (size_t first = 0; first < largest_.size(); first += kScalesPerScale) {
     const size_t last = std::min(first + kScalesPerScale, largest_.size());
     float largest = 0;
-    for (size_t i = first; i < last; ++i) largest = std::max(largest, std::abs(largest_[i] - offset_));
+    for (size_t i = first; i < last; ++i)
+      largest = std::max(largest, std::abs(largest_[i] - offset_));
     scales_of_scales_.push_back(largest);
-    for (size_t i = first; i < last; ++i) codes_[i] = code_of((largest_[i] - offset_) * inverse(largest), kBounds);
+    for (size_t i = first; i < last; ++i)
+      codes_[i] = code_of((largest_[i] - offset_) * inverse(largest), kBounds);
   }
   return true;
 }
@@ -133,19 +143,22 @@ float PackScales::scale(int64_t index) const {
   return dynamic_values()[codes_[i]] * scales_of_scales_[i / kScalesPerScale] + offset_;
 }
 
-PackScales scales_of(const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
-                     const std::function<std::span<const float>(int64_t begin, int64_t end)>& read) {
+PackScales scales_of(
+    const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
+    const std::function<std::span<const float>(int64_t begin, int64_t end)>& read) {
   PackScales scales(format, tensor.elements, tensor.columns);
-  for (int64_t at = 0; at < tensor.elements; at += at_once) scales.show(read(at, std::min(at + at_once, tensor.elements)));
+  for (int64_t at = 0; at < tensor.elements; at += at_once)
+    scales.show(read(at, std::min(at + at_once, tensor.elements)));
   if (scales.finish()) return scales;
   throw Error(ExitCode::kBadInput,
-              cat(tensor.name, ": holds a number that is not finite", format.kind == PackedFormat::Kind::kInt8 ? " in fp16" : "",
+              cat(tensor.name, ": holds a number that is not finite",
+                  format.kind == PackedFormat::Kind::kInt8 ? " in fp16" : "",
                   ", so it cannot be quantized"),
               "check the model's files");
 }
 
-void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element, std::span<const float> values,
-                 int64_t position, std::byte* records) {
+void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element,
+                 std::span<const float> values, int64_t position, std::byte* records) {
   const auto count = static_cast<int64_t>(values.size());
   require(position % format.block == 0, "a packed range begins on a block");
   std::array<uint8_t, kPackedRecord> codes;
@@ -160,12 +173,14 @@ void pack_values(const PackedFormat& format, const PackScales& scales, int64_t e
       codes.fill(7);  // zero
       code_block(values.data() + i, some, inverse(largest), codes.data());
       for (int64_t c = 0; c < some; c += 2)
-        record[(at + c) / 2] = static_cast<std::byte>(codes[static_cast<size_t>(c)] << 4 | codes[static_cast<size_t>(c + 1)]);
+        record[(at + c) / 2] = static_cast<std::byte>(codes[static_cast<size_t>(c)] << 4 |
+                                                      codes[static_cast<size_t>(c + 1)]);
     } else {
       require(scales.index_of(element + i + some - 1) == index, "a packed block lies in a row");
       const float steps = largest > 0 ? 127.0F / largest : 0;
       for (int64_t c = 0; c < some; ++c)
-        record[at + c] = static_cast<std::byte>(static_cast<int8_t>(std::nearbyint(as_fp16(values[static_cast<size_t>(i + c)]) * steps)));
+        record[at + c] = static_cast<std::byte>(static_cast<int8_t>(
+            std::nearbyint(as_fp16(values[static_cast<size_t>(i + c)]) * steps)));
     }
     const int64_t place = at / format.block;
     if (!format.holds_scale_codes()) {
@@ -173,7 +188,8 @@ void pack_values(const PackedFormat& format, const PackScales& scales, int64_t e
       continue;
     }
     behind[place] = static_cast<std::byte>(scales.codes_[static_cast<size_t>(index)]);
-    write_float(behind + kScaleOfScalesOffset, scales.scales_of_scales_[static_cast<size_t>(index / kScalesPerScale)]);
+    write_float(behind + kScaleOfScalesOffset,
+                scales.scales_of_scales_[static_cast<size_t>(index / kScalesPerScale)]);
     write_float(behind + kScaleOffsetOffset, scales.offset_);
   }
 }
@@ -183,12 +199,15 @@ PackedBlock packed_block(const PackedFormat& format, const std::byte* records, i
   const std::byte* const behind = record + format.scales_offset();
   const int64_t at = position % kPackedRecord, place = at / format.block;
   const std::byte* const codes = record + (format.kind == PackedFormat::Kind::kNf4 ? at / 2 : at);
-  if (!format.holds_scale_codes()) return {codes, read_float(behind + place * static_cast<int64_t>(sizeof(float)))};
-  return {codes, dynamic_values()[static_cast<size_t>(behind[place])] * read_float(behind + kScaleOfScalesOffset) +
+  if (!format.holds_scale_codes())
+    return {codes, read_float(behind + place * static_cast<int64_t>(sizeof(float)))};
+  return {codes, dynamic_values()[static_cast<size_t>(behind[place])] *
+                         read_float(behind + kScaleOfScalesOffset) +
                      read_float(behind + kScaleOffsetOffset)};
 }
 
-void unpack_values(const PackedFormat& format, const std::byte* records, int64_t position, std::span<float> out) {
+void unpack_values(const PackedFormat& format, const std::byte* records, int64_t position,
+                   std::span<float> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t at = position + static_cast<int64_t>(i), within = at % format.block;
     const PackedBlock block = packed_block(format, records, at - within);
@@ -196,7 +215,8 @@ void unpack_values(const PackedFormat& format, const std::byte* records, int64_t
       const auto pair = static_cast<uint8_t>(block.codes[within / 2]);
       out[i] = kNf4Values[within % 2 == 0 ? pair >> 4 : pair & 15] * block.scale;
     } else {
-      out[i] = static_cast<float>(static_cast<int8_t>(block.codes[within])) * block.scale * kInt8Step;
+      out[i] =
+          static_cast<float>(static_cast<int8_t>(block.codes[within])) * block.scale * kInt8Step;
     }
   }
 }

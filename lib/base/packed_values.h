@@ -13,10 +13,22 @@
 namespace ftrun {
 
 /// The 16 numbers of NF4 by their codes (Dettmers et al. 2023, appendix E), F32.
-inline constexpr std::array<float, 16> kNf4Values{
-    -1.0F,           -0.6961928009986877F, -0.5250730514526367F, -0.39491748809814453F, -0.28444138169288635F, -0.18477343022823334F,
-    -0.09105003625154495F, 0.0F,           0.07958029955625534F, 0.16093020141124725F,  0.24611230194568634F,  0.33791524171829224F,
-    0.44070982933044434F,  0.5626170039176941F, 0.7229568362236023F, 1.0F};
+inline constexpr std::array<float, 16> kNf4Values{-1.0F,
+                                                  -0.6961928009986877F,
+                                                  -0.5250730514526367F,
+                                                  -0.39491748809814453F,
+                                                  -0.28444138169288635F,
+                                                  -0.18477343022823334F,
+                                                  -0.09105003625154495F,
+                                                  0.0F,
+                                                  0.07958029955625534F,
+                                                  0.16093020141124725F,
+                                                  0.24611230194568634F,
+                                                  0.33791524171829224F,
+                                                  0.44070982933044434F,
+                                                  0.5626170039176941F,
+                                                  0.7229568362236023F,
+                                                  1.0F};
 
 /// The 256 numbers of bitsandbytes' signed dynamic 8-bit code, ascending.
 const std::array<float, 256>& dynamic_values();
@@ -39,8 +51,8 @@ class PackScales {
   bool finish();
 
  private:
-  friend void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element, std::span<const float> values,
-                          int64_t position, std::byte* records);
+  friend void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element,
+                          std::span<const float> values, int64_t position, std::byte* records);
   int64_t index_of(int64_t element) const { return element / elements_per_scale_; }
   /// The factor that unpacking multiplies by.
   float scale(int64_t index) const;
@@ -72,8 +84,8 @@ PackScales scales_of(const PackedFormat& format, const PackedTensor& tensor, int
 /// Packs elements [element, element + values) of the tensor as elements from `position` on of what
 /// the rank has of it, whose first record is at `records`. Both begin on blocks
 /// (PackedFormat::block).
-void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element, std::span<const float> values,
-                 int64_t position, std::byte* records);
+void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element,
+                 std::span<const float> values, int64_t position, std::byte* records);
 
 /// PackedBlock is where an element is packed, and what it is multiplied by.
 struct PackedBlock {
@@ -84,6 +96,7 @@ struct PackedBlock {
 PackedBlock packed_block(const PackedFormat& format, const std::byte* records, int64_t position);
 
 /// out[i] = element `position` + i, F32.
-void unpack_values(const PackedFormat& format, const std::byte* records, int64_t position, std::span<float> out);
+void unpack_values(const PackedFormat& format, const std::byte* records, int64_t position,
+                   std::span<float> out);
 
 }  // namespace ftrun

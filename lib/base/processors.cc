@@ -33,7 +33,8 @@ std::vector<int> read_affinity() {
   }
   const long online = std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN));
   std::vector<int> all(static_cast<size_t>(online));
-  for (size_t processor = 0; processor < all.size(); ++processor) all[processor] = static_cast<int>(processor);
+  for (size_t processor = 0; processor < all.size(); ++processor)
+    all[processor] = static_cast<int>(processor);
   return all;
 }
 
@@ -41,7 +42,8 @@ std::vector<int> read_affinity() {
 double quota_of(const ControlGroup& group) {
   double quota = 0, period = 0;
   if (group.version == 2) {
-    std::istringstream text(read_pseudo_file(group.folder + "/cpu.max"));  // "50000 100000", or "max 100000"
+    std::istringstream text(
+        read_pseudo_file(group.folder + "/cpu.max"));  // "50000 100000", or "max 100000"
     if (!(text >> quota >> period)) return 0;
   } else {
     quota = static_cast<double>(read_group_number(group.folder + "/cpu.cfs_quota_us", -1));
@@ -80,7 +82,8 @@ ProcessorLimit read_processor_limit(const std::string& root) {
 
 int usable_processors() {
   static const double quota = read_processor_limit().quota;
-  return ProcessorLimit{.allowed = read_affinity(), .quota = quota, .group = {}, .group_id = {}}.count();
+  return ProcessorLimit{.allowed = read_affinity(), .quota = quota, .group = {}, .group_id = {}}
+      .count();
 }
 
 }  // namespace ftrun

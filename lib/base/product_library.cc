@@ -38,17 +38,19 @@ OpenedLibrary open_product_library(ProductLibrary library) {
     const auto [handle, why] = open_library(file, RTLD_NOW | RTLD_LOCAL);
     if (handle != nullptr) return {handle, ""};
     if (loader_lacks_memory(why))
-      throw Error(ExitCode::kEnvironment, cat(product_library_name(library), " cannot be loaded: ", why), more_memory_remedy());
+      throw Error(ExitCode::kEnvironment,
+                  cat(product_library_name(library), " cannot be loaded: ", why),
+                  more_memory_remedy());
     if (opened.error.empty()) opened.error = why;
   }
   return opened;
 }
 
 Error product_library_error(ProductLibrary library, const std::string& why) {
-  return Error(ExitCode::kEnvironment,
-               cat("kernels.products is ", product_library_name(library),
-                   ", which cannot be loaded: ", why),
-               "install it (scripts/setup.sh does), or set kernels.products to auto or mkl");
+  return Error(
+      ExitCode::kEnvironment,
+      cat("kernels.products is ", product_library_name(library), ", which cannot be loaded: ", why),
+      "install it (scripts/setup.sh does), or set kernels.products to auto or mkl");
 }
 
 void require_product_library(ProductLibrary library) {

@@ -21,7 +21,8 @@ constexpr std::string_view kReplaced = ".replaced-";
 
 /// Moves a folder to where it lies while it is removed: a removal cut short must not look like a
 /// complete folder.
-std::string take_out_of_the_way(FileSystem& files, const std::string& old, const std::string& folder) {
+std::string take_out_of_the_way(FileSystem& files, const std::string& old,
+                                const std::string& folder) {
   const auto leftover = leftover_of(fs::path(old).filename().string());
   if (!leftover || !leftover->complete) return old;
   std::string going = temporary_beside(folder);
@@ -31,7 +32,8 @@ std::string take_out_of_the_way(FileSystem& files, const std::string& old, const
 
 /// Removes a folder, or warns. That it stays is no failure: a folder of a network file system
 /// cannot be removed while any process reads a file of it. The next start tries again.
-void remove_or_warn(FileSystem& files, const std::string& old, const std::string& folder, std::string_view mark, const char* what) {
+void remove_or_warn(FileSystem& files, const std::string& old, const std::string& folder,
+                    std::string_view mark, const char* what) {
   try {
     const std::string going = take_out_of_the_way(files, old, folder);
     std::error_code error;
@@ -48,7 +50,8 @@ void remove_or_warn(FileSystem& files, const std::string& old, const std::string
 /// Visits the leftovers of which `is_ours` says so: visit(its path, the path that it was made for,
 /// whether it goes back there).
 template <typename Visit>
-void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& is_ours, Visit visit) {
+void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& is_ours,
+                   Visit visit) {
   if (!files.exists(parent)) return;
   for (const std::string& name : files.list(parent)) {
     const std::string path = (fs::path(parent) / name).string();
@@ -62,9 +65,10 @@ void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& i
 
 /// Bytes that come back when the entry goes: none of a file that has another name as well.
 int64_t disk_bytes(const fs::path& path) {
-  struct stat info{};
+  struct stat info {};
   constexpr int64_t kBlock = 512;  // whatever the file system's own is
-  const bool goes = ::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink == 1;
+  const bool goes =
+      ::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink == 1;
   return goes ? static_cast<int64_t>(info.st_blocks) * kBlock : 0;
 }
 
@@ -72,7 +76,8 @@ int64_t disk_bytes(const fs::path& path) {
 int64_t tree_bytes(const std::string& folder) {
   int64_t bytes = 0;
   std::error_code error;
-  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error))
     bytes += disk_bytes(it->path());
   return bytes;
 }
@@ -84,8 +89,11 @@ OwnedFd open_folder(const std::string& folder) {
 /// Refuses a name that another process has given to another folder since `before`.
 void require_same(const std::string& folder, const std::optional<FolderIdentity>& before) {
   if (identity_of(folder) == before) return;
-  throw Error(ExitCode::kEnvironment, cat(folder, ": another process ", before ? "replaced" : "wrote", " it while this one was writing it"),
-              "look at what is there now; write it again, which replaces that, or choose another folder");
+  throw Error(
+      ExitCode::kEnvironment,
+      cat(folder, ": another process ", before ? "replaced" : "wrote",
+          " it while this one was writing it"),
+      "look at what is there now; write it again, which replaces that, or choose another folder");
 }
 
 /// Returns where the old folder is.
@@ -111,7 +119,9 @@ std::string parent_folder(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-std::string temporary_beside(const std::string& folder) { return unique_name(folder); }
+std::string temporary_beside(const std::string& folder) {
+  return unique_name(folder);
+}
 
 std::string put_in_place(FileSystem& files, const std::string& made, const std::string& folder) {
   if (files.exists(folder))
@@ -121,13 +131,13 @@ std::string put_in_place(FileSystem& files, const std::string& made, const std::
 }
 
 std::optional<FolderIdentity> identity_of(const std::string& folder) {
-  struct stat info{};
+  struct stat info {};
   if (::stat(folder.c_str(), &info) != 0) return std::nullopt;
   return FolderIdentity{static_cast<uint64_t>(info.st_dev), static_cast<uint64_t>(info.st_ino)};
 }
 
-void replace_folder(FileSystem& files, const std::string& made, const std::string& folder, std::string_view mark,
-                    const std::optional<FolderIdentity>& before) {
+void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
+                    std::string_view mark, const std::optional<FolderIdentity>& before) {
   require_same(folder, before);
   std::string old;
   try {
@@ -143,33 +153,38 @@ void replace_folder(FileSystem& files, const std::string& made, const std::strin
   remove_replaced(files, old, folder, mark);
 }
 
-void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder, std::string_view mark) {
+void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder,
+                     std::string_view mark) {
   if (!old.empty()) remove_or_warn(files, old, folder, mark, "was replaced; what it was before");
 }
 
 std::optional<Leftover> leftover_of(std::string_view name) {
   if (auto original = origin_of_unique(name)) return Leftover{*std::move(original), false};
-  if (auto original = origin_of_unique(name, kReplaced)) return Leftover{*std::move(original), true};
+  if (auto original = origin_of_unique(name, kReplaced))
+    return Leftover{*std::move(original), true};
   return std::nullopt;
 }
 
-void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours, std::string_view mark) {
+void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours,
+                     std::string_view mark) {
   bool changed = false;
-  each_leftover(files, parent, is_ours, [&](const std::string& path, const std::string& original, bool goes_back) {
-    if (goes_back)
-      files.rename(path, original);
-    else
-      remove_or_warn(files, path, original, mark, "what an earlier process left");
-    changed = true;
-  });
+  each_leftover(files, parent, is_ours,
+                [&](const std::string& path, const std::string& original, bool goes_back) {
+                  if (goes_back)
+                    files.rename(path, original);
+                  else
+                    remove_or_warn(files, path, original, mark, "what an earlier process left");
+                  changed = true;
+                });
   if (changed) files.sync_folder(parent);
 }
 
 int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOurs& is_ours) {
   int64_t bytes = 0;
-  each_leftover(files, parent, is_ours, [&](const std::string& path, const std::string&, bool goes_back) {
-    if (!goes_back) bytes += tree_bytes(path);
-  });
+  each_leftover(files, parent, is_ours,
+                [&](const std::string& path, const std::string&, bool goes_back) {
+                  if (!goes_back) bytes += tree_bytes(path);
+                });
   return bytes;
 }
 

@@ -26,7 +26,8 @@ std::string put_in_place(FileSystem& files, const std::string& made, const std::
 
 /// Removes what put_in_place(files, ..., folder) returned; the entry called `mark` goes last: what
 /// a kill leaves of the folder can still be told for ours. That it cannot be removed is a warning.
-void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder, std::string_view mark = "");
+void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder,
+                     std::string_view mark = "");
 
 /// FolderIdentity tells which folder has a name: nothing if none has it.
 struct FolderIdentity {
@@ -39,8 +40,8 @@ std::optional<FolderIdentity> identity_of(const std::string& folder);
 /// put_in_place(), the sync and remove_replaced(). `before` is what had the name when `made` was
 /// begun: of two processes that write one folder, the one that is done first wins, and the other
 /// fails. Error(kEnvironment) before the new folder is in place.
-void replace_folder(FileSystem& files, const std::string& made, const std::string& folder, std::string_view mark,
-                    const std::optional<FolderIdentity>& before);
+void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
+                    std::string_view mark, const std::optional<FolderIdentity>& before);
 
 /// Leftover is what a name says of a folder that a killed process left: "NAME.tmp-1a2b3c4d",
 /// unfinished or on its way out, or "NAME.replaced-1a2b3c4d", complete. On disk: do not change.
@@ -56,7 +57,8 @@ using IsOurs = std::function<bool(const Leftover& leftover, const std::string& p
 
 /// Puts complete leftovers below `parent` back where nothing has their name and removes the others,
 /// as remove_replaced() does; those alone of which `is_ours` says so.
-void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours, std::string_view mark = "");
+void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours,
+                     std::string_view mark = "");
 
 /// The bytes on disk that recover_folders() would free. Changes nothing.
 int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOurs& is_ours);

@@ -34,9 +34,12 @@ bool is_secret_name(std::string_view name) {
   // Endings of names that are no secrets, as what a text is made of is none: "token_dtype",
   // "pad_token_id", "trainable_token_indices".
   constexpr std::array<std::string_view, 4> kOfVocabulary{"dtype", "id", "ids", "indices"};
-  const bool of_vocabulary = !words.empty() && std::find(kOfVocabulary.begin(), kOfVocabulary.end(), words.back()) != kOfVocabulary.end();
+  const bool of_vocabulary = !words.empty() && std::find(kOfVocabulary.begin(), kOfVocabulary.end(),
+                                                         words.back()) != kOfVocabulary.end();
   for (const std::string& word : words)
-    if (std::find(kSecretWords.begin(), kSecretWords.end(), word) != kSecretWords.end() && !(word == "token" && of_vocabulary)) return true;
+    if (std::find(kSecretWords.begin(), kSecretWords.end(), word) != kSecretWords.end() &&
+        !(word == "token" && of_vocabulary))
+      return true;
   return (words.size() > 1 && words.back() == "key") ||
          (!words.empty() && words.back().size() > 3 && words.back().ends_with("apikey"));
 }

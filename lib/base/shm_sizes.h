@@ -12,6 +12,6 @@ namespace ftrun {
 inline constexpr int64_t kShmStagedBytes = 64 << 10;
 /// Larger ones, and messages, map so much of each peer's memory at a time: little, but whole huge
 /// pages.
-inline constexpr int64_t kShmWindowBytes = 4 << 20;
+inline constexpr int64_t kShmMappedBytes = 4 << 20;
 
 }  // namespace ftrun

@@ -16,14 +16,17 @@ namespace fs = std::filesystem;
 /// Git LFS's limit for what it takes for a pointer; git-annex's are as short.
 constexpr size_t kLargestPointer = 1024;
 /// Git LFS's specification, and the name that it had before its first version.
-constexpr std::array<std::string_view, 2> kLfsStarts{"version https://git-lfs.github.com/spec/", "version https://hawser.github.com/spec/"};
+constexpr std::array<std::string_view, 2> kLfsStarts{"version https://git-lfs.github.com/spec/",
+                                                     "version https://hawser.github.com/spec/"};
 constexpr std::string_view kAnnexStart = "/annex/objects/";
 constexpr std::array<std::string_view, 2> kPageStarts{"<!doctype html", "<html"};
 
 /// Says whether `text` begins with `start`, which is in small letters, in letters of either case.
 bool begins_with_any_case(std::string_view text, std::string_view start) {
   return text.size() >= start.size() &&
-         std::equal(start.begin(), start.end(), text.begin(), [](char small, char c) { return small == std::tolower(static_cast<unsigned char>(c)); });
+         std::equal(start.begin(), start.end(), text.begin(), [](char small, char c) {
+           return small == std::tolower(static_cast<unsigned char>(c));
+         });
 }
 
 /// A page that is meant to be one.
@@ -44,17 +47,26 @@ StandIn stand_in_of(const std::string& path, std::span<const std::byte> head) {
   const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
   const auto begins = [text](std::string_view start) { return text.starts_with(start); };
   if (text.size() <= kLargestPointer && std::any_of(kLfsStarts.begin(), kLfsStarts.end(), begins))
-    return {"a Git LFS pointer", cat("fetch it: ", git_in_folder_of(path, "lfs pull"), " (or download the file itself)")};
+    return {"a Git LFS pointer", cat("fetch it: ", git_in_folder_of(path, "lfs pull"),
+                                     " (or download the file itself)")};
   if (text.size() <= kLargestPointer && begins(kAnnexStart))
-    return {"a git-annex pointer", cat("fetch it: ", git_in_folder_of(path, cat("annex get ", shell_word(fs::path(path).filename().string()))))};
-  const auto begins_page = [text](std::string_view start) { return begins_with_any_case(text, start); };
+    return {"a git-annex pointer",
+            cat("fetch it: ",
+                git_in_folder_of(
+                    path, cat("annex get ", shell_word(fs::path(path).filename().string()))))};
+  const auto begins_page = [text](std::string_view start) {
+    return begins_with_any_case(text, start);
+  };
   if (std::any_of(kPageStarts.begin(), kPageStarts.end(), begins_page) && !is_page_by_name(path))
-    return {"a web page (HTML)", "download the file itself; where a site's address of its page has /blob/, that of the file has /resolve/ or /raw/"};
+    return {"a web page (HTML)",
+            "download the file itself; where a site's address of its page has /blob/, that of the "
+            "file has /resolve/ or /raw/"};
   return {};
 }
 
 void refuse_stand_in(const std::string& path, const StandIn& found) {
-  throw Error(ExitCode::kBadInput, cat(path, ": is ", found.kind, ", not the file itself"), found.remedy);
+  throw Error(ExitCode::kBadInput, cat(path, ": is ", found.kind, ", not the file itself"),
+              found.remedy);
 }
 
 }  // namespace ftrun

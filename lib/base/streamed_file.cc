@@ -34,7 +34,8 @@ size_t piece_of(std::span<std::byte> staging) {
 int64_t read_piece(int fd, std::byte* to, size_t bytes, int64_t offset) {
   size_t have = 0;
   while (have < bytes) {
-    const ssize_t n = uninterrupted([&] { return ::pread(fd, to + have, bytes - have, offset + static_cast<int64_t>(have)); });
+    const ssize_t n = uninterrupted(
+        [&] { return ::pread(fd, to + have, bytes - have, offset + static_cast<int64_t>(have)); });
     if (n < 0) return -1;
     if (n == 0) break;
     have += static_cast<size_t>(n);
@@ -46,7 +47,7 @@ int64_t read_piece(int fd, std::byte* to, size_t bytes, int64_t offset) {
 /// Hashes a file past the kernel's memory; nothing if it cannot be read so.
 std::optional<uint64_t> xxh3_read_directly(const std::string& path, std::span<std::byte> staging) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_DIRECT));
-  struct stat info{};
+  struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
   const size_t piece_bytes = piece_of(staging);
   const auto bytes = static_cast<int64_t>(piece_bytes);
@@ -57,7 +58,8 @@ std::optional<uint64_t> xxh3_read_directly(const std::string& path, std::span<st
     if (number >= pieces) return;
     reader.start([&, number] {
       const size_t slot = static_cast<size_t>(number) % kStagedPieces;
-      found[slot] = read_piece(fd.get(), staging.data() + slot * piece_bytes, piece_bytes, number * bytes);
+      found[slot] =
+          read_piece(fd.get(), staging.data() + slot * piece_bytes, piece_bytes, number * bytes);
     });
   };
   for (size_t slot = 0; slot < kStagedPieces; ++slot) start(static_cast<int64_t>(slot));
@@ -98,12 +100,15 @@ void StreamedFile::write(const void* data, size_t size) {
 void StreamedFile::hand_over() {
   if (filled_ == 0) return;
   const int64_t offset = pieces_ * static_cast<int64_t>(piece_bytes_);
-  writer_.start([this, offset, from = piece(), bytes = filled_] { file_->write_at(offset, from, bytes); });
+  writer_.start(
+      [this, offset, from = piece(), bytes = filled_] { file_->write_at(offset, from, bytes); });
   ++pieces_;
   filled_ = 0;
 }
 
-void StreamedFile::write_at(int64_t, const void*, size_t) { bug("a streamed file is written front to back"); }
+void StreamedFile::write_at(int64_t, const void*, size_t) {
+  bug("a streamed file is written front to back");
+}
 
 void StreamedFile::sync() {
   hand_over();

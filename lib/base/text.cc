@@ -31,7 +31,9 @@ std::string percent_text(double share, int digits) {
   return fixed_text(100 * share, digits) + " %";
 }
 
-std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
 
 std::string human_bytes(int64_t bytes) {
   static constexpr std::array<const char*, 5> kUnits{" KiB", " MiB", " GiB", " TiB", " PiB"};
@@ -61,8 +63,8 @@ std::string human_seconds(double seconds) {
       std::snprintf(buffer.data(), buffer.size(), "%dm %02ds", static_cast<int>(whole / 60),
                     static_cast<int>(whole % 60));
     else
-      std::snprintf(buffer.data(), buffer.size(), "%lldh %02dm", static_cast<long long>(whole / 3600),
-                    static_cast<int>(whole / 60 % 60));
+      std::snprintf(buffer.data(), buffer.size(), "%lldh %02dm",
+                    static_cast<long long>(whole / 3600), static_cast<int>(whole / 60 % 60));
   }
   return buffer.data();
 }
@@ -103,7 +105,10 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 }
 
 std::string shell_word(std::string_view text) {
-  const auto is_plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::string_view("_-./+,:@%=").find(c) != std::string_view::npos; };
+  const auto is_plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("_-./+,:@%=").find(c) != std::string_view::npos;
+  };
   if (!text.empty() && std::all_of(text.begin(), text.end(), is_plain)) return std::string(text);
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);

@@ -19,8 +19,10 @@ std::string escaped_bytes(std::string_view bytes) {
 
 /// Says whether a character changes how what stands around it is shown.
 bool steers_a_terminal(uint32_t character) {
-  const bool is_control = (character < 0x20 && character != '\n' && character != '\t') || (character >= 0x7F && character < 0xA0);
-  const bool turns_direction = (character >= 0x202A && character <= 0x202E) || (character >= 0x2066 && character <= 0x2069);
+  const bool is_control = (character < 0x20 && character != '\n' && character != '\t') ||
+                          (character >= 0x7F && character < 0xA0);
+  const bool turns_direction =
+      (character >= 0x202A && character <= 0x202E) || (character >= 0x2066 && character <= 0x2069);
   return is_control || turns_direction;
 }
 
@@ -50,7 +52,8 @@ constexpr WideEncoding kWideEncodings[] = {
 /// Says whether the first characters, two at least, are all below U+0100 in this encoding.
 bool begins_as(const WideEncoding& encoding, std::string_view text) {
   constexpr size_t kCharacters = 16;
-  const size_t width = encoding.pattern.size(), size = std::min(text.size() / width, kCharacters) * width;
+  const size_t width = encoding.pattern.size(),
+               size = std::min(text.size() / width, kCharacters) * width;
   if (size < 2 * width) return false;
   for (size_t i = 0; i < size; ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);

@@ -7,7 +7,9 @@
 
 namespace ftrun {
 
-void WaitNoticeOptions::log_wait(const std::string& line) { log_notice(line); }
+void WaitNoticeOptions::log_wait(const std::string& line) {
+  log_notice(line);
+}
 
 WaitNotice::WaitNotice(WaitNoticeOptions options, Clock::time_point since)
     : options_(std::move(options)), since_(since), due_(since + options_.first) {}
@@ -18,17 +20,23 @@ bool WaitNotice::is_due(Clock::time_point now) {
   return true;
 }
 
-void WaitNotice::look(const std::function<std::string(const std::string& waited)>& what, Clock::time_point now) {
+void WaitNotice::look(const std::function<std::string(const std::string& waited)>& what,
+                      Clock::time_point now) {
   look_if([&](const std::string& waited) { return std::optional(what(waited)); }, now);
 }
 
-void WaitNotice::look_if(const std::function<std::optional<std::string>(const std::string& waited)>& what, Clock::time_point now) {
+void WaitNotice::look_if(
+    const std::function<std::optional<std::string>(const std::string& waited)>& what,
+    Clock::time_point now) {
   if (!is_due(now)) return;
-  if (const auto line = what(human_seconds(std::chrono::duration<double>(now - since_).count()))) options_.say(*line);
+  if (const auto line = what(human_seconds(std::chrono::duration<double>(now - since_).count())))
+    options_.say(*line);
 }
 
-ToldWait::ToldWait(WaitNoticeOptions options, std::function<std::string(const std::string& waited)> what)
-    : thread_([this, options = std::move(options), what = std::move(what)](const std::stop_token& stop) {
+ToldWait::ToldWait(WaitNoticeOptions options,
+                   std::function<std::string(const std::string& waited)> what)
+    : thread_([this, options = std::move(options),
+               what = std::move(what)](const std::stop_token& stop) {
         WaitNotice notice(options);
         std::unique_lock lock(mutex_);
         for (auto pause = options.first; !stop.stop_requested(); pause = options.every) {

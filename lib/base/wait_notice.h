@@ -34,9 +34,11 @@ class WaitNotice {
   /// Says whether the wait is to be told now; true once each time.
   bool is_due(Clock::time_point now = Clock::now());
   /// Says `what`, which gets the length of the wait so far ("10.0s"), where it is due.
-  void look(const std::function<std::string(const std::string& waited)>& what, Clock::time_point now = Clock::now());
+  void look(const std::function<std::string(const std::string& waited)>& what,
+            Clock::time_point now = Clock::now());
   /// Looks whether the wait is to be told, where `what` may have nothing to say.
-  void look_if(const std::function<std::optional<std::string>(const std::string& waited)>& what, Clock::time_point now = Clock::now());
+  void look_if(const std::function<std::optional<std::string>(const std::string& waited)>& what,
+               Clock::time_point now = Clock::now());
 
  private:
   WaitNoticeOptions options_;

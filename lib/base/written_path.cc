@@ -30,10 +30,13 @@ OwnedFd open_without_links(const std::string& folder) {
   open_how how{};
   how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
   how.resolve = RESOLVE_NO_SYMLINKS;
-  return OwnedFd(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, folder.c_str(), &how, sizeof how)));
+  return OwnedFd(
+      static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, folder.c_str(), &how, sizeof how)));
 }
 
-OwnedFd open_start(std::string_view path) { return OwnedFd(::open(path.starts_with('/') ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC)); }
+OwnedFd open_start(std::string_view path) {
+  return OwnedFd(::open(path.starts_with('/') ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC));
+}
 
 /// The names of a path, the last one first: a stack of what is still to be walked.
 void push_names(const std::string& path, std::vector<std::string>& names) {
@@ -42,18 +45,23 @@ void push_names(const std::string& path, std::vector<std::string>& names) {
   names.insert(names.end(), more.rbegin(), more.rend());
 }
 
-[[noreturn]] void refuse_link(const std::string& path, const std::string& name, const struct stat& link) {
+[[noreturn]] void refuse_link(const std::string& path, const std::string& name,
+                              const struct stat& link) {
   throw Error(ExitCode::kEnvironment,
-              cat(path, ": nothing is written there: \"", name, "\" on the way is a link of another user (uid ", link.st_uid,
+              cat(path, ": nothing is written there: \"", name,
+                  "\" on the way is a link of another user (uid ", link.st_uid,
                   ") in a folder that others may write to"),
-              "name the folder that the link leads to, if that is where it should go; else choose a folder that only you may write to");
+              "name the folder that the link leads to, if that is where it should go; else choose "
+              "a folder that only you may write to");
 }
 
 /// Finds where a link in `folder` leads; "" with errno if it is none.
 std::string followed(const std::string& path, const OwnedFd& folder, const std::string& name) {
   const OwnedFd link(::openat(folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-  struct stat of_link{}, of_folder{};
-  if (!link || ::fstat(link.get(), &of_link) != 0 || ::fstat(folder.get(), &of_folder) != 0) return "";
+  struct stat of_link {
+  }, of_folder{};
+  if (!link || ::fstat(link.get(), &of_link) != 0 || ::fstat(folder.get(), &of_folder) != 0)
+    return "";
   if (!S_ISLNK(of_link.st_mode)) {
     errno = ENOTDIR;
     return "";
@@ -77,7 +85,9 @@ std::vector<std::string> names_in(OwnedFd folder) {
   std::vector<std::string> names;
   errno = 0;
   while (const dirent* entry = ::readdir(listing.get()))
-    if (const std::string_view name = static_cast<const char*>(entry->d_name); name != "." && name != "..") names.emplace_back(name);
+    if (const std::string_view name = static_cast<const char*>(entry->d_name);
+        name != "." && name != "..")
+      names.emplace_back(name);
   return names;
 }
 
@@ -112,7 +122,9 @@ OwnedFd open_on_the_way(const std::string& folder) {
   while (at && !names.empty()) {
     const std::string name = std::move(names.back());
     names.pop_back();
-    if (OwnedFd next(::openat(at.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)); next) {
+    if (OwnedFd next(
+            ::openat(at.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+        next) {
       at = std::move(next);
       continue;
     }
@@ -132,7 +144,9 @@ OwnedFd open_on_the_way(const std::string& folder) {
 WrittenPath walk_to(const std::string& path) {
   const std::string whole = without_slashes_at_end(path);
   const size_t slash = whole.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : whole.substr(0, slash);
+  const std::string folder = slash == std::string::npos ? "."
+                             : slash == 0               ? "/"
+                                                        : whole.substr(0, slash);
   WrittenPath found;
   found.name = slash == std::string::npos ? whole : whole.substr(slash + 1);
   if (found.name.empty()) found.name = ".";  // the root's own
@@ -143,7 +157,9 @@ WrittenPath walk_to(const std::string& path) {
 OwnedFd open_to_write(const std::string& path, int flags, mode_t mode) {
   const WrittenPath to = walk_to(path);
   if (!to.folder) return {};
-  return OwnedFd(uninterrupted([&] { return ::openat(to.folder.get(), to.name.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, mode); }));
+  return OwnedFd(uninterrupted([&] {
+    return ::openat(to.folder.get(), to.name.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, mode);
+  }));
 }
 
 int remove_tree(const std::string& path) {

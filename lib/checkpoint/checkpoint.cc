@@ -40,7 +40,8 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
 /// Says whether a kept state may be read in another precision: that changes no more than its
 /// rounding.
 bool can_become(DType stored, DType wanted) {
-  return stored == wanted || (is_weight_dtype(stored) && (wanted == DType::kF32 || wanted == DType::kBF16));
+  return stored == wanted ||
+         (is_weight_dtype(stored) && (wanted == DType::kF32 || wanted == DType::kBF16));
 }
 
 void copy_as(DType stored, const std::byte* from, DType wanted, std::byte* to, int64_t count) {
@@ -69,7 +70,12 @@ class TensorRead {
   /// `hashes`: on the way, also what is not copied. `until`: bytes of the file's data are wanted up
   /// to there.
   TensorRead(const SafetensorsFile& file, const StoredTensor& info, bool hashes, int64_t until)
-      : file_(file), info_(info), size_(dtype_bytes(info.dtype)), hashes_(hashes), until_(until), read_ahead_to_(info.begin) {}
+      : file_(file),
+        info_(info),
+        size_(dtype_bytes(info.dtype)),
+        hashes_(hashes),
+        until_(until),
+        read_ahead_to_(info.begin) {}
   TensorRead(const TensorRead&) = delete;
   TensorRead& operator=(const TensorRead&) = delete;
   ~TensorRead() { release(); }
@@ -94,7 +100,9 @@ class TensorRead {
   }
 
  private:
-  const std::byte* bytes(int64_t element) const { return file_.bytes(info_).data() + element * size_; }
+  const std::byte* bytes(int64_t element) const {
+    return file_.bytes(info_).data() + element * size_;
+  }
 
   void hash_before(int64_t end) {
     while (hashed_ < end) {
@@ -201,7 +209,8 @@ void Checkpoint::require_complete() const {
   }
 }
 
-std::vector<StateConversion> Checkpoint::require_states(const std::vector<StateInfo>& expected) const {
+std::vector<StateConversion> Checkpoint::require_states(
+    const std::vector<StateInfo>& expected) const {
   const std::string path = folder_ + "/checkpoint.json";
   std::map<std::pair<std::string, std::string>, StateInfo> found;
   std::map<std::pair<DType, DType>, std::set<std::string>> converted;
@@ -254,7 +263,8 @@ void Checkpoint::check_contents(size_t i, const SafetensorsFile& file) const {
   for (const SliceRecord& slice : rank.slices) {
     const StoredTensor* info = file.find(slice.entry);
     if (info == nullptr)
-      refuse(cat(file.path(), ": lacks \"", printable(slice.entry), "\", which the manifest lists"));
+      refuse(
+          cat(file.path(), ": lacks \"", printable(slice.entry), "\", which the manifest lists"));
     if (info->dtype != slice.dtype || info->shape != slice.entry_shape)
       refuse(cat(file.path(), ": \"", printable(info->name),
                  "\" has another dtype or shape than the manifest says"));
@@ -269,8 +279,9 @@ void Checkpoint::verify(size_t i, size_t j, uint64_t found) {
   verified_[i][j] = found == slice.xxh3;
   if (verified_[i][j]) return;
   const std::string part = part_text(slice);
-  refuse(cat(open(i).path(), ": ", state_text(slice.tensor, slice.kind), part.empty() ? "" : ", elements ", part,
-             ": the checksum is ", hex64(found), ", the manifest says ", hex64(slice.xxh3)));
+  refuse(cat(open(i).path(), ": ", state_text(slice.tensor, slice.kind),
+             part.empty() ? "" : ", elements ", part, ": the checksum is ", hex64(found),
+             ", the manifest says ", hex64(slice.xxh3)));
 }
 
 void Checkpoint::verify_file(size_t i) {

@@ -30,7 +30,8 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> checkpoint_weights(
 CheckpointWeights::CheckpointWeights(const std::string& checkpoint_folder)
     : checkpoint_(checkpoint_folder), parameters_(parameters_of(checkpoint_)) {}
 
-void CheckpointWeights::read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
+void CheckpointWeights::read(const std::string& tensor, int64_t begin, int64_t end,
+                             std::span<float> out) {
   const StateInfo& state = parameters_.at(tensor);
   float* to = out.data();
   for (const Box& box : cut_box(whole_box(state.shape), begin, end)) {
@@ -39,8 +40,8 @@ void CheckpointWeights::read(const std::string& tensor, int64_t begin, int64_t e
   }
 }
 
-void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder, const ExportOptions& options,
-                       const std::vector<ExportTensor>& tensors) {
+void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder,
+                       const ExportOptions& options, const std::vector<ExportTensor>& tensors) {
   CheckpointWeights weights(checkpoint_folder);
   export_model(files, options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
     weights.read(piece.tensor, piece.begin, piece.end, out);

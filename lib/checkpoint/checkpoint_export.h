@@ -34,7 +34,7 @@ class CheckpointWeights {
 
 /// Exports `tensors` of a checkpoint, however many ranks wrote it. One process calls it; the model
 /// is never whole in memory. Errors of CheckpointWeights, Error(kEnvironment) from the disk.
-void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder, const ExportOptions& options,
-                       const std::vector<ExportTensor>& tensors);
+void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder,
+                       const ExportOptions& options, const std::vector<ExportTensor>& tensors);
 
 }  // namespace ftrun

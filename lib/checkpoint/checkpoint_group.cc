@@ -33,7 +33,8 @@ void throw_if_failed(const json& outcome, const std::string& what, const Checkpo
   if (outcome.contains("result")) return;
   const std::string who = group.world_size > 1 ? cat("rank ", rank, ": ") : "";
   const Error error(static_cast<ExitCode>(json_int(outcome, "code", what)),
-                    cat(what, ": ", who, json_text(outcome, "message", what)), json_text(outcome, "remedy", what));
+                    cat(what, ": ", who, json_text(outcome, "message", what)),
+                    json_text(outcome, "remedy", what));
   throw RankError(error, static_cast<int>(rank), json_int(outcome, "of_device", what) != 0);
 }
 

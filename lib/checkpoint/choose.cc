@@ -94,8 +94,9 @@ void refuse_absent(const std::string& root, int64_t step) {
   std::error_code error;
   const std::string saved = saved_steps(root);
   if (saved.empty() || fs::exists(fs::path(root) / step_folder_name(step), error)) return;
-  throw Error(ExitCode::kBadInput, cat(root, ": holds no checkpoint of step ", step),
-              cat("give one of the saved steps: ", saved, "; or --resume auto for the newest good one"));
+  throw Error(
+      ExitCode::kBadInput, cat(root, ": holds no checkpoint of step ", step),
+      cat("give one of the saved steps: ", saved, "; or --resume auto for the newest good one"));
 }
 
 [[noreturn]] void none_is_good(const std::string& root, const std::vector<std::string>& problems,

@@ -26,7 +26,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-struct Shard {
+struct WeightFile {
   std::string file;
   std::vector<TensorSpec> tensors;  // in stored order
   std::map<std::string, const ExportTensor*> made_of;
@@ -46,14 +46,15 @@ std::string shard_name(ExportFormat format, size_t number, size_t count) {
 
 // Cuts the tensors into files as transformers does it: in model order, a new file when the next
 // tensor would not fit.
-std::vector<Shard> make_shards(const ExportOptions& options,
-                               const std::vector<ExportTensor>& tensors) {
-  std::vector<Shard> shards(1);
+std::vector<WeightFile> make_shards(const ExportOptions& options,
+                                    const std::vector<ExportTensor>& tensors) {
+  std::vector<WeightFile> shards(1);
   int64_t filled = 0;
   for (const ExportTensor& tensor : tensors) {
     TensorSpec spec{tensor.name, options.dtype, tensor.shape};
     const int64_t bytes = elements_of(spec) * dtype_bytes(options.dtype);
-    if (options.format == ExportFormat::kModel && filled > 0 && filled + bytes > options.shard_bytes) {
+    if (options.format == ExportFormat::kModel && filled > 0 &&
+        filled + bytes > options.shard_bytes) {
       shards.emplace_back();
       filled = 0;
     }
@@ -117,26 +118,30 @@ void each_piece_of(const std::string& file, const std::vector<ExportPart>& parts
 }
 
 template <typename Visit>
-void each_piece(const Shard& shard, int64_t piece_elements, Visit visit) {
+void each_piece(const WeightFile& shard, int64_t piece_elements, Visit visit) {
   for (const TensorSpec& tensor : shard.tensors)
     each_piece_of(shard.file, parts_of(*shard.made_of.at(tensor.name)), piece_elements,
                   [&](ExportPiece piece, const ExportPart&) { visit(std::move(piece)); });
 }
 
 /// Error(kNumerical) where a finite value became infinity.
-void require_held(const std::string& tensor, std::span<const float> values, std::span<const uint16_t> halves) {
+void require_held(const std::string& tensor, std::span<const float> values,
+                  std::span<const uint16_t> halves) {
   constexpr uint16_t kMagnitude = 0x7fff, kInfinity = 0x7c00;
   for (size_t i = 0; i < values.size(); ++i)
     if ((halves[i] & kMagnitude) == kInfinity && std::isfinite(values[i]))
-      throw Error(ExitCode::kNumerical, cat("tensor ", tensor, " holds ", number_text(values[i]), ", and fp16 no more than 65504"),
-                  "write the weights in bf16 or fp32 (export.dtype; of a checkpoint, ftrun convert --dtype)");
+      throw Error(ExitCode::kNumerical,
+                  cat("tensor ", tensor, " holds ", number_text(values[i]),
+                      ", and fp16 no more than 65504"),
+                  "write the weights in bf16 or fp32 (export.dtype; of a checkpoint, ftrun convert "
+                  "--dtype)");
 }
 
 /// Writes a shard's tensors one after the other, in the dtype of the export.
 class ShardWriter {
  public:
   ShardWriter(FileSystem& files, const std::string& folder, const ExportOptions& options,
-              const Shard& shard, const ReadPiece& read)
+              const WeightFile& shard, const ReadPiece& read)
       : options_(options),
         shard_(shard),
         read_(read),
@@ -193,7 +198,7 @@ class ShardWriter {
   }
 
   const ExportOptions& options_;
-  const Shard& shard_;
+  const WeightFile& shard_;
   const ReadPiece& read_;
   SafetensorsWriter writer_;
   std::vector<float> values_, whole_;
@@ -215,11 +220,11 @@ OutputFile write_text(FileSystem& files, const std::string& folder, const std::s
 }
 
 OutputFile write_index(FileSystem& files, const std::string& folder,
-                       const std::vector<Shard>& shards) {
+                       const std::vector<WeightFile>& shards) {
   int64_t elements = 0;
   int64_t bytes = 0;
   nlohmann::json weight_map = nlohmann::json::object();
-  for (const Shard& shard : shards)
+  for (const WeightFile& shard : shards)
     for (const TensorSpec& tensor : shard.tensors) {
       elements += elements_of(tensor);
       bytes += elements_of(tensor) * dtype_bytes(tensor.dtype);
@@ -238,7 +243,8 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
 // Says whether a file of the source folder is copied: no weights in any format, nothing that this
 // export writes itself; the model card describes the base model.
 bool is_copied(std::string_view name) {
-  if (name.starts_with(".") || name == "config.json" || name == "adapter_config.json" || name == "README.md" || name == kOutputMark)
+  if (name.starts_with(".") || name == "config.json" || name == "adapter_config.json" ||
+      name == "README.md" || name == kOutputMark)
     return false;
   return !ends_with_any(name, {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5",
                                ".msgpack", ".onnx", ".index.json"});
@@ -259,7 +265,8 @@ std::vector<std::string> copied_files(FileSystem& files, const ExportOptions& op
       if (is_copied(name)) names.push_back(name);
     } else if (name == kTemplates) {
       for (const std::string& file : files.list((source / name).string()))
-        if (file.ends_with(".jinja") && !file.starts_with(".")) names.push_back(cat(name, "/", file));
+        if (file.ends_with(".jinja") && !file.starts_with("."))
+          names.push_back(cat(name, "/", file));
     }
   }
   return names;
@@ -272,9 +279,11 @@ void require_readable(FileSystem& files, const ExportOptions& options) {
     if (!why.empty()) problems.push_back(cat("\n  ", printable(name), ": ", why));
   }
   if (problems.empty()) return;
-  throw Error(ExitCode::kBadInput,
-              cat(options.source_folder, ": files that the exported model needs cannot be read:", join(problems, "")),
-              "restore them (of a hub's cache: fetch the model again), or remove them from the folder");
+  throw Error(
+      ExitCode::kBadInput,
+      cat(options.source_folder,
+          ": files that the exported model needs cannot be read:", join(problems, "")),
+      "restore them (of a hub's cache: fetch the model again), or remove them from the folder");
 }
 
 /// Says whether `path` is `folder` or lies in it; both have no links in them.
@@ -303,16 +312,19 @@ void require_apart(const std::string& folder, const ExportOptions& options) {
 
 void require_writable(const std::string& folder) {
   if (const std::string why = writing_problem(parent_folder(folder)); !why.empty())
-    throw Error(ExitCode::kEnvironment, why, "give this user the right to write there, or choose another folder");
+    throw Error(ExitCode::kEnvironment, why,
+                "give this user the right to write there, or choose another folder");
 }
 
 void require_room(FileSystem& files, const std::string& folder, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors) {
   const int64_t wanted = export_bytes(options, tensors);
-  const int64_t free = files.free_bytes(parent_folder(folder)) + export_leftover_bytes(files, folder);
+  const int64_t free =
+      files.free_bytes(parent_folder(folder)) + export_leftover_bytes(files, folder);
   if (wanted > free)
     throw Error(ExitCode::kEnvironment,
-                cat(folder, ": the model takes ", human_bytes(wanted), ", ", human_bytes(free), " are free"),
+                cat(folder, ": the model takes ", human_bytes(wanted), ", ", human_bytes(free),
+                    " are free"),
                 "free space on that file system, or choose another folder");
 }
 
@@ -320,15 +332,19 @@ void require_room(FileSystem& files, const std::string& folder, const ExportOpti
 /// said, but for a hub's cache, whose links all lead to its blobs.
 void say_where_from(const std::string& source, const std::string& name) {
   const fs::path folder = real_path(source), real = real_path((fs::path(source) / name).string());
-  if (is_within(real, folder) || real.parent_path() == folder.parent_path().parent_path() / "blobs") return;
-  log_notice(cat(source, "/", printable(name), ": is a link to ", printable(real.string()), ", whose content is copied"));
+  if (is_within(real, folder) || real.parent_path() == folder.parent_path().parent_path() / "blobs")
+    return;
+  log_notice(cat(source, "/", printable(name), ": is a link to ", printable(real.string()),
+                 ", whose content is copied"));
 }
 
-std::vector<OutputFile> copy_files(FileSystem& files, const std::string& folder, const ExportOptions& options) {
+std::vector<OutputFile> copy_files(FileSystem& files, const std::string& folder,
+                                   const ExportOptions& options) {
   std::vector<OutputFile> written;
   for (const std::string& name : copied_files(files, options)) {
     const fs::path path(name), into = fs::path(folder) / path.parent_path();
-    const MappedFile source(named_file((options.source_folder / path.parent_path()).string(), path.filename().string()));
+    const MappedFile source(named_file((options.source_folder / path.parent_path()).string(),
+                                       path.filename().string()));
     say_where_from(options.source_folder, name);
     if (path.has_parent_path()) files.make_folder(into.string());
     written.push_back(write_bytes(files, folder, name, source.bytes()));
@@ -337,13 +353,16 @@ std::vector<OutputFile> copy_files(FileSystem& files, const std::string& folder,
   return written;
 }
 
-std::string config_name(const ExportOptions& options) { return options.format == ExportFormat::kAdapter ? "adapter_config.json" : "config.json"; }
+std::string config_name(const ExportOptions& options) {
+  return options.format == ExportFormat::kAdapter ? "adapter_config.json" : "config.json";
+}
 
 /// Names of all files that write_all() makes.
-std::vector<std::string> written_files(FileSystem& files, const ExportOptions& options, const std::vector<ExportTensor>& tensors) {
+std::vector<std::string> written_files(FileSystem& files, const ExportOptions& options,
+                                       const std::vector<ExportTensor>& tensors) {
   std::vector<std::string> names = copied_files(files, options);
-  const std::vector<Shard> shards = make_shards(options, tensors);
-  for (const Shard& shard : shards) names.push_back(shard.file);
+  const std::vector<WeightFile> shards = make_shards(options, tensors);
+  for (const WeightFile& shard : shards) names.push_back(shard.file);
   if (shards.size() > 1) names.emplace_back(kModelIndex);
   names.push_back(config_name(options));
   return names;
@@ -352,19 +371,21 @@ std::vector<std::string> written_files(FileSystem& files, const ExportOptions& o
 void write_all(FileSystem& files, const std::string& folder, const ExportOptions& options,
                const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
   std::vector<OutputFile> written = copy_files(files, folder, options);
-  const std::vector<Shard> shards = make_shards(options, tensors);
-  for (const Shard& shard : shards)
+  const std::vector<WeightFile> shards = make_shards(options, tensors);
+  for (const WeightFile& shard : shards)
     written.push_back(ShardWriter(files, folder, options, shard, read).write());
   if (shards.size() > 1) written.push_back(write_index(files, folder, shards));
   const bool adapter = options.format == ExportFormat::kAdapter;
-  written.push_back(write_text(files, folder, config_name(options),
-                               adapter ? options.config_json
-                                       : exported_config(options.config_json, options.dtype, "config.json")));
+  written.push_back(
+      write_text(files, folder, config_name(options),
+                 adapter ? options.config_json
+                         : exported_config(options.config_json, options.dtype, "config.json")));
   finish_output(files, folder, written);
 }
 
 IsOurs is_left_of(const std::string& place, FileSystem& files) {
-  return [name = fs::path(place).filename().string(), &files](const Leftover& leftover, const std::string& path) {
+  return [name = fs::path(place).filename().string(), &files](const Leftover& leftover,
+                                                              const std::string& path) {
     return leftover.original == name && is_begun_output(files, path);
   };
 }
@@ -449,7 +470,7 @@ int64_t export_bytes(const ExportOptions& options, const std::vector<ExportTenso
 std::vector<ExportPiece> export_pieces(const ExportOptions& options,
                                        const std::vector<ExportTensor>& tensors) {
   std::vector<ExportPiece> pieces;
-  for (const Shard& shard : make_shards(options, tensors))
+  for (const WeightFile& shard : make_shards(options, tensors))
     each_piece(shard, options.piece_elements,
                [&](ExportPiece piece) { pieces.push_back(std::move(piece)); });
   return pieces;
@@ -460,7 +481,9 @@ std::string exported_config(const std::string& config_json, DType dtype, const s
     throw Error(ExitCode::kBadInput, cat(where, ": must be a JSON object"),
                 "use the config.json of the model that was trained");
   auto config = nlohmann::ordered_json::parse(config_json);
-  const char* name = dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
+  const char* name = dtype == DType::kF32   ? "float32"
+                     : dtype == DType::kF16 ? "float16"
+                                            : "bfloat16";
   config["dtype"] = name;
   config["torch_dtype"] = name;
   config.erase("quantization_config");  // what is written are the weights themselves

@@ -27,7 +27,8 @@ constexpr int64_t kLargestImportJson = int64_t{64} << 20;
   throw Error(ExitCode::kBadInput, message, "import it anew with scripts/import_checkpoint.py");
 }
 
-std::vector<std::string> texts_of(const nlohmann::json& object, const char* key, const std::string& where) {
+std::vector<std::string> texts_of(const nlohmann::json& object, const char* key,
+                                  const std::string& where) {
   std::vector<std::string> texts;
   for (const nlohmann::json& text : json_array(object, key, where)) {
     if (!text.is_string()) refuse_import(cat(where, ": field \"", key, "\" must hold texts"));
@@ -45,7 +46,8 @@ std::optional<LossScalerState> scaler_of(const nlohmann::json& import, const std
   if (!import.contains("loss_scaler") || import["loss_scaler"].is_null()) return std::nullopt;
   const nlohmann::json& scaler = json_object(import, "loss_scaler", where);
   return LossScalerState{json_number(scaler, "scale", where), json_int(scaler, "iteration", where),
-                         json_int(scaler, "last_overflow", where, -1), json_int(scaler, "hysteresis", where)};
+                         json_int(scaler, "last_overflow", where, -1),
+                         json_int(scaler, "hysteresis", where)};
 }
 
 }  // namespace
@@ -76,15 +78,18 @@ ImportedState::ImportedState(std::string folder) : folder_(std::move(folder)) {
 
 void ImportedState::read_import_json() {
   const std::string path = (fs::path(folder_) / kImportFile).string();
-  const nlohmann::json import = parse_json_strict(read_file(confined_path(folder_, kImportFile), kLargestImportJson), path);
+  const nlohmann::json import =
+      parse_json_strict(read_file(confined_path(folder_, kImportFile), kLargestImportJson), path);
   if (!import.is_object() || import.value("format", nlohmann::json()) != "ftrun-import")
     refuse_import(cat(path, ": was not written by scripts/import_checkpoint.py"));
   if (const int64_t version = json_int(import, "version", path); version != 1)
     refuse_import(cat(path, ": is of version ", version, ", 1 is read"));
   nlohmann::ordered_json record;
   for (const char* key : {"source", "known", "unknown", "zero_moments"})
-    record[key] = import.contains(key) ? nlohmann::ordered_json(import[key]) : nlohmann::ordered_json();
-  const std::string text = record.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    record[key] =
+        import.contains(key) ? nlohmann::ordered_json(import[key]) : nlohmann::ordered_json();
+  const std::string text =
+      record.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   record_ = import_record_from(text, path);
   model_ = json_text(import, "model", path);
   meta_.extra[kImportRecord] = text;
@@ -94,7 +99,8 @@ void ImportedState::read_import_json() {
     refuse_import(cat(path, ": ", meta_.skipped_steps, " of ", meta_.step, " steps were skipped"));
   meta_.samples = known_or_zero(import, "samples", path);
   meta_.tokens = known_or_zero(import, "tokens", path);
-  meta_.scheduler["last_batch_iteration"] = static_cast<double>(meta_.step - meta_.skipped_steps - 1);
+  meta_.scheduler["last_batch_iteration"] =
+      static_cast<double>(meta_.step - meta_.skipped_steps - 1);
   meta_.loss_scaler = scaler_of(import, path);
 }
 
@@ -103,14 +109,19 @@ void ImportedState::add_file(const std::string& name) {
   for (const StoredTensor& entry : file.tensors()) {
     const std::string_view full = entry.name;
     const size_t dot = full.rfind('.');
-    const std::string_view kind = dot == std::string_view::npos ? std::string_view() : full.substr(dot + 1);
-    if (dot == 0 || std::find(kImportedKinds.begin(), kImportedKinds.end(), kind) == kImportedKinds.end())
-      refuse_import(cat(file.path(), ": tensor \"", printable(full), "\" is named for none of param, exp_avg, exp_avg_sq"));
+    const std::string_view kind =
+        dot == std::string_view::npos ? std::string_view() : full.substr(dot + 1);
+    if (dot == 0 ||
+        std::find(kImportedKinds.begin(), kImportedKinds.end(), kind) == kImportedKinds.end())
+      refuse_import(cat(file.path(), ": tensor \"", printable(full),
+                        "\" is named for none of param, exp_avg, exp_avg_sq"));
     if (entry.dtype != DType::kF32)
-      refuse_import(cat(file.path(), ": tensor \"", printable(full), "\" is ", dtype_name(entry.dtype), ", expected F32"));
+      refuse_import(cat(file.path(), ": tensor \"", printable(full), "\" is ",
+                        dtype_name(entry.dtype), ", expected F32"));
     if (entry.shape.size() > kMostStateDimensions || entry.elements == 0)
-      refuse_import(cat(file.path(), ": tensor \"", printable(full), "\" has shape ", shape_text(entry.shape),
-                        "; from 1 element, in at most ", kMostStateDimensions, " dimensions, is read"));
+      refuse_import(cat(file.path(), ": tensor \"", printable(full), "\" has shape ",
+                        shape_text(entry.shape), "; from 1 element, in at most ",
+                        kMostStateDimensions, " dimensions, is read"));
     states_.push_back({std::string(full.substr(0, dot)), std::string(kind), files_.size() - 1});
   }
 }
@@ -119,22 +130,27 @@ void ImportedState::require_all_kinds() const {
   std::map<std::string, std::set<std::string>> kinds;
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const Stored& state : states_) {
-    const std::vector<int64_t>& shape = files_[state.file].at(cat(state.tensor, ".", state.kind)).shape;
+    const std::vector<int64_t>& shape =
+        files_[state.file].at(cat(state.tensor, ".", state.kind)).shape;
     if (!kinds[state.tensor].insert(state.kind).second)
-      refuse_import(cat(folder_, ": ", printable(state.tensor), ".", state.kind, " is there twice"));
+      refuse_import(
+          cat(folder_, ": ", printable(state.tensor), ".", state.kind, " is there twice"));
     if (shapes.try_emplace(state.tensor, shape).first->second != shape)
-      refuse_import(cat(folder_, ": the states of ", printable(state.tensor), " have different shapes"));
+      refuse_import(
+          cat(folder_, ": the states of ", printable(state.tensor), " have different shapes"));
   }
   if (kinds.empty()) refuse_import(cat(folder_, ": holds no tensors"));
   for (const auto& [tensor, found] : kinds)
     for (const std::string_view kind : kImportedKinds)
-      if (!found.contains(std::string(kind))) refuse_import(cat(folder_, ": ", printable(tensor), ".", kind, " is missing"));
+      if (!found.contains(std::string(kind)))
+        refuse_import(cat(folder_, ": ", printable(tensor), ".", kind, " is missing"));
 }
 
 std::vector<std::pair<std::string, std::vector<int64_t>>> ImportedState::tensors() const {
   std::vector<std::pair<std::string, std::vector<int64_t>>> all;
   for (const Stored& state : states_)
-    if (state.kind == "param") all.emplace_back(state.tensor, files_[state.file].at(cat(state.tensor, ".param")).shape);
+    if (state.kind == "param")
+      all.emplace_back(state.tensor, files_[state.file].at(cat(state.tensor, ".param")).shape);
   return all;
 }
 

@@ -30,7 +30,8 @@ bool is_step_folder(const std::string& folder) {
 void require_folder(const std::string& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
-    throw Error(ExitCode::kBadInput, cat(folder, ": is not a folder"), "give a run folder or a step folder");
+    throw Error(ExitCode::kBadInput, cat(folder, ": is not a folder"),
+                "give a run folder or a step folder");
 }
 
 [[noreturn]] void refuse_without_checkpoint(const std::string& folder, const char* remedy) {
@@ -64,7 +65,8 @@ std::vector<std::string> latest_problems(const std::string& root) {
   const std::string path = (fs::path(root) / "latest").string();
   const auto entries = list_checkpoints(root);
   std::error_code error;
-  if (entries.empty()) refuse_without_checkpoint(root, "give a run that has saved one, or a step folder");
+  if (entries.empty())
+    refuse_without_checkpoint(root, "give a run that has saved one, or a step folder");
   if (!fs::exists(path, error)) return {cat(path, ": is missing")};
   const std::string newest = fs::path(entries.front().folder).filename().string();
   const std::string said = read_file(path);
@@ -111,17 +113,24 @@ using Rows = Description::Rows;
 
 void add_import_rows(const ImportRecord& record, Rows& rows) {
   rows.emplace_back("imported from", printable(record.source));
-  if (!record.unknown.empty()) rows.emplace_back("not known", printable(join(record.unknown, ", ")));
-  for (const auto& [name, value] : record.known) rows.emplace_back(cat("had ", printable(name)), printable(value));
+  if (!record.unknown.empty())
+    rows.emplace_back("not known", printable(join(record.unknown, ", ")));
+  for (const auto& [name, value] : record.known)
+    rows.emplace_back(cat("had ", printable(name)), printable(value));
 }
 
-std::string value_text(const nlohmann::json& value) { return printable(value.is_string() ? value.get<std::string>() : value.dump()); }
+std::string value_text(const nlohmann::json& value) {
+  return printable(value.is_string() ? value.get<std::string>() : value.dump());
+}
 
 /// The keys of `object` that are there and say something.
-void add_key_rows(const nlohmann::json& object, std::initializer_list<const char*> keys, Rows& rows) {
+void add_key_rows(const nlohmann::json& object, std::initializer_list<const char*> keys,
+                  Rows& rows) {
   if (!object.is_object()) return;
   for (const char* key : keys)
-    if (const auto found = object.find(key); found != object.end() && !found->is_null() && !(found->is_structured() && found->empty())) rows.emplace_back(key, value_text(*found));
+    if (const auto found = object.find(key);
+        found != object.end() && !found->is_null() && !(found->is_structured() && found->empty()))
+      rows.emplace_back(key, value_text(*found));
 }
 
 /// Adds rows on an adapter from the config that wrote a checkpoint: which model the adapter belongs
@@ -130,14 +139,17 @@ void add_adapter_rows(const std::string& config, const std::string& where, Rows&
   const auto json = parse_json_strict(config, where);
   const auto section = [&](const char* name) {
     const auto found = json.is_object() ? json.find(name) : json.end();
-    const bool is_set = json.is_object() && found != json.end() && found->is_object() && found->value("type", nlohmann::json()) != "none";
+    const bool is_set = json.is_object() && found != json.end() && found->is_object() &&
+                        found->value("type", nlohmann::json()) != "none";
     return is_set ? *found : nlohmann::json();
   };
   if (const auto adapter = section("adapter"); adapter.is_object()) {
     rows.emplace_back("adapter", value_text(adapter.value("type", nlohmann::json("lora"))));
-    add_key_rows(adapter, {"r", "lora_alpha", "use_dora", "target_modules", "target_pattern"}, rows);
+    add_key_rows(adapter, {"r", "lora_alpha", "use_dora", "target_modules", "target_pattern"},
+                 rows);
   }
-  if (const auto quantization = section("quantization"); quantization.is_object()) rows.emplace_back("base quantized as", value_text(quantization));
+  if (const auto quantization = section("quantization"); quantization.is_object())
+    rows.emplace_back("base quantized as", value_text(quantization));
 }
 
 Description describe_step(const std::string& folder) {
@@ -158,12 +170,14 @@ Description describe_step(const std::string& folder) {
   for (const StateInfo& state : checkpoint.states())
     add(kinds[cat(state.kind, " ", dtype_name(state.dtype))], state.dtype, state.shape);
   for (const auto& [name, amount] : kinds) rows.emplace_back(printable(name), amount_text(amount));
-  if (const auto config = meta.extra.find(kConfigRecord); config != meta.extra.end()) add_adapter_rows(config->second, folder + "/checkpoint.json: \"config\"", rows);
+  if (const auto config = meta.extra.find(kConfigRecord); config != meta.extra.end())
+    add_adapter_rows(config->second, folder + "/checkpoint.json: \"config\"", rows);
   if (meta.loss_scaler) rows.emplace_back("loss scale", number_text(meta.loss_scaler->scale));
   for (const auto& [name, value] : meta.scheduler)
     rows.emplace_back(cat("scheduler ", printable(name)), number_text(value));
   if (const auto record = meta.extra.find(kImportRecord); record != meta.extra.end())
-    add_import_rows(import_record_from(record->second, folder + "/checkpoint.json: \"imported\""), rows);
+    add_import_rows(import_record_from(record->second, folder + "/checkpoint.json: \"imported\""),
+                    rows);
   return {rows};
 }
 
@@ -185,15 +199,20 @@ Description describe_root(const std::string& root) {
   if (!rows.empty()) return {rows};
   if (fs::path(root).filename() == "checkpoints")
     return {{{cat(root, ": holds no checkpoint"), ""}}};  // of a run that has saved none yet
-  refuse_without_checkpoint(root, "give the folder of a run, a checkpoint, a model or an adapter; of a data set its file or prefix");
+  refuse_without_checkpoint(root,
+                            "give the folder of a run, a checkpoint, a model or an adapter; of a "
+                            "data set its file or prefix");
 }
 
 // The keys of config.json that tell what the model is; absent ones are left out.
 void add_config_rows(const ModelFolder& model,
                      std::vector<std::pair<std::string, std::string>>& rows) {
   const auto config = parse_json_strict(model.config_json(), model.path() + "/config.json");
-  add_key_rows(config, {"model_type", "architectures", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
-                        "num_key_value_heads", "vocab_size", "tie_word_embeddings"}, rows);
+  add_key_rows(
+      config,
+      {"model_type", "architectures", "num_hidden_layers", "hidden_size", "intermediate_size",
+       "num_attention_heads", "num_key_value_heads", "vocab_size", "tie_word_embeddings"},
+      rows);
 }
 
 }  // namespace
@@ -231,7 +250,8 @@ Description describe_import(const std::string& folder) {
             {"step", step_text(imported.meta())},
             {"tensors", cat(imported.tensors().size(), ", ", human_bytes(imported.bytes()))},
             {"model", printable(imported.model())}};
-  if (const auto& scaler = imported.meta().loss_scaler) rows.emplace_back("loss scale", number_text(scaler->scale));
+  if (const auto& scaler = imported.meta().loss_scaler)
+    rows.emplace_back("loss scale", number_text(scaler->scale));
   add_import_rows(imported.record(), rows);
   return {rows};
 }
@@ -241,17 +261,22 @@ Description describe_adapter(const std::string& folder) {
   const std::string file = folder + "/adapter_config.json";
   Rows rows{{"adapter", folder}};
   add_key_rows(parse_json_strict(read_file(file, kLargestManifest), file),
-               {"base_model_name_or_path", "peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "target_modules", "exclude_modules",
+               {"base_model_name_or_path", "peft_type", "r", "lora_alpha", "lora_dropout",
+                "use_rslora", "use_dora", "target_modules", "exclude_modules",
                 "layers_to_transform", "rank_pattern", "alpha_pattern", "modules_to_save", "bias"},
                rows);
   const auto quantization = adapter.metadata().find(kBaseQuantization);
-  rows.emplace_back("base quantized as", quantization == adapter.metadata().end() ? "(the file does not say)" : printable(quantization->second));
+  rows.emplace_back("base quantized as", quantization == adapter.metadata().end()
+                                             ? "(the file does not say)"
+                                             : printable(quantization->second));
   std::map<std::string, Amount> dtypes;
-  for (const StoredTensor& tensor : adapter.tensors()) add(dtypes[std::string(dtype_name(tensor.dtype))], tensor.dtype, tensor.shape);
+  for (const StoredTensor& tensor : adapter.tensors())
+    add(dtypes[std::string(dtype_name(tensor.dtype))], tensor.dtype, tensor.shape);
   for (const auto& [name, amount] : dtypes) rows.emplace_back(name, amount_text(amount));
   Rows tensors;
   for (const StoredTensor& tensor : adapter.tensors())
-    tensors.emplace_back(printable(tensor.name), cat(dtype_name(tensor.dtype), " ", shape_text(tensor.shape)));
+    tensors.emplace_back(printable(tensor.name),
+                         cat(dtype_name(tensor.dtype), " ", shape_text(tensor.shape)));
   return {rows, tensors};
 }
 
@@ -272,8 +297,8 @@ Description describe_model(const std::string& folder) {
   rows.emplace_back("fingerprint", model.fingerprint());
   std::vector<std::pair<std::string, std::string>> tensors;
   for (const std::string& name : model.names())
-    tensors.emplace_back(
-        printable(name), cat(dtype_name(model.at(name).dtype), " ", shape_text(model.at(name).shape)));
+    tensors.emplace_back(printable(name), cat(dtype_name(model.at(name).dtype), " ",
+                                              shape_text(model.at(name).shape)));
   return {rows, tensors};
 }
 

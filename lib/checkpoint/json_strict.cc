@@ -56,7 +56,8 @@ class KeyGuard {
 
 const nlohmann::json& field(const nlohmann::json& object, const char* key,
                             const std::string& where) {
-  if (!object.is_object()) refuse_json(cat(where, ": an object with field \"", key, "\" was expected"));
+  if (!object.is_object())
+    refuse_json(cat(where, ": an object with field \"", key, "\" was expected"));
   const auto found = object.find(key);
   if (found == object.end()) refuse_json(cat(where, ": field \"", key, "\" is missing"));
   return *found;
@@ -64,7 +65,8 @@ const nlohmann::json& field(const nlohmann::json& object, const char* key,
 
 [[noreturn]] void wrong_kind(const char* key, const std::string& where, const char* expected,
                              const nlohmann::json& value) {
-  refuse_json(cat(where, ": field \"", key, "\" must be ", expected, ", found ", printable(value.dump())));
+  refuse_json(
+      cat(where, ": field \"", key, "\" must be ", expected, ", found ", printable(value.dump())));
 }
 
 }  // namespace
@@ -72,7 +74,8 @@ const nlohmann::json& field(const nlohmann::json& object, const char* key,
 nlohmann::json parse_json_strict(std::string_view text, const std::string& where) {
   refuse_wide_encoding(text, where);
   const size_t nul = text.find('\0');
-  if (nul != std::string_view::npos) refuse_json(cat(place(text, where, nul + 1), ": holds a NUL byte"));
+  if (nul != std::string_view::npos)
+    refuse_json(cat(place(text, where, nul + 1), ": holds a NUL byte"));
   try {
     KeyGuard guard(where);
     return nlohmann::json::parse(
@@ -97,7 +100,8 @@ int64_t json_int(const nlohmann::json& object, const char* key, const std::strin
     refuse_json(
         cat(where, ": field \"", key, "\" is ", number, ", at least ", minimum, " was expected"));
   if (number > kLargestJsonInt)
-    refuse_json(cat(where, ": field \"", key, "\" is ", number, ", at most ", kLargestJsonInt, " was expected"));
+    refuse_json(cat(where, ": field \"", key, "\" is ", number, ", at most ", kLargestJsonInt,
+                    " was expected"));
   return number;
 }
 

@@ -136,8 +136,8 @@ RankRecord record_from(const json& value, int format, const std::string& where) 
   record.rank = static_cast<int>(rank);
   record.file = json_text(value, "file", where);
   if (record.file != rank_file_name(record.rank))
-    refuse_manifest(cat(where, ": the file of rank ", rank, " must be ", rank_file_name(record.rank),
-               ", found ", printable(record.file)));
+    refuse_manifest(cat(where, ": the file of rank ", rank, " must be ",
+                        rank_file_name(record.rank), ", found ", printable(record.file)));
   const std::string file_where = cat(where, ": ", record.file);
   record.bytes = json_int(value, "bytes", file_where);
   record.header_xxh3 = json_hash(value, "header_xxh3", file_where);
@@ -222,7 +222,7 @@ std::string_view verified_rest(std::string_view text, const std::string& path) {
   const std::string found = hex64(xxh3(rest.data(), rest.size()));
   if (found != said)
     refuse_manifest(cat(path, ": its checksum is ", found, ", it says ", printable(said),
-               ": the manifest was changed or damaged after it was written"));
+                        ": the manifest was changed or damaged after it was written"));
   return rest;
 }
 
@@ -293,7 +293,8 @@ CheckpointManifest manifest_from(std::string_view text, const std::string& path)
     manifest.files.push_back(record_from(item, manifest.format, path));
   for (size_t i = 0; i < manifest.files.size(); ++i)
     if (manifest.files[i].rank != static_cast<int>(i))
-      refuse_manifest(cat(path, ": entry ", i, " of \"files\" is for rank ", manifest.files[i].rank));
+      refuse_manifest(
+          cat(path, ": entry ", i, " of \"files\" is for rank ", manifest.files[i].rank));
   return manifest;
 }
 

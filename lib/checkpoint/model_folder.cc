@@ -37,12 +37,13 @@ void check_is_folder(const std::string& folder) {
   std::error_code error;
   if (fs::is_directory(folder, error)) return;
   refuse_model(cat(folder, ": is not a folder"),
-         "give the path of a Hugging Face model folder (config.json and *.safetensors)");
+               "give the path of a Hugging Face model folder (config.json and *.safetensors)");
 }
 
 std::string incomplete_remedy(const std::string& folder) {
   const std::string line = hub_download_line(folder);
-  return line.empty() ? "check that the download of the model is complete" : cat(line, " brings what is missing");
+  return line.empty() ? "check that the download of the model is complete"
+                      : cat(line, " brings what is missing");
 }
 
 std::string dead_link_remedy(const std::string& folder) {
@@ -54,8 +55,8 @@ std::string dead_link_remedy(const std::string& folder) {
 /// The command that writes a model of pickles as safetensors.
 std::string conversion_line(const std::string& folder) {
   const bool is_plain = folder.find_first_of("'\"\\$`!\n") == std::string::npos;
-  return cat("python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('", is_plain ? folder : "FOLDER",
-             "', dtype='auto').save_pretrained('NEW_FOLDER')\"");
+  return cat("python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('",
+             is_plain ? folder : "FOLDER", "', dtype='auto').save_pretrained('NEW_FOLDER')\"");
 }
 
 void refuse_dead_link(const std::string& path) {
@@ -72,8 +73,9 @@ void refuse_dead_link(const std::string& path) {
       has(folder, "pytorch_model.bin") || has(folder, "pytorch_model.bin.index.json");
   if (pickled)
     refuse_model(cat(folder, ": holds its weights as pickles (pytorch_model*.bin) only"),
-           cat("convert them, where transformers is: ", conversion_line(folder), " (then copy the tokenizer's files); ftrun reads no "
-               "format that can run code"));
+                 cat("convert them, where transformers is: ", conversion_line(folder),
+                     " (then copy the tokenizer's files); ftrun reads no "
+                     "format that can run code"));
   refuse_model(cat(folder, ": has neither ", kSingle, " nor ", kModelIndex),
                incomplete_remedy(folder));
 }
@@ -93,7 +95,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& folder) {
   for (const auto& [name, file] : json_object(index, "weight_map", path).items()) {
     if (!file.is_string())
       refuse_model(cat(path, ": weight_map \"", printable(name), "\" must be a file name"),
-             "the index is damaged: fetch it again");
+                   "the index is damaged: fetch it again");
     weight_map[name] = file.get<std::string>();
   }
   if (weight_map.empty())
@@ -106,7 +108,8 @@ std::map<std::string, std::string> read_weight_map(const std::string& folder) {
 ModelFolder::ModelFolder(std::string folder) : folder_(std::move(folder)) {
   check_is_folder(folder_);
   if (!has(folder_, "config.json"))
-    refuse_model(cat(folder_, ": has no config.json"), "give the path of a Hugging Face model folder");
+    refuse_model(cat(folder_, ": has no config.json"),
+                 "give the path of a Hugging Face model folder");
   config_json_ = read_file(named_file(folder_, "config.json"), kLargestModelConfig);
   if (has(folder_, kSingle))
     open_single();
@@ -139,7 +142,7 @@ void ModelFolder::open_single() {
   file_names_.push_back(kSingle);
   files_.emplace_back(named_file(folder_, kSingle));
   for (const StoredTensor& tensor : files_[0].tensors())
-    tensors_.emplace(tensor.name, Place{0, &tensor});
+    tensors_.emplace(tensor.name, TensorPlace{0, &tensor});
 }
 
 void ModelFolder::open_sharded() {
@@ -173,17 +176,18 @@ void ModelFolder::add_shard(const std::string& file,
       log_notice(
           cat(path, ": tensor \"", printable(tensor.name), "\" is not in the index and not used"));
     } else if (listed->second != file) {
-      refuse_model(cat(path, ": tensor \"", printable(tensor.name), "\" is here, the index says it is in ",
-                 printable(listed->second)),
-             "index and shards belong to different versions of the model: fetch all of them again");
+      refuse_model(
+          cat(path, ": tensor \"", printable(tensor.name), "\" is here, the index says it is in ",
+              printable(listed->second)),
+          "index and shards belong to different versions of the model: fetch all of them again");
     } else {
-      tensors_.emplace(tensor.name, Place{number, &tensor});
+      tensors_.emplace(tensor.name, TensorPlace{number, &tensor});
     }
   }
 }
 
 void ModelFolder::rename(const std::map<std::string, std::string>& stored) {
-  std::map<std::string, Place, std::less<>> renamed;
+  std::map<std::string, TensorPlace, std::less<>> renamed;
   for (const auto& [name, old] : stored) {
     auto node = tensors_.extract(old);
     require(!node.empty(), "only a tensor that is there is renamed");
@@ -204,7 +208,7 @@ void ModelFolder::name_part(const std::string& name, std::vector<int64_t> shape,
   parts_[name] = {std::move(info), std::move(place)};
 }
 
-const ModelFolder::Part* ModelFolder::part(std::string_view name) const {
+const ModelFolder::NamedPart* ModelFolder::part(std::string_view name) const {
   const auto found = parts_.find(name);
   return found == parts_.end() ? nullptr : &found->second;
 }
@@ -221,22 +225,23 @@ std::vector<std::string> ModelFolder::names() const {
 }
 
 const StoredTensor* ModelFolder::find(std::string_view name) const {
-  if (const Part* known = part(name)) return &known->info;
+  if (const NamedPart* known = part(name)) return &known->info;
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second.shown();
 }
 
-const ModelFolder::Place& ModelFolder::place(std::string_view name) const {
+const ModelFolder::TensorPlace& ModelFolder::place(std::string_view name) const {
   const auto found = tensors_.find(name);
   if (found != tensors_.end()) return found->second;
   const std::string near = nearest(name, names());
   refuse_model(cat(folder_, ": the weights have no tensor \"", printable(name), "\""),
-         near.empty() ? "the config.json of another model? names and layers must match the weights"
-                      : cat("the nearest name is \"", printable(near), "\""));
+               near.empty()
+                   ? "the config.json of another model? names and layers must match the weights"
+                   : cat("the nearest name is \"", printable(near), "\""));
 }
 
 const StoredTensor& ModelFolder::at(std::string_view name) const {
-  const Part* known = part(name);
+  const NamedPart* known = part(name);
   return known ? known->info : place(name).shown();
 }
 
@@ -245,22 +250,23 @@ const std::string& ModelFolder::file_of(std::string_view name) const {
 }
 
 TensorView ModelFolder::tensor(std::string_view name) const {
-  const Place& found = place(name);
+  const TensorPlace& found = place(name);
   return {found.info->dtype, found.info->shape, files_[found.file].bytes(*found.info)};
 }
 
 void ModelFolder::require_weight_dtype(std::string_view name) const {
-  if (const Part* known = part(name)) return require_weight_dtype(known->place.name);
-  const Place& found = place(name);
+  if (const NamedPart* known = part(name)) return require_weight_dtype(known->place.name);
+  const TensorPlace& found = place(name);
   if (!is_weight_dtype(found.shown().dtype))
     refuse_model(cat(files_[found.file].path(), ": tensor \"", printable(name), "\" holds ",
-               dtype_name(found.info->dtype), ", weights must be F32, BF16 or F16"),
-           "use the same model's weights in one of these; transformers writes them (save_pretrained of a model loaded with dtype=torch.bfloat16)");
+                     dtype_name(found.info->dtype), ", weights must be F32, BF16 or F16"),
+                 "use the same model's weights in one of these; transformers writes them "
+                 "(save_pretrained of a model loaded with dtype=torch.bfloat16)");
 }
 
 const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64_t end,
                                      size_t room) const {
-  const Place& found = place(name);
+  const TensorPlace& found = place(name);
   const StoredTensor& info = *found.info;
   const std::string& path = files_[found.file].path();
   require_weight_dtype(name);
@@ -270,7 +276,7 @@ const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64
 }
 
 template <class T, class Read>
-void ModelFolder::read_part(const Part& part, int64_t begin, int64_t end, std::span<T> out,
+void ModelFolder::read_part(const NamedPart& part, int64_t begin, int64_t end, std::span<T> out,
                             Read read) const {
   require(begin >= 0 && begin <= end && end <= part.info.elements && std::ssize(out) == end - begin,
           "elements of a part");
@@ -279,11 +285,11 @@ void ModelFolder::read_part(const Part& part, int64_t begin, int64_t end, std::s
 
 void ModelFolder::read_f32(std::string_view name, int64_t begin, int64_t end,
                            std::span<float> out) const {
-  if (const Part* known = part(name))
+  if (const NamedPart* known = part(name))
     return read_part(*known, begin, end, out, [&](int64_t from, int64_t to, std::span<float> run) {
       read_f32(known->place.name, from, to, run);
     });
-  if (const Place& found = place(name); found.quantized) {
+  if (const TensorPlace& found = place(name); found.quantized) {
     require_within(files_[found.file].path(), found.shown(), begin, end);
     return found.quantized->read(begin, end, out);
   }
@@ -293,7 +299,7 @@ void ModelFolder::read_f32(std::string_view name, int64_t begin, int64_t end,
 
 void ModelFolder::read_bf16(std::string_view name, int64_t begin, int64_t end,
                             std::span<uint16_t> out) const {
-  if (const Part* known = part(name))
+  if (const NamedPart* known = part(name))
     return read_part(*known, begin, end, out,
                      [&](int64_t from, int64_t to, std::span<uint16_t> run) {
                        read_bf16(known->place.name, from, to, run);
@@ -324,7 +330,7 @@ bool ModelFolder::holds_equal(std::string_view one, std::string_view other) cons
 }
 
 void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) const {
-  if (const Part* known = part(name)) {
+  if (const NamedPart* known = part(name)) {
     const StoredPlace& place = known->place;
     if (!place.transposed)
       return visit_stored_runs(place, begin, end, [&](const StoredRun& run) {
@@ -334,7 +340,7 @@ void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) con
     if (end == known->info.elements) release(place.name, 0, at(place.name).elements);
     return;
   }
-  const Place& found = place(name);
+  const TensorPlace& found = place(name);
   const auto [first, last] =
       found.quantized ? found.quantized->codes_of(begin, end) : std::pair(begin, end);
   files_[found.file].release(*found.info, first, last);
@@ -364,7 +370,8 @@ std::string ModelFolder::weights_fingerprint() const {
   constexpr size_t kSample = 4096;
   Xxh3Stream sum;
   std::map<std::string_view, std::span<const std::byte>> by_stored_name;
-  for (const auto& [name, found] : tensors_) by_stored_name[found.info->name] = files_[found.file].bytes(*found.info);
+  for (const auto& [name, found] : tensors_)
+    by_stored_name[found.info->name] = files_[found.file].bytes(*found.info);
   for (const auto& [name, bytes] : by_stored_name) {
     const size_t size = std::min(kSample, bytes.size());
     sum.update(name.data(), name.size());

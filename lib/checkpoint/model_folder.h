@@ -81,7 +81,7 @@ class ModelFolder {
   std::string weights_fingerprint() const;
 
  private:
-  struct Place {
+  struct TensorPlace {
     size_t file;
     const StoredTensor* info;
     /// `quantized` is the matrix that the tensor's codes stand for; null for a tensor of numbers.
@@ -89,8 +89,8 @@ class ModelFolder {
 
     const StoredTensor& shown() const { return quantized ? quantized->info() : *info; }
   };
-  /// Part is a named part of a stored tensor; `info` has its own name and shape.
-  struct Part {
+  /// NamedPart is a named part of a stored tensor; `info` has its own name and shape.
+  struct NamedPart {
     StoredTensor info;
     StoredPlace place;
   };
@@ -99,19 +99,20 @@ class ModelFolder {
   void open_single();
   void open_sharded();
   void add_shard(const std::string& file, const std::map<std::string, std::string>& weight_map);
-  const Place& place(std::string_view name) const;
+  const TensorPlace& place(std::string_view name) const;
   const std::byte* source(std::string_view name, int64_t begin, int64_t end, size_t room) const;
-  const Part* part(std::string_view name) const;
+  const NamedPart* part(std::string_view name) const;
   /// Reads elements [begin, end) of a part; `read` converts a run of the stored tensor.
   template <class T, class Read>
-  void read_part(const Part& part, int64_t begin, int64_t end, std::span<T> out, Read read) const;
+  void read_part(const NamedPart& part, int64_t begin, int64_t end, std::span<T> out,
+                 Read read) const;
 
   std::string folder_;
   std::string config_json_;
   std::vector<std::string> file_names_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, Place, std::less<>> tensors_;
-  std::map<std::string, Part, std::less<>> parts_;
+  std::map<std::string, TensorPlace, std::less<>> tensors_;
+  std::map<std::string, NamedPart, std::less<>> parts_;
   std::vector<std::unique_ptr<QuantizedWeight>> quantized_;
 };
 

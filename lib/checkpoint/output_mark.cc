@@ -30,14 +30,17 @@ constexpr const char* kFormat = "ftrun-output";
 constexpr int64_t kVersion = 1;
 constexpr const char* kReplaceRemedy = "choose another folder, or move this one away";
 
-std::string mark_path(const std::string& folder) { return (fs::path(folder) / kOutputMark).string(); }
+std::string mark_path(const std::string& folder) {
+  return (fs::path(folder) / kOutputMark).string();
+}
 
 std::string text_of_hex(const std::string& digits, const std::string& path) {
   std::string bytes;
   for (size_t i = 0; i < digits.size(); i += 2) {
     uint8_t byte = 0;
     const char* const end = digits.data() + std::min(i + 2, digits.size());
-    if (const auto read = std::from_chars(digits.data() + i, end, byte, 16); read.ptr != end || end - digits.data() != static_cast<std::ptrdiff_t>(i + 2))
+    if (const auto read = std::from_chars(digits.data() + i, end, byte, 16);
+        read.ptr != end || end - digits.data() != static_cast<std::ptrdiff_t>(i + 2))
       throw Error(ExitCode::kBadInput, cat(path, ": \"name_hex\" must be hexadecimal digits"));
     bytes += static_cast<char>(byte);
   }
@@ -47,8 +50,10 @@ std::string text_of_hex(const std::string& digits, const std::string& path) {
 std::string mark_text(bool complete, const std::vector<OutputFile>& content) {
   ordered_json list = ordered_json::array();
   for (const OutputFile& file : content) {
-    ordered_json entry{{"name", escape_not_utf8(file.name)}, {"bytes", file.bytes}, {"xxh3", hex64(file.xxh3)}};
-    if (first_not_utf8(file.name)) entry["name_hex"] = hex_text(file.name);  // JSON holds UTF-8 alone
+    ordered_json entry{
+        {"name", escape_not_utf8(file.name)}, {"bytes", file.bytes}, {"xxh3", hex64(file.xxh3)}};
+    if (first_not_utf8(file.name))
+      entry["name_hex"] = hex_text(file.name);  // JSON holds UTF-8 alone
     list.push_back(std::move(entry));
   }
   const ordered_json mark{
@@ -69,8 +74,11 @@ Mark read_mark(const std::string& path) {
     throw Error(ExitCode::kBadInput, cat(path, ": was not written by ftrun"));
   Mark found{.complete = mark.value("complete", nlohmann::json()) == true, .content = {}};
   for (const nlohmann::json& entry : json_array(mark, "files", path)) {
-    if (!entry.is_object()) throw Error(ExitCode::kBadInput, cat(path, ": \"files\" must hold objects"));
-    const std::string name = entry.contains("name_hex") ? text_of_hex(json_text(entry, "name_hex", path), path) : json_text(entry, "name", path);
+    if (!entry.is_object())
+      throw Error(ExitCode::kBadInput, cat(path, ": \"files\" must hold objects"));
+    const std::string name = entry.contains("name_hex")
+                                 ? text_of_hex(json_text(entry, "name_hex", path), path)
+                                 : json_text(entry, "name", path);
     found.content[name] = {name, json_int(entry, "bytes", path), json_hash(entry, "xxh3", path)};
   }
   return found;
@@ -86,22 +94,25 @@ bool is_unchanged(const std::string& path, const OutputFile& written, OutputChec
 /// Says whether a file system is mounted at the folder: what lies in a mount can be replaced, not
 /// the place where it is mounted.
 bool is_mount_point(const std::string& folder) {
-  struct statx found{};
+  struct statx found {};
   return ::statx(AT_FDCWD, folder.c_str(), 0, STATX_BASIC_STATS, &found) == 0 &&
          (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
 /// Lists the paths in `folder`; of a folder in it that holds listed files, those of its files
 /// ("folder/file").
-std::vector<std::string> paths_in(FileSystem& files, const std::string& folder, const Content& content) {
+std::vector<std::string> paths_in(FileSystem& files, const std::string& folder,
+                                  const Content& content) {
   std::vector<std::string> paths;
   std::error_code error;
   for (const std::string& name : files.list(folder)) {
     const fs::path path = fs::path(folder) / name;
     const auto first = content.lower_bound(name + "/");
     const bool is_listed = first != content.end() && first->first.starts_with(name + "/");
-    if (is_listed && fs::is_directory(fs::symlink_status(path, error)) && !is_mount_point(path.string())) {
-      for (const std::string& file : files.list(path.string())) paths.push_back(cat(name, "/", file));
+    if (is_listed && fs::is_directory(fs::symlink_status(path, error)) &&
+        !is_mount_point(path.string())) {
+      for (const std::string& file : files.list(path.string()))
+        paths.push_back(cat(name, "/", file));
     } else {
       paths.push_back(name);
     }
@@ -110,8 +121,8 @@ std::vector<std::string> paths_in(FileSystem& files, const std::string& folder, 
 }
 
 /// "README.md was added", ...: how the folder differs from what was written.
-std::vector<std::string> differences(FileSystem& files, const std::string& folder, const Content& content,
-                                     OutputCheck check) {
+std::vector<std::string> differences(FileSystem& files, const std::string& folder,
+                                     const Content& content, OutputCheck check) {
   std::vector<std::string> found;
   Content missing = content;
   for (const std::string& name : paths_in(files, folder, content)) {
@@ -140,7 +151,8 @@ std::string some_of(std::vector<std::string> parts) {
 
 }  // namespace
 
-OwnedFd begin_output(FileSystem& files, const std::string& folder, const std::vector<std::string>& names) {
+OwnedFd begin_output(FileSystem& files, const std::string& folder,
+                     const std::vector<std::string>& names) {
   std::vector<OutputFile> planned;
   for (const std::string& name : names) planned.push_back({name});
   files.make_folder(folder);
@@ -149,7 +161,8 @@ OwnedFd begin_output(FileSystem& files, const std::string& folder, const std::ve
   return held;
 }
 
-void finish_output(FileSystem& files, const std::string& folder, const std::vector<OutputFile>& content) {
+void finish_output(FileSystem& files, const std::string& folder,
+                   const std::vector<OutputFile>& content) {
   write_file_atomic(files, mark_path(folder), mark_text(true, content));
 }
 
@@ -166,7 +179,9 @@ bool is_begun_output(FileSystem& files, const std::string& folder) {
     // The mark is the first file that is made, under a temporary name before its own.
     if (name == kOutputMark || name.starts_with(cat(kOutputMark, ".tmp"))) return true;
     const auto written = mark.content.find(name);
-    return written != mark.content.end() && (!mark.complete || is_unchanged((fs::path(folder) / name).string(), written->second, OutputCheck::kSizes));
+    return written != mark.content.end() &&
+           (!mark.complete ||
+            is_unchanged((fs::path(folder) / name).string(), written->second, OutputCheck::kSizes));
   };
   const std::vector<std::string> paths = paths_in(files, folder, mark.content);
   return std::all_of(paths.begin(), paths.end(), is_ours);
@@ -176,12 +191,15 @@ std::string output_place(const std::string& folder) {
   std::error_code error;
   if (fs::is_symlink(fs::symlink_status(folder, error)) && !fs::exists(folder, error))
     throw Error(ExitCode::kBadInput,
-                cat(folder, ": is a link to ", fs::read_symlink(folder, error).string(), ", which is not there"),
+                cat(folder, ": is a link to ", fs::read_symlink(folder, error).string(),
+                    ", which is not there"),
                 "make the folder that the link names, or choose another one");
-  static_cast<void>(open_on_the_way(folder));  // which refuses another user's link; the place has none any more
+  static_cast<void>(
+      open_on_the_way(folder));  // which refuses another user's link; the place has none any more
   const std::string place = fs::weakly_canonical(fs::absolute(folder, error), error).string();
   if (error)
-    throw Error(ExitCode::kBadInput, cat(folder, ": cannot be looked up: ", errno_text(error.value())),
+    throw Error(ExitCode::kBadInput,
+                cat(folder, ": cannot be looked up: ", errno_text(error.value())),
                 "choose another folder");
   // The path of a folder that is not there yet keeps the slash at its end.
   return place.size() > 1 && place.ends_with('/') ? place.substr(0, place.size() - 1) : place;
@@ -191,10 +209,13 @@ void require_replaceable(FileSystem& files, const std::string& folder, OutputChe
   if (!files.exists(folder)) return;
   std::error_code error;
   if (!fs::is_directory(folder, error)) refuse_to_replace(folder, "it is not a folder");
-  if (is_mount_point(folder)) refuse_to_replace(folder, "another file system is mounted there; a folder in it can be written");
+  if (is_mount_point(folder))
+    refuse_to_replace(folder,
+                      "another file system is mounted there; a folder in it can be written");
   if (files.list(folder).empty()) return;
   const std::string mark = mark_path(folder);
-  if (!files.exists(mark)) refuse_to_replace(folder, cat("it holds no ", kOutputMark, ", so ftrun did not write it"));
+  if (!files.exists(mark))
+    refuse_to_replace(folder, cat("it holds no ", kOutputMark, ", so ftrun did not write it"));
   std::vector<std::string> found;
   try {
     found = differences(files, folder, read_mark(mark).content, check);
@@ -208,11 +229,17 @@ void require_replaceable(FileSystem& files, const std::string& folder, OutputChe
 std::vector<std::string> require_complete_output(FileSystem& files, const std::string& folder) {
   constexpr const char* kAnew = "make it anew, or restore it from a copy";
   const std::string mark = mark_path(folder);
-  if (!files.exists(mark)) throw Error(ExitCode::kBadInput, cat(folder, ": holds no ", kOutputMark), kAnew);
+  if (!files.exists(mark))
+    throw Error(ExitCode::kBadInput, cat(folder, ": holds no ", kOutputMark), kAnew);
   const auto [complete, content] = read_mark(mark);
-  if (!complete) throw Error(ExitCode::kBadInput, cat(folder, ": is not complete: writing it was interrupted"), kAnew);
-  const std::vector<std::string> found = differences(files, folder, content, OutputCheck::kContents);
-  if (!found.empty()) throw Error(ExitCode::kBadInput, cat(folder, ": since it was written, ", some_of(found)), kAnew);
+  if (!complete)
+    throw Error(ExitCode::kBadInput, cat(folder, ": is not complete: writing it was interrupted"),
+                kAnew);
+  const std::vector<std::string> found =
+      differences(files, folder, content, OutputCheck::kContents);
+  if (!found.empty())
+    throw Error(ExitCode::kBadInput, cat(folder, ": since it was written, ", some_of(found)),
+                kAnew);
   std::vector<std::string> names;
   for (const auto& [name, file] : content) names.push_back(name);
   return names;

@@ -21,10 +21,12 @@ struct OutputFile {
 
 /// Makes `folder` with a mark that says it is not complete, and what will be written (names as
 /// OutputFile's), and holds it (hold_folder()).
-[[nodiscard]] OwnedFd begin_output(FileSystem& files, const std::string& folder, const std::vector<std::string>& names);
+[[nodiscard]] OwnedFd begin_output(FileSystem& files, const std::string& folder,
+                                   const std::vector<std::string>& names);
 
 /// Writes the mark of a complete folder, and syncs the folder.
-void finish_output(FileSystem& files, const std::string& folder, const std::vector<OutputFile>& content);
+void finish_output(FileSystem& files, const std::string& folder,
+                   const std::vector<OutputFile>& content);
 
 /// Says whether a folder holds a mark, complete or not, or nothing at all, and besides nothing
 /// that the mark does not list, and that no process holds: what a killed process left under a
@@ -46,6 +48,7 @@ enum class OutputCheck { kSizes, kContents };
 
 /// Error(kBadInput) unless `folder` (an output_place) is absent, is empty, or holds what this
 /// program wrote and nothing else: naming what was added, removed or changed.
-void require_replaceable(FileSystem& files, const std::string& folder, OutputCheck check = OutputCheck::kContents);
+void require_replaceable(FileSystem& files, const std::string& folder,
+                         OutputCheck check = OutputCheck::kContents);
 
 }  // namespace ftrun

@@ -64,7 +64,8 @@ uint64_t SafetensorsFile::header_xxh3() const {
 }
 
 void SafetensorsFile::read_ahead(int64_t begin, int64_t end) const {
-  file_.read_ahead(static_cast<size_t>(header_.data_offset + begin), static_cast<size_t>(end - begin));
+  file_.read_ahead(static_cast<size_t>(header_.data_offset + begin),
+                   static_cast<size_t>(end - begin));
 }
 
 void SafetensorsFile::release(const StoredTensor& tensor, int64_t begin, int64_t end) const {

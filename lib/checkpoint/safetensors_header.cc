@@ -172,10 +172,10 @@ std::string_view header_text(std::span<const std::byte> file, const std::string&
   for (size_t i = 8; i-- > 0;) length = length << 8 | std::to_integer<uint64_t>(file[i]);
   if (length > static_cast<uint64_t>(kLongestSafetensorsHeader))
     refuse_header(cat(path, ": the header would have ", length, " bytes, at most ",
-               kLongestSafetensorsHeader, " are allowed"));
+                      kLongestSafetensorsHeader, " are allowed"));
   if (length > file.size() - 8)
     refuse_header(cat(path, ": the header would have ", length, " bytes, the file has only ",
-               file.size() - 8, " after its first 8"));
+                      file.size() - 8, " after its first 8"));
   return {reinterpret_cast<const char*>(file.data()) + 8, static_cast<size_t>(length)};
 }
 
@@ -190,7 +190,7 @@ void check_size(StoredTensor& tensor, const std::string& path) {
         cat(subject, "data_offsets end at ", tensor.end, ", before they begin at ", tensor.begin));
   if (tensor.end - tensor.begin != bytes)
     refuse_header(cat(subject, "data_offsets hold ", tensor.end - tensor.begin,
-               " bytes, dtype and shape need ", bytes));
+                      " bytes, dtype and shape need ", bytes));
 }
 
 // Together with the size check this proves that every byte of the data belongs to one tensor.
@@ -200,18 +200,19 @@ void check_tiling(const std::vector<StoredTensor>& tensors, int64_t data_bytes,
   for (const StoredTensor& tensor : tensors) {
     const std::string subject = cat(path, ": tensor \"", printable(tensor.name), "\": ");
     if (tensor.end > data_bytes)
-      refuse_header(cat(subject, "data ends at byte ", tensor.end, ", the file holds only ", data_bytes,
-                 " bytes of data"));
+      refuse_header(cat(subject, "data ends at byte ", tensor.end, ", the file holds only ",
+                        data_bytes, " bytes of data"));
     if (tensor.begin > expected)
-      refuse_header(cat(subject, "begins at byte ", tensor.begin, ", which leaves a hole after byte ",
-                 expected));
+      refuse_header(cat(subject, "begins at byte ", tensor.begin,
+                        ", which leaves a hole after byte ", expected));
     if (tensor.begin < expected)
       refuse_header(cat(subject, "begins at byte ", tensor.begin,
-                 ", inside the tensor before it, which ends at byte ", expected));
+                        ", inside the tensor before it, which ends at byte ", expected));
     expected = tensor.end;
   }
   if (expected != data_bytes)
-    refuse_header(cat(path, ": ", data_bytes - expected, " bytes after the last tensor belong to none"));
+    refuse_header(
+        cat(path, ": ", data_bytes - expected, " bytes after the last tensor belong to none"));
 }
 
 void check_names_differ(const std::vector<StoredTensor>& tensors, const std::string& path) {
@@ -220,11 +221,13 @@ void check_names_differ(const std::vector<StoredTensor>& tensors, const std::str
   for (const StoredTensor& tensor : tensors) names.push_back(tensor.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) refuse_header(cat(path, ": tensor \"", printable(*twice), "\" comes twice"));
+  if (twice != names.end())
+    refuse_header(cat(path, ": tensor \"", printable(*twice), "\" comes twice"));
 }
 
 void read_header(std::string_view text, HeaderReader& reader, const std::string& path) {
-  if (text.empty() || text.front() != '{') refuse_header(cat(path, ": the header does not begin with {"));
+  if (text.empty() || text.front() != '{')
+    refuse_header(cat(path, ": the header does not begin with {"));
   // The JSON parser takes a NUL for the end of its input and would not see what follows.
   const size_t nul = text.find('\0');
   if (nul != std::string_view::npos)

@@ -44,8 +44,8 @@ std::string little_endian(uint64_t value) {
 
 std::string header_entry(const TensorSpec& tensor, int64_t begin) {
   return cat(quoted(tensor.name), ":{\"dtype\":\"", dtype_name(tensor.dtype), "\",\"shape\":[",
-             join_numbers(tensor.shape, ","), "],\"data_offsets\":[", begin, ",", begin + tensor_bytes(tensor),
-             "]}");
+             join_numbers(tensor.shape, ","), "],\"data_offsets\":[", begin, ",",
+             begin + tensor_bytes(tensor), "]}");
 }
 
 void check_names(const std::vector<TensorSpec>& tensors) {

@@ -46,7 +46,8 @@ std::string safetensors_header(const std::vector<TensorSpec>& tensors,
 class SafetensorsWriter {
  public:
   SafetensorsWriter(FileSystem& files, const std::string& path, std::vector<TensorSpec> tensors,
-                    const std::map<std::string, std::string>& metadata = {}, std::span<std::byte> staging = {});
+                    const std::map<std::string, std::string>& metadata = {},
+                    std::span<std::byte> staging = {});
 
   /// The tensors in the order in which their data must come.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }

@@ -133,7 +133,8 @@ WrittenHere write_here(FileSystem& files, const SaveOptions& options, const std:
   WrittenHere written{write_rank_file(files, folder, rank, slices, *options.room)};
   RankRecord& record = written.record;
   const auto start = std::chrono::steady_clock::now();
-  if (options.verify_written) record.read_back = read_back(below(folder, record.file), record.xxh3, *options.room);
+  if (options.verify_written)
+    record.read_back = read_back(below(folder, record.file), record.xxh3, *options.room);
   written.read_back_seconds = seconds_since(start);
   return written;
 }
@@ -146,7 +147,7 @@ int64_t next_serial(const std::string& root) {
 }
 
 CheckpointManifest manifest_of(const SaveOptions& options, const CheckpointMeta& meta,
-                     const std::vector<std::string>& records) {
+                               const std::vector<std::string>& records) {
   CheckpointManifest manifest{meta, next_serial(options.root), {}};
   for (size_t rank = 0; rank < records.size(); ++rank)
     manifest.files.push_back(rank_record_from(records[rank], cat("record of rank ", rank)));

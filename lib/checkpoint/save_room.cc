@@ -21,8 +21,8 @@ std::byte* map_memory(size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
     throw Error(ExitCode::kEnvironment,
-                cat("no host memory for the staging area of checkpoints of ", human_bytes(static_cast<int64_t>(bytes)),
-                    ": ", errno_text(errno)),
+                cat("no host memory for the staging area of checkpoints of ",
+                    human_bytes(static_cast<int64_t>(bytes)), ": ", errno_text(errno)),
                 less_memory_remedy());
   return static_cast<std::byte*>(data);
 }
@@ -32,13 +32,18 @@ std::byte* map_memory(size_t bytes) {
 SaveRoom::SaveRoom(size_t file_bytes)
     : file_bytes_(file_bytes),
       mapped_(map_memory(bytes() + kLargePage)),
-      data_(mapped_ + (kLargePage - reinterpret_cast<uintptr_t>(mapped_) % kLargePage) % kLargePage) {
+      data_(mapped_ +
+            (kLargePage - reinterpret_cast<uintptr_t>(mapped_) % kLargePage) % kLargePage) {
   // Whole ones only, so that none reaches beyond what is used.
   ::madvise(data_, bytes() / kLargePage * kLargePage, MADV_HUGEPAGE);
 }
 
-SaveRoom::~SaveRoom() { ::munmap(mapped_, bytes() + kLargePage); }
+SaveRoom::~SaveRoom() {
+  ::munmap(mapped_, bytes() + kLargePage);
+}
 
-void SaveRoom::populate() { std::memset(data_, 0, bytes()); }
+void SaveRoom::populate() {
+  std::memset(data_, 0, bytes());
+}
 
 }  // namespace ftrun

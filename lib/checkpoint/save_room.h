@@ -24,7 +24,9 @@ class SaveRoom {
   /// The memory of values that do not lie in memory, on their way to the file.
   std::span<std::byte> values() const { return {data_ + file_bytes_, kValuesBytes}; }
   /// The memory of the sectors that hold as many values, on their way from a disk.
-  std::span<std::byte> sectors() const { return {data_ + file_bytes_ + kValuesBytes, kSectorsBytes}; }
+  std::span<std::byte> sectors() const {
+    return {data_ + file_bytes_ + kValuesBytes, kSectorsBytes};
+  }
 
  private:
   static constexpr size_t kValuesBytes = 1 << 20;

@@ -29,7 +29,8 @@ struct Checkpoints {
 };
 
 int64_t saves_to_come(const SpaceWanted& wanted, int64_t done) {
-  if (wanted.steps == 0) return wanted.every == 0 && !wanted.by_minutes ? 1 : std::numeric_limits<int32_t>::max();
+  if (wanted.steps == 0)
+    return wanted.every == 0 && !wanted.by_minutes ? 1 : std::numeric_limits<int32_t>::max();
   if (done >= wanted.steps) return 0;
   if (wanted.by_minutes) return wanted.steps - done;
   if (wanted.every == 0) return 1;
@@ -48,7 +49,8 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
   // All are kept, and how many that will be is not known: the next two.
   const bool open_end = wanted.keep_last == 0 && (wanted.steps == 0 || wanted.by_minutes);
   const int64_t last = std::min<int64_t>(wanted.keep_last, std::numeric_limits<int32_t>::max());
-  const int64_t at_once = last > 0 ? last + (wanted.keep_best ? 2 : 1) : found.there + (open_end ? 2 : found.saves);
+  const int64_t at_once =
+      last > 0 ? last + (wanted.keep_best ? 2 : 1) : found.there + (open_end ? 2 : found.saves);
   const int64_t most = std::min(at_once, found.there + found.saves) - found.there;
   found.more = std::max(most, std::min<int64_t>(found.saves, 1));
   return found;
@@ -62,7 +64,7 @@ int64_t bytes_of(int64_t count, const SpaceWanted& wanted) {
 
 /// The file system of a folder, or of the one that it will be made in.
 std::optional<dev_t> disk_of(std::string folder) {
-  struct stat info{};
+  struct stat info {};
   while (::stat(folder.c_str(), &info) != 0) {
     const std::string parent = parent_folder(folder);
     if (parent == folder) return std::nullopt;
@@ -72,7 +74,8 @@ std::optional<dev_t> disk_of(std::string folder) {
 }
 
 std::string checkpoints_text(const SpaceWanted& wanted, int64_t count) {
-  return cat(count, count == 1 ? " checkpoint of " : " checkpoints of ", human_bytes(wanted.checkpoint_bytes));
+  return cat(count, count == 1 ? " checkpoint of " : " checkpoints of ",
+             human_bytes(wanted.checkpoint_bytes));
 }
 
 std::string export_text(const SpaceWanted& wanted) {
@@ -83,7 +86,8 @@ std::string export_text(const SpaceWanted& wanted) {
 std::string wanted_text(const SpaceWanted& wanted, const Checkpoints& count, bool with_export) {
   std::string text = checkpoints_text(wanted, count.more);
   if (count.more > 1 && wanted.keep_last > 0)
-    text += cat(" (keep_last ", wanted.keep_last, wanted.keep_best ? ", the best" : "", ", one under way, ", count.there, " there)");
+    text += cat(" (keep_last ", wanted.keep_last, wanted.keep_best ? ", the best" : "",
+                ", one under way, ", count.there, " there)");
   return with_export ? cat(text, " and ", export_text(wanted)) : text;
 }
 
@@ -95,34 +99,40 @@ struct Free {
 };
 
 /// "FOLDER: WHAT: X needed, Y free"; in exact bytes too where both read alike.
-std::string space_text(const std::string& folder, const std::string& what, int64_t needed, Free free) {
+std::string space_text(const std::string& folder, const std::string& what, int64_t needed,
+                       Free free) {
   const int64_t left = std::max<int64_t>(free.bytes, 0);
   const bool alike = human_bytes(needed) == human_bytes(left);
   const auto text = [&](int64_t bytes) {
     return alike ? cat(human_bytes(bytes), " (", bytes, " B)") : human_bytes(bytes);
   };
-  const std::string beside = free.swapped == 0 ? "" : cat(" beside ", human_bytes(free.swapped), " of the disk tier");
+  const std::string beside =
+      free.swapped == 0 ? "" : cat(" beside ", human_bytes(free.swapped), " of the disk tier");
   return cat(folder, ": ", what, ": ", text(needed), " needed, ", text(left), " free", beside);
 }
 
 /// `leftover`: bytes that the start will remove there.
-Free free_bytes(FileSystem& files, const SpaceWanted& wanted, const std::string& folder, int64_t leftover) {
+Free free_bytes(FileSystem& files, const SpaceWanted& wanted, const std::string& folder,
+                int64_t leftover) {
   const bool shared = wanted.swap_bytes > 0 && disk_of(wanted.swap) == disk_of(folder);
   const int64_t swapped = shared ? wanted.swap_bytes : 0;
   return {files.free_bytes(folder) + leftover - swapped, swapped};
 }
 
-[[noreturn]] void refuse_without_space(const std::string& folder, const std::string& what, int64_t needed, Free free) {
+[[noreturn]] void refuse_without_space(const std::string& folder, const std::string& what,
+                                       int64_t needed, Free free) {
   throw Error(ExitCode::kEnvironment, space_text(folder, what, needed, free),
               "free space on that file system, or write to another one (output_dir)");
 }
 
 void refuse_too_large_files(const SpaceWanted& wanted) {
   if (wanted.largest_file_bytes <= wanted.file_size_limit) return;
-  throw Error(ExitCode::kEnvironment,
-              cat(wanted.checkpoints, ": the run will write a file of ", human_bytes(wanted.largest_file_bytes),
-                  " or more, and files of this process may have ", human_bytes(wanted.file_size_limit)),
-              larger_files_remedy());
+  throw Error(
+      ExitCode::kEnvironment,
+      cat(wanted.checkpoints, ": the run will write a file of ",
+          human_bytes(wanted.largest_file_bytes), " or more, and files of this process may have ",
+          human_bytes(wanted.file_size_limit)),
+      larger_files_remedy());
 }
 
 }  // namespace
@@ -133,18 +143,24 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
   const bool together =
       wanted.export_bytes > 0 && disk_of(wanted.checkpoints) == disk_of(wanted.exported);
   const int64_t exported = together ? wanted.export_bytes : 0;
-  const int64_t old_export = wanted.export_bytes > 0 ? export_leftover_bytes(files, wanted.exported) : 0;
-  const Free free = free_bytes(files, wanted, wanted.checkpoints,
-                               checkpoint_leftover_bytes(files, wanted.checkpoints) + (together ? old_export : 0));
+  const int64_t old_export =
+      wanted.export_bytes > 0 ? export_leftover_bytes(files, wanted.exported) : 0;
+  const Free free = free_bytes(
+      files, wanted, wanted.checkpoints,
+      checkpoint_leftover_bytes(files, wanted.checkpoints) + (together ? old_export : 0));
   const int64_t one = std::min<int64_t>(count.more, 1) * wanted.checkpoint_bytes;
-  if (one > free.bytes) refuse_without_space(wanted.checkpoints, checkpoints_text(wanted, 1), one, free);
+  if (one > free.bytes)
+    refuse_without_space(wanted.checkpoints, checkpoints_text(wanted, 1), one, free);
   // Checkpoints that are there may have gone when the model is exported.
   const int64_t freed = wanted.keep_last > 0 ? count.there * wanted.checkpoint_bytes : 0;
   if (one + exported > free.bytes + freed)
-    refuse_without_space(wanted.checkpoints, cat(checkpoints_text(wanted, 1), " and ", export_text(wanted)), one + exported, free);
+    refuse_without_space(wanted.checkpoints,
+                         cat(checkpoints_text(wanted, 1), " and ", export_text(wanted)),
+                         one + exported, free);
   if (!together && wanted.export_bytes > 0) {
     const Free there = free_bytes(files, wanted, wanted.exported, old_export);
-    if (wanted.export_bytes > there.bytes) refuse_without_space(wanted.exported, export_text(wanted), wanted.export_bytes, there);
+    if (wanted.export_bytes > there.bytes)
+      refuse_without_space(wanted.exported, export_text(wanted), wanted.export_bytes, there);
   }
   const int64_t all = std::min(bytes_of(count.more, wanted) + exported, kFreeUnknown);
   if (all <= free.bytes) return "";

@@ -97,7 +97,7 @@ struct BoardTable {
   static constexpr int kGroups = 40;
   static constexpr int64_t kBytes = 32 << 10;
 
-  struct Group {
+  struct GroupCell {
     static constexpr uint32_t kFree = 0, kOpen = 1, kLeft = 2;
     std::atomic<uint32_t> used;
     Shown<ShownGroup> group;
@@ -111,7 +111,7 @@ struct BoardTable {
   Shown<Activity> phase;
   Shown<Activity> texts;
   std::array<Shown<Activity>, kLanes> lanes;
-  std::array<Group, kGroups> groups;
+  std::array<GroupCell, kGroups> groups;
 };
 static_assert(sizeof(BoardTable) <= BoardTable::kBytes);
 

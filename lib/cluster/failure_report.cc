@@ -67,19 +67,24 @@ bool parse_number(const std::string& text, T& value) {
 }  // namespace
 
 FailureReport failure_report(int rank, const std::exception& failure, const Error& told) {
-  FailureReport report{.rank = rank, .unix_ns = unix_time_ns(), .exit_code = static_cast<int>(told.code()), .message = told.what()};
+  FailureReport report{.rank = rank,
+                       .unix_ns = unix_time_ns(),
+                       .exit_code = static_cast<int>(told.code()),
+                       .message = told.what()};
   const auto* of_rank = dynamic_cast<const RankError*>(&failure);
   if (of_rank == nullptr) return report;
   report.of_device = of_rank->of_device();
   // One that only lost a peer is no cause.
-  if (told.code() != ExitCode::kPeerLost && of_rank->rank() != rank) report.culprit = of_rank->rank();
+  if (told.code() != ExitCode::kPeerLost && of_rank->rank() != rank)
+    report.culprit = of_rank->rank();
   return report;
 }
 
 std::string failure_line(const FailureReport& report) {
   const std::string doing = one_line(report.doing).substr(0, 400);
-  const std::string start = cat(kTag, "\t", report.unix_ns, "\t", report.rank, "\t",
-                                report.exit_code, "\t", report.culprit, "\t", report.of_device ? 1 : 0, "\t", doing, "\t");
+  const std::string start =
+      cat(kTag, "\t", report.unix_ns, "\t", report.rank, "\t", report.exit_code, "\t",
+          report.culprit, "\t", report.of_device ? 1 : 0, "\t", doing, "\t");
   return cat(start, one_line(fitted(report.message, kMaxLine - 1 - start.size())), "\n");
 }
 

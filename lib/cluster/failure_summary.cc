@@ -41,11 +41,14 @@ const FailureReport* earliest_report(const std::vector<FailureReport>& reports, 
 /// Sorts failures: a rank that waited for one that waited for another itself, and reported so
 /// first, has seen less than that one.
 void put_last_of_chain_first(std::vector<Failure>& failures) {
-  const auto waited_in_vain = [](const Failure& failure) { return failure.exit_code == kPeerLostCode && failure.culprit >= 0; };
+  const auto waited_in_vain = [](const Failure& failure) {
+    return failure.exit_code == kPeerLostCode && failure.culprit >= 0;
+  };
   auto cause = failures.begin();
   for (size_t followed = 0; waited_in_vain(*cause); ++followed) {
-    const auto next = std::find_if(failures.begin(), failures.end(),
-                                   [&](const Failure& other) { return other.rank == cause->culprit && waited_in_vain(other); });
+    const auto next = std::find_if(failures.begin(), failures.end(), [&](const Failure& other) {
+      return other.rank == cause->culprit && waited_in_vain(other);
+    });
     if (next == failures.end()) break;
     if (followed == failures.size()) return;  // round and round: as good as any
     cause = next;
@@ -88,18 +91,25 @@ std::vector<Failure> collect(const RankEnds& all) {
 /// and here in nanoseconds: those differ.
 std::string kernel_hint(const Failure& failure) {
   constexpr double kNearly = 0.9;
-  const bool is_limited = failure.processor_limit > 0 && (failure.signal == SIGKILL || failure.signal == SIGXCPU);
-  const std::string limit = cat(failure.processor_limit, " s of processor time that a process may use");
-  if (is_limited && failure.processor_seconds >= kNearly * static_cast<double>(failure.processor_limit))
+  const bool is_limited =
+      failure.processor_limit > 0 && (failure.signal == SIGKILL || failure.signal == SIGXCPU);
+  const std::string limit =
+      cat(failure.processor_limit, " s of processor time that a process may use");
+  if (is_limited &&
+      failure.processor_seconds >= kNearly * static_cast<double>(failure.processor_limit))
     return cat("; it has used the ", limit, ": raise ulimit -t");
   if (failure.signal != SIGKILL) return "";
-  const std::string used = is_limited ? cat(", and after the ", limit, " (ulimit -t), of which it has used ", fixed_text(failure.processor_seconds, 1)) : "";
+  const std::string used =
+      is_limited ? cat(", and after the ", limit, " (ulimit -t), of which it has used ",
+                       fixed_text(failure.processor_seconds, 1))
+                 : "";
   return cat("; the kernel does this when memory runs out", used);
 }
 
 std::string how_it_ended(const Failure& failure) {
   if (failure.signal == 0) return cat("exit code ", failure.exit_code);
-  return cat("killed by signal ", failure.signal, " (", strsignal(failure.signal), kernel_hint(failure), ")");
+  return cat("killed by signal ", failure.signal, " (", strsignal(failure.signal),
+             kernel_hint(failure), ")");
 }
 
 /// A rank that ended without a word was ended by a signal alone; one that crashes after it has
@@ -198,8 +208,8 @@ FailureSummary summarize_failures(const RankEnds& all) {
   text += stopped_ranks(all, failures);
   if (const std::string log = all.log_of ? all.log_of(cause.of_rank()) : ""; !log.empty())
     text += cat("\n  its log: ", log);
-  return {cause.exit_code, text, cause.of_rank(), cause.message.empty() ? how_it_ended(cause) : cause.message,
-          belongs_to_rank(cause)};
+  return {cause.exit_code, text, cause.of_rank(),
+          cause.message.empty() ? how_it_ended(cause) : cause.message, belongs_to_rank(cause)};
 }
 
 }  // namespace ftrun

@@ -158,15 +158,17 @@ LaunchEnvironment from_slurm(const Variables& env) {
 
 /// MPI launchers give no rendezvous: MASTER_ADDR and MASTER_PORT do, or, when all ranks share this
 /// machine, the loopback interface and a port that rank 0 chooses.
-void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char* size_variable, const char* job_variable) {
+void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char* size_variable,
+                     const char* job_variable) {
   if (launch.world == 1) return;
   if (env.has("MASTER_ADDR")) return read_master(env, launch, "MASTER_ADDR");
   const auto job = env.text(job_variable);
   if (launch.local_size != launch.world || !job) {
     throw Error(ExitCode::kUsage,
-                cat(launch_name(launch.kind), " started ", launch.world, " ranks (", size_variable, "=", launch.world,
-                    ") but MASTER_ADDR is not set"),
-                cat("pass the first host and a free port to every rank, for example: mpirun -x MASTER_ADDR=host1 -x MASTER_PORT=29500; or, where "
+                cat(launch_name(launch.kind), " started ", launch.world, " ranks (", size_variable,
+                    "=", launch.world, ") but MASTER_ADDR is not set"),
+                cat("pass the first host and a free port to every rank, for example: mpirun -x "
+                    "MASTER_ADDR=host1 -x MASTER_PORT=29500; or, where "
                     "no launcher has started this process, unset its variables"));
   }
   launch.master_addr = "127.0.0.1";
@@ -275,7 +277,9 @@ constexpr size_t kShortestToken = 16;
 std::string token_of(const Variables& env) {
   const std::string token = env.text("FTRUN_TOKEN").value_or("");
   if (!token.empty() && token.size() < kShortestToken)
-    throw Error(ExitCode::kUsage, cat("FTRUN_TOKEN has ", token.size(), " characters, and ", kShortestToken, " are the least"),
+    throw Error(ExitCode::kUsage,
+                cat("FTRUN_TOKEN has ", token.size(), " characters, and ", kShortestToken,
+                    " are the least"),
                 "make one for each job: FTRUN_TOKEN=$(openssl rand -hex 32)");
   return token;
 }
@@ -291,7 +295,8 @@ std::string variables_of(LaunchKind kind, const Variables& env) {
       names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
       break;
     case LaunchKind::kSlurm:
-      names = {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID", env.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS"};
+      names = {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID",
+               env.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS"};
       break;
     case LaunchKind::kOpenMpi:
       names = {kOpenMpi.rank, kOpenMpi.size, kOpenMpi.local_rank, kOpenMpi.local_size};
@@ -333,10 +338,16 @@ std::string launch_text(const LaunchEnvironment& launch) {
   const bool is_node = launch.kind == LaunchKind::kNode;
   if (launch.kind == LaunchKind::kSingle || launch.kind == LaunchKind::kSupervised) return "";
   const int own = is_node ? launch.node : launch.rank, all = is_node ? launch.nodes : launch.world;
-  const std::string who = cat(is_node ? "process " : "rank ", own, " of ", all, ", by the variables of ",
-                              is_node ? "a launcher" : launch_name(launch.kind), " (", launch.variables, ")");
-  const std::string place = launch.master_port > 0 ? cat(launch.master_addr, ":", launch.master_port) : launch.master_addr;
-  const std::string waits = all == 1 ? "" : cat(": it waits for ", all == 2 ? "the other one" : cat("the ", all - 1, " others"), " at ", place);
+  const std::string who =
+      cat(is_node ? "process " : "rank ", own, " of ", all, ", by the variables of ",
+          is_node ? "a launcher" : launch_name(launch.kind), " (", launch.variables, ")");
+  const std::string place = launch.master_port > 0
+                                ? cat(launch.master_addr, ":", launch.master_port)
+                                : launch.master_addr;
+  const std::string waits =
+      all == 1 ? ""
+               : cat(": it waits for ",
+                     all == 2 ? "the other one" : cat("the ", all - 1, " others"), " at ", place);
   return cat(who, waits, "; unset them where no launcher has set them for this run");
 }
 

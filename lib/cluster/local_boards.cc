@@ -16,7 +16,8 @@ namespace {
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 void* map(int fd, int64_t bytes) {
-  void* memory = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* memory =
+      ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
@@ -40,7 +41,8 @@ LocalBoards LocalBoards::make(int count) {
 /// Sealed, so that nobody's truncation can end a process that reads it.
 LocalBoards LocalBoards::open(OwnedFd fd) {
   struct stat status {};
-  const bool made_so = fd && ::fcntl(fd.get(), F_GET_SEALS) == kSeals && ::fstat(fd.get(), &status) == 0;
+  const bool made_so =
+      fd && ::fcntl(fd.get(), F_GET_SEALS) == kSeals && ::fstat(fd.get(), &status) == 0;
   if (!made_so || status.st_size % BoardTable::kBytes != 0) {
     fd.release();  // somebody else's
     return {};
@@ -69,14 +71,16 @@ LocalBoards& LocalBoards::operator=(LocalBoards&& other) noexcept {
 
 BoardTable& LocalBoards::table(int local_rank) const {
   require(local_rank >= 0 && local_rank < count_, "a supervisor's rank has a table");
-  return *reinterpret_cast<BoardTable*>(static_cast<std::byte*>(memory_) + local_rank * BoardTable::kBytes);
+  return *reinterpret_cast<BoardTable*>(static_cast<std::byte*>(memory_) +
+                                        local_rank * BoardTable::kBytes);
 }
 
 const BoardTable* LocalBoards::find(int rank, int pid) const {
   for (int i = 0; i < count_; ++i) {
     const BoardTable& one = table(i);
     const int32_t process = one.pid.load(std::memory_order_acquire);
-    if (process != 0 && process == pid && one.rank.load(std::memory_order_relaxed) == rank) return &one;
+    if (process != 0 && process == pid && one.rank.load(std::memory_order_relaxed) == rank)
+      return &one;
   }
   return nullptr;
 }

@@ -61,8 +61,12 @@ ProcStat read_stat(int pid) {
   return stat;
 }
 
-bool has_left(const ProcStat& stat) { return !stat.unknown && (stat.state == 0 || stat.state == 'Z' || stat.state == 'X'); }
-bool stands_still(const ProcStat& stat) { return stat.state == 'T' || stat.state == 't'; }
+bool has_left(const ProcStat& stat) {
+  return !stat.unknown && (stat.state == 0 || stat.state == 'Z' || stat.state == 'X');
+}
+bool stands_still(const ProcStat& stat) {
+  return stat.state == 'T' || stat.state == 't';
+}
 
 double seconds_since(int64_t unix_ns) {
   const auto now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch());
@@ -100,7 +104,8 @@ class Chain {
       first_present_ += static_cast<int>(i) == self || is_there(views[i].record, mine) ? 1 : 0;
     for (const PeerView& view : views) known_.emplace(view.global_rank, &view);
     for (const PeerView& view : others) known_.emplace(view.global_rank, &view);
-    if (self < static_cast<int>(views.size())) passed_.insert(views[static_cast<size_t>(self)].global_rank);
+    if (self < static_cast<int>(views.size()))
+      passed_.insert(views[static_cast<size_t>(self)].global_rank);
   }
 
   /// Says what `peer` does instead of coming, to follow its name; "" if nothing is known. Sets the
@@ -113,7 +118,7 @@ class Chain {
     // A rank that waits for somebody new leads on; one that waits for those that were met only goes
     // round.
     for (const bool round : {false, true})
-      for (const RankState::Group& group : peer.state.groups) {
+      for (const RankState::GroupState& group : peer.state.groups) {
         if (!waited_in(peer.state, group)) continue;
         const std::string waits = waiting(peer, group, round);
         if (!waits.empty()) return waits;
@@ -126,15 +131,17 @@ class Chain {
 
  private:
   /// Says whether the rank stands there, or did until its patience ended a moment before ours.
-  static bool waited_in(const RankState& state, const RankState::Group& group) {
+  static bool waited_in(const RankState& state, const RankState::GroupState& group) {
     if (group.record.state == State::kAborted) return true;
     return group.record.state == State::kEntered && !own_work(state);
   }
 
   /// "it waits in all_gather #4 (hidden) of group tp for rank 3, which ...".
-  std::string waiting(const PeerView& peer, const RankState::Group& group, bool round) {
+  std::string waiting(const PeerView& peer, const RankState::GroupState& group, bool round) {
     for (const int rank : group.members) {
-      if (rank == peer.global_rank || (passed_.contains(rank) && !round) || (between_two(group.record.kind) && rank != partner(group))) continue;
+      if (rank == peer.global_rank || (passed_.contains(rank) && !round) ||
+          (between_two(group.record.kind) && rank != partner(group)))
+        continue;
       const auto found = known_.find(rank);
       if (found == known_.end()) {
         unknown.push_back(rank);
@@ -142,13 +149,15 @@ class Chain {
       }
       const PeerView& other = *found->second;
       const CollectiveRecord theirs = record_of(other, group.name);
-      const bool ended = other.process == ProcessState::kGone || other.process == ProcessState::kStopped;
+      const bool ended =
+          other.process == ProcessState::kGone || other.process == ProcessState::kStopped;
       const bool there = between_two(group.record.kind) ? meets(theirs, group.record, peer, group)
                                                         : is_there(theirs, group.record);
       if (there && !ended && !other.silent) continue;
       const int present = present_in(group);
       if (present > most_present_) most_present_ = present, ring_culprit_ = rank;
-      const char* const waits = group.record.state == State::kAborted ? "it gave up waiting in " : "it waits in ";
+      const char* const waits =
+          group.record.state == State::kAborted ? "it gave up waiting in " : "it waits in ";
       return cat(waits, describe(group.record), " of group ", group.name, " for ", which(other));
     }
     return "";
@@ -169,28 +178,28 @@ class Chain {
     return next.empty() ? name : cat(name, ": ", next);
   }
 
-  int present_in(const RankState::Group& group) const {
+  int present_in(const RankState::GroupState& group) const {
     return static_cast<int>(std::ranges::count_if(group.members, [&](int rank) {
       const auto found = known_.find(rank);
       return found == known_.end() || is_there(record_of(*found->second, group.name), group.record);
     }));
   }
-  static int partner(const RankState::Group& group) {
+  static int partner(const RankState::GroupState& group) {
     const auto at = static_cast<size_t>(group.record.peer);
     return group.record.peer >= 0 && at < group.members.size() ? group.members[at] : -1;
   }
   static CollectiveRecord record_of(const PeerView& peer, const std::string& group) {
-    const RankState::Group* found = peer.state.find(group);
+    const RankState::GroupState* found = peer.state.find(group);
     return found == nullptr ? CollectiveRecord{} : found->record;
   }
   /// A send waits for its receive, and that for its send: messages of one direction are counted
   /// alike.
-  static bool meets(const CollectiveRecord& theirs, const CollectiveRecord& wanted, const PeerView& peer,
-                    const RankState::Group& group) {
+  static bool meets(const CollectiveRecord& theirs, const CollectiveRecord& wanted,
+                    const PeerView& peer, const RankState::GroupState& group) {
     const bool back = theirs.peer >= 0 && static_cast<size_t>(theirs.peer) < group.members.size() &&
                       group.members[static_cast<size_t>(theirs.peer)] == peer.global_rank;
-    return between_two(theirs.kind) && theirs.kind != wanted.kind && back && theirs.state != State::kNone &&
-           theirs.sequence >= wanted.sequence;
+    return between_two(theirs.kind) && theirs.kind != wanted.kind && back &&
+           theirs.state != State::kNone && theirs.sequence >= wanted.sequence;
   }
 
   std::map<int, const PeerView*> known_;
@@ -206,14 +215,15 @@ class Chain {
 /// Why this peer holds us up; "" when it does not seem to.
 std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   const std::string who = name_of(peer);
-  if (peer.record.state == State::kAborted)
-    return cat(who, " gave up in ", describe(peer.record));
+  if (peer.record.state == State::kAborted) return cat(who, " gave up in ", describe(peer.record));
   if (peer.process == ProcessState::kGone) return cat(who, " is gone");
   if (peer.process == ProcessState::kStopped) return cat(who, " is stopped");
   if (peer.record.state == State::kLeft) return cat(who, " has left the group");
-  if (peer.silent) return cat(who, " does not respond", peer.heard ? "; " + last_seen(peer.record) : "");
+  if (peer.silent)
+    return cat(who, " does not respond", peer.heard ? "; " + last_seen(peer.record) : "");
   if (between_two(mine.kind)) return "";  // sequences of two ranks are counted apart
-  if (!is_there(peer.record, mine)) return cat(who, " has not entered it; ", last_seen(peer.record));
+  if (!is_there(peer.record, mine))
+    return cat(who, " has not entered it; ", last_seen(peer.record));
   if (peer.record.sequence == mine.sequence && !same_collective(peer.record, mine))
     return cat(who, " is in ", describe(peer.record), " instead");
   return "";
@@ -227,7 +237,9 @@ struct Told {
 
 }  // namespace
 
-PeerIdentity own_identity() { return identity_of(::getpid()); }
+PeerIdentity own_identity() {
+  return identity_of(::getpid());
+}
 
 PeerIdentity identity_of(int pid) {
   utsname names{};
@@ -263,9 +275,13 @@ PeerIdentity parse_identity(const std::string& text) {
   return identity;
 }
 
-bool is_stopped(int pid) { return stands_still(read_stat(pid)); }
+bool is_stopped(int pid) {
+  return stands_still(read_stat(pid));
+}
 
-bool is_gone(int pid) { return has_left(read_stat(pid)); }
+bool is_gone(int pid) {
+  return has_left(read_stat(pid));
+}
 
 ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
   if (peer.machine != self.machine || peer.pid <= 0) return ProcessState::kUnknown;
@@ -275,8 +291,8 @@ ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
   return stands_still(stat) ? ProcessState::kStopped : ProcessState::kRunning;
 }
 
-Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
-                          const std::vector<PeerView>& others) {
+Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
+                          int self, const std::vector<PeerView>& others) {
   // A dead rank explains the others' delays; a rank that gave up is always a consequence.
   Told dead, late, gave_up;
   for (size_t i = 0; i < views.size(); ++i) {
@@ -285,7 +301,8 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
     if (static_cast<int>(i) == self || !concerned) continue;
     std::string text = complaint(peer, mine);
     if (text.empty()) continue;
-    const bool ended = peer.process == ProcessState::kGone || peer.process == ProcessState::kStopped;
+    const bool ended =
+        peer.process == ProcessState::kGone || peer.process == ProcessState::kStopped;
     const bool aborted = peer.record.state == State::kAborted;
     int culprit = peer.global_rank;
     if (!ended && !aborted && !is_there(peer.record, mine)) {
@@ -300,20 +317,23 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
   if (!dead.texts.empty()) return {join(dead.texts, "; "), dead.culprits.front()};
   if (!late.texts.empty()) return {join(late.texts, "; "), late.culprits.front()};
   if (!gave_up.texts.empty()) return {join(gave_up.texts, "; "), -1};
-  if (!between_two(mine.kind)) return {"every rank has entered it and none is known to be lost", -1};
+  if (!between_two(mine.kind))
+    return {"every rank has entered it and none is known to be lost", -1};
   const PeerView& partner = views[static_cast<size_t>(mine.peer)];
   Chain chain(views, mine, self, others);
   const std::string doing = chain.doing(partner);
-  return {cat("rank ", partner.global_rank, " is there but has not taken its part", doing.empty() ? "" : "; ", doing),
+  return {cat("rank ", partner.global_rank, " is there but has not taken its part",
+              doing.empty() ? "" : "; ", doing),
           chain.culprit};
 }
 
-std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
-                               const std::vector<PeerView>& others) {
+std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const CollectiveRecord& mine,
+                               int self, const std::vector<PeerView>& others) {
   std::set<int> unknown;
   for (size_t i = 0; i < views.size(); ++i) {
     const bool concerned = !between_two(mine.kind) || mine.peer == static_cast<int>(i);
-    if (static_cast<int>(i) == self || !concerned || (!between_two(mine.kind) && is_there(views[i].record, mine)))
+    if (static_cast<int>(i) == self || !concerned ||
+        (!between_two(mine.kind) && is_there(views[i].record, mine)))
       continue;
     Chain chain(views, mine, self, others);
     chain.doing(views[i]);

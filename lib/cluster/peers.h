@@ -65,11 +65,11 @@ struct Explanation {
 /// in another collective; and of one that is not there what it does instead. Where that is to wait
 /// for others in another group, these are followed to the rank that waits for nobody. `views` is by
 /// rank in the group, `self` ours; `others` are ranks of other groups.
-Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
-                          const std::vector<PeerView>& others = {});
+Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
+                          int self, const std::vector<PeerView>& others = {});
 
 /// Ranks that explain_peers() would have to know of and does not.
-std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
-                               const std::vector<PeerView>& others);
+std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const CollectiveRecord& mine,
+                               int self, const std::vector<PeerView>& others);
 
 }  // namespace ftrun

@@ -33,27 +33,34 @@ std::vector<int> parse_ranges(const std::string& text) {
     const auto [dash, error] = std::from_chars(range.data(), end, first);
     int last = first;
     if (error != std::errc()) continue;
-    if (dash != end && (*dash != '-' || std::from_chars(dash + 1, end, last).ec != std::errc())) continue;
-    for (int number = first; number <= last && numbers.size() < kMostNumbers; ++number) numbers.push_back(number);
+    if (dash != end && (*dash != '-' || std::from_chars(dash + 1, end, last).ec != std::errc()))
+      continue;
+    for (int number = first; number <= last && numbers.size() < kMostNumbers; ++number)
+      numbers.push_back(number);
   }
   return numbers;
 }
 
 /// Says whether two lists, both in order, have a processor in common.
 bool share_one(const std::vector<int>& a, const std::vector<int>& b) {
-  return std::any_of(a.begin(), a.end(), [&](int number) { return std::binary_search(b.begin(), b.end(), number); });
+  return std::any_of(a.begin(), a.end(),
+                     [&](int number) { return std::binary_search(b.begin(), b.end(), number); });
 }
 
 }  // namespace
 
 std::string processor_text(const ProcessorLimit& limit) {
-  return cat(ranges_text(limit.allowed), "\n", number_text(limit.quota), "\n", limit.group_id, "\n", limit.group);
+  return cat(ranges_text(limit.allowed), "\n", number_text(limit.quota), "\n", limit.group_id, "\n",
+             limit.group);
 }
 
 ProcessorLimit parse_processors(const std::string& text) {
   std::vector<std::string> lines = split(text, '\n');
   lines.resize(4);
-  ProcessorLimit limit{.allowed = parse_ranges(lines[0]), .quota = std::atof(lines[1].c_str()), .group = lines[3], .group_id = lines[2]};
+  ProcessorLimit limit{.allowed = parse_ranges(lines[0]),
+                       .quota = std::atof(lines[1].c_str()),
+                       .group = lines[3],
+                       .group_id = lines[2]};
   if (limit.allowed.empty()) limit.allowed = {0};
   if (!(limit.quota > 0)) limit.quota = 0;
   return limit;
@@ -69,12 +76,15 @@ int threads_of_rank(const std::vector<RankProcessors>& ranks, int rank) {
   }
   const int processors = static_cast<int>(own.limit.allowed.size()) / std::max(1, beside);
   if (own.limit.quota == 0) return std::max(1, processors);
-  return std::max(1, std::min(processors, threads_of_quota(own.limit.quota) / std::max(1, in_group)));
+  return std::max(1,
+                  std::min(processors, threads_of_quota(own.limit.quota) / std::max(1, in_group)));
 }
 
 std::string quota_text(const ProcessorLimit& limit) {
-  if (limit.quota == 0 || threads_of_quota(limit.quota) >= static_cast<int>(limit.allowed.size())) return "";
-  return cat("the control group ", limit.group, " grants the time of ", number_text(limit.quota), limit.quota == 1 ? " processor" : " processors");
+  if (limit.quota == 0 || threads_of_quota(limit.quota) >= static_cast<int>(limit.allowed.size()))
+    return "";
+  return cat("the control group ", limit.group, " grants the time of ", number_text(limit.quota),
+             limit.quota == 1 ? " processor" : " processors");
 }
 
 }  // namespace ftrun

@@ -42,7 +42,8 @@ std::string terminate_text() {
 
 [[noreturn]] void on_terminate() {
   if (lacks_memory(std::current_exception())) {
-    constexpr std::string_view kText = "error: out of memory, in a thread that cannot go on without it\n";
+    constexpr std::string_view kText =
+        "error: out of memory, in a thread that cannot go on without it\n";
     [[maybe_unused]] const ssize_t told = ::write(2, kText.data(), kText.size());
     ::_exit(static_cast<int>(ExitCode::kEnvironment));
   }
@@ -54,14 +55,14 @@ std::string terminate_text() {
 
 }  // namespace
 
-void ProgressBoard::Slot::enter(const CollectiveRecord& record) {
+void ProgressBoard::CommunicatorSlot::enter(const CollectiveRecord& record) {
   CollectiveRecord now = record;
   now.state = CollectiveRecord::State::kEntered;
   now.unix_ns = unix_time_ns();
   cell_.record.write(now);
 }
 
-void ProgressBoard::Slot::mark(CollectiveRecord::State state) {
+void ProgressBoard::CommunicatorSlot::mark(CollectiveRecord::State state) {
   CollectiveRecord now = cell_.record.read();
   now.state = state;
   now.unix_ns = unix_time_ns();
@@ -85,43 +86,47 @@ ProgressBoard::~ProgressBoard() {
 
 /// A group of this name is opened anew.
 void ProgressBoard::forget_left(const std::string& group) {
-  for (BoardTable::Group& cell : table_.groups) {
+  for (BoardTable::GroupCell& cell : table_.groups) {
     const ShownGroup shown = cell.group.read();
     const bool same = group.compare(0, sizeof shown.name - 1, std::string_view(shown.name)) == 0;
-    if (same && cell.used.load() == BoardTable::Group::kLeft) cell.used.store(BoardTable::Group::kFree);
+    if (same && cell.used.load() == BoardTable::GroupCell::kLeft)
+      cell.used.store(BoardTable::GroupCell::kFree);
   }
 }
 
 /// Finds a free cell, else that of a group that was left, which is shown as long as there is room.
 ProgressBoard::Cells::iterator ProgressBoard::free_cell() {
-  for (const uint32_t use : {BoardTable::Group::kFree, BoardTable::Group::kLeft}) {
-    const auto found = std::ranges::find_if(table_.groups, [&](const auto& cell) { return cell.used.load() == use; });
+  for (const uint32_t use : {BoardTable::GroupCell::kFree, BoardTable::GroupCell::kLeft}) {
+    const auto found = std::ranges::find_if(
+        table_.groups, [&](const auto& cell) { return cell.used.load() == use; });
     if (found != table_.groups.end()) return found;
   }
   return table_.groups.end();
 }
 
-ProgressBoard::Slot* ProgressBoard::open(const std::string& group, const std::vector<int>& members) {
+ProgressBoard::CommunicatorSlot* ProgressBoard::open(const std::string& group,
+                                                     const std::vector<int>& members) {
   const std::lock_guard lock(mutex_);
   forget_left(group);
   const auto free = free_cell();
-  std::unique_ptr<BoardTable::Group> own;
-  if (free == table_.groups.end()) own = std::make_unique<BoardTable::Group>();
-  BoardTable::Group& cell = own ? *own : *free;
+  std::unique_ptr<BoardTable::GroupCell> own;
+  if (free == table_.groups.end()) own = std::make_unique<BoardTable::GroupCell>();
+  BoardTable::GroupCell& cell = own ? *own : *free;
   ShownGroup shown{.members = shown_members(members)};
   group.copy(shown.name, sizeof shown.name - 1);
   cell.group.write(shown);
   cell.record.write({});
-  cell.used.store(BoardTable::Group::kOpen, std::memory_order_release);
-  Slot* slot = slots_.emplace_back(std::make_unique<Slot>(cell)).get();
+  cell.used.store(BoardTable::GroupCell::kOpen, std::memory_order_release);
+  CommunicatorSlot* slot = slots_.emplace_back(std::make_unique<CommunicatorSlot>(cell)).get();
   slot->own_ = std::move(own);
   return slot;
 }
 
-void ProgressBoard::close(Slot* slot) {
+void ProgressBoard::close(CommunicatorSlot* slot) {
   const std::lock_guard lock(mutex_);
-  if (slot->read().state != CollectiveRecord::State::kAborted) slot->mark(CollectiveRecord::State::kLeft);
-  slot->cell_.used.store(BoardTable::Group::kLeft, std::memory_order_release);
+  if (slot->read().state != CollectiveRecord::State::kAborted)
+    slot->mark(CollectiveRecord::State::kLeft);
+  slot->cell_.used.store(BoardTable::GroupCell::kLeft, std::memory_order_release);
   std::erase_if(slots_, [slot](const auto& owned) { return owned.get() == slot; });
 }
 
@@ -145,7 +150,7 @@ void ProgressBoard::show_texts(std::string_view what) {
 }
 
 CollectiveRecord ProgressBoard::find(const RankState& state, const std::string& group) {
-  const RankState::Group* found = state.find(group);
+  const RankState::GroupState* found = state.find(group);
   return found == nullptr ? CollectiveRecord{} : found->record;
 }
 
@@ -156,9 +161,10 @@ void ProgressBoard::blame(int rank) {
 
 std::string ProgressBoard::describe() const {
   std::string text = cat("  rank ", rank_, " is in no collective");
-  for (const RankState::Group& group : state().groups)
+  for (const RankState::GroupState& group : state().groups)
     if (group.record.state == CollectiveRecord::State::kEntered)
-      text = cat("  rank ", rank_, " is in ", ftrun::describe(group.record), " of group ", group.name);
+      text =
+          cat("  rank ", rank_, " is in ", ftrun::describe(group.record), " of group ", group.name);
   return text;
 }
 

@@ -21,9 +21,9 @@ namespace ftrun {
 class ProgressBoard {
  public:
   /// A communicator's part.
-  class Slot {
+  class CommunicatorSlot {
    public:
-    explicit Slot(BoardTable::Group& cell) : cell_(cell) {}
+    explicit CommunicatorSlot(BoardTable::GroupCell& cell) : cell_(cell) {}
     void enter(const CollectiveRecord& record);
     void finish() { mark(CollectiveRecord::State::kFinished); }
     void mark(CollectiveRecord::State state);
@@ -32,8 +32,8 @@ class ProgressBoard {
 
    private:
     friend class ProgressBoard;
-    BoardTable::Group& cell_;
-    std::unique_ptr<BoardTable::Group> own_;  // where the table is full
+    BoardTable::GroupCell& cell_;
+    std::unique_ptr<BoardTable::GroupCell> own_;  // where the table is full
   };
 
   /// `table` is borrowed; null for memory of its own.
@@ -45,8 +45,8 @@ class ProgressBoard {
   int rank() const { return rank_; }
   /// Opens a slot for a communicator among these global ranks, which lives until close(). From then
   /// on it is shown that the rank has left the group, or had given it up.
-  Slot* open(const std::string& group, const std::vector<int>& members = {});
-  void close(Slot* slot);
+  CommunicatorSlot* open(const std::string& group, const std::vector<int>& members = {});
+  void close(CommunicatorSlot* slot);
 
   /// Shows what the rank does from now on: "step 12", "writing a checkpoint".
   void show_phase(std::string_view what);
@@ -66,7 +66,8 @@ class ProgressBoard {
   void blame(int rank);
   int blamed() const { return blamed_; }
 
-  /// "  rank 3 is in all_reduce #12 (...) of group dp": for the crash handler, which must not wait for a
+  /// "  rank 3 is in all_reduce #12 (...) of group dp": for the crash handler,
+  ///    which must not wait for a
   /// lock that the crashed thread may hold.
   std::string describe() const;
 
@@ -80,7 +81,7 @@ class ProgressBoard {
   BoardTable& table_;
   std::atomic<int> blamed_ = -1;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<std::unique_ptr<CommunicatorSlot>> slots_;
 };
 
 /// An activity that begins when it is shown.

@@ -63,7 +63,8 @@ void set_environment(const std::vector<std::string>& variables) {
   // The parent may have died before the call above took effect.
   if (::getppid() != birth.parent) ::_exit(127);
   const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(birth.out, 1) < 0 || ::dup2(birth.err, 2) < 0) child_fails(birth);
+  if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(birth.out, 1) < 0 || ::dup2(birth.err, 2) < 0)
+    child_fails(birth);
   set_environment(command.environment);
   // The parent's unwritten output, and its failure to write it, are the parent's own.
   std::cout.clear();
@@ -88,7 +89,8 @@ void set_environment(const std::vector<std::string>& variables) {
 void await_start(pid_t pid, Pipe failure) {
   failure.writer.reset();
   int reason = 0;
-  const ssize_t got = uninterrupted([&] { return ::read(failure.reader.get(), &reason, sizeof reason); });
+  const ssize_t got =
+      uninterrupted([&] { return ::read(failure.reader.get(), &reason, sizeof reason); });
   if (got == 0) return;
   ::waitpid(pid, nullptr, 0);
   const bool lacks_descriptors = reason == EMFILE || reason == ENFILE;
@@ -110,10 +112,12 @@ Pipe make_pipe() {
 
 void warn_of_threads() {
   std::error_code unseen;
-  const auto threads = std::distance(std::filesystem::directory_iterator("/proc/self/task", unseen), {});
+  const auto threads =
+      std::distance(std::filesystem::directory_iterator("/proc/self/task", unseen), {});
   if (threads <= 1) return;
   log_warning(cat("a tool has started ", threads - 1, threads == 2 ? " thread" : " threads",
-                  " in the process that forks the ranks, so a rank may hang: start the ranks with torchrun or srun"));
+                  " in the process that forks the ranks, so a rank may hang: start the ranks with "
+                  "torchrun or srun"));
 }
 
 RankProcess start_rank_process(const RankCommand& command) {
@@ -127,7 +131,9 @@ RankProcess start_rank_process(const RankCommand& command) {
   const int refused = errno;
   if (pid < 0)
     throw Error(ExitCode::kEnvironment, cat("cannot start a rank: ", errno_text(refused)),
-                refused == EAGAIN ? more_threads_remedy() : refused == ENOMEM ? more_memory_remedy() : "");
+                refused == EAGAIN   ? more_threads_remedy()
+                : refused == ENOMEM ? more_memory_remedy()
+                                    : "");
   if (pid == 0) become_rank(command, birth);
   await_start(pid, std::move(failure));
   return {pid, std::move(out.reader), std::move(err.reader)};

@@ -37,8 +37,9 @@ void mend(Activity& activity) {
 CollectiveRecord mended(CollectiveRecord record) {
   record.site[sizeof record.site - 1] = '\0';
   record.unix_ns = std::max<int64_t>(record.unix_ns, 0);
-  const bool known = static_cast<int>(record.kind) < kCollectiveKinds && record.op <= ReduceOp::kMin &&
-                     record.state <= CollectiveRecord::State::kAborted && record.dtype <= DType::kBool;
+  const bool known =
+      static_cast<int>(record.kind) < kCollectiveKinds && record.op <= ReduceOp::kMin &&
+      record.state <= CollectiveRecord::State::kAborted && record.dtype <= DType::kBool;
   return known ? record : CollectiveRecord{};
 }
 
@@ -47,7 +48,7 @@ std::string name_of(ShownGroup group) {
   return group.name;
 }
 
-RankState::Group group_of(const ShownGroup& group, const CollectiveRecord& record, int world) {
+RankState::GroupState group_of(const ShownGroup& group, const CollectiveRecord& record, int world) {
   return {name_of(group), listed_members(group.members, world), mended(record)};
 }
 
@@ -57,8 +58,8 @@ bool has(const Activity& activity) {
 
 }  // namespace
 
-const RankState::Group* RankState::find(const std::string& group) const {
-  const auto found = std::find_if(groups.begin(), groups.end(), [&](const Group& one) {
+const RankState::GroupState* RankState::find(const std::string& group) const {
+  const auto found = std::find_if(groups.begin(), groups.end(), [&](const GroupState& one) {
     return group.compare(0, sizeof ShownGroup::name - 1, one.name) == 0;
   });
   return found == groups.end() ? nullptr : &*found;
@@ -69,7 +70,8 @@ bool RankState::empty() const {
 }
 
 RankState read_state(const BoardTable& table) {
-  RankState state{.phase = table.phase.read(), .texts = table.texts.read(), .lanes = {}, .groups = {}};
+  RankState state{
+      .phase = table.phase.read(), .texts = table.texts.read(), .lanes = {}, .groups = {}};
   mend(state.phase);
   mend(state.texts);
   for (const Shown<Activity>& lane : table.lanes) {
@@ -77,19 +79,20 @@ RankState read_state(const BoardTable& table) {
     mend(now);
     if (has(now)) state.lanes.push_back(now);
   }
-  for (const BoardTable::Group& group : table.groups)
-    if (group.used.load(std::memory_order_acquire) != BoardTable::Group::kFree)
+  for (const BoardTable::GroupCell& group : table.groups)
+    if (group.used.load(std::memory_order_acquire) != BoardTable::GroupCell::kFree)
       state.groups.push_back(group_of(group.group.read(), group.record.read(), kMostRanks));
   return state;
 }
 
 std::vector<uint8_t> encode_state(const RankState& state) {
   std::vector<uint8_t> bytes;
-  put(bytes, ImageHead{static_cast<uint32_t>(state.lanes.size()), static_cast<uint32_t>(state.groups.size())});
+  put(bytes, ImageHead{static_cast<uint32_t>(state.lanes.size()),
+                       static_cast<uint32_t>(state.groups.size())});
   put(bytes, state.phase);
   put(bytes, state.texts);
   for (const Activity& lane : state.lanes) put(bytes, lane);
-  for (const RankState::Group& group : state.groups) {
+  for (const RankState::GroupState& group : state.groups) {
     ShownGroup shown{.members = shown_members(group.members)};
     group.name.copy(shown.name, sizeof shown.name - 1);
     put(bytes, shown);
@@ -122,9 +125,10 @@ RankState decode_state(std::span<const uint8_t> bytes, int world) {
 std::optional<Activity> own_work(const RankState& state) {
   for (const Activity& lane : state.lanes)
     if (lane.kind == Activity::Kind::kAlone) return lane;
-  const bool in_collective = std::any_of(state.groups.begin(), state.groups.end(), [](const RankState::Group& group) {
-    return group.record.state == CollectiveRecord::State::kEntered;
-  });
+  const bool in_collective =
+      std::any_of(state.groups.begin(), state.groups.end(), [](const RankState::GroupState& group) {
+        return group.record.state == CollectiveRecord::State::kEntered;
+      });
   if (!state.lanes.empty() || in_collective || has(state.texts)) return std::nullopt;
   if (has(state.phase)) return state.phase;
   return std::nullopt;
@@ -144,7 +148,8 @@ std::string activity_text(const RankState& state) {
 
 ShownMembers shown_members(const std::vector<int>& members) {
   ShownMembers shown{.count = static_cast<int32_t>(members.size())};
-  for (size_t i = 0; i < std::min<size_t>(members.size(), ShownMembers::kListed); ++i) shown.ranks[i] = members[i];
+  for (size_t i = 0; i < std::min<size_t>(members.size(), ShownMembers::kListed); ++i)
+    shown.ranks[i] = members[i];
   if (members.size() <= ShownMembers::kListed) return shown;
   const int stride = members[1] - members[0];
   for (size_t i = 1; i < members.size(); ++i)

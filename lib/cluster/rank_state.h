@@ -16,7 +16,7 @@ inline constexpr int kMostRanks = 1 << 16;
 
 /// RankState is what a rank was seen to do, taken from its table.
 struct RankState {
-  struct Group {
+  struct GroupState {
     std::string name;
     /// Global ranks; empty where the table has no room for them.
     std::vector<int> members;
@@ -27,9 +27,9 @@ struct RankState {
   Activity texts;
   /// The lanes that do something; compute first.
   std::vector<Activity> lanes;
-  std::vector<Group> groups;
+  std::vector<GroupState> groups;
 
-  const Group* find(const std::string& group) const;
+  const GroupState* find(const std::string& group) const;
   /// Says whether nothing was ever shown.
   bool empty() const;
 };

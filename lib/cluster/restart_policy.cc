@@ -25,7 +25,7 @@ void RestartPolicy::forget() {
 }
 
 std::optional<std::chrono::milliseconds> RestartPolicy::after(const FailureSummary& failure,
-                                                             const std::string& saved) {
+                                                              const std::string& saved) {
   if (saved_ != saved) {
     in_vain_ = 0;
     first_ = failure;

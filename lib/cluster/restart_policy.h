@@ -36,7 +36,8 @@ class RestartPolicy {
 
   /// The pause before the ranks are started again; nothing when they are not. `saved` names what is
   /// saved of the run: "" for nothing yet.
-  std::optional<std::chrono::milliseconds> after(const FailureSummary& failure, const std::string& saved);
+  std::optional<std::chrono::milliseconds> after(const FailureSummary& failure,
+                                                 const std::string& saved);
 
   /// Restarts since something new was saved, the one that after() has just allowed included.
   int in_vain() const { return in_vain_; }

@@ -43,11 +43,14 @@ ShownOutput::ShownOutput(ShownOutputOptions options) : options_(std::move(option
 void ShownOutput::write(OutputStream stream, std::string_view text) {
   Stream& to = streams_[static_cast<size_t>(stream)];
   const bool is_out = stream == OutputStream::kOut;
-  const auto leave_out = [&] { to.left_out += std::max<int64_t>(1, std::count(text.begin(), text.end(), '\n')); };
+  const auto leave_out = [&] {
+    to.left_out += std::max<int64_t>(1, std::count(text.begin(), text.end(), '\n'));
+  };
   if (to.stands && !has_room(to.fd, {})) return leave_out();
   if (std::exchange(to.stands, false)) {
-    const std::string said = cat("\nnotice: ", to.left_out, to.left_out == 1 ? " line was" : " lines were",
-                                 " dropped because the output was blocked; see the ranks' logs\n");
+    const std::string said =
+        cat("\nnotice: ", to.left_out, to.left_out == 1 ? " line was" : " lines were",
+            " dropped because the output was blocked; see the ranks' logs\n");
     std::string_view rest = said;
     if (!write_all(to, rest, is_out)) return leave_out();
     to.left_out = 0;

@@ -16,7 +16,8 @@ struct ShownOutputOptions {
   std::array<int, 2> descriptors = {1, 2};
   /// The time for which a stream may stand still before lines are left out, and that time once
   /// `is_ending`: what waits longer keeps ranks from writing, for which others take them for hung.
-  std::chrono::milliseconds patience = std::chrono::seconds(3), patience_at_the_end = std::chrono::milliseconds(500);
+  std::chrono::milliseconds patience = std::chrono::seconds(3),
+                            patience_at_the_end = std::chrono::milliseconds(500);
   /// Called about each tenth of a second while a stream stands still; true when the ranks are to
   /// end.
   std::function<bool()> is_ending = [] { return false; };

@@ -112,24 +112,28 @@ StoreSocket bind_store_socket() {
 /// Says whether a child has ended, though nobody has waited for it yet.
 bool has_ended(pid_t pid) {
   siginfo_t info{};
-  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
+  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == pid;
 }
 
 /// The ranks of one start, from their first to their last.
 class Supervisor {
  public:
   /// `restarts`: how often ranks were started before. All borrowed.
-  Supervisor(const SupervisorOptions& options, SignalQueue& signals, int restarts, const Restart& restart)
+  Supervisor(const SupervisorOptions& options, SignalQueue& signals, int restarts,
+             const Restart& restart)
       : options_(options),
         restarts_(restarts),
         restart_(restart),
         local_ranks_(restart.local_ranks > 0 ? restart.local_ranks : options.local_ranks),
         signals_(signals),
-        output_(
-            {.first_rank = first_rank(),
-             .ranks = local_ranks_,
-             .terminal = options.terminal,
-             .write = options.write ? options.write : [this](OutputStream stream, std::string_view text) { shown_.write(stream, text); }}),
+        output_({.first_rank = first_rank(),
+                 .ranks = local_ranks_,
+                 .terminal = options.terminal,
+                 .write = options.write
+                              ? options.write
+                              : [this](OutputStream stream,
+                                       std::string_view text) { shown_.write(stream, text); }}),
         shown_({.is_ending = [this] {
           handle_signals();
           return forwarded_ != 0 || stopping_;
@@ -150,7 +154,7 @@ class Supervisor {
       tell_wait();
     }
     read_everything();
-    for (Rank& rank : ranks_) output_.finish(rank.number);
+    for (LocalRank& rank : ranks_) output_.finish(rank.number);
     FailureSummary summary = summarize_failures({.ends = ends_,
                                                  .reports = failures_,
                                                  .started_ns = started_ns_,
@@ -166,7 +170,7 @@ class Supervisor {
   bool asked_to_stop() const { return forwarded_ != 0; }
 
  private:
-  struct Rank {
+  struct LocalRank {
     int number = 0;
     RankProcess process;
     bool running = true;
@@ -176,7 +180,8 @@ class Supervisor {
 
   int first_rank() const { return options_.node * local_ranks_; }
   long running() const {
-    return std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running; });
+    return std::count_if(ranks_.begin(), ranks_.end(),
+                         [](const LocalRank& r) { return r.running; });
   }
 
   void start_ranks();
@@ -185,13 +190,13 @@ class Supervisor {
   void handle_signals();
   void forward(int signal);
   void read_everything();
-  void read_channel(Rank& rank, OwnedFd& fd, OutputStream stream);
+  void read_channel(LocalRank& rank, OwnedFd& fd, OutputStream stream);
   void read_reports();
   void reap();
-  void note_end(Rank& rank, int status, const rusage& used);
+  void note_end(LocalRank& rank, int status, const rusage& used);
   void stop_others();
-  std::string doing(const Rank& rank) const;
-  bool holds_up_others(const Rank& rank) const;
+  std::string doing(const LocalRank& rank) const;
+  bool holds_up_others(const LocalRank& rank) const;
   bool is_hang() const;
   void stop_after_failure();
   void enforce_deadline();
@@ -212,14 +217,14 @@ class Supervisor {
   /// The token of this start's ranks: a process that does not know it is not admitted to their
   /// store.
   const std::string token_ = hex_text(random_bytes(32));
-  std::vector<Rank> ranks_;
+  std::vector<LocalRank> ranks_;
   std::vector<RankEnd> ends_;
   std::vector<FailureReport> failures_;
   int64_t started_ns_ = unix_time_ns();
   std::optional<Clock::time_point> kill_at_;
   /// A rank holds up the others, and is killed then.
   std::optional<Clock::time_point> hang_ends_at_;
-  int forwarded_ = 0;      // the first signal we passed on
+  int forwarded_ = 0;  // the first signal we passed on
   Clock::time_point forwarded_at_;
   std::optional<WaitNotice> stop_notice_;
   bool failed_ = false;    // a rank ended otherwise than asked
@@ -265,7 +270,7 @@ void Supervisor::start_ranks() {
     command.inherited = {reports_.writer.get(), boards_.fd()};
     command.blocked = signals_.before();
     if (local == 0 && own_store) command.inherited.push_back(store_.fd.get());
-    Rank rank{.number = first_rank() + local, .process = start_rank_process(command)};
+    LocalRank rank{.number = first_rank() + local, .process = start_rank_process(command)};
     ::fcntl(rank.process.out.get(), F_SETFL, O_NONBLOCK);
     ::fcntl(rank.process.err.get(), F_SETFL, O_NONBLOCK);
     ranks_.push_back(std::move(rank));
@@ -277,11 +282,12 @@ void Supervisor::start_ranks() {
 
 void Supervisor::wait_for_something() {
   std::vector<pollfd> wanted = {{signals_.fd(), POLLIN, 0}, {reports_.reader.get(), POLLIN, 0}};
-  for (const Rank& rank : ranks_) {
+  for (const LocalRank& rank : ranks_) {
     wanted.push_back({rank.process.out.get(), POLLIN, 0});  // poll skips closed ones (-1)
     wanted.push_back({rank.process.err.get(), POLLIN, 0});
   }
-  int timeout_ms = stop_notice_ ? static_cast<int>(std::min(kLookAtWaits, options_.notices.first).count()) : -1;
+  int timeout_ms =
+      stop_notice_ ? static_cast<int>(std::min(kLookAtWaits, options_.notices.first).count()) : -1;
   if (const auto next = kill_at_ ? kill_at_ : hang_ends_at_) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - Clock::now());
     const auto until_next = static_cast<int>(std::max<int64_t>(left.count(), 0));
@@ -298,7 +304,8 @@ void Supervisor::handle_signals() {
 
 void Supervisor::forward(int signal) {
   if (forwarded_ != 0) {
-    const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - forwarded_at_);
+    const auto since =
+        std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - forwarded_at_);
     if (!ends_at_once(forwarded_, signal, since.count())) return;
     stopping_ = true;
     signal_all(SIGKILL);
@@ -308,16 +315,18 @@ void Supervisor::forward(int signal) {
   forwarded_ = signal;
   forwarded_at_ = Clock::now();
   WaitNoticeOptions notices = options_.notices;
-  notices.say = [this](const std::string& line) { output_.write_own(OutputStream::kErr, "notice: " + line); };
+  notices.say = [this](const std::string& line) {
+    output_.write_own(OutputStream::kErr, "notice: " + line);
+  };
   stop_notice_.emplace(notices, forwarded_at_);
-  for (const Rank& rank : ranks_) {
+  for (const LocalRank& rank : ranks_) {
     if (rank.running) ::kill(rank.process.pid, signal);
   }
 }
 
 /// Reads what is there now, and no more than a pipe holds: a rank that writes without end leaves
 /// time for signals.
-void Supervisor::read_channel(Rank& rank, OwnedFd& fd, OutputStream stream) {
+void Supervisor::read_channel(LocalRank& rank, OwnedFd& fd, OutputStream stream) {
   char buffer[16 * 1024];
   for (int reads = 0; fd && reads < 8; ++reads) {
     const ssize_t got = ::read(fd.get(), buffer, sizeof buffer);
@@ -346,7 +355,7 @@ void Supervisor::read_reports() {
 }
 
 void Supervisor::read_everything() {
-  for (Rank& rank : ranks_) {
+  for (LocalRank& rank : ranks_) {
     read_channel(rank, rank.process.out, OutputStream::kOut);
     read_channel(rank, rank.process.err, OutputStream::kErr);
   }
@@ -354,7 +363,7 @@ void Supervisor::read_everything() {
 }
 
 void Supervisor::reap() {
-  for (Rank& rank : ranks_) {
+  for (LocalRank& rank : ranks_) {
     if (!rank.running || !has_ended(rank.process.pid)) continue;
     // Whatever the rank itself had started. Before the rank is waited for: its number may be
     // another process's after.
@@ -366,8 +375,10 @@ void Supervisor::reap() {
   }
 }
 
-void Supervisor::note_end(Rank& rank, int status, const rusage& used) {
-  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6; };
+void Supervisor::note_end(LocalRank& rank, int status, const rusage& used) {
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
   rank.running = false;
   RankEnd end{.rank = rank.number,
               .unix_ns = unix_time_ns(),
@@ -386,24 +397,26 @@ void Supervisor::note_end(Rank& rank, int status, const rusage& used) {
 }
 
 /// Says what a rank last showed of itself.
-std::string Supervisor::doing(const Rank& rank) const {
+std::string Supervisor::doing(const LocalRank& rank) const {
   const BoardTable* table = boards_.find(rank.number, rank.process.pid);
   return table == nullptr ? "" : activity_text(read_state(*table));
 }
 
 /// Says whether others waited in vain for a rank that is late or stopped. A rank that has ended, or
 /// failed by itself, holds up nobody, whatever the others say of it.
-bool Supervisor::holds_up_others(const Rank& rank) const {
+bool Supervisor::holds_up_others(const LocalRank& rank) const {
   bool blamed = false, failed = false;
   for (const FailureReport& report : failures_) {
-    blamed |= report.culprit == rank.number && report.exit_code == static_cast<int>(ExitCode::kPeerLost);
+    blamed |=
+        report.culprit == rank.number && report.exit_code == static_cast<int>(ExitCode::kPeerLost);
     failed |= report.rank == rank.number && report.culprit < 0;
   }
   return blamed && !failed && rank.running && !has_ended(rank.process.pid);
 }
 
 bool Supervisor::is_hang() const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [this](const Rank& r) { return holds_up_others(r); });
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [this](const LocalRank& r) { return holds_up_others(r); });
 }
 
 /// Stops the other ranks after one failed. A running rank that is blamed for the failure first gets
@@ -418,8 +431,9 @@ void Supervisor::stop_after_failure() {
     return;
   }
   if (!hang_ends_at_) hang_ends_at_ = Clock::now() + options_.moment_to_tell;
-  const bool stopped = std::any_of(ranks_.begin(), ranks_.end(),
-                                   [this](const Rank& r) { return holds_up_others(r) && is_stopped(r.process.pid); });
+  const bool stopped = std::any_of(ranks_.begin(), ranks_.end(), [this](const LocalRank& r) {
+    return holds_up_others(r) && is_stopped(r.process.pid);
+  });
   if (Clock::now() < *hang_ends_at_ && !stopped) return;
   hang_ends_at_.reset();
   stop_others();
@@ -427,10 +441,13 @@ void Supervisor::stop_after_failure() {
 
 void Supervisor::stop_others() {
   stopping_ = true;
-  const bool stopped = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running && is_stopped(r.process.pid); });
+  const bool stopped = std::any_of(ranks_.begin(), ranks_.end(), [](const LocalRank& r) {
+    return r.running && is_stopped(r.process.pid);
+  });
   // A rank that waited for one that hangs has nothing to finish.
-  kill_at_ = Clock::now() + (stopped || is_hang() ? std::min(options_.grace, kGraceOfHang) : options_.grace);
-  for (Rank& rank : ranks_) {
+  kill_at_ = Clock::now() +
+             (stopped || is_hang() ? std::min(options_.grace, kGraceOfHang) : options_.grace);
+  for (LocalRank& rank : ranks_) {
     if (!rank.running) continue;
     rank.ended_before_told = is_gone(rank.process.pid);
     // A rank that is stopped hears no SIGTERM, and one that held up the others for their whole
@@ -453,18 +470,22 @@ void Supervisor::tell_wait() {
   if (!stop_notice_ || running() == 0) return;
   stop_notice_->look([&](const std::string& waited) {
     std::vector<std::string> ranks;
-    for (const Rank& rank : ranks_) {
+    for (const LocalRank& rank : ranks_) {
       if (!rank.running) continue;
       const std::string what = doing(rank);
-      ranks.push_back(cat("rank ", rank.number, is_stopped(rank.process.pid) ? " is stopped" : what.empty() ? "" : cat(" is in ", what)));
+      ranks.push_back(cat("rank ", rank.number,
+                          is_stopped(rank.process.pid) ? " is stopped"
+                          : what.empty()               ? ""
+                                                       : cat(" is in ", what)));
     }
-    return cat("SIG", ::sigabbrev_np(forwarded_), " came ", waited, " ago: waiting for the ranks to finish their step and save (",
-               join(ranks, "; "), "); a second signal ends them at once, without saving");
+    return cat("SIG", ::sigabbrev_np(forwarded_), " came ", waited,
+               " ago: waiting for the ranks to finish their step and save (", join(ranks, "; "),
+               "); a second signal ends them at once, without saving");
   });
 }
 
 void Supervisor::signal_all(int signal) {
-  for (const Rank& rank : ranks_) {
+  for (const LocalRank& rank : ranks_) {
     if (rank.running) ::kill(-rank.process.pid, signal);
   }
 }
@@ -472,7 +493,8 @@ void Supervisor::signal_all(int signal) {
 /// The starts of a run, one after another, until it ends well, is stopped or is given up.
 class Restarts {
  public:
-  explicit Restarts(const SupervisorOptions& options) : options_(options), policy_(options.restarts) {}
+  explicit Restarts(const SupervisorOptions& options)
+      : options_(options), policy_(options.restarts) {}
 
   int run() {
     while (true) {
@@ -522,8 +544,9 @@ class Restarts {
     }
     const FailureSummary& first = policy_.first();
     log_error(cat(first.text, "\n  given up after ", policy_.in_vain(),
-                  policy_.in_vain() == 1 ? " restart" : " restarts", " without a new checkpoint; the last failure: rank ",
-                  last.rank, ": ", first_line(last.reason)));
+                  policy_.in_vain() == 1 ? " restart" : " restarts",
+                  " without a new checkpoint; the last failure: rank ", last.rank, ": ",
+                  first_line(last.reason)));
     return first.exit_code;
   }
 

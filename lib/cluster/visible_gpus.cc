@@ -14,7 +14,8 @@ namespace {
 bool names_gpu(const std::string& file) {
   constexpr std::string_view kPrefix = "nvidia";
   return file.starts_with(kPrefix) && file.size() > kPrefix.size() &&
-         std::all_of(file.begin() + kPrefix.size(), file.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+         std::all_of(file.begin() + kPrefix.size(), file.end(),
+                     [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 int count_device_files(const std::string& devices) {
@@ -33,7 +34,9 @@ int count_device_files(const std::string& devices) {
 int count_named(const std::string& list) {
   int count = 0;
   for (const std::string& name : split(list, ',')) {
-    if (name.empty() || name.starts_with("-") || name == "NoDevFiles" || name == "none" || name == "void") break;
+    if (name.empty() || name.starts_with("-") || name == "NoDevFiles" || name == "none" ||
+        name == "void")
+      break;
     ++count;
   }
   return count;

@@ -19,9 +19,15 @@ constexpr std::chrono::milliseconds kBetweenLooks{20};
 constexpr size_t kWordBytes = 16;
 constexpr const char* kStartKey = "ftrun/start";
 
-std::string prefix_of(const std::string& word) { return cat("ftrun/", word); }
-std::string rank_key(const std::string& word, int rank) { return cat(prefix_of(word), "/rank/", rank); }
-std::string members_key(const std::string& word) { return cat(prefix_of(word), "/members"); }
+std::string prefix_of(const std::string& word) {
+  return cat("ftrun/", word);
+}
+std::string rank_key(const std::string& word, int rank) {
+  return cat(prefix_of(word), "/rank/", rank);
+}
+std::string members_key(const std::string& word) {
+  return cat(prefix_of(word), "/members");
+}
 
 std::optional<std::string> look(c10d::Store& store, const std::string& key) {
   if (!store.check({key})) return std::nullopt;
@@ -35,13 +41,17 @@ AgentStart start_of(const std::string& word, const std::vector<std::string>& lin
 [[noreturn]] void give_up(const RendezvousOptions& options, const std::string& whom) {
   const double seconds = static_cast<double>(options.timeout.count()) * 1e-3;
   throw Error(ExitCode::kPeerLost,
-              cat("rank ", options.rank, " waited ", human_seconds(seconds), " for the others of this start at torchrun's store: ", whom),
+              cat("rank ", options.rank, " waited ", human_seconds(seconds),
+                  " for the others of this start at torchrun's store: ", whom),
               "look at that rank's own log first");
 }
 
-/// The word stays announced until all have come: a rank 0 of an earlier start may have announced its own meanwhile.
-AgentStart lead(c10d::Store& store, const RendezvousOptions& options, const std::string& own, Clock::time_point deadline) {
-  const std::string drawn = hex_text(random_bytes(kWordBytes)), word = hex_text(random_bytes(kWordBytes));
+/// The word stays announced until all have come: a rank 0 of an earlier start may have
+/// announced its own meanwhile.
+AgentStart lead(c10d::Store& store, const RendezvousOptions& options, const std::string& own,
+                Clock::time_point deadline) {
+  const std::string drawn = hex_text(random_bytes(kWordBytes)),
+                    word = hex_text(random_bytes(kWordBytes));
   const std::string launch = text_of(store.compareSet("ftrun/launch", {}, bytes_of(drawn)));
   const int64_t earlier = store.add("ftrun/starts", 1) - 1;
   const std::string announced = cat(options.world, " ", word);
@@ -64,7 +74,8 @@ AgentStart lead(c10d::Store& store, const RendezvousOptions& options, const std:
   return start_of(word, lines);
 }
 
-AgentStart follow(c10d::Store& store, const RendezvousOptions& options, const std::string& own, Clock::time_point deadline) {
+AgentStart follow(c10d::Store& store, const RendezvousOptions& options, const std::string& own,
+                  Clock::time_point deadline) {
   const std::string world = cat(options.world, " ");
   std::string asked;
   while (Clock::now() < deadline) {
@@ -89,7 +100,8 @@ AgentStart follow(c10d::Store& store, const RendezvousOptions& options, const st
 AgentStart agree_on_start(c10d::Store& store, const RendezvousOptions& options) {
   const std::string own = hex_text(random_bytes(kWordBytes));
   const auto deadline = Clock::now() + options.timeout;
-  return options.rank == 0 ? lead(store, options, own, deadline) : follow(store, options, own, deadline);
+  return options.rank == 0 ? lead(store, options, own, deadline)
+                           : follow(store, options, own, deadline);
 }
 
 }  // namespace ftrun

@@ -60,7 +60,7 @@ void CollectiveWatch::serve() {
     changed_.wait_for(lock, kPatience, [&] { return stopping_ || (has_issued() && !gave_up_); });
     if (stopping_) return;
     if (entries_.empty() || gave_up_) continue;
-    const Entry entry = entries_.front();
+    const WatchedCollective entry = entries_.front();
     lock.unlock();
     const bool rest = look(entry);
     lock.lock();
@@ -68,7 +68,7 @@ void CollectiveWatch::serve() {
   }
 }
 
-bool CollectiveWatch::look(const Entry& entry) {
+bool CollectiveWatch::look(const WatchedCollective& entry) {
   try {
     if (!entry.issued) {
       since_ = entry.announced;
@@ -88,7 +88,9 @@ bool CollectiveWatch::look(const Entry& entry) {
     }
     const auto waited = Clock::now() - since_;
     if (is_late(waited))
-      give_up(entry, {cat("waited ", human_seconds(std::chrono::duration<double>(waited).count()), " in"), "", true});
+      give_up(entry,
+              {cat("waited ", human_seconds(std::chrono::duration<double>(waited).count()), " in"),
+               "", true});
     else if (waited > kPatience && is_time_for_members() && watched_.peer_lost())
       give_up(entry, {"lost a peer in", ""});
   } catch (const RankError& error) {
@@ -112,7 +114,7 @@ bool CollectiveWatch::is_late(Clock::duration waited) {
   return waited > limit_;
 }
 
-void CollectiveWatch::give_up(const Entry& entry, const CollectiveFailure& failure) {
+void CollectiveWatch::give_up(const WatchedCollective& entry, const CollectiveFailure& failure) {
   watched_.lost(entry.record, failure);
   note_given_up();
 }

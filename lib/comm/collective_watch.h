@@ -37,9 +37,9 @@ class WatchedCollectives {
 };
 
 /// The host of a device puts collectives into a stream and goes on, so its own calls say nothing of
-/// where the device is. This follows marks in the stream from a thread: it says which collective the device
-/// is in, for the progress board, and which one has begun and not ended within the limit, so that whoever
-/// waits for the device learns which peer is missing.
+/// where the device is. This follows marks in the stream from a thread: it says which collective
+/// the device is in, for the progress board, and which one has begun and not ended within the
+/// limit, so that whoever waits for the device learns which peer is missing.
 class CollectiveWatch {
  public:
   /// `watched` is borrowed.
@@ -48,8 +48,8 @@ class CollectiveWatch {
   CollectiveWatch(const CollectiveWatch&) = delete;
   CollectiveWatch& operator=(const CollectiveWatch&) = delete;
 
-  /// Around what puts a collective into the stream, in the order of the stream: NCCL may hold up the host
-  /// there. `handle` is the back end's.
+  /// Around what puts a collective into the stream, in the order of the stream: NCCL may hold up
+  /// the host there. `handle` is the back end's.
   void announce(const CollectiveRecord& record, int64_t handle);
   void issued();
   /// Instead of issued(): it did not get into the stream.
@@ -60,7 +60,7 @@ class CollectiveWatch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Entry {
+  struct WatchedCollective {
     CollectiveRecord record;
     int64_t handle;
     Clock::time_point announced;
@@ -72,14 +72,14 @@ class CollectiveWatch {
   bool is_late(Clock::duration waited);
   bool is_time_for_members();
   /// Says whether there is nothing to do before the next look.
-  bool look(const Entry& entry);
-  void give_up(const Entry& entry, const CollectiveFailure& failure);
+  bool look(const WatchedCollective& entry);
+  void give_up(const WatchedCollective& entry, const CollectiveFailure& failure);
   void note_given_up();
 
   WatchedCollectives& watched_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Entry> entries_;
+  std::deque<WatchedCollective> entries_;
   std::chrono::milliseconds limit_;
   bool stopping_ = false;
   /// The first entry has begun; only the thread uses it.

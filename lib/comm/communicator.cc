@@ -23,8 +23,8 @@ constexpr int kMostRounds = 16;
 
 /// Lists what each rank means by a collective that all have come to; nothing if one is elsewhere,
 /// or all mean the same.
-std::optional<std::vector<CollectiveRecord>> meanings(const std::vector<PeerView>& views, const CollectiveRecord& mine,
-                                                      int self) {
+std::optional<std::vector<CollectiveRecord>> meanings(const std::vector<PeerView>& views,
+                                                      const CollectiveRecord& mine, int self) {
   if (between_two(mine.kind)) return std::nullopt;
   std::vector<CollectiveRecord> all;
   for (size_t i = 0; i < views.size(); ++i) {
@@ -33,7 +33,8 @@ std::optional<std::vector<CollectiveRecord>> meanings(const std::vector<PeerView
     if (!came || between_two(record.kind) || record.sequence != mine.sequence) return std::nullopt;
     all.push_back(record);
   }
-  const bool alike = std::ranges::all_of(all, [&](const CollectiveRecord& one) { return same_collective(one, mine); });
+  const bool alike = std::ranges::all_of(
+      all, [&](const CollectiveRecord& one) { return same_collective(one, mine); });
   return alike ? std::nullopt : std::optional(all);
 }
 
@@ -83,9 +84,9 @@ bool reducible(DType dtype) {
   }
 }
 
-CommStats::Entry CommStats::total() const {
-  Entry sum;
-  for (const Entry& entry : by_kind) {
+CommStats::KindStats CommStats::total() const {
+  KindStats sum;
+  for (const KindStats& entry : by_kind) {
     sum.calls += entry.calls;
     sum.bytes_sent += entry.bytes_sent;
     sum.bytes_received += entry.bytes_received;
@@ -243,10 +244,12 @@ int64_t Communicator::next_sequence(const CollectiveRecord& record) {
   return ++sequence_;
 }
 
-void Communicator::begin_recording() { recording_ = {{}, sent_, received_, sequence_}; }
+void Communicator::begin_recording() {
+  recording_ = {{}, sent_, received_, sequence_};
+}
 
 std::vector<CollectiveRecord> Communicator::end_recording() {
-  const Recording recording = *std::exchange(recording_, std::nullopt);
+  const RecordedCalls recording = *std::exchange(recording_, std::nullopt);
   ++recordings_;
   sent_ = recording.sent;
   received_ = recording.received;
@@ -265,7 +268,9 @@ void Communicator::begin_replay(std::span<CollectiveRecord> recorded) {
 }
 
 void Communicator::require_no_recordings() const {
-  if (recordings_ != 0) bug(cat("group ", name(), " is closed while ", recordings_, " recordings hold its collectives"));
+  if (recordings_ != 0)
+    bug(cat("group ", name(), " is closed while ", recordings_,
+            " recordings hold its collectives"));
 }
 
 void Communicator::end_replay() {
@@ -317,7 +322,7 @@ void Communicator::finish(size_t index) {
 
 void Communicator::account(const Collective& collective, double seconds) {
   const CollectiveRecord& record = collective.record;
-  CommStats::Entry& entry = stats_.by_kind[static_cast<size_t>(record.kind)];
+  CommStats::KindStats& entry = stats_.by_kind[static_cast<size_t>(record.kind)];
   entry.calls += 1;
   entry.seconds += seconds;
   const int64_t bytes = payload_bytes(record), others = size() - 1;
@@ -424,9 +429,11 @@ Error Communicator::failure(const CollectiveRecord& record, const Failure& failu
 Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) const {
   // Whom most others contradict is named as the one that is elsewhere.
   const auto alike = [&](size_t i) {
-    return 2 * std::ranges::count_if(by_rank, [&](const CollectiveRecord& other) {
-             return same_collective(other, by_rank[i]);
-           }) > static_cast<std::ptrdiff_t>(by_rank.size());
+    return 2 * std::ranges::count_if(by_rank,
+                                     [&](const CollectiveRecord& other) {
+                                       return same_collective(other, by_rank[i]);
+                                     }) >
+           static_cast<std::ptrdiff_t>(by_rank.size());
   };
   std::vector<std::string> parts, unlike;
   for (size_t i = 0; i < by_rank.size(); ++i) {
@@ -436,7 +443,8 @@ Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) c
   std::string text = cat("the ranks of group ", name(), " disagree: ", join(parts, ", "));
   if (unlike.size() < by_rank.size()) {
     text += cat("; rank ", join(unlike, ", "), " is not where most are");
-    if (setup_.board != nullptr && unlike.size() == 1) setup_.board->blame(std::stoi(unlike.front()));
+    if (setup_.board != nullptr && unlike.size() == 1)
+      setup_.board->blame(std::stoi(unlike.front()));
   }
   return Error(ExitCode::kBug, text,
                "all ranks must run the same program on the same config; please report this");

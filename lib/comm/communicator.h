@@ -24,17 +24,17 @@ namespace ftrun {
 /// the algorithm must carry: an all-reduce of B bytes among N ranks sends and receives 2 B (N-1)/N
 /// on each.
 struct CommStats {
-  struct Entry {
+  struct KindStats {
     int64_t calls = 0;
     int64_t bytes_sent = 0;
     int64_t bytes_received = 0;
     /// Spent inside wait().
     double seconds = 0;
   };
-  std::array<Entry, kCollectiveKinds> by_kind;
+  std::array<KindStats, kCollectiveKinds> by_kind;
 
-  const Entry& of(CollectiveKind kind) const { return by_kind[static_cast<size_t>(kind)]; }
-  Entry total() const;
+  const KindStats& of(CollectiveKind kind) const { return by_kind[static_cast<size_t>(kind)]; }
+  KindStats total() const;
 };
 
 /// Memory for collectives, owned: freed by the communicator's back end when it goes. On the
@@ -203,10 +203,11 @@ class Communicator {
 
   CommBuffer allocate(int64_t bytes);
   const CommStats& stats() const { return stats_; }
-  /// Bytes that the transport itself was seen to carry for this rank since the group was opened, each
-  /// counted on one rank of the two: over shared memory what this rank copied or added out of its peers'
-  /// memory and into it, over sockets what the kernel says has arrived. Unlike stats() it knows nothing
-  /// of collectives. None where the back end cannot see it. Not beside a collective that runs.
+  /// Bytes that the transport itself was seen to carry for this rank since the group was
+  /// opened, each counted on one rank of the two: over shared memory what this rank copied or
+  /// added out of its peers' memory and into it, over sockets what the kernel says has arrived.
+  /// Unlike stats() it knows nothing of collectives. None where the back end cannot see it. Not
+  /// beside a collective that runs.
   virtual std::optional<int64_t> transported_bytes() const { return std::nullopt; }
   /// Sets the limit of every later wait.
   virtual void set_timeout(std::chrono::milliseconds timeout) { setup_.timeout = timeout; }
@@ -265,7 +266,7 @@ class Communicator {
   /// Shows that the group connects; what that is called where it fails.
   CollectiveRecord show_connecting(std::string_view how);
   const Setup& setup() const { return setup_; }
-  ProgressBoard::Slot* slot() const { return slot_; }
+  ProgressBoard::CommunicatorSlot* slot() const { return slot_; }
 
  private:
   friend class Work;
@@ -289,19 +290,19 @@ class Communicator {
   void show_aborted(const CollectiveRecord& record);
 
   Setup setup_;
-  ProgressBoard::Slot* slot_ = nullptr;
+  ProgressBoard::CommunicatorSlot* slot_ = nullptr;
   CommStats stats_;
   std::vector<Pending> pending_;
   std::vector<int64_t> sent_, received_;  // sequence of sends and receives, per peer
   int64_t sequence_ = 0;
   int64_t next_id_ = 1;
   /// A recording holds what was recorded so far, and the sequences before it.
-  struct Recording {
+  struct RecordedCalls {
     std::vector<CollectiveRecord> records;
     std::vector<int64_t> sent, received;
     int64_t sequence = 0;
   };
-  std::optional<Recording> recording_;
+  std::optional<RecordedCalls> recording_;
   bool replays_ = false;
   /// Recordings that were made and not released.
   int64_t recordings_ = 0;

@@ -88,7 +88,8 @@ void DeviceCommunicator::lost(const CollectiveRecord& record, const CollectiveFa
 /// The peers learn that this rank gives up; its own error names no peer.
 void DeviceCommunicator::device_failed(const CollectiveRecord& record, const RankError& error) {
   begin_losing();
-  const std::string text = cat(error.message(), " (noticed in ", describe(record), " of group ", name(), ")");
+  const std::string text =
+      cat(error.message(), " (noticed in ", describe(record), " of group ", name(), ")");
   const RankError told({error.code(), text, error.remedy()}, error.rank(), error.of_device());
   abort(told.message());
   show_lost(told);
@@ -175,11 +176,14 @@ void DeviceCommunicator::move_blocks(const Collective& collective) {
   enqueue(exchanges_);
 }
 
-void DeviceCommunicator::complete(Collective&) { check(); }
+void DeviceCommunicator::complete(Collective&) {
+  check();
+}
 
 /// The largest, the smallest and sums of integers are the same in any order.
 bool DeviceCommunicator::adds_in_order(const CollectiveRecord& record) const {
-  const bool reduces = record.kind == CollectiveKind::kAllReduce || record.kind == CollectiveKind::kReduceScatter;
+  const bool reduces =
+      record.kind == CollectiveKind::kAllReduce || record.kind == CollectiveKind::kReduceScatter;
   return setup().sum_blocks && reduces && record.op == ReduceOp::kSum && is_float(record.dtype);
 }
 
@@ -190,8 +194,8 @@ std::byte* DeviceCommunicator::scratch() {
   return scratch_.as<std::byte>();
 }
 
-void DeviceCommunicator::add_blocks(const std::byte* blocks, int64_t stride, const CollectiveRecord& record,
-                                    int64_t count, void* out) {
+void DeviceCommunicator::add_blocks(const std::byte* blocks, int64_t stride,
+                                    const CollectiveRecord& record, int64_t count, void* out) {
   if (count == 0) return;
   setup().sum_blocks({.blocks = blocks,
                       .ranks = size(),
@@ -203,7 +207,8 @@ void DeviceCommunicator::add_blocks(const std::byte* blocks, int64_t stride, con
 }
 
 void DeviceCommunicator::reduce_small(const Collective& collective) {
-  const int64_t bytes = payload_bytes(collective.record), element = dtype_bytes(collective.record.dtype);
+  const int64_t bytes = payload_bytes(collective.record),
+                element = dtype_bytes(collective.record.dtype);
   const int64_t stride = round_up(bytes, kPartAlignment);
   std::byte* const blocks = scratch();
   for (int rank = 0; rank < size(); ++rank)
@@ -213,12 +218,14 @@ void DeviceCommunicator::reduce_small(const Collective& collective) {
   add_blocks(blocks, stride / element, collective.record, collective.record.count, collective.out);
 }
 
-/// Elements [first, first + size() * part) of an all-reduce, as far as there are any: rank r adds up the
-/// r-th part, then all send theirs to all.
+/// Elements [first, first + size() * part) of an all-reduce, as far as there are any: rank r adds
+/// up the r-th part, then all send theirs to all.
 void DeviceCommunicator::reduce_window(const Collective& collective, int64_t first, int64_t part) {
   const int64_t element = dtype_bytes(collective.record.dtype);
   auto* const data = static_cast<std::byte*>(collective.out);
-  const auto begin_of = [&](int rank) { return std::min(first + rank * part, collective.record.count); };
+  const auto begin_of = [&](int rank) {
+    return std::min(first + rank * part, collective.record.count);
+  };
   const auto bytes_of = [&](int rank) { return (begin_of(rank + 1) - begin_of(rank)) * element; };
   std::byte* const blocks = scratch();
   std::byte* const own = data + begin_of(rank()) * element;
@@ -228,21 +235,24 @@ void DeviceCommunicator::reduce_window(const Collective& collective, int64_t fir
   enqueue(exchanges_);
   add_blocks(blocks, part, collective.record, bytes_of(rank()) / element, own);
   for (int other = 0; other < size(); ++other) {
-    const Exchange gathered{own, bytes_of(rank()), data + begin_of(other) * element, bytes_of(other)};
-    exchanges_[static_cast<size_t>(other)] = other == rank() ? Exchange{} : gathered;
+    const PeerExchange gathered{own, bytes_of(rank()), data + begin_of(other) * element,
+                                bytes_of(other)};
+    exchanges_[static_cast<size_t>(other)] = other == rank() ? PeerExchange{} : gathered;
   }
   enqueue(exchanges_);
 }
 
 void DeviceCommunicator::all_reduce_in_order(const Collective& collective) {
   const int64_t count = collective.record.count, element = dtype_bytes(collective.record.dtype);
-  if (count * element <= std::min(kSmallBytes, kScratchBytes / size() / kPartAlignment * kPartAlignment))
+  if (count * element <=
+      std::min(kSmallBytes, kScratchBytes / size() / kPartAlignment * kPartAlignment))
     return reduce_small(collective);
   const int64_t step = kPartAlignment / std::min(kPartAlignment, element);
   const int64_t most = kScratchBytes / size() / element / step * step;
   const int64_t wanted = round_up((count + size() - 1) / size(), step);
   const int64_t part = std::min(most, wanted);
-  for (int64_t first = 0; first < count; first += size() * part) reduce_window(collective, first, part);
+  for (int64_t first = 0; first < count; first += size() * part)
+    reduce_window(collective, first, part);
 }
 
 void DeviceCommunicator::reduce_scatter_in_order(const Collective& collective) {
@@ -254,10 +264,12 @@ void DeviceCommunicator::reduce_scatter_in_order(const Collective& collective) {
   for (int64_t first = 0; first < count; first += part) {
     const int64_t piece = std::min(part, count - first);
     for (int other = 0; other < size(); ++other)
-      exchanges_[static_cast<size_t>(other)] = {in + (other * count + first) * element, piece * element,
-                                                blocks + other * part * element, piece * element};
+      exchanges_[static_cast<size_t>(other)] = {in + (other * count + first) * element,
+                                                piece * element, blocks + other * part * element,
+                                                piece * element};
     enqueue(exchanges_);
-    add_blocks(blocks, part, collective.record, piece, static_cast<std::byte*>(collective.out) + first * element);
+    add_blocks(blocks, part, collective.record, piece,
+               static_cast<std::byte*>(collective.out) + first * element);
   }
 }
 

@@ -15,16 +15,17 @@
 
 namespace ftrun {
 
-/// Collectives of device memory: begin() puts them into the stream of use_stream(), behind what stands
-/// there, and the host goes on; what comes after them in that stream finds them done, so wait() has
-/// nothing to do. A watch (comm/collective_watch.h) notices a peer that is lost: the error is met by the
-/// next call, and by check(), which whoever has waited for the device calls before it reads what came. Where
-/// the device does not come back to whoever waits for it, the process ends with the same words.
+/// Collectives of device memory: begin() puts them into the stream of use_stream(), behind what
+/// stands there, and the host goes on; what comes after them in that stream finds them done, so
+/// wait() has nothing to do. A watch (comm/collective_watch.h) notices a peer that is lost: the
+/// error is met by the next call, and by check(), which whoever has waited for the device calls
+/// before it reads what came. Where the device does not come back to whoever waits for it, the
+/// process ends with the same words.
 ///
-/// Sums: where Setup::sum_blocks is given, sums of floating-point numbers add in rank order, 16 bits in
-/// fp32, as on hosts, whatever the transport would do: ranks exchange the parts, each adds up its own,
-/// and an all-reduce gathers them again. The bytes on the wire are those of a ring; on top come one more
-/// write and read of the data in device memory and kScratchBytes of it.
+/// Sums: where Setup::sum_blocks is given, sums of floating-point numbers add in rank order, 16
+/// bits in fp32, as on hosts, whatever the transport would do: ranks exchange the parts, each adds
+/// up its own, and an all-reduce gathers them again. The bytes on the wire are those of a ring; on
+/// top come one more write and read of the data in device memory and kScratchBytes of it.
 class DeviceCommunicator : public Communicator, protected WatchedCollectives {
  public:
   /// Bytes of a group's scratch for parts of ordered sums on their way; larger sums are done piece
@@ -52,7 +53,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   void complete(Collective& collective) override;
 
   /// An exchange is what a rank gives to another one and gets from it, bytes at any address.
-  struct Exchange {
+  struct PeerExchange {
     const std::byte* send = nullptr;
     int64_t send_bytes = 0;
     std::byte* receive = nullptr;
@@ -63,7 +64,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   /// Any collective but those of which moves_blocks() is true.
   virtual void enqueue(const Collective& collective) = 0;
   /// Enqueues the exchanges, by rank in the group; what a rank gives itself is copied.
-  virtual void enqueue(std::span<const Exchange> by_rank) = 0;
+  virtual void enqueue(std::span<const PeerExchange> by_rank) = 0;
   /// Marks before and behind a collective: a handle for the three below.
   virtual int64_t mark_begin() = 0;
   virtual void mark_end(int64_t handle) = 0;
@@ -112,12 +113,13 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   void reduce_small(const Collective& collective);
   void reduce_window(const Collective& collective, int64_t first, int64_t part);
   void reduce_scatter_in_order(const Collective& collective);
-  void add_blocks(const std::byte* blocks, int64_t stride, const CollectiveRecord& record, int64_t count, void* out);
+  void add_blocks(const std::byte* blocks, int64_t stride, const CollectiveRecord& record,
+                  int64_t count, void* out);
 
   void* stream_ = nullptr;
   int64_t replay_mark_ = 0;
   CommBuffer scratch_;
-  std::vector<Exchange> exchanges_;
+  std::vector<PeerExchange> exchanges_;
   std::unique_ptr<CollectiveWatch> watch_;
   std::mutex shown_mutex_;
   bool gave_up_ = false;

@@ -35,10 +35,20 @@ std::vector<uint8_t> GlooAddresses::get(const std::string& key) {
   return bytes_of(addresses_[rank]);
 }
 
-c10::intrusive_ptr<c10d::Store> GlooAddresses::clone() { more_than_addresses("clone"); }
-int64_t GlooAddresses::add(const std::string&, int64_t) { more_than_addresses("add"); }
-bool GlooAddresses::deleteKey(const std::string&) { more_than_addresses("deleteKey"); }
-bool GlooAddresses::check(const std::vector<std::string>&) { more_than_addresses("check"); }
-int64_t GlooAddresses::getNumKeys() { more_than_addresses("getNumKeys"); }
+c10::intrusive_ptr<c10d::Store> GlooAddresses::clone() {
+  more_than_addresses("clone");
+}
+int64_t GlooAddresses::add(const std::string&, int64_t) {
+  more_than_addresses("add");
+}
+bool GlooAddresses::deleteKey(const std::string&) {
+  more_than_addresses("deleteKey");
+}
+bool GlooAddresses::check(const std::vector<std::string>&) {
+  more_than_addresses("check");
+}
+int64_t GlooAddresses::getNumKeys() {
+  more_than_addresses("getNumKeys");
+}
 
 }  // namespace ftrun

@@ -197,7 +197,8 @@ GroupPtr GlooCommunicator::connect() {
 
 /// Makes a failure of what Gloo's exception says of the others. Throws where it says that memory is
 /// lacking here.
-Communicator::Failure GlooCommunicator::failure_of(const std::exception& error, Clock::time_point start) {
+Communicator::Failure GlooCommunicator::failure_of(const std::exception& error,
+                                                   Clock::time_point start) {
   failed_ = true;
   rethrow_out_of_memory(error);
   const std::string text = error.what();
@@ -207,14 +208,14 @@ Communicator::Failure GlooCommunicator::failure_of(const std::exception& error, 
           first_line(text), timed_out};
 }
 
-/// Gloo has no words for it: a thread of ours that stands in a collective leaves it by this, and the
-/// peers find the note, of which only those may notice our end that wait for us.
+/// Gloo has no words for it: a thread of ours that stands in a collective leaves it by this, and
+/// the peers find the note, of which only those may notice our end that wait for us.
 void GlooCommunicator::abort(const std::string& reason) noexcept {
   if (!aborted_.exchange(true)) rendezvous_.give_up(name(), reason);
 }
 
-/// Waits for a collective in slices: c10d's own wait can be ended by no one. A collective needs everyone,
-/// but a rank's connections are to some of the others only.
+/// Waits for a collective in slices: c10d's own wait can be ended by no one. A collective needs
+/// everyone, but a rank's connections are to some of the others only.
 void GlooCommunicator::await(const WorkPtr& work) {
   const auto start = Clock::now();
   const auto deadline = start + setup().timeout + kSlack;
@@ -229,8 +230,9 @@ void GlooCommunicator::await(const WorkPtr& work) {
     }
     failed_ = aborted_;
     if (aborted_)
-      throw Error(ExitCode::kPeerLost, cat("rank ", members()[static_cast<size_t>(rank())],
-                                           " gave up group ", name(), " because of another failure"));
+      throw Error(ExitCode::kPeerLost,
+                  cat("rank ", members()[static_cast<size_t>(rank())], " gave up group ", name(),
+                      " because of another failure"));
     if (Clock::now() < look_at) continue;
     look_at = Clock::now() + kPeerSlice;
     failed_ = !work->isCompleted() && rendezvous_.any_lost(members(), name());

@@ -30,7 +30,8 @@ constexpr Milliseconds kConnect{5000};
 
 /// Refused holds what rank 0 answered instead of admitting.
 struct Refused : std::runtime_error {
-  Refused(const std::string& what, bool for_now = false) : std::runtime_error(what), for_now(for_now) {}
+  Refused(const std::string& what, bool for_now = false)
+      : std::runtime_error(what), for_now(for_now) {}
   /// An earlier start's rank 0 refused, whose place this start's rank 0 may be about to take.
   bool for_now;
 };
@@ -41,14 +42,16 @@ struct Refused : std::runtime_error {
 
 void send_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t done = uninterrupted([&] { return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); });
+    const ssize_t done =
+        uninterrupted([&] { return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); });
     if (done <= 0) lost(done == 0 ? "closed" : errno_text(errno).c_str());
     bytes.remove_prefix(static_cast<size_t>(done));
   }
 }
 
 /// Receives `count` bytes; with a deadline only until then.
-std::string receive(int fd, size_t count, std::optional<Clock::time_point> deadline = std::nullopt) {
+std::string receive(int fd, size_t count,
+                    std::optional<Clock::time_point> deadline = std::nullopt) {
   std::string bytes(count, '\0');
   size_t have = 0;
   while (have < count) {
@@ -60,7 +63,8 @@ std::string receive(int fd, size_t count, std::optional<Clock::time_point> deadl
       if (ready < 0 && errno == EINTR) continue;
       if (ready < 0) lost(errno_text(errno).c_str());
     }
-    const ssize_t got = uninterrupted([&] { return ::recv(fd, bytes.data() + have, count - have, 0); });
+    const ssize_t got =
+        uninterrupted([&] { return ::recv(fd, bytes.data() + have, count - have, 0); });
     if (got <= 0) lost(got == 0 ? "closed" : errno_text(errno).c_str());
     have += static_cast<size_t>(got);
   }
@@ -68,28 +72,38 @@ std::string receive(int fd, size_t count, std::optional<Clock::time_point> deadl
 }
 
 constexpr const char* kOneTokenEach =
-    "start each rank once; jobs that run at the same time need an FTRUN_TOKEN each: FTRUN_TOKEN=$(openssl rand -hex 32)";
+    "start each rank once; jobs that run at the same time need an FTRUN_TOKEN each: "
+    "FTRUN_TOKEN=$(openssl rand -hex 32)";
 
 /// Why rank 0 does not take us for one of its ranks.
-[[noreturn]] void refused(const StorePlace& place, const StoreMember& own, StoreVerdict verdict, const StoreMember& serving) {
-  const std::string who = cat("rank ", own.rank, " was refused by rank 0 at ", place.address, ":", place.port, ": ");
+[[noreturn]] void refused(const StorePlace& place, const StoreMember& own, StoreVerdict verdict,
+                          const StoreMember& serving) {
+  const std::string who =
+      cat("rank ", own.rank, " was refused by rank 0 at ", place.address, ":", place.port, ": ");
   const std::string job = own.job.empty() ? "a job without a name" : cat("job \"", own.job, "\"");
   switch (verdict) {
     case StoreVerdict::kOtherJob:
-      throw Error(ExitCode::kUsage, cat(who, "that one has the same token, and is of another job than this one, ", job),
-                  cat(kOneTokenEach, "; ranks of one job have the same output_dir and model.path"));
+      throw Error(
+          ExitCode::kUsage,
+          cat(who, "that one has the same token, and is of another job than this one, ", job),
+          cat(kOneTokenEach, "; ranks of one job have the same output_dir and model.path"));
     case StoreVerdict::kOtherWorld:
-      throw Error(ExitCode::kUsage, cat(who, "its job has ", serving.world, " ranks, and this is one of ", own.world),
+      throw Error(ExitCode::kUsage,
+                  cat(who, "its job has ", serving.world, " ranks, and this is one of ", own.world),
                   cat("give all ranks the same WORLD_SIZE; ", kOneTokenEach));
     case StoreVerdict::kEarlierStart:
-      throw Error(ExitCode::kUsage, cat(who, "its job was restarted ", serving.attempt, " times, and this rank is of the start after restart ",
-                                        own.attempt),
+      throw Error(ExitCode::kUsage,
+                  cat(who, "its job was restarted ", serving.attempt,
+                      " times, and this rank is of the start after restart ", own.attempt),
                   "end what is left of the earlier start, and restart all ranks together");
     case StoreVerdict::kSecondProcess:
-      throw Error(ExitCode::kUsage, cat(who, "another process is rank ", own.rank, " of this job already"),
-                  cat(kOneTokenEach, "; where one rank was started again by itself, start all of them again"));
+      throw Error(ExitCode::kUsage,
+                  cat(who, "another process is rank ", own.rank, " of this job already"),
+                  cat(kOneTokenEach,
+                      "; where one rank was started again by itself, start all of them again"));
     case StoreVerdict::kLaterStart:
-      throw Refused(cat("rank 0 there is still of the start after restart ", serving.attempt, ", and this rank of that after ", own.attempt),
+      throw Refused(cat("rank 0 there is still of the start after restart ", serving.attempt,
+                        ", and this rank of that after ", own.attempt),
                     true);
     case StoreVerdict::kAdmitted:
       break;
@@ -97,7 +111,8 @@ constexpr const char* kOneTokenEach =
   throw Refused("what answers there does not know this job's token");
 }
 
-/// A connection on which both sides have proved that they know the token, and neither has shown it; what rank 0 says of `member`.
+/// A connection on which both sides have proved that they know the token, and neither has shown it;
+/// what rank 0 says of `member`.
 struct Joined {
   OwnedFd fd;
   StoreVerdict verdict;
@@ -119,13 +134,17 @@ Joined greet(const StorePlace& place, const StoreMember& member, Clock::time_poi
   ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   const auto until = std::min(deadline, Clock::now() + kHandshake);
   const std::string greeting = receive(fd.get(), kStoreGreeting.size() + kChallengeBytes, until);
-  if (!greeting.starts_with(kStoreGreeting)) throw std::runtime_error("something else answers there, or nothing");
-  const std::string theirs = greeting.substr(kStoreGreeting.size()), own = random_bytes(kChallengeBytes);
+  if (!greeting.starts_with(kStoreGreeting))
+    throw std::runtime_error("something else answers there, or nothing");
+  const std::string theirs = greeting.substr(kStoreGreeting.size()),
+                    own = random_bytes(kChallengeBytes);
   const std::string bytes = member_bytes(member);
   send_all(fd.get(), own + bytes + client_proof(place.token, theirs, own, bytes));
   const std::string welcome = receive(fd.get(), kWelcomeBytes, until);
   if (welcome == std::string(kWelcomeBytes, '\0'))
-    throw Refused("the store there does not know this job's token: it is another job's, or FTRUN_TOKEN differs");
+    throw Refused(
+        "the store there does not know this job's token: it is another job's, or FTRUN_TOKEN "
+        "differs");
   const auto verdict = static_cast<StoreVerdict>(welcome[0]);
   const std::string serving = welcome.substr(1, kMemberBytes);
   if (welcome.substr(1 + kMemberBytes) != server_proof(place.token, theirs, own, verdict, serving))
@@ -135,7 +154,8 @@ Joined greet(const StorePlace& place, const StoreMember& member, Clock::time_poi
 
 OwnedFd join(const StorePlace& place, const StoreMember& member, Clock::time_point deadline) {
   Joined joined = greet(place, member, deadline);
-  if (joined.verdict != StoreVerdict::kAdmitted) refused(place, member, joined.verdict, joined.serving);
+  if (joined.verdict != StoreVerdict::kAdmitted)
+    refused(place, member, joined.verdict, joined.serving);
   return std::move(joined.fd);
 }
 
@@ -158,7 +178,8 @@ bool serves_store(const StorePlace& place, Milliseconds limit) {
   }
 }
 
-JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bool patient, std::shared_ptr<StoreServer> served,
+JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bool patient,
+                   std::shared_ptr<StoreServer> served,
                    const std::function<void(const std::string& why)>& note_failure)
     : member_(std::move(member)), served_(std::move(served)) {
   std::string why = "something else answers there, or nothing";
@@ -188,8 +209,8 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
 }
 
 c10::intrusive_ptr<c10d::Store> JobStore::clone() {
-  auto copy = c10::make_intrusive<JobStore>([place = place_] { return std::optional(place); }, member_,
-                                            Clock::now() + getTimeout(), false, served_);
+  auto copy = c10::make_intrusive<JobStore>([place = place_] { return std::optional(place); },
+                                            member_, Clock::now() + getTimeout(), false, served_);
   copy->setTimeout(getTimeout());
   return copy;
 }
@@ -197,10 +218,13 @@ c10::intrusive_ptr<c10d::Store> JobStore::clone() {
 JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::string_view>& fields,
                               Milliseconds timeout) {
   std::string body(1, static_cast<char>(operation));
-  put_number(body, timeout == Milliseconds::max() ? ~uint64_t{0} : static_cast<uint64_t>(std::max<int64_t>(timeout.count(), 0)));
+  put_number(body, timeout == Milliseconds::max()
+                       ? ~uint64_t{0}
+                       : static_cast<uint64_t>(std::max<int64_t>(timeout.count(), 0)));
   for (const std::string_view field : fields) put_field(body, field);
   if (body.size() > kMostRequestBytes || fields.size() > kMostFields)
-    throw std::runtime_error(cat("a request of ", body.size(), " bytes is too large for the job's store"));
+    throw std::runtime_error(
+        cat("a request of ", body.size(), " bytes is too large for the job's store"));
   std::string head;
   put_number(head, static_cast<uint32_t>(body.size()));
   const std::lock_guard lock(mutex_);
@@ -219,8 +243,8 @@ JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::s
   }
 }
 
-JobStore::Reply JobStore::must(StoreOperation operation, const std::vector<std::string_view>& asked, size_t results,
-                               Milliseconds timeout) {
+JobStore::Reply JobStore::must(StoreOperation operation, const std::vector<std::string_view>& asked,
+                               size_t results, Milliseconds timeout) {
   Reply reply = ask(operation, asked, timeout);
   if (reply.answer == StoreAnswer::kTimeout)
     throw std::runtime_error(cat("the job's store had not all of ", asked.size(), " keys in time"));
@@ -235,9 +259,11 @@ void JobStore::set(const std::string& key, const std::vector<uint8_t>& value) {
   must(StoreOperation::kSet, {key, view(value)}, 0);
 }
 
-std::vector<uint8_t> JobStore::compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+std::vector<uint8_t> JobStore::compareSet(const std::string& key,
+                                          const std::vector<uint8_t>& expected,
                                           const std::vector<uint8_t>& wanted) {
-  return bytes_of(must(StoreOperation::kCompareSet, {key, view(expected), view(wanted)}, 1).fields[0]);
+  return bytes_of(
+      must(StoreOperation::kCompareSet, {key, view(expected), view(wanted)}, 1).fields[0]);
 }
 
 std::vector<uint8_t> JobStore::get(const std::string& key) {
@@ -276,7 +302,8 @@ std::vector<std::vector<uint8_t>> JobStore::multiGet(const std::vector<std::stri
   return values;
 }
 
-void JobStore::multiSet(const std::vector<std::string>& keys, const std::vector<std::vector<uint8_t>>& values) {
+void JobStore::multiSet(const std::vector<std::string>& keys,
+                        const std::vector<std::vector<uint8_t>>& values) {
   std::vector<std::string_view> fields;
   for (size_t i = 0; i < keys.size(); ++i) {
     fields.push_back(keys[i]);

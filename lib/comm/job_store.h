@@ -25,23 +25,25 @@ struct StorePlace {
   std::string token;
 };
 
-/// A client of the store of one place, for as long as it takes to see that rank 0 is there: false where nothing that knows the token
-/// answers within `limit`.
+/// A client of the store of one place, for as long as it takes to see that rank 0 is there: false
+/// where nothing that knows the token answers within `limit`.
 bool serves_store(const StorePlace& place, std::chrono::milliseconds limit);
 
-/// A client of the job's store (StoreServer). One request at a time; calls of several threads take turns.
-/// Every call throws std::runtime_error when the server has gone, and waits without end while it is
-/// stopped.
+/// A client of the job's store (StoreServer). One request at a time; calls of several threads
+/// take turns. Every call throws std::runtime_error when the server has gone, and waits without
+/// end while it is stopped.
 class JobStore final : public c10d::Store {
  public:
-  /// Tries until `deadline`; `find` is asked for the place anew each time (nothing: it is not known yet; std::runtime_error: not yet
-  /// for this reason; Error: never).
-  /// Throws std::runtime_error with the last reason; at once where `find` can say nothing else and the
-  /// token is refused (`patient` false). Error(kUsage) at once where rank 0 does not take `member` for one of its ranks.
-  /// `served`: kept for as long as this client. `note_failure` receives why a try has failed.
+  /// Tries until `deadline`; `find` is asked for the place anew each time (nothing: it is not
+  /// known yet; std::runtime_error: not yet for this reason; Error: never). Throws
+  /// std::runtime_error with the last reason; at once where `find` can say nothing else and the
+  /// token is refused (`patient` false). Error(kUsage) at once where rank 0 does not take
+  /// `member` for one of its ranks. `served`: kept for as long as this client. `note_failure`
+  /// receives why a try has failed.
   using Find = std::function<std::optional<StorePlace>()>;
-  JobStore(Find find, StoreMember member, std::chrono::steady_clock::time_point deadline, bool patient,
-           std::shared_ptr<StoreServer> served = nullptr, const std::function<void(const std::string& why)>& note_failure = nullptr);
+  JobStore(Find find, StoreMember member, std::chrono::steady_clock::time_point deadline,
+           bool patient, std::shared_ptr<StoreServer> served = nullptr,
+           const std::function<void(const std::string& why)>& note_failure = nullptr);
 
   c10::intrusive_ptr<Store> clone() override;
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
@@ -53,10 +55,12 @@ class JobStore final : public c10d::Store {
   bool check(const std::vector<std::string>& keys) override;
   int64_t getNumKeys() override;
   void wait(const std::vector<std::string>& keys) override { wait(keys, getTimeout()); }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override;
   void append(const std::string& key, const std::vector<uint8_t>& value) override;
   std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string>& keys) override;
-  void multiSet(const std::vector<std::string>& keys, const std::vector<std::vector<uint8_t>>& values) override;
+  void multiSet(const std::vector<std::string>& keys,
+                const std::vector<std::vector<uint8_t>>& values) override;
   bool hasExtendedApi() const override { return true; }
 
   const StorePlace& place() const { return place_; }

@@ -56,8 +56,8 @@ bool is_connected_to_itself(int fd) {
   sockaddr_in own{}, other{};
   socklen_t own_size = sizeof own, other_size = sizeof other;
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
-      ::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) != 0 || own.sin_port != other.sin_port ||
-      own.sin_addr.s_addr != other.sin_addr.s_addr)
+      ::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) != 0 ||
+      own.sin_port != other.sin_port || own.sin_addr.s_addr != other.sin_addr.s_addr)
     return false;
   const linger none{1, 0};
   ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
@@ -87,7 +87,8 @@ std::optional<std::string> missing_route(const std::string& address) {
   const auto first = first_address(address);
   const int error = first ? find_route(*first) : 0;
   if (error != ENETUNREACH && error != EHOSTUNREACH) return std::nullopt;
-  return cat("no network of this machine leads to the rendezvous address \"", address, "\": ", errno_text(error));
+  return cat("no network of this machine leads to the rendezvous address \"", address,
+             "\": ", errno_text(error));
 }
 
 std::optional<std::string> unknown_host(const std::string& address) {
@@ -122,13 +123,15 @@ ListenSocket listen_on(const std::string& address, int port) {
   return result;
 }
 
-OwnedFd connect_to(const std::string& address, int port, std::chrono::steady_clock::time_point deadline) {
+OwnedFd connect_to(const std::string& address, int port,
+                   std::chrono::steady_clock::time_point deadline) {
   const Resolved place = resolve(address, port, SOCK_STREAM);
   OwnedFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   int error = fd ? 0 : errno;
   if (fd && ::connect(fd.get(), place->ai_addr, place->ai_addrlen) != 0) error = errno;
   if (error == EINPROGRESS) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd wanted{fd.get(), POLLOUT, 0};
     socklen_t size = sizeof error;
     error = ETIMEDOUT;

@@ -17,14 +17,17 @@ struct ListenSocket {
 /// Port 0 takes any. Error(kEnvironment) when the port is taken or the address is not ours.
 ListenSocket listen_on(const std::string& address, int port);
 /// A connection to there; throws std::runtime_error with the reason when there is none by then.
-OwnedFd connect_to(const std::string& address, int port, std::chrono::steady_clock::time_point deadline);
+OwnedFd connect_to(const std::string& address, int port,
+                   std::chrono::steady_clock::time_point deadline);
 /// Why the name cannot be resolved; nothing when it can.
 std::optional<std::string> unknown_host(const std::string& address);
 /// The remedy if the name of rank 0 cannot be resolved.
-inline constexpr const char* kNameRankZero = "set MASTER_ADDR to a name or address of the machine of rank 0";
+inline constexpr const char* kNameRankZero =
+    "set MASTER_ADDR to a name or address of the machine of rank 0";
 /// Says whether a name that can be resolved is this machine's own, over the loopback interface.
 bool is_loopback(const std::string& address);
-/// Why no network of this machine leads to an address; nothing where one does, or the name cannot be resolved.
+/// Why no network of this machine leads to an address; nothing where one does, or the
+/// name cannot be resolved.
 std::optional<std::string> missing_route(const std::string& address);
 /// The port of a socket that was handed to us; Error(kEnvironment) when it is none.
 int bound_port(int fd);

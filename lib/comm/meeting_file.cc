@@ -21,10 +21,13 @@ namespace {
 
 constexpr std::string_view kAnyVersion = "ftrun rendezvous ";
 constexpr std::string_view kFirstLine = "ftrun rendezvous 2";
-constexpr const char* kOtherWays = "choose another output_dir, or give every rank the same FTRUN_TOKEN and MASTER_PORT";
+constexpr const char* kOtherWays =
+    "choose another output_dir, or give every rank the same FTRUN_TOKEN and MASTER_PORT";
 
 [[noreturn]] void something_else(const std::string& path) {
-  throw Error(ExitCode::kEnvironment, cat(path, ": ranks meet by a file of this name, and this is something else"), kOtherWays);
+  throw Error(ExitCode::kEnvironment,
+              cat(path, ": ranks meet by a file of this name, and this is something else"),
+              kOtherWays);
 }
 
 /// The file's text; nothing where there is none.
@@ -33,10 +36,13 @@ std::optional<std::string> text_of(const std::string& path) {
   if (!fd && errno == ENOENT) return std::nullopt;
   struct stat status {};
   const bool known = fd && ::fstat(fd.get(), &status) == 0;
-  const bool ours = known && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0;
+  const bool ours = known && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
+                    (status.st_mode & 077) == 0;
   if (!ours)
-    throw Error(ExitCode::kEnvironment, cat(path, ": not a file of this user's alone (mode 0600), so ranks cannot meet by it"),
-                cat("remove it, ", kOtherWays));
+    throw Error(
+        ExitCode::kEnvironment,
+        cat(path, ": not a file of this user's alone (mode 0600), so ranks cannot meet by it"),
+        cat("remove it, ", kOtherWays));
   std::array<char, 1024> buffer{};
   const ssize_t size = ::read(fd.get(), buffer.data(), buffer.size());
   return std::string(buffer.data(), size > 0 ? static_cast<size_t>(size) : 0);
@@ -46,8 +52,11 @@ std::optional<std::string> text_of(const std::string& path) {
 
 MeetingFile::MeetingFile(std::string path, const MeetingPlace& place)
     : path_(std::move(path)),
-      content_(cat(kFirstLine, "\njob ", place.job, "\naddress ", place.address, "\nport ", place.port, "\ntoken ", place.token, "\n")) {
-  if (const auto before = text_of(path_); before && !before->empty() && !before->starts_with(kAnyVersion)) something_else(path_);
+      content_(cat(kFirstLine, "\njob ", place.job, "\naddress ", place.address, "\nport ",
+                   place.port, "\ntoken ", place.token, "\n")) {
+  if (const auto before = text_of(path_);
+      before && !before->empty() && !before->starts_with(kAnyVersion))
+    something_else(path_);
   const std::string parent = std::filesystem::path(path_).parent_path().string();
   if (!parent.empty()) make_lasting_folder(umask_files(), parent);
   write_file_atomic(posix_files(), path_, content_);
@@ -65,10 +74,12 @@ MeetingFile::~MeetingFile() {
 void MeetingFile::require_ours() const {
   const auto now = text_of(path_);
   if (now == content_) return;
-  throw Error(ExitCode::kUsage,
-              cat(path_, ": ", now ? "another job's rank 0 has replaced the file" : "somebody has removed the file",
-                  " by which the ranks of this one meet, before all had come"),
-              "start one job at a time in an output_dir, or choose another");
+  throw Error(
+      ExitCode::kUsage,
+      cat(path_, ": ",
+          now ? "another job's rank 0 has replaced the file" : "somebody has removed the file",
+          " by which the ranks of this one meet, before all had come"),
+      "start one job at a time in an output_dir, or choose another");
 }
 
 std::optional<MeetingPlace> MeetingFile::read(const std::string& path) {

@@ -16,9 +16,10 @@ struct MeetingPlace {
   std::string token;
 };
 
-/// Rank 0's part: the file is there until this goes, which is when all have met. Error(kEnvironment) where it
-/// cannot be written, or where a file of that name is something else. One that an earlier start has left is replaced: whether
-/// nobody meets by it any more, its reader has to see.
+/// Rank 0's part: the file is there until this goes, which is when all have met.
+/// Error(kEnvironment) where it cannot be written, or where a file of that name is something
+/// else. One that an earlier start has left is replaced: whether nobody meets by it any
+/// more, its reader has to see.
 class MeetingFile {
  public:
   MeetingFile(std::string path, const MeetingPlace& place);
@@ -29,7 +30,8 @@ class MeetingFile {
   /// Reads the file; nothing if it is not there. Error(kEnvironment) where it is something else, or
   /// not a file of this user's alone: who else could write it could send the ranks elsewhere.
   static std::optional<MeetingPlace> read(const std::string& path);
-  /// Error(kUsage) where the file is not what this rank wrote any more: ranks that have not come yet go elsewhere.
+  /// Error(kUsage) where the file is not what this rank wrote any more: ranks that have
+  /// not come yet go elsewhere.
   void require_ours() const;
 
  private:

@@ -75,10 +75,9 @@ FTRUN_AVX2 void narrow_bf16_avx2(const float* from, uint16_t* to, int64_t count)
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
     const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, half));
     const __m256i rounded = _mm256_srli_epi32(sum, 16);
-    const __m256i words =
-        _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan_lanes(x)));
-    store_16(to + i, _mm_packus_epi32(_mm256_castsi256_si128(words),
-                                      _mm256_extracti128_si256(words, 1)));
+    const __m256i words = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan_lanes(x)));
+    store_16(to + i,
+             _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
   }
   narrow_bf16_scalar(from + i, to + i, count - i);
 }

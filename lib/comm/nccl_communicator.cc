@@ -57,11 +57,14 @@ ncclRedOp_t nccl_op(ReduceOp op) {
 
 void check_cuda(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  throw_library_error(what, "CUDA", cat(::cudaGetErrorName(status), ", ", ::cudaGetErrorString(status)),
+  throw_library_error(what, "CUDA",
+                      cat(::cudaGetErrorName(status), ", ", ::cudaGetErrorString(status)),
                       status == cudaErrorMemoryAllocation);
 }
 
-void free_device(void* data, int64_t) { ::cudaFree(data); }
+void free_device(void* data, int64_t) {
+  ::cudaFree(data);
+}
 
 /// The store carries texts.
 std::string to_hex(const ncclUniqueId& id) {
@@ -89,7 +92,8 @@ std::string words_of(ncclResult_t status, ncclComm_t comm) {
   return cat(::ncclGetErrorString(status), last.empty() ? "" : ": ", last);
 }
 
-/// RankError where a call of NCCL's failed because CUDA did on this rank; nothing else is this rank's own failure.
+/// RankError where a call of NCCL's failed because CUDA did on this rank; nothing else is
+/// this rank's own failure.
 void check_own_device(ncclResult_t status, ncclComm_t comm, const char* what) {
   if (status != ncclUnhandledCudaError) return;
   const std::string words = words_of(status, comm);
@@ -110,14 +114,17 @@ void clear_device(void* memory, size_t bytes) {
 /// The number that barriers add up, a byte that is sent, and one that is received.
 constexpr int64_t kWordBytes = 16, kSentByte = 8, kReceivedByte = 12;
 
-/// Sends every other member a byte. A first message connects the two of it, which holds up the thread that issues it until the
-/// peer issues the other half: two ranks that first send to each other would wait for ever. A group of calls connects both ways.
-ncclResult_t exchange_bytes(const CommBuffer& word, int size, int rank, ncclComm_t comm, cudaStream_t stream) {
+/// Sends every other member a byte. A first message connects the two of it, which holds up the
+/// thread that issues it until the peer issues the other half: two ranks that first send to each
+/// other would wait for ever. A group of calls connects both ways.
+ncclResult_t exchange_bytes(const CommBuffer& word, int size, int rank, ncclComm_t comm,
+                            cudaStream_t stream) {
   ncclResult_t status = ::ncclGroupStart();
   for (int peer = 0; peer < size && status == ncclSuccess; ++peer) {
     if (peer == rank) continue;
     status = ::ncclSend(word.as<std::byte>() + kSentByte, 1, ncclUint8, peer, comm, stream);
-    if (status == ncclSuccess) status = ::ncclRecv(word.as<std::byte>() + kReceivedByte, 1, ncclUint8, peer, comm, stream);
+    if (status == ncclSuccess)
+      status = ::ncclRecv(word.as<std::byte>() + kReceivedByte, 1, ncclUint8, peer, comm, stream);
   }
   const ncclResult_t ended = ::ncclGroupEnd();
   return status == ncclSuccess ? ended : status;
@@ -156,10 +163,11 @@ class NcclCommunicator final : public DeviceCommunicator {
     stop_watch();
     const std::lock_guard lock(comm_mutex_);
     if (comm_ == nullptr) return;
-    std::packaged_task<ncclResult_t()> destroy([comm = std::exchange(comm_, nullptr), device = device_] {
-      ::cudaSetDevice(device);
-      return ::ncclCommDestroy(comm);
-    });
+    std::packaged_task<ncclResult_t()> destroy(
+        [comm = std::exchange(comm_, nullptr), device = device_] {
+          ::cudaSetDevice(device);
+          return ::ncclCommDestroy(comm);
+        });
     const auto end = std::chrono::steady_clock::now() + setup().timeout;
     const auto hopeless = [end] { return std::chrono::steady_clock::now() > end; };
     if (!run_in_thread(std::move(destroy), std::chrono::milliseconds(100), hopeless))
@@ -185,9 +193,11 @@ class NcclCommunicator final : public DeviceCommunicator {
     call([&](ncclComm_t comm) {
       switch (record.kind) {
         case CollectiveKind::kAllReduce:
-          return ::ncclAllReduce(work.in, work.out, count, type, nccl_op(record.op), comm, native());
+          return ::ncclAllReduce(work.in, work.out, count, type, nccl_op(record.op), comm,
+                                 native());
         case CollectiveKind::kReduceScatter:
-          return ::ncclReduceScatter(work.in, work.out, count, type, nccl_op(record.op), comm, native());
+          return ::ncclReduceScatter(work.in, work.out, count, type, nccl_op(record.op), comm,
+                                     native());
         case CollectiveKind::kAllGather:
           return ::ncclAllGather(work.in, work.out, bytes, ncclUint8, comm, native());
         case CollectiveKind::kBroadcast:
@@ -197,7 +207,8 @@ class NcclCommunicator final : public DeviceCommunicator {
         case CollectiveKind::kReceive:
           return ::ncclRecv(work.out, bytes, ncclUint8, record.peer, comm, native());
         case CollectiveKind::kBarrier:
-          return ::ncclAllReduce(word_->data(), word_->data(), 1, ncclFloat32, ncclSum, comm, native());
+          return ::ncclAllReduce(word_->data(), word_->data(), 1, ncclFloat32, ncclSum, comm,
+                                 native());
         case CollectiveKind::kAllToAll:
         case CollectiveKind::kCountedAllToAll:
         case CollectiveKind::kShift:
@@ -207,15 +218,17 @@ class NcclCommunicator final : public DeviceCommunicator {
     });
   }
 
-  void enqueue(std::span<const Exchange> by_rank) override {
+  void enqueue(std::span<const PeerExchange> by_rank) override {
     call([&](ncclComm_t comm) {
       ncclResult_t status = ::ncclGroupStart();
       for (int peer = 0; peer < size() && status == ncclSuccess; ++peer) {
-        const Exchange& part = by_rank[static_cast<size_t>(peer)];
+        const PeerExchange& part = by_rank[static_cast<size_t>(peer)];
         if (part.send_bytes > 0)
-          status = ::ncclSend(part.send, static_cast<size_t>(part.send_bytes), ncclUint8, peer, comm, native());
+          status = ::ncclSend(part.send, static_cast<size_t>(part.send_bytes), ncclUint8, peer,
+                              comm, native());
         if (part.receive_bytes > 0 && status == ncclSuccess)
-          status = ::ncclRecv(part.receive, static_cast<size_t>(part.receive_bytes), ncclUint8, peer, comm, native());
+          status = ::ncclRecv(part.receive, static_cast<size_t>(part.receive_bytes), ncclUint8,
+                              peer, comm, native());
       }
       const ncclResult_t ended = ::ncclGroupEnd();
       return status == ncclSuccess ? ended : status;
@@ -277,14 +290,16 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   void end_kernels() noexcept {
     ::cudaSetDevice(device_);
-    // A call of NCCL's that does not return holds the communicator: then the watch ends the process.
+    // A call of NCCL's that does not return holds the communicator: then
+    // the watch ends the process.
     const std::unique_lock lock(comm_mutex_, std::chrono::seconds(5));
     if (!lock.owns_lock() || comm_ == nullptr) return;
     start_abort(std::exchange(comm_, nullptr));
   }
 
-  /// Aborts in a thread that nobody waits for. NCCL first sets the flag by which its kernels end; then it waits, without end,
-  /// for graphs that hold collectives of the communicator, and for its own threads.
+  /// Aborts in a thread that nobody waits for. NCCL first sets the flag by which its kernels
+  /// end; then it waits, without end, for graphs that hold collectives of the communicator,
+  /// and for its own threads.
   void start_abort(ncclComm_t comm) noexcept {
     try {
       std::thread([comm, device = device_, word = word_] {
@@ -308,8 +323,10 @@ class NcclCommunicator final : public DeviceCommunicator {
     const std::lock_guard lock(marks_mutex_);
     if (free_.empty()) {
       Mark made;
-      check_cuda(::cudaEventCreateWithFlags(&made.begin, cudaEventDisableTiming), "creating an event");
-      check_cuda(::cudaEventCreateWithFlags(&made.end, cudaEventDisableTiming), "creating an event");
+      check_cuda(::cudaEventCreateWithFlags(&made.begin, cudaEventDisableTiming),
+                 "creating an event");
+      check_cuda(::cudaEventCreateWithFlags(&made.end, cudaEventDisableTiming),
+                 "creating an event");
       marks_.push_back(made);
       return static_cast<int64_t>(marks_.size()) - 1;
     }
@@ -339,9 +356,9 @@ class NcclCommunicator final : public DeviceCommunicator {
     if (status != ncclSuccess) throw Failure{"could not start", words_of(status, comm_)};
   }
 
-  /// NCCL waits without end for members that do not come: a thread waits, and this one for as long as the
-  /// time limit says. The first sum, and in groups that carry messages the first bytes, make the network carry something before a
-  /// step relies on it.
+  /// NCCL waits without end for members that do not come: a thread waits, and this one for as long
+  /// as the time limit says. The first sum, and in groups that carry messages the first bytes, make
+  /// the network carry something before a step relies on it.
   void connect() {
     const CollectiveRecord record = show_connecting("connecting over NCCL");
     const ncclUniqueId id = exchanged_id();
@@ -350,30 +367,35 @@ class NcclCommunicator final : public DeviceCommunicator {
       cudaError_t cuda = cudaSuccess;
       ncclResult_t status = ncclSuccess;
     };
-    std::packaged_task<Opened()> task(
-        [id, size = size(), rank = rank(), device = device_, word = word_, label = name(),
-         messages = setup().carries_messages] {
-          Opened made;
-          ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-          config.commName = label.c_str();
-          cudaStream_t stream = nullptr;
-          made.cuda = ::cudaSetDevice(device);
-          if (made.cuda == cudaSuccess) made.cuda = ::cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-          if (made.cuda == cudaSuccess) made.status = ::ncclCommInitRankConfig(&made.comm, size, id, rank, &config);
-          if (made.cuda == cudaSuccess && made.status == ncclSuccess) {
-            made.status = ::ncclAllReduce(word->data(), word->data(), 1, ncclFloat32, ncclSum, made.comm, stream);
-            if (messages && made.status == ncclSuccess) made.status = exchange_bytes(*word, size, rank, made.comm, stream);
-            made.cuda = ::cudaStreamSynchronize(stream);
-          }
-          if (stream != nullptr) ::cudaStreamDestroy(stream);
-          return made;
-        });
+    std::packaged_task<Opened()> task([id, size = size(), rank = rank(), device = device_,
+                                       word = word_, label = name(),
+                                       messages = setup().carries_messages] {
+      Opened made;
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.commName = label.c_str();
+      cudaStream_t stream = nullptr;
+      made.cuda = ::cudaSetDevice(device);
+      if (made.cuda == cudaSuccess)
+        made.cuda = ::cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+      if (made.cuda == cudaSuccess)
+        made.status = ::ncclCommInitRankConfig(&made.comm, size, id, rank, &config);
+      if (made.cuda == cudaSuccess && made.status == ncclSuccess) {
+        made.status =
+            ::ncclAllReduce(word->data(), word->data(), 1, ncclFloat32, ncclSum, made.comm, stream);
+        if (messages && made.status == ncclSuccess)
+          made.status = exchange_bytes(*word, size, rank, made.comm, stream);
+        made.cuda = ::cudaStreamSynchronize(stream);
+      }
+      if (stream != nullptr) ::cudaStreamDestroy(stream);
+      return made;
+    });
     const auto start = std::chrono::steady_clock::now();
     const auto waited = [&] { return std::chrono::steady_clock::now() - start; };
     const auto hopeless = [&] {
       return waited() > setup().timeout || (waited() > std::chrono::seconds(1) && peer_lost());
     };
-    const std::optional<Opened> opened = run_in_thread(std::move(task), std::chrono::milliseconds(100), hopeless);
+    const std::optional<Opened> opened =
+        run_in_thread(std::move(task), std::chrono::milliseconds(100), hopeless);
     if (!opened) {
       const double seconds = std::chrono::duration<double>(waited()).count();
       throw failure(record, {cat("waited ", human_seconds(seconds), " in"), ""});
@@ -383,8 +405,8 @@ class NcclCommunicator final : public DeviceCommunicator {
     check_own_device(opened->status, comm_, "connecting");
     if (opened->status != ncclSuccess)
       throw Error(ExitCode::kPeerLost,
-                  cat("rank ", rendezvous_.rank(), " could not connect group ", name(), " over NCCL: ",
-                      words_of(opened->status, comm_)),
+                  cat("rank ", rendezvous_.rank(), " could not connect group ", name(),
+                      " over NCCL: ", words_of(opened->status, comm_)),
                   "NCCL_DEBUG=INFO tells more; NCCL refuses two ranks on one GPU");
     if (slot() != nullptr) slot()->finish();
   }
@@ -394,11 +416,13 @@ class NcclCommunicator final : public DeviceCommunicator {
     if (rank() == 0) {
       const ncclResult_t status = ::ncclGetUniqueId(&id);
       if (status != ncclSuccess)
-        throw Error(ExitCode::kEnvironment, cat("NCCL cannot open group ", name(), ": ", words_of(status, nullptr)),
+        throw Error(ExitCode::kEnvironment,
+                    cat("NCCL cannot open group ", name(), ": ", words_of(status, nullptr)),
                     "NCCL_DEBUG=INFO tells more");
     }
     if (size() == 1) return id;
-    return from_hex(rendezvous_.exchange_text("nccl/" + name(), rank() == 0 ? to_hex(id) : "", members())[0]);
+    return from_hex(
+        rendezvous_.exchange_text("nccl/" + name(), rank() == 0 ? to_hex(id) : "", members())[0]);
   }
 
   Rendezvous& rendezvous_;
@@ -415,7 +439,8 @@ class NcclCommunicator final : public DeviceCommunicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup, Rendezvous& rendezvous, int device) {
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup,
+                                                     Rendezvous& rendezvous, int device) {
   return std::make_unique<NcclCommunicator>(std::move(setup), rendezvous, device);
 }
 

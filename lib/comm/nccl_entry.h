@@ -6,7 +6,8 @@
 namespace ftrun {
 
 /// The entry point of libftrun_nccl.so: what make_nccl_communicator() returns, owned by the caller.
-using NcclMakeEntry = Communicator* (*)(Communicator::Setup* setup, Rendezvous* rendezvous, int device);
+using NcclMakeEntry = Communicator* (*)(Communicator::Setup* setup, Rendezvous* rendezvous,
+                                        int device);
 inline constexpr const char* kNcclMakeEntry = "ftrun_make_nccl_communicator";
 
 }  // namespace ftrun

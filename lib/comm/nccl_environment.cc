@@ -28,14 +28,19 @@ std::string shared_folder_warning(int ranks, const std::string& folder) {
   struct statvfs info {};
   const auto warning = [&](const std::string& what) {
     return cat("the ranks' GPUs may share memory in ", folder, ", which ", what,
-               "\n  remedy: mount it larger and writable (docker run --shm-size=1g, or --ipc=host), or set NCCL_SHM_DISABLE=1");
+               "\n  remedy: mount it larger and writable (docker run --shm-size=1g, or "
+               "--ipc=host), or set NCCL_SHM_DISABLE=1");
   };
-  if (::statvfs(folder.c_str(), &info) != 0) return warning(cat("cannot be looked at: ", errno_text(errno)));
+  if (::statvfs(folder.c_str(), &info) != 0)
+    return warning(cat("cannot be looked at: ", errno_text(errno)));
   if ((info.f_flag & ST_RDONLY) != 0) return warning("is mounted read-only");
-  if (::access(folder.c_str(), W_OK | X_OK) != 0) return warning(cat("this user may not write to: ", errno_text(errno)));
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    return warning(cat("this user may not write to: ", errno_text(errno)));
   const auto free = static_cast<int64_t>(info.f_bavail * info.f_frsize);
   const int64_t wanted = ranks * kBytesOfRank;
-  return free >= wanted ? "" : warning(cat("has ", human_bytes(free), " free; ", ranks, " ranks take about ", human_bytes(wanted)));
+  return free >= wanted ? ""
+                        : warning(cat("has ", human_bytes(free), " free; ", ranks,
+                                      " ranks take about ", human_bytes(wanted)));
 }
 
 }  // namespace ftrun

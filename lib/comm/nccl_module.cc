@@ -12,20 +12,24 @@ namespace ftrun {
 namespace {
 
 NcclMakeEntry load_module() {
-  const std::string path = module_path(reinterpret_cast<const void*>(&make_nccl_communicator), "libftrun_nccl.so");
+  const std::string path =
+      module_path(reinterpret_cast<const void*>(&make_nccl_communicator), "libftrun_nccl.so");
   const auto [module, why] = open_library(path, RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
     throw Error(ExitCode::kEnvironment, cat("NCCL cannot be loaded: ", why),
-                "build ftrun anew on this machine; it needs CUDA 13 with NCCL 2 and the pinned torch wheel");
+                "build ftrun anew on this machine; it needs CUDA 13 with NCCL 2 and the pinned "
+                "torch wheel");
   const auto make = reinterpret_cast<NcclMakeEntry>(::dlsym(module, kNcclMakeEntry));
   if (make == nullptr)
-    throw Error(ExitCode::kEnvironment, cat(path, " is not this version's NCCL library"), "build ftrun anew");
+    throw Error(ExitCode::kEnvironment, cat(path, " is not this version's NCCL library"),
+                "build ftrun anew");
   return make;
 }
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup, Rendezvous& rendezvous, int device) {
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup,
+                                                     Rendezvous& rendezvous, int device) {
   static const NcclMakeEntry make = load_module();
   return std::unique_ptr<Communicator>(make(&setup, &rendezvous, device));
 }

@@ -59,8 +59,8 @@ void agree(Rendezvous& rendezvous, const std::string& name, const std::vector<in
   }
 }
 
-std::unique_ptr<Communicator> make(CommBackend backend, Communicator::Setup setup, Rendezvous& rendezvous,
-                                   const CommOptions& options) {
+std::unique_ptr<Communicator> make(CommBackend backend, Communicator::Setup setup,
+                                   Rendezvous& rendezvous, const CommOptions& options) {
   switch (backend) {
     case CommBackend::kGloo:
       return make_gloo_communicator(std::move(setup), rendezvous, options.checked_collectives);
@@ -96,14 +96,15 @@ std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const st
   const auto own = std::find(members.begin(), members.end(), rendezvous.rank());
   require(own != members.end() && std::is_sorted(members.begin(), members.end()),
           "a communicator's members are ascending and include this rank");
-  Communicator::Setup setup{.name = name,
-                            .members = members,
-                            .rank = static_cast<int>(own - members.begin()),
-                            .timeout = options.timeout,
-                            .board = &rendezvous.board(),
-                            .look_at = [&rendezvous](const std::vector<int>& ranks) { return rendezvous.look_at(ranks); },
-                            .sum_blocks = options.sum_blocks,
-                            .carries_messages = options.carries_messages};
+  Communicator::Setup setup{
+      .name = name,
+      .members = members,
+      .rank = static_cast<int>(own - members.begin()),
+      .timeout = options.timeout,
+      .board = &rendezvous.board(),
+      .look_at = [&rendezvous](const std::vector<int>& ranks) { return rendezvous.look_at(ranks); },
+      .sum_blocks = options.sum_blocks,
+      .carries_messages = options.carries_messages};
   if (members.size() == 1 && options.device < 0)
     return std::make_unique<SelfCommunicator>(std::move(setup));
   const CommBackend backend = choose(rendezvous, members, options);

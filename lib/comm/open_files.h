@@ -2,8 +2,9 @@
 
 namespace ftrun {
 
-/// Raises this process's limit of open files as far as it may be raised. The usual limit of 1,024 is for programs that
-/// cannot look at larger descriptors (select), and no more than a few hundred ranks can have connections under it.
+/// Raises this process's limit of open files as far as it may be raised. The usual limit of 1,024
+/// is for programs that cannot look at larger descriptors (select), and no more than a few hundred
+/// ranks can have connections under it.
 void raise_open_files();
 
 /// Throws Error(kEnvironment) if the limit is too low for the connections of `world` ranks to the

@@ -8,7 +8,8 @@ namespace ftrun {
 /// of its own, and in words.
 bool is_out_of_memory(const std::exception& exception);
 
-/// Takes such an exception for the one that the rest of the engine knows: std::bad_alloc. All others it leaves alone.
+/// Takes such an exception for the one that the rest of the engine knows: std::bad_alloc.
+/// All others it leaves alone.
 void rethrow_out_of_memory(const std::exception& exception);
 
 }  // namespace ftrun

@@ -28,10 +28,12 @@ void prepare_c10d() {
   static const bool done = [] {
     if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;
     ::setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
-    // Otherwise the address of a rank, which all others read, has a number for each of them. All ranks must have it alike.
+    // Otherwise the address of a rank, which all others read, has a number for each of them. All
+    // ranks must have it alike.
     ::setenv("GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER", "1", 1);
     std::signal(SIGPIPE, SIG_IGN);  // a connection that a peer closed is an error, not our end
-    raise_open_files();  // of connections each rank may have as many as there are ranks, rank 0 more
+    // of connections each rank may have as many as there are ranks, rank 0 more
+    raise_open_files();
     return true;
   }();
   static_cast<void>(done);
@@ -64,14 +66,18 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   return rendezvous;
 }
 
-std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milliseconds timeout, Milliseconds heartbeat,
+std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milliseconds timeout,
+                                                                Milliseconds heartbeat,
                                                                 const WaitNoticeOptions& notices) {
   prepare_c10d();
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::unique_ptr<Rendezvous>> all;
   for (int rank = 0; rank < world; ++rank) {
-    const RendezvousOptions options{
-        .rank = rank, .world = world, .timeout = timeout, .heartbeat = heartbeat, .notices = notices};
+    const RendezvousOptions options{.rank = rank,
+                                    .world = world,
+                                    .timeout = timeout,
+                                    .heartbeat = heartbeat,
+                                    .notices = notices};
     auto impl = std::make_unique<Impl>(options, store, store);
     for (PeerIdentity& identity : impl->identities) identity = own_identity();
     impl->connect_again = [store] { return store; };
@@ -155,7 +161,8 @@ void Rendezvous::leave(Milliseconds limit) noexcept {
     const auto end = Clock::now() + limit;
     std::vector<std::string> awaited = impl_->keys_of_leaving(true);
     const auto have_left = [&] {
-      return impl_->main.call([awaited](c10d::Store& server) { return server.check(awaited); }, limit);
+      return impl_->main.call([awaited](c10d::Store& server) { return server.check(awaited); },
+                              limit);
     };
     while (!awaited.empty() && !have_left() && Clock::now() < end) {
       std::this_thread::sleep_for(Milliseconds(1));

@@ -28,7 +28,8 @@ struct RendezvousOptions {
   int local_rank = 0;
   /// torchrun's agent serves the store: every rank joins as a client.
   bool agent_store = false;
-  /// Restarts so far, where one launcher counts them for all ranks: those of one attempt do not take those of another for theirs.
+  /// Restarts so far, where one launcher counts them for all ranks: those of one attempt do not
+  /// take those of another for theirs.
   int attempt = 0;
   /// The limit of meeting, and of every exchange.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
@@ -76,7 +77,8 @@ class Rendezvous {
   /// All ranks in this process, for tests: hand one to each thread.
   static std::vector<std::unique_ptr<Rendezvous>> in_process(
       int world, std::chrono::milliseconds timeout = std::chrono::seconds(30),
-      std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100), const WaitNoticeOptions& notices = {});
+      std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
+      const WaitNoticeOptions& notices = {});
   /// Another connection of this rank, for another thread: what ranks exchange over theirs is apart
   /// from what they exchange over this one. It knows from this one's heartbeats who lives.
   std::unique_ptr<Rendezvous> beside();
@@ -127,8 +129,8 @@ class Rendezvous {
   /// Collective: returns when every rank has called it, so that rank 0 may end. Gives up quietly
   /// after `limit`.
   void shutdown(std::chrono::milliseconds limit = std::chrono::seconds(10));
-  /// This rank ends. Rank 0 serves what the others may still be reading: it waits until they have said
-  /// so too, at most `limit`.
+  /// This rank ends. Rank 0 serves what the others may still be reading: it waits until they have
+  /// said so too, at most `limit`.
   void leave(std::chrono::milliseconds limit) noexcept;
 
   /// The c10d store (comm/store_access.h).

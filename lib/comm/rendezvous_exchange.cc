@@ -70,7 +70,8 @@ class ShownExchange {
 }  // namespace
 
 /// Finds those of some members who have not come: few are found with few requests.
-std::vector<int> Rendezvous::Impl::missing(const Exchange& exchange, std::span<const int> ranks) {
+std::vector<int> Rendezvous::Impl::missing(const TextExchange& exchange,
+                                           std::span<const int> ranks) {
   if (ranks.empty() || control.has_all(exchange.keys(ranks))) return {};
   if (ranks.size() == 1) return {ranks.front()};
   std::vector<int> absent = missing(exchange, ranks.first(ranks.size() / 2));
@@ -81,7 +82,7 @@ std::vector<int> Rendezvous::Impl::missing(const Exchange& exchange, std::span<c
 
 /// Puts a text into the store and notes it for remove_left(), which may remove it as soon as every
 /// member has entered the exchange `last_use`.
-void Rendezvous::Impl::put(const Exchange& exchange, const std::string& key,
+void Rendezvous::Impl::put(const TextExchange& exchange, const std::string& key,
                            const std::string& text, int64_t last_use) {
   for (const std::string& each : text_keys(key, text.size()))
     left[exchange.prefix][each] = last_use;
@@ -90,7 +91,7 @@ void Rendezvous::Impl::put(const Exchange& exchange, const std::string& key,
 }
 
 /// Every member has entered this use, and the first one has read what they have left for it.
-void Rendezvous::Impl::remove_left(const Exchange& exchange) {
+void Rendezvous::Impl::remove_left(const TextExchange& exchange) {
   auto& keys_left = left[exchange.prefix];
   for (auto each = keys_left.begin(); each != keys_left.end();) {
     const auto& [key, last_use] = *each;
@@ -103,9 +104,9 @@ void Rendezvous::Impl::remove_left(const Exchange& exchange) {
   }
 }
 
-Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_first(const Exchange& exchange) {
+Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_first(const TextExchange& exchange) {
   const std::vector<int> absent = missing(exchange, exchange.members);
-  if (exchange.members.size() <= Exchange::kFew) return {absent};
+  if (exchange.members.size() <= TextExchange::kFew) return {absent};
   std::string list;
   for (const int rank : absent) put_field(list, std::to_string(rank));
   left[exchange.prefix][exchange.absent()] = exchange.use + 1;
@@ -116,8 +117,8 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_first(const Exchange& exc
 /// Lists the ranks whose keys a rank that is not the first looks at. In a large group only the
 /// first looks at all keys: if each did so once a second, the store would have nothing else to do.
 /// If no first one reports who is absent, each looks once, at the end.
-std::vector<int> Rendezvous::Impl::asked_about(const Exchange& exchange, bool look_at_all) {
-  if (exchange.members.size() <= Exchange::kFew) return exchange.members;
+std::vector<int> Rendezvous::Impl::asked_about(const TextExchange& exchange, bool look_at_all) {
+  if (exchange.members.size() <= TextExchange::kFew) return exchange.members;
   if (!control.has(exchange.of(exchange.first()))) return {exchange.first()};
   if (!control.has(exchange.absent())) return look_at_all ? exchange.members : std::vector<int>();
   const std::string list = text_of(control.get(exchange.absent()));
@@ -127,12 +128,12 @@ std::vector<int> Rendezvous::Impl::asked_about(const Exchange& exchange, bool lo
   return ranks;
 }
 
-Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const Exchange& exchange,
+Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const TextExchange& exchange,
                                                               bool look_at_all) {
   const std::vector<int> asked = asked_about(exchange, look_at_all);
   // The first one may have stopped since it reported who was absent. It is enough that one of a
   // long list is.
-  const bool each = look_at_all || asked.size() <= Exchange::kFew;
+  const bool each = look_at_all || asked.size() <= TextExchange::kFew;
   Absence absence;
   if (each)
     absence.ranks = missing(exchange, asked);
@@ -145,7 +146,7 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const Exchange& ex
 }
 
 /// Says whether this rank logs the wait: the first one of those that wait does.
-bool Rendezvous::Impl::tells_wait(const Exchange& exchange, const Absence& absence) const {
+bool Rendezvous::Impl::tells_wait(const TextExchange& exchange, const Absence& absence) const {
   if (absence.ranks.empty()) return false;
   return std::ranges::all_of(exchange.members, [&](int member) {
     return member >= options.rank ||
@@ -153,7 +154,7 @@ bool Rendezvous::Impl::tells_wait(const Exchange& exchange, const Absence& absen
   });
 }
 
-std::string Rendezvous::Impl::wait_text(const Exchange& exchange, const Absence& absence,
+std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const Absence& absence,
                                         Patience patience, const std::string& waited) {
   std::string text =
       cat("rank ", options.rank, " of ", options.world, " has waited ", waited, " for rank ",
@@ -168,7 +169,7 @@ std::string Rendezvous::Impl::wait_text(const Exchange& exchange, const Absence&
                    human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
 }
 
-void Rendezvous::Impl::did_not_come(const Exchange& exchange, const Absence& absence,
+void Rendezvous::Impl::did_not_come(const TextExchange& exchange, const Absence& absence,
                                     const std::vector<int>& gone, Milliseconds waited) {
   const std::vector<int>& named = gone.empty() ? absence.ranks : gone;
   std::vector<std::string> names, doing;
@@ -188,7 +189,7 @@ void Rendezvous::Impl::did_not_come(const Exchange& exchange, const Absence& abs
   throw ExchangeError(error, named.size() == 1 ? std::optional(named.front()) : std::nullopt);
 }
 
-Error Rendezvous::Impl::lost_store(const Exchange& exchange, const std::string& why) const {
+Error Rendezvous::Impl::lost_store(const TextExchange& exchange, const std::string& why) const {
   const ProcessState state = state_of(0);
   const char* known = state == ProcessState::kGone      ? "rank 0, which serves it, is gone"
                       : state == ProcessState::kStopped ? "rank 0, which serves it, is stopped"
@@ -218,7 +219,8 @@ bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milli
 
 /// Waits in slices and looks after each for ranks that cannot come any more. A store that is
 /// silent, as it is while rank 0 is stopped, is waited for as ranks are.
-void Rendezvous::Impl::await_keys(const Exchange& exchange, const std::vector<std::string>& keys,
+void Rendezvous::Impl::await_keys(const TextExchange& exchange,
+                                  const std::vector<std::string>& keys,
                                   const FindAbsent& find_absent, Patience patience) {
   const auto start = Clock::now();
   auto answered = start;
@@ -266,7 +268,7 @@ void Rendezvous::Impl::await_keys(const Exchange& exchange, const std::vector<st
 
 /// A rank that fails where others wait for its text, and may live on, reports to them.
 template <typename Work>
-auto Rendezvous::Impl::or_tell(const Exchange& exchange, const std::string& key, Work work) {
+auto Rendezvous::Impl::or_tell(const TextExchange& exchange, const std::string& key, Work work) {
   try {
     return work();
   } catch (const Error& error) {
@@ -279,7 +281,7 @@ auto Rendezvous::Impl::or_tell(const Exchange& exchange, const std::string& key,
   }
 }
 
-void Rendezvous::Impl::tell_failure(const Exchange& exchange, const std::string& key,
+void Rendezvous::Impl::tell_failure(const TextExchange& exchange, const std::string& key,
                                     const Error& error) noexcept {
   try {
     left[exchange.prefix][key] = exchange.use + 1;
@@ -290,7 +292,7 @@ void Rendezvous::Impl::tell_failure(const Exchange& exchange, const std::string&
 }
 
 /// Makes the one text that each member gets: the texts of all.
-std::string Rendezvous::Impl::all_texts(const Exchange& exchange, const std::string& text,
+std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std::string& text,
                                         Patience patience) {
   const auto put_own = [&] { put(exchange, exchange.of(options.rank), text, exchange.use); };
   const std::string key = exchange.all();
@@ -307,7 +309,7 @@ std::string Rendezvous::Impl::all_texts(const Exchange& exchange, const std::str
   return main.call([key](c10d::Store& server) { return read_text(server, key); }, options.timeout);
 }
 
-std::string Rendezvous::Impl::gather_texts(const Exchange& exchange, Patience patience) {
+std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, Patience patience) {
   const std::vector<std::string> keys_of_all = exchange.keys(exchange.members);
   await_keys(
       exchange, keys_of_all, [&](bool) { return absent_for_first(exchange); }, patience);
@@ -332,8 +334,8 @@ std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const
                                                    Patience patience) {
   if (members.size() == 1) return {text};
   const int64_t use = ++impl_->uses[key];
-  const Impl::Exchange exchange{cat(impl_->keys, key), use, members, cat("\"", key, "\""),
-                                key == kMeetingKey};
+  const Impl::TextExchange exchange{cat(impl_->keys, key), use, members, cat("\"", key, "\""),
+                                    key == kMeetingKey};
   const ShownExchange shown(impl_->board, cat("an exchange of \"", key, "\" with the others"));
   try {
     const std::string all = impl_->all_texts(exchange, text, patience);

@@ -50,7 +50,7 @@ struct Rendezvous::Impl {
   }
   void beat(const std::stop_token& stop);
   void watch_collectives(const std::stop_token& stop);
-  std::optional<std::string> collective_wait_text(const RankState::Group& group,
+  std::optional<std::string> collective_wait_text(const RankState::GroupState& group,
                                                   const std::string& waited);
   void show_state();
   std::optional<std::vector<uint8_t>> last_heartbeat(int rank);
@@ -62,10 +62,10 @@ struct Rendezvous::Impl {
   PeerView view_of(int rank, const std::optional<std::vector<uint8_t>>& beat) const;
   std::vector<PeerView> look_at(const std::vector<int>& ranks);
 
-  /// Exchange is one use of a key. Each member leaves its text; the first one puts all of them
+  /// TextExchange is one use of a key. Each member leaves its text; the first one puts all of them
   /// together under one key, for which the others wait: were each to wait for the keys of all and
   /// to read them, the store would hold as many requests and answers as there are pairs of ranks.
-  struct Exchange {
+  struct TextExchange {
     /// Every rank looks by itself who is absent; of more, the first one reports to the others.
     static constexpr size_t kFew = 32;
 
@@ -102,32 +102,33 @@ struct Rendezvous::Impl {
   };
 
   using FindAbsent = std::function<Absence(bool look_at_all)>;
-  std::string all_texts(const Exchange& exchange, const std::string& text, Patience patience);
-  std::string gather_texts(const Exchange& exchange, Patience patience);
+  std::string all_texts(const TextExchange& exchange, const std::string& text, Patience patience);
+  std::string gather_texts(const TextExchange& exchange, Patience patience);
   template <typename Work>
-  auto or_tell(const Exchange& exchange, const std::string& key, Work work);
-  void tell_failure(const Exchange& exchange, const std::string& key, const Error& error) noexcept;
-  Absence absent_for_first(const Exchange& exchange);
-  Absence absent_for_others(const Exchange& exchange, bool look_at_all);
-  std::vector<int> asked_about(const Exchange& exchange, bool look_at_all);
-  void await_keys(const Exchange& exchange, const std::vector<std::string>& keys,
+  auto or_tell(const TextExchange& exchange, const std::string& key, Work work);
+  void tell_failure(const TextExchange& exchange, const std::string& key,
+                    const Error& error) noexcept;
+  Absence absent_for_first(const TextExchange& exchange);
+  Absence absent_for_others(const TextExchange& exchange, bool look_at_all);
+  std::vector<int> asked_about(const TextExchange& exchange, bool look_at_all);
+  void await_keys(const TextExchange& exchange, const std::vector<std::string>& keys,
                   const FindAbsent& find_absent, Patience patience);
   bool wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit);
-  std::vector<int> missing(const Exchange& exchange, std::span<const int> ranks);
-  void put(const Exchange& exchange, const std::string& key, const std::string& text,
+  std::vector<int> missing(const TextExchange& exchange, std::span<const int> ranks);
+  void put(const TextExchange& exchange, const std::string& key, const std::string& text,
            int64_t last_use);
-  void remove_left(const Exchange& exchange);
+  void remove_left(const TextExchange& exchange);
   std::vector<int> gone_of(std::vector<int> ranks) const;
   bool any_gone(const std::vector<int>& ranks) const { return !gone_of(ranks).empty(); }
   /// The time without a sign of life after which a rank is lost; a few may be late on a busy
   /// machine.
   Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
-  bool tells_wait(const Exchange& exchange, const Absence& absence) const;
-  std::string wait_text(const Exchange& exchange, const Absence& absence, Patience patience,
+  bool tells_wait(const TextExchange& exchange, const Absence& absence) const;
+  std::string wait_text(const TextExchange& exchange, const Absence& absence, Patience patience,
                         const std::string& waited);
-  [[noreturn]] void did_not_come(const Exchange& exchange, const Absence& absence,
+  [[noreturn]] void did_not_come(const TextExchange& exchange, const Absence& absence,
                                  const std::vector<int>& gone, Milliseconds waited);
-  Error lost_store(const Exchange& exchange, const std::string& why) const;
+  Error lost_store(const TextExchange& exchange, const std::string& why) const;
   ProcessState state_of(int rank) const {
     return process_state(identities[static_cast<size_t>(rank)],
                          identities[static_cast<size_t>(options.rank)]);

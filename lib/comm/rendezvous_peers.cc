@@ -44,15 +44,15 @@ void Rendezvous::Impl::beat(const std::stop_token& stop) {
 /// Logs collectives that this rank stands in for long. In a thread of its own: the log may stand
 /// still, and no heartbeat may.
 void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
-  struct Wait {
+  struct ReportedWait {
     CollectiveRecord record;
     WaitNotice notice;
   };
-  std::map<std::string, Wait> waits;  // by group
+  std::map<std::string, ReportedWait> waits;  // by group
   const auto interval = std::min<Milliseconds>(Milliseconds(1000), options.notices.first / 2);
   while (!stop.stop_requested()) {
     const RankState own = board.state();
-    for (const RankState::Group& group : own.groups) {
+    for (const RankState::GroupState& group : own.groups) {
       const CollectiveRecord& now = group.record;
       const auto known = waits.find(group.name);
       if (now.state != CollectiveRecord::State::kEntered) {
@@ -62,7 +62,7 @@ void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
       if (known == waits.end() || known->second.record.unix_ns != now.unix_ns) {
         WaitNoticeOptions times = options.notices;
         times.first = std::max(times.first, Milliseconds(usual_wait_ms.load()));
-        waits.insert_or_assign(group.name, Wait{now, WaitNotice(times)});
+        waits.insert_or_assign(group.name, ReportedWait{now, WaitNotice(times)});
         continue;
       }
       known->second.notice.look_if(
@@ -75,8 +75,8 @@ void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
 
 /// Logs a wait in a collective: of those that stand in it the first one does, of a message the
 /// one who waits for it.
-std::optional<std::string> Rendezvous::Impl::collective_wait_text(const RankState::Group& group,
-                                                                  const std::string& waited) {
+std::optional<std::string> Rendezvous::Impl::collective_wait_text(
+    const RankState::GroupState& group, const std::string& waited) {
   const auto own = std::ranges::find(group.members, options.rank);
   if (own == group.members.end()) return std::nullopt;
   const auto self = static_cast<int>(own - group.members.begin());

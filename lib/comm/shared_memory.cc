@@ -55,7 +55,9 @@ std::string remedy_of(int error, const char* otherwise) {
 
 [[noreturn]] void no_memory(int64_t bytes) {
   const int error = errno;
-  throw Error(ExitCode::kEnvironment, cat("no shared memory for a communication buffer of ", human_bytes(bytes), ": ", errno_text(error)),
+  throw Error(ExitCode::kEnvironment,
+              cat("no shared memory for a communication buffer of ", human_bytes(bytes), ": ",
+                  errno_text(error)),
               remedy_of(error, ""));
 }
 
@@ -72,8 +74,7 @@ std::byte* huge_page_address(int64_t bytes) {
 std::byte* map_shared(int fd, int64_t bytes) {
   // Another thread may take the place in between: then it is mapped elsewhere, in small pages.
   std::byte* hint = bytes < kHugePage ? nullptr : huge_page_address(bytes);
-  void* base =
-      ::mmap(hint, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* base = ::mmap(hint, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
 }
 
@@ -81,7 +82,8 @@ std::byte* map_shared(int fd, int64_t bytes) {
 bool is_filled(std::byte* page) {
   std::array<unsigned char, kHugePage / kPage> present{};
   if (::mincore(page, kHugePage, present.data()) != 0) return false;
-  return std::all_of(present.begin(), present.end(), [](unsigned char one) { return (one & 1) != 0; });
+  return std::all_of(present.begin(), present.end(),
+                     [](unsigned char one) { return (one & 1) != 0; });
 }
 
 OwnSegment forget(const void* data) {
@@ -105,8 +107,8 @@ CommBuffer allocate(int64_t bytes, void (*free)(void*, int64_t)) {
   OwnSegment segment{OwnedFd(::memfd_create("ftrun", MFD_CLOEXEC)), 0, bytes};
   struct stat status {};
   // The kernel makes it for all to open who may look into this process's /proc entry.
-  if (!segment.fd || ::fchmod(segment.fd.get(), 0600) != 0 || ::ftruncate(segment.fd.get(), bytes) != 0 ||
-      ::fstat(segment.fd.get(), &status) != 0)
+  if (!segment.fd || ::fchmod(segment.fd.get(), 0600) != 0 ||
+      ::ftruncate(segment.fd.get(), bytes) != 0 || ::fstat(segment.fd.get(), &status) != 0)
     no_memory(bytes);
   std::byte* base = map_shared(segment.fd.get(), bytes);
   if (base == nullptr) no_memory(bytes);
@@ -121,8 +123,8 @@ std::string segment_path(const PeerIdentity& owner, const SharedPlace& place) {
   return cat("/proc/", owner.pid, "/fd/", place.fd);
 }
 
-/// The owner's descriptor, looked at without opening what it is: a pipe or a device that has the number now would notice, or make
-/// its opener wait. None, with errno, when the owner has freed it.
+/// The owner's descriptor, looked at without opening what it is: a pipe or a device that has the
+/// number now would notice, or make its opener wait. None, with errno, when the owner has freed it.
 OwnedFd find_segment(const PeerIdentity& owner, const SharedPlace& place) {
   OwnedFd found(::open(segment_path(owner, place).c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
@@ -135,7 +137,8 @@ OwnedFd find_segment(const PeerIdentity& owner, const SharedPlace& place) {
 /// None, with errno, when the owner has freed it.
 OwnedFd open_segment(const PeerIdentity& owner, const SharedPlace& place) {
   const OwnedFd found = find_segment(owner, place);
-  return found ? OwnedFd(::open(cat("/proc/self/fd/", found.get()).c_str(), O_RDWR | O_CLOEXEC)) : OwnedFd();
+  return found ? OwnedFd(::open(cat("/proc/self/fd/", found.get()).c_str(), O_RDWR | O_CLOEXEC))
+               : OwnedFd();
 }
 
 void unmap(std::byte* base, const SharedPlace& place) {
@@ -169,7 +172,8 @@ void collapse_into_huge_pages(const void* data, int64_t bytes) {
   if (next == registry().segments.begin()) return;
   auto& [base, segment] = *--next;
   const int64_t first = (start - base) / kHugePage;
-  const int64_t end = std::min(round_up(start - base + bytes, kHugePage), segment.bytes) / kHugePage;
+  const int64_t end =
+      std::min(round_up(start - base + bytes, kHugePage), segment.bytes) / kHugePage;
   for (int64_t i = first; i < end; ++i) {
     auto* page = const_cast<std::byte*>(base) + i * kHugePage;
     if (segment.asked[static_cast<size_t>(i)] || !is_filled(page)) continue;
@@ -206,9 +210,13 @@ PeerMemory::Segment& PeerMemory::open(const SharedPlace& place) {
                 cat("process ", peer_.pid, ", a rank of this machine, is gone"),
                 "look at that rank's own log first");
   if (base == nullptr)
-    throw Error(ExitCode::kEnvironment,
-                cat("cannot open shared memory of process ", peer_.pid, " (", segment_path(peer_, place), "): ", errno_text(error)),
-                remedy_of(error, "let the ranks run in one container and as one user, or choose the gloo back end"));
+    throw Error(
+        ExitCode::kEnvironment,
+        cat("cannot open shared memory of process ", peer_.pid, " (", segment_path(peer_, place),
+            "): ", errno_text(error)),
+        remedy_of(
+            error,
+            "let the ranks run in one container and as one user, or choose the gloo back end"));
   close_freed();
   return segments_.emplace_back(Segment{place, base});
 }

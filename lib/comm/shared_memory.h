@@ -31,14 +31,16 @@ CommBuffer allocate_shared_lasting(int64_t bytes);
 /// one.
 SharedPlace find_shared(const void* data, int64_t bytes);
 
-/// Asks the kernel, once for each of them, to collapse into huge pages (MADV_COLLAPSE) those places of this process's
-/// shared memory that a range touches and that are in use entirely: peers map a huge page at once, which takes a small
-/// part of the time of 512 pages. Without effect where the kernel cannot (before Linux 6.1, or where memory is fragmented).
+/// Asks the kernel, once for each of them, to collapse into huge pages (MADV_COLLAPSE) those places
+/// of this process's shared memory that a range touches and that are in use entirely: peers map a
+/// huge page at once, which takes a small part of the time of 512 pages. Without effect where the
+/// kernel cannot (before Linux 6.1, or where memory is fragmented).
 void collapse_into_huge_pages(const void* data, int64_t bytes);
 
-/// Takes the pages of a peer's memory that a range touches out of this process's page tables: they stay where
-/// they are and come back when touched. Without it every page that a rank ever read of its peers would count
-/// as its own resident memory: of a small range too, as a huge page is mapped whole.
+/// Takes the pages of a peer's memory that a range touches out of this process's page tables:
+/// they stay where they are and come back when touched. Without it every page that a rank
+/// ever read of its peers would count as its own resident memory: of a small range too, as a
+/// huge page is mapped whole.
 void drop_mapped_pages(std::byte* data, int64_t bytes);
 
 /// Another rank's shared memory as mapped here; keeps each segment that was used for as long as its

@@ -18,17 +18,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int64_t kPushBytes = 16 << 10;  // reduced and passed on while it is in the cache
-constexpr int64_t kAlignElements = 64;  // slices begin on cache lines
+constexpr int64_t kAlignElements = 64;    // slices begin on cache lines
 // A copy of a send has at least the first; one up to the second is kept for the next send.
 constexpr int64_t kLeastCopyBytes = 256 << 10, kMostSpareBytes = 64 << 20;
 
-/// Bytes from a place of a peer's memory to where the next window begins, in whole elements of any type.
+/// Bytes from a place of a peer's memory to where the next window begins, in
+/// whole elements of any type.
 int64_t window_at(const std::byte* place) {
   constexpr int64_t kWidest = 8;
-  return kShmWindowBytes - static_cast<int64_t>(reinterpret_cast<uintptr_t>(place)) % kShmWindowBytes / kWidest * kWidest;
+  return kShmMappedBytes - static_cast<int64_t>(reinterpret_cast<uintptr_t>(place)) %
+                               kShmMappedBytes / kWidest * kWidest;
 }
 
-/// Calls `use` with the offset and the bytes of each window of a peer's memory: bytes [begin, end) from `memory`.
+/// Calls `use` with the offset and the bytes of each window of a peer's memory: bytes
+/// [begin, end) from `memory`.
 template <typename Use>
 void each_window(const std::byte* memory, int64_t begin, int64_t end, Use use) {
   for (int64_t at = begin; at < end;) {
@@ -86,7 +89,7 @@ class ShmCommunicator final : public Communicator {
 
  private:
   /// Sends to one peer: how many were published, and copies of buffers that peers cannot read.
-  struct Outgoing {
+  struct PeerSends {
     int64_t published = 0;
     std::vector<Collective> deferred;                    // the mailbox was full
     std::vector<std::pair<int64_t, CommBuffer>> copies;  // by sequence
@@ -113,7 +116,8 @@ class ShmCommunicator final : public Communicator {
   void all_reduce_small(const Collective& work);
   void all_reduce_in_place(const Collective& work);
   void all_reduce_staged(const Collective& work);
-  void add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice, int64_t place, int64_t count);
+  void add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice, int64_t place,
+                 int64_t count);
   void reduce_in_place(const CollectiveRecord& record, int64_t begin, int64_t end);
   void reduce_scatter_now(const Collective& work);
   void reduce_scatter_staged(const Collective& work, bool announced);
@@ -133,7 +137,7 @@ class ShmCommunicator final : public Communicator {
   bool has_room(const CollectiveRecord& record);
   void publish(const Collective& work);
   CommBuffer take_copy(int64_t bytes);
-  void give_back_copies(Outgoing& outgoing, int64_t sequence);
+  void give_back_copies(PeerSends& outgoing, int64_t sequence);
   void finish_send(const Collective& work);
   void receive_now(const Collective& work);
 
@@ -141,7 +145,7 @@ class ShmCommunicator final : public Communicator {
   ShmGroup group_;
   std::vector<std::byte*> inputs_;  // every rank's input as mapped here
   std::vector<const void*> moved_;  // the same, moved on to a piece
-  std::vector<Outgoing> outgoing_ = std::vector<Outgoing>(static_cast<size_t>(size()));
+  std::vector<PeerSends> outgoing_ = std::vector<PeerSends>(static_cast<size_t>(size()));
   CommBuffer spare_;  // the largest copy that nobody reads any more
   int64_t transported_ = 0;
 };
@@ -214,16 +218,19 @@ void ShmCommunicator::add_up(const CollectiveRecord& record, void* out, int64_t 
   transported_ += (size() - 1) * count * dtype_bytes(record.dtype);
 }
 
-/// `use` reads bytes [begin, end) of the peers' inputs, a window at a time, which then is let go of:
-/// it is not needed again until the next collective over them. Peers' inputs mostly begin at the same place
-/// of their memory, so that windows of one begin where those of the others do.
+/// `use` reads bytes [begin, end) of the peers' inputs, a window at a time,
+/// which then is let go of:
+/// it is not needed again until the next collective over them. Peers' inputs mostly begin at the
+/// same place of their memory, so that windows of one begin where those of the others do.
 template <typename Use>
 void ShmCommunicator::in_windows(int64_t begin, int64_t end, Use use) {
-  each_window(inputs_[static_cast<size_t>((rank() + 1) % size())], begin, end, [&](int64_t at, int64_t bytes) {
-    use(at, bytes);
-    for (int peer = 0; peer < size(); ++peer)
-      if (peer != rank()) drop_mapped_pages(inputs_[static_cast<size_t>(peer)] + at, bytes);
-  });
+  each_window(inputs_[static_cast<size_t>((rank() + 1) % size())], begin, end,
+              [&](int64_t at, int64_t bytes) {
+                use(at, bytes);
+                for (int peer = 0; peer < size(); ++peer)
+                  if (peer != rank())
+                    drop_mapped_pages(inputs_[static_cast<size_t>(peer)] + at, bytes);
+              });
 }
 
 /// Copies what `peer` has at `place`, in windows as well.
@@ -317,10 +324,13 @@ void ShmCommunicator::all_reduce_staged(const Collective& work) {
   for (int64_t at = 0; at < record.count + piece; at += piece) {
     const uint32_t meeting = group_.next_meeting();
     std::byte* own = group_.staging(rank(), meeting);
-    for_peers(at, [&](int, std::byte* slice, int64_t place, int64_t bytes) { copy_bytes(own + place, slice, bytes); });
+    for_peers(at, [&](int, std::byte* slice, int64_t place, int64_t bytes) {
+      copy_bytes(own + place, slice, bytes);
+    });
     meet();
     const int64_t mine = at + rank() * slot;
-    add_slice(record, meeting, data + mine * width, rank() * slot * width, std::min(slot, record.count - mine));
+    add_slice(record, meeting, data + mine * width, rank() * slot * width,
+              std::min(slot, record.count - mine));
     if (at == 0) continue;
     for_peers(at - piece, [&](int peer, std::byte* slice, int64_t place, int64_t bytes) {
       copy_between(peer, slice, group_.staging(peer, meeting) + place, bytes);
@@ -330,14 +340,15 @@ void ShmCommunicator::all_reduce_staged(const Collective& work) {
 
 /// Adds what all have staged for a meeting at byte `place`, into our slice and for the next
 /// meeting.
-void ShmCommunicator::add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice, int64_t place,
-                                int64_t count) {
+void ShmCommunicator::add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice,
+                                int64_t place, int64_t count) {
   const int64_t width = dtype_bytes(record.dtype), step = kPushBytes / width;
   std::byte* next = group_.staging(rank(), meeting + 1) + place;
   for (int64_t at = 0; at < count; at += step) {
     const int64_t some = std::min(step, count - at);
     for (int peer = 0; peer < size(); ++peer)
-      moved_[static_cast<size_t>(peer)] = (peer == rank() ? slice : group_.staging(peer, meeting) + place) + at * width;
+      moved_[static_cast<size_t>(peer)] =
+          (peer == rank() ? slice : group_.staging(peer, meeting) + place) + at * width;
     add_up(record, slice + at * width, some);
     copy_bytes(next + at * width, slice + at * width, some * width);
   }
@@ -353,7 +364,8 @@ void ShmCommunicator::reduce_scatter_now(const Collective& work) {
   const int64_t begin = rank() * payload_bytes(record);
   in_windows(begin, begin + payload_bytes(record), [&](int64_t at, int64_t some) {
     for (size_t peer = 0; peer < inputs_.size(); ++peer) moved_[peer] = inputs_[peer] + at;
-    add_up(record, static_cast<std::byte*>(work.out) + (at - begin), some / dtype_bytes(record.dtype));
+    add_up(record, static_cast<std::byte*>(work.out) + (at - begin),
+           some / dtype_bytes(record.dtype));
   });
   meet();  // the others are done with our input
 }
@@ -387,14 +399,15 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
   if (!everyone_shares(record)) return all_gather_staged(work, true);
   collect_inputs(work);
   in_windows(0, bytes, [&](int64_t at, int64_t some) {
-    for (int peer = 0; peer < size(); ++peer) moved_[static_cast<size_t>(peer)] = inputs_[static_cast<size_t>(peer)] + at;
+    for (int peer = 0; peer < size(); ++peer)
+      moved_[static_cast<size_t>(peer)] = inputs_[static_cast<size_t>(peer)] + at;
     place_blocks(work, at, some);
   });
   meet();  // the others are done with our input
 }
 
-/// Copies what moved_ points to to bytes [at, at + bytes) of every block of an all_gather's result. Each
-/// rank begins with the next one's, so that not all read the same.
+/// Copies what moved_ points to to bytes [at, at + bytes) of every block of an all_gather's result.
+/// Each rank begins with the next one's, so that not all read the same.
 void ShmCommunicator::place_blocks(const Collective& work, int64_t at, int64_t bytes) {
   const int64_t block = payload_bytes(work.record);
   auto* out = static_cast<std::byte*>(work.out);
@@ -412,7 +425,8 @@ void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) 
       [&](std::byte* staging, int64_t at, int64_t count) { copy_bytes(staging, in + at, count); },
       [&](uint32_t meeting, int64_t at, int64_t count) {
         for (int peer = 0; peer < size(); ++peer)
-          moved_[static_cast<size_t>(peer)] = peer == rank() ? in + at : group_.staging(peer, meeting);
+          moved_[static_cast<size_t>(peer)] =
+              peer == rank() ? in + at : group_.staging(peer, meeting);
         place_blocks(work, at, count);
       });
 }
@@ -569,7 +583,7 @@ CommBuffer ShmCommunicator::take_copy(int64_t bytes) {
   return allocate_shared(static_cast<int64_t>(std::bit_ceil(size)));
 }
 
-void ShmCommunicator::give_back_copies(Outgoing& outgoing, int64_t sequence) {
+void ShmCommunicator::give_back_copies(PeerSends& outgoing, int64_t sequence) {
   std::erase_if(outgoing.copies, [&](auto& sent) {
     if (sent.first != sequence) return false;
     const int64_t bytes = sent.second.bytes();
@@ -580,7 +594,7 @@ void ShmCommunicator::give_back_copies(Outgoing& outgoing, int64_t sequence) {
 
 void ShmCommunicator::publish(const Collective& work) {
   const CollectiveRecord& record = work.record;
-  Outgoing& outgoing = outgoing_[static_cast<size_t>(record.peer)];
+  PeerSends& outgoing = outgoing_[static_cast<size_t>(record.peer)];
   ShmMailbox& box = group_.mailbox(rank(), record.peer);
   SharedPlace place = find_shared(work.in, payload_bytes(record));
   if (!place.shared() && record.count > 0) {
@@ -597,7 +611,7 @@ void ShmCommunicator::publish(const Collective& work) {
 void ShmCommunicator::finish_send(const Collective& work) {
   const int peer = work.record.peer;
   const int64_t sequence = work.record.sequence;
-  Outgoing& outgoing = outgoing_[static_cast<size_t>(peer)];
+  PeerSends& outgoing = outgoing_[static_cast<size_t>(peer)];
   ShmSignal& taken = group_.mailbox(rank(), peer).taken;
   if (outgoing.published < sequence) {
     await(taken, static_cast<uint32_t>(sequence) - ShmMailbox::kDepth, peer);

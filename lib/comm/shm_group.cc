@@ -57,16 +57,17 @@ ShmGroup::ShmGroup(Rendezvous& rendezvous, const std::string& name, const std::v
 }
 
 int64_t ShmGroup::control_bytes() const {
-  return size() * static_cast<int64_t>(sizeof(Part)) +
+  return size() * static_cast<int64_t>(sizeof(MemberBoard)) +
          size() * size() * static_cast<int64_t>(sizeof(ShmMailbox));
 }
 
-ShmGroup::Part& ShmGroup::part(int rank) {
-  return reinterpret_cast<Part*>(common_)[rank];
+ShmGroup::MemberBoard& ShmGroup::part(int rank) {
+  return reinterpret_cast<MemberBoard*>(common_)[rank];
 }
 
 ShmMailbox& ShmGroup::mailbox(int from, int to) {
-  auto* boxes = reinterpret_cast<ShmMailbox*>(common_ + static_cast<size_t>(size()) * sizeof(Part));
+  auto* boxes =
+      reinterpret_cast<ShmMailbox*>(common_ + static_cast<size_t>(size()) * sizeof(MemberBoard));
   return boxes[from * size() + to];
 }
 
@@ -75,7 +76,7 @@ ShmAnnouncement& ShmGroup::announcement(int rank, int64_t sequence) {
 }
 
 bool ShmGroup::lost(int peer) const {
-  const auto* parts = reinterpret_cast<const Part*>(common_);
+  const auto* parts = reinterpret_cast<const MemberBoard*>(common_);
   if (parts[peer].state.load(std::memory_order_acquire) != 0) return true;
   const PeerIdentity& self = rendezvous_.identity(rendezvous_.rank());
   const int global = members_[static_cast<size_t>(peer)];

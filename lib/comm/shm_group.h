@@ -72,18 +72,19 @@ class ShmGroup {
   void leave(State state) noexcept;
 
  private:
-  struct Part {
+  struct MemberBoard {
     ShmSignal progress;
     std::atomic<uint32_t> state;
     std::array<ShmAnnouncement, 2> announcements;
   };
 
   int64_t control_bytes() const;
-  Part& part(int rank);
+  MemberBoard& part(int rank);
   bool lost(int peer) const;
   bool someone_lost() const;
   template <typename Lost>
-  Verdict wait_until(ShmSignal& signal, uint32_t target, std::chrono::steady_clock::time_point deadline, Lost lost_now);
+  Verdict wait_until(ShmSignal& signal, uint32_t target,
+                     std::chrono::steady_clock::time_point deadline, Lost lost_now);
 
   Rendezvous& rendezvous_;
   const std::vector<int> members_;

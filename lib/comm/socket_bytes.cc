@@ -21,7 +21,8 @@ std::optional<tcp_info> connection(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
-  const bool counts = size >= offsetof(tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received;
+  const bool counts =
+      size >= offsetof(tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received;
   if (!counts || info.tcpi_state != kEstablished) return std::nullopt;
   return info;
 }

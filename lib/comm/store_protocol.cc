@@ -19,7 +19,8 @@ std::string proof(std::string_view token, std::initializer_list<std::string_view
 
 std::string member_bytes(const StoreMember& member) {
   std::string bytes;
-  for (const uint32_t number : {member.rank, member.world, member.attempt}) put_number(bytes, number);
+  for (const uint32_t number : {member.rank, member.world, member.attempt})
+    put_number(bytes, number);
   bytes.append(member.instance, 0, kInstanceBytes);
   bytes.resize(kMemberBytes - sizeof(Digest));
   const Digest job = sha256(member.job);
@@ -27,7 +28,9 @@ std::string member_bytes(const StoreMember& member) {
 }
 
 StoreMember member_from(std::string_view bytes) {
-  const auto number = [&](size_t which) { return number_at<uint32_t>(bytes, which * sizeof(uint32_t)); };
+  const auto number = [&](size_t which) {
+    return number_at<uint32_t>(bytes, which * sizeof(uint32_t));
+  };
   return {.rank = number(0),
           .world = number(1),
           .attempt = number(2),
@@ -37,19 +40,23 @@ StoreMember member_from(std::string_view bytes) {
 
 StoreVerdict compare_members(std::string_view served, std::string_view joining) {
   const StoreMember own = member_from(served), other = member_from(joining);
-  const auto job = [](std::string_view bytes) { return bytes.substr(kMemberBytes - sizeof(Digest), sizeof(Digest)); };
+  const auto job = [](std::string_view bytes) {
+    return bytes.substr(kMemberBytes - sizeof(Digest), sizeof(Digest));
+  };
   if (job(served) != job(joining)) return StoreVerdict::kOtherJob;
   if (other.attempt != own.attempt)
     return other.attempt < own.attempt ? StoreVerdict::kEarlierStart : StoreVerdict::kLaterStart;
-  return other.world != own.world || other.rank >= own.world ? StoreVerdict::kOtherWorld : StoreVerdict::kAdmitted;
+  return other.world != own.world || other.rank >= own.world ? StoreVerdict::kOtherWorld
+                                                             : StoreVerdict::kAdmitted;
 }
 
-std::string client_proof(std::string_view token, std::string_view server, std::string_view client, std::string_view member) {
+std::string client_proof(std::string_view token, std::string_view server, std::string_view client,
+                         std::string_view member) {
   return proof(token, {"client", server, client, member});
 }
 
-std::string server_proof(std::string_view token, std::string_view server, std::string_view client, StoreVerdict verdict,
-                         std::string_view member) {
+std::string server_proof(std::string_view token, std::string_view server, std::string_view client,
+                         StoreVerdict verdict, std::string_view member) {
   const char byte = static_cast<char>(verdict);
   return proof(token, {"server", client, server, std::string_view(&byte, 1), member});
 }

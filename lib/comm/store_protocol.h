@@ -15,9 +15,11 @@ namespace ftrun {
 //   server   "ftrun-store-2\n", a random challenge of 32 bytes
 //   client   a random challenge of 32 bytes, who it is (StoreMember, 60 bytes),
 //            HMAC-SHA256(token, "client" + server's challenge + all of the client's before it)
-//   server   StoreVerdict (u8), who serves (StoreMember), HMAC-SHA256(token, "server" + client's + server's challenge + the two);
-//            zeros where the client's proof is wrong. It closes the connection unless the verdict is kAdmitted
-//   client   requests: u32 bytes, then StoreOperation (u8), u64 milliseconds to wait, and fields: u32 bytes each
+//   server   StoreVerdict (u8), who serves (StoreMember), HMAC-SHA256(token, "server" + client's +
+//            server's challenge + the two); zeros where the client's proof is wrong. It closes the
+//            connection unless the verdict is kAdmitted
+//   client   requests: u32 bytes, then StoreOperation (u8), u64 milliseconds to wait,
+//            and fields: u32 bytes each
 //   server   for each request: u32 bytes, then StoreAnswer (u8) and fields
 
 inline constexpr std::string_view kStoreGreeting = "ftrun-store-2\n";
@@ -63,7 +65,14 @@ struct StoreMember {
 
 /// StoreVerdict decides on a client that knows the token: each rank is admitted once a start, as
 /// one process.
-enum class StoreVerdict : uint8_t { kAdmitted = 1, kOtherJob, kOtherWorld, kEarlierStart, kLaterStart, kSecondProcess };
+enum class StoreVerdict : uint8_t {
+  kAdmitted = 1,
+  kOtherJob,
+  kOtherWorld,
+  kEarlierStart,
+  kLaterStart,
+  kSecondProcess
+};
 
 /// Writes a member as it goes over the connection, kMemberBytes.
 std::string member_bytes(const StoreMember& member);
@@ -73,10 +82,12 @@ StoreVerdict compare_members(std::string_view served, std::string_view joining);
 /// Numbers of a member that was read; `job` is left out.
 StoreMember member_from(std::string_view bytes);
 
-/// `member`: member_bytes(). Without the token neither can be made, and neither fits another connection, rank or start.
-std::string client_proof(std::string_view token, std::string_view server, std::string_view client, std::string_view member);
-std::string server_proof(std::string_view token, std::string_view server, std::string_view client, StoreVerdict verdict,
+/// `member`: member_bytes(). Without the token neither can be made, and neither fits another
+/// connection, rank or start.
+std::string client_proof(std::string_view token, std::string_view server, std::string_view client,
                          std::string_view member);
+std::string server_proof(std::string_view token, std::string_view server, std::string_view client,
+                         StoreVerdict verdict, std::string_view member);
 
 /// Fields one after another, each with its length before it.
 void put_field(std::string& bytes, std::string_view field);

@@ -40,7 +40,8 @@ constexpr size_t kKeptBytes = 16 << 10;
 /// The most connections with news that are served before the next ones are asked for.
 constexpr size_t kEvents = 256;
 
-/// Longer values are sent from where they are kept: one that all ranks ask for at a time is in memory once.
+/// Longer values are sent from where they are kept: one that all ranks ask for at
+/// a time is in memory once.
 constexpr size_t kSharedBytes = 4096;
 
 /// Counted adds its bytes to a sum, until it is destroyed.
@@ -94,7 +95,8 @@ struct Outgoing {
 
   bool empty() const { return sent == bytes.size() + (value ? value->size() : 0); }
   std::string_view next() const {
-    const std::string_view head = bytes, tail = value ? std::string_view(*value) : std::string_view();
+    const std::string_view head = bytes,
+                           tail = value ? std::string_view(*value) : std::string_view();
     return sent < head.size() ? head.substr(sent) : tail.substr(sent - head.size());
   }
 };
@@ -142,8 +144,13 @@ std::span<const uint8_t> bytes_of(std::string_view text) {
 }  // namespace
 
 struct StoreServer::Loop {
-  Loop(StoreServer& server, OwnedFd listening, std::string secret, const StoreMember& serving, Limits given)
-      : owner(server), listener(std::move(listening)), token(std::move(secret)), own(member_bytes(serving)), limits(given) {
+  Loop(StoreServer& server, OwnedFd listening, std::string secret, const StoreMember& serving,
+       Limits given)
+      : owner(server),
+        listener(std::move(listening)),
+        token(std::move(secret)),
+        own(member_bytes(serving)),
+        limits(given) {
     instances.emplace(serving.rank, serving.instance);
   }
 
@@ -189,7 +196,8 @@ struct StoreServer::Loop {
   /// The peers that have not proved themselves, in the order in which they came, and those that
   /// have.
   std::list<Peer> strangers, members;
-  /// The process that each rank is; who serves is one from the start, before anybody can come in its name.
+  /// The process that each rank is; who serves is one from the start, before
+  /// anybody can come in its name.
   std::unordered_map<uint32_t, std::string> instances;
   std::unordered_map<std::string, Value> values;
   size_t stored_bytes = 0;
@@ -203,15 +211,19 @@ struct StoreServer::Loop {
   bool told_shortage = false;
 };
 
-StoreServer::StoreServer(OwnedFd listening, std::string token, const StoreMember& own, Limits limits)
+StoreServer::StoreServer(OwnedFd listening, std::string token, const StoreMember& own,
+                         Limits limits)
     : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       loop_(std::make_unique<Loop>(*this, std::move(listening), std::move(token), own, limits)) {
   // One that was inherited blocks.
   ::fcntl(loop_->listener.get(), F_SETFL, ::fcntl(loop_->listener.get(), F_GETFL) | O_NONBLOCK);
   ::fcntl(loop_->listener.get(), F_SETFD, FD_CLOEXEC);
-  const bool ready = wake_ && loop_->news && loop_->watch(EPOLL_CTL_ADD, wake_.get(), EPOLLIN, &wake_) &&
+  const bool ready = wake_ && loop_->news &&
+                     loop_->watch(EPOLL_CTL_ADD, wake_.get(), EPOLLIN, &wake_) &&
                      loop_->watch(EPOLL_CTL_ADD, loop_->listener.get(), EPOLLIN, &loop_->listener);
-  if (!ready) throw Error(ExitCode::kEnvironment, cat("the job's store cannot be served: ", errno_text(errno)));
+  if (!ready)
+    throw Error(ExitCode::kEnvironment,
+                cat("the job's store cannot be served: ", errno_text(errno)));
   thread_ = std::thread([this] { loop_->serve(); });
 }
 
@@ -238,7 +250,8 @@ void StoreServer::Loop::serve() {
 /// Returns false when the server is to end.
 bool StoreServer::Loop::take_events() {
   std::array<epoll_event, kEvents> events;
-  const int count = ::epoll_wait(news.get(), events.data(), static_cast<int>(events.size()), next_timeout());
+  const int count =
+      ::epoll_wait(news.get(), events.data(), static_cast<int>(events.size()), next_timeout());
   bool ends = false, comes = false;
   for (int i = 0; i < count; ++i) {
     const auto& [which, data] = events[static_cast<size_t>(i)];
@@ -273,8 +286,11 @@ void StoreServer::Loop::drop(Peer& peer) {
 
 int StoreServer::Loop::next_timeout() const {
   std::optional<Clock::time_point> first = accept_after;
-  const auto consider = [&](Clock::time_point when) { first = std::min(first.value_or(when), when); };
-  if (!strangers.empty()) consider(strangers.front().came + std::chrono::milliseconds(limits.handshake_ms));
+  const auto consider = [&](Clock::time_point when) {
+    first = std::min(first.value_or(when), when);
+  };
+  if (!strangers.empty())
+    consider(strangers.front().came + std::chrono::milliseconds(limits.handshake_ms));
   if (!until.empty()) consider(until.begin()->first);
   if (!first) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*first - Clock::now());
@@ -291,8 +307,9 @@ void StoreServer::Loop::accept_all() {
     }
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
     if (!std::exchange(told_shortage, true))
-      log_warning(cat("rank 0, which serves the job's store, cannot take another connection for now: ", errno_text(errno),
-                      errno == EMFILE ? "; a higher ulimit -n on its machine lets it" : ""));
+      log_warning(cat(
+          "rank 0, which serves the job's store, cannot take another connection for now: ",
+          errno_text(errno), errno == EMFILE ? "; a higher ulimit -n on its machine lets it" : ""));
     accept_after = Clock::now() + kShortage;
     watch(EPOLL_CTL_MOD, listener.get(), 0, &listener);
     return;
@@ -355,7 +372,8 @@ void StoreServer::Loop::note(Peer& peer) {
   if (!peer.out.empty()) wanted |= EPOLLOUT;
   if (wanted != peer.events) watch(EPOLL_CTL_MOD, peer.fd.get(), wanted, &peer);
   peer.events = wanted;
-  peer.counted.set(peer.in.capacity() + peer.out.bytes.size() + (peer.waiting ? peer.waiting->bytes : 0));
+  peer.counted.set(peer.in.capacity() + peer.out.bytes.size() +
+                   (peer.waiting ? peer.waiting->bytes : 0));
   owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
 }
 
@@ -387,18 +405,21 @@ bool StoreServer::Loop::take_input(Peer& peer) {
 }
 
 bool StoreServer::Loop::admit(Peer& peer) {
-  const std::string theirs = peer.in.substr(0, kChallengeBytes), member = peer.in.substr(kChallengeBytes, kMemberBytes);
+  const std::string theirs = peer.in.substr(0, kChallengeBytes),
+                    member = peer.in.substr(kChallengeBytes, kMemberBytes);
   const std::string expected = client_proof(token, peer.challenge, theirs, member);
   const std::string_view given = std::string_view(peer.in).substr(kChallengeBytes + kMemberBytes);
   const auto refuse = [&](const std::string& reply) {
-    [[maybe_unused]] const ssize_t told = ::send(peer.fd.get(), reply.data(), reply.size(), MSG_NOSIGNAL);
+    [[maybe_unused]] const ssize_t told =
+        ::send(peer.fd.get(), reply.data(), reply.size(), MSG_NOSIGNAL);
     return false;
   };
-  if (!equal_in_constant_time(bytes_of(expected), bytes_of(given))) return refuse(std::string(kWelcomeBytes, '\0'));
+  if (!equal_in_constant_time(bytes_of(expected), bytes_of(given)))
+    return refuse(std::string(kWelcomeBytes, '\0'));
   if (static_cast<int>(members.size()) >= limits.members) return false;
   const StoreVerdict verdict = judge(member);
-  const std::string reply =
-      cat(static_cast<char>(verdict), own, server_proof(token, peer.challenge, theirs, verdict, own));
+  const std::string reply = cat(static_cast<char>(verdict), own,
+                                server_proof(token, peer.challenge, theirs, verdict, own));
   if (verdict != StoreVerdict::kAdmitted) return refuse(reply);
   peer.member = true;
   members.splice(members.end(), strangers, peer.place);
@@ -431,7 +452,8 @@ std::optional<Request> StoreServer::Loop::parse(std::string_view body) const {
 }
 
 void StoreServer::Loop::start(Peer& peer, Request request) {
-  const bool waits = request.operation == StoreOperation::kGet || request.operation == StoreOperation::kWait;
+  const bool waits =
+      request.operation == StoreOperation::kGet || request.operation == StoreOperation::kWait;
   if (waits && !keys_are_there(request)) {
     if (request.until) until.emplace(*request.until, &peer);
     waiting[request.missing()].insert(&peer);
@@ -447,12 +469,13 @@ Request StoreServer::Loop::stop_waiting(Peer& peer) {
   peer.waiting.reset();
   if (request.until) until.erase({*request.until, &peer});
   const auto others = waiting.find(request.missing());
-  if (others != waiting.end() && others->second.erase(&peer) == 1 && others->second.empty()) waiting.erase(others);
+  if (others != waiting.end() && others->second.erase(&peer) == 1 && others->second.empty())
+    waiting.erase(others);
   return request;
 }
 
-/// Goes on where the last look ended, so that one who waits for many keys is not looked at all over again at each; in the
-/// end all are looked at, as some may have been deleted meanwhile.
+/// Goes on where the last look ended, so that one who waits for many keys is not looked at all over
+/// again at each; in the end all are looked at, as some may have been deleted meanwhile.
 bool StoreServer::Loop::keys_are_there(Request& request) const {
   const std::vector<std::string>& keys = request.fields;
   const auto first_missing = [&](size_t from) {
@@ -465,7 +488,8 @@ bool StoreServer::Loop::keys_are_there(Request& request) const {
 }
 
 Outgoing StoreServer::Loop::values_of(const std::vector<std::string>& keys) const {
-  if (keys.size() == 1 && values.at(keys[0])->size() >= kSharedBytes) return answer_with(values.at(keys[0]));
+  if (keys.size() == 1 && values.at(keys[0])->size() >= kSharedBytes)
+    return answer_with(values.at(keys[0]));
   std::vector<std::string_view> found;
   for (const std::string& key : keys) found.push_back(*values.at(key));
   return answer(StoreAnswer::kDone, found);
@@ -514,22 +538,27 @@ Outgoing StoreServer::Loop::run(const Request& request) {
     case StoreOperation::kWait:
       return answer(StoreAnswer::kDone);
     case StoreOperation::kCheck:
-      return answer(std::ranges::all_of(fields, [&](const std::string& key) { return values.contains(key); }) ? StoreAnswer::kDone
-                                                                                                               : StoreAnswer::kNo);
+      return answer(
+          std::ranges::all_of(fields, [&](const std::string& key) { return values.contains(key); })
+              ? StoreAnswer::kDone
+              : StoreAnswer::kNo);
     case StoreOperation::kAdd:
       if (need(2)) return add(request);
       break;
     case StoreOperation::kAppend:
       if (need(2))
-        return answer(store(fields[0], values.contains(fields[0]) ? *values[fields[0]] + fields[1] : fields[1])
+        return answer(store(fields[0],
+                            values.contains(fields[0]) ? *values[fields[0]] + fields[1] : fields[1])
                           ? StoreAnswer::kDone
                           : StoreAnswer::kRefused);
       break;
     case StoreOperation::kCompareSet: {
       if (!need(3)) break;
       const auto known = values.find(fields[0]);
-      if (known == values.end() && !fields[1].empty()) return answer(StoreAnswer::kDone, {fields[1]});
-      if (known != values.end() && *known->second != fields[1]) return answer(StoreAnswer::kDone, {*known->second});
+      if (known == values.end() && !fields[1].empty())
+        return answer(StoreAnswer::kDone, {fields[1]});
+      if (known != values.end() && *known->second != fields[1])
+        return answer(StoreAnswer::kDone, {*known->second});
       if (!store(fields[0], fields[2])) return answer(StoreAnswer::kRefused);
       return answer(StoreAnswer::kDone, {fields[2]});
     }
@@ -565,7 +594,9 @@ void StoreServer::Loop::look_at_waiting(const std::string& key) {
 
 void StoreServer::Loop::expire() {
   const auto now = Clock::now();
-  while (!strangers.empty() && now >= strangers.front().came + std::chrono::milliseconds(limits.handshake_ms)) drop(strangers.front());
+  while (!strangers.empty() &&
+         now >= strangers.front().came + std::chrono::milliseconds(limits.handshake_ms))
+    drop(strangers.front());
   while (!until.empty() && now >= until.begin()->first) {
     Peer& peer = *until.begin()->second;
     stop_waiting(peer);

@@ -40,7 +40,8 @@ class StoreServer {
   int64_t refused() const { return refused_; }
   /// The number of requests that were answered.
   int64_t requests() const { return requests_; }
-  /// Keys that are stored, with their bytes and those of their values; and the most bytes that were kept for the ranks at a time:
+  /// Keys that are stored, with their bytes and those of their values; and the most bytes that were
+  /// kept for the ranks at a time:
   /// stored, asked for and not sent yet.
   int64_t keys() const { return keys_; }
   int64_t stored_bytes() const { return stored_bytes_; }

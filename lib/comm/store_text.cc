@@ -42,7 +42,8 @@ std::string joined_parts(c10d::Store& store, const std::string& key, size_t coun
   throw ExchangeError(error, field(3).empty() ? std::nullopt : std::optional(std::stoi(field(3))));
 }
 
-std::string text_from(c10d::Store& store, const std::string& key, const std::vector<uint8_t>& value) {
+std::string text_from(c10d::Store& store, const std::string& key,
+                      const std::vector<uint8_t>& value) {
   require(!value.empty(), "a text in the store says what it is");
   const std::string rest(value.begin() + 1, value.end());
   switch (static_cast<Kind>(value[0])) {
@@ -91,9 +92,11 @@ std::vector<std::string> read_texts(c10d::Store& store, const std::vector<std::s
   std::vector<std::string> texts;
   for (size_t begin = 0; begin < keys.size(); begin += kAtATime) {
     const size_t end = std::min(begin + kAtATime, keys.size());
-    const std::vector<std::string> some(keys.begin() + static_cast<ptrdiff_t>(begin), keys.begin() + static_cast<ptrdiff_t>(end));
+    const std::vector<std::string> some(keys.begin() + static_cast<ptrdiff_t>(begin),
+                                        keys.begin() + static_cast<ptrdiff_t>(end));
     const auto values = store.multiGet(some);
-    for (size_t i = 0; i < some.size(); ++i) texts.push_back(text_from(store, some[i], values.at(i)));
+    for (size_t i = 0; i < some.size(); ++i)
+      texts.push_back(text_from(store, some[i], values.at(i)));
   }
   return texts;
 }

@@ -12,14 +12,16 @@
 
 namespace ftrun {
 
-// A text of an exchange, as it lies in a store. Stores refuse values that are too long: the job's own those of
-// kMostRequestBytes, torchrun's those of 8 MiB. So its key has one byte that says what follows, and the text; or the number of
-// the values KEY/part/0, ... that hold the text, which are there before it; or the failure that came in its place.
+// A text of an exchange, as it lies in a store. Stores refuse values that are too long: the job's
+// own those of kMostRequestBytes, torchrun's those of 8 MiB. So its key has one byte that says what
+// follows, and the text; or the number of the values KEY/part/0, ... that hold the text, which are
+// there before it; or the failure that came in its place.
 
 /// No value is longer, but for the first byte.
 inline constexpr size_t kPartBytes = size_t{4} << 20;
 
-/// A failure that ends an exchange, or that a rank left in the store in place of a text: who wants the text throws it.
+/// A failure that ends an exchange, or that a rank left in the store in place of a text: who
+/// wants the text throws it.
 class ExchangeError : public Error {
  public:
   /// `absent`: the one rank that was waited for in vain, where there is one.

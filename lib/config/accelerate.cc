@@ -122,8 +122,7 @@ void put(Node& map, std::string_view path, Node value) {
     map.entries.push_back({key, value.at, std::move(value), ""});
     return;
   }
-  if (map.find(key) == nullptr)
-    map.entries.push_back({key, value.at, Node::of_map(value.at), ""});
+  if (map.find(key) == nullptr) map.entries.push_back({key, value.at, Node::of_map(value.at), ""});
   put(*map.find(key), path.substr(dot + 1), std::move(value));
 }
 
@@ -183,11 +182,12 @@ class Translator {
       const std::string path = cat(dtype, ".enabled");
       const Node* written = named_.at_path(path);
       const bool wanted = word == dtype, open = written == nullptr || written->is_open();
-      if (open && (wanted || written != nullptr)) put(config_, path, Node::of_bool(precision->at, wanted));
+      if (open && (wanted || written != nullptr))
+        put(config_, path, Node::of_bool(precision->at, wanted));
       if (open || wanted == written->boolean || word == "no" || word == "false") continue;
       problems_.error(precision->at,
-                      cat("mixed_precision ", word, " contradicts ", path, " ", value_text(*written), " (",
-                          to_text(written->at), ")"),
+                      cat("mixed_precision ", word, " contradicts ", path, " ",
+                          value_text(*written), " (", to_text(written->at), ")"),
                       "keep one of the two, or write \"auto\" in that file");
       return;
     }
@@ -247,7 +247,8 @@ class Translator {
     if (machines != nullptr && machines->integer > 1) {
       problems_.notice(
           machines->at,
-          cat("num_machines ", machines->text, ": start ftrun on each of them with torchrun, srun or mpirun",
+          cat("num_machines ", machines->text,
+              ": start ftrun on each of them with torchrun, srun or mpirun",
               processes == nullptr ? "" : cat(", ", processes->text, " ranks in all")));
       return;
     }
@@ -281,8 +282,9 @@ class Translator {
     if (const Node* mesh = root_.find("parallelism_config"); mesh != nullptr)
       for (const NodeEntry& entry : mesh->entries) name_of_mesh(entry, name);
     if (first != nullptr)
-      problems_.notice(first->at, cat("a launcher file of Accelerate; its keys without meaning here: ",
-                                      join(named, ", ")));
+      problems_.notice(
+          first->at,
+          cat("a launcher file of Accelerate; its keys without meaning here: ", join(named, ", ")));
   }
 
   template <typename Name>
@@ -310,7 +312,8 @@ class Translator {
   void refuse() {
     const Node* type = root_.find("distributed_type");
     if (type_ == "FSDP")
-      problems_.error(type->at, "distributed_type FSDP: an fsdp_config is not read; ZeRO does its work here",
+      problems_.error(type->at,
+                      "distributed_type FSDP: an fsdp_config is not read; ZeRO does its work here",
                       cat("write what it stands for: ", fsdp_as_zero()));
     else if (type_ == "MEGATRON_LM" && !text_of_megatron().empty())
       problems_.error(type->at, "distributed_type MEGATRON_LM: a megatron_lm_config is not read",
@@ -339,9 +342,11 @@ class Translator {
     }
     std::vector<std::string> lines{cat("zero_optimization: {", join(zero, ", "), "}")};
     const std::string precision = text_of(root_.find("mixed_precision"));
-    if (precision == "bf16" || precision == "fp16") lines.push_back(precision + ": {enabled: true}");
+    if (precision == "bf16" || precision == "fp16")
+      lines.push_back(precision + ": {enabled: true}");
     if (of_fsdp("fsdp_activation_checkpointing") == "true") lines.emplace_back("recompute: full");
-    if (of_fsdp("fsdp_auto_wrap_policy") == "NO_WRAP") lines.emplace_back("partition: {unit: model}");
+    if (of_fsdp("fsdp_auto_wrap_policy") == "NO_WRAP")
+      lines.emplace_back("partition: {unit: model}");
     if (const std::string mesh = fsdp_mesh(hybrid); !mesh.empty())
       lines.push_back(cat("parallel: {", mesh, "}"));
     return join(lines, "; ");
@@ -408,8 +413,9 @@ class Translator {
 }  // namespace
 
 bool is_accelerate(const Node& root) {
-  return root.is_map() && std::any_of(root.entries.begin(), root.entries.end(),
-                                      [](const NodeEntry& entry) { return among(kSigns, entry.key); });
+  return root.is_map() &&
+         std::any_of(root.entries.begin(), root.entries.end(),
+                     [](const NodeEntry& entry) { return among(kSigns, entry.key); });
 }
 
 const Node* accelerate_config_file(const Node& root) {

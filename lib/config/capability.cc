@@ -27,7 +27,9 @@ bool uses_two_disks(const ZeroConfig& zero) {
          plain_path(parameters.nvme_path) != plain_path(optimizer.nvme_path);
 }
 
-bool on_gpu(const Config& config) { return config.device == DeviceKind::kCuda; }
+bool on_gpu(const Config& config) {
+  return config.device == DeviceKind::kCuda;
+}
 
 /// A feature whose keys are read and checked, and which cannot run yet. Deleting a row switches
 /// the feature on.
@@ -48,7 +50,8 @@ const Gap kGaps[] = {
      [](const Config& c) { return uses_two_disks(c.zero); }},
     {"zero_optimization.offload_param.device", text("quantized weights on a disk"),
      [](const Config& c) {
-       return c.quantization.type != QuantizationType::kNone && c.zero.offload_param.device == OffloadDevice::kNvme;
+       return c.quantization.type != QuantizationType::kNone &&
+              c.zero.offload_param.device == OffloadDevice::kNvme;
      }},
     // Other parallelism, optimizers, files.
     {"parallel.context", text("context parallelism"),
@@ -69,9 +72,12 @@ const Gap kGaps[] = {
 /// Features that have run on emulated GPUs alone, and on processors. Deleting a row says that it
 /// ran on a GPU (docs/benchmarks.md).
 const Gap kEmulated[] = {
-    {"parallel.data", text("several GPUs"), [](const Config& c) { return on_gpu(c) && c.parallel.data > 1; }},
-    {"parallel.tensor", text("tensor parallelism"), [](const Config& c) { return on_gpu(c) && c.parallel.tensor > 1; }},
-    {"parallel.pipeline", text("pipelines"), [](const Config& c) { return on_gpu(c) && c.parallel.pipeline > 1; }},
+    {"parallel.data", text("several GPUs"),
+     [](const Config& c) { return on_gpu(c) && c.parallel.data > 1; }},
+    {"parallel.tensor", text("tensor parallelism"),
+     [](const Config& c) { return on_gpu(c) && c.parallel.tensor > 1; }},
+    {"parallel.pipeline", text("pipelines"),
+     [](const Config& c) { return on_gpu(c) && c.parallel.pipeline > 1; }},
     {"communication_data_type", text("gradients sent in fp16"),
      [](const Config& c) {
        return on_gpu(c) && !c.fp16.enabled && communication_dtype(c) == ConfigDtype::kFp16;
@@ -106,8 +112,8 @@ std::string not_yet_of(const std::string& path) {
   for (const Gap& gap : kGaps) {
     if (path != gap.key) continue;
     const size_t dot = path.rfind('.');
-    const Field* field =
-        Schema::get().find(dot == std::string::npos ? "" : path.substr(0, dot), path.substr(dot + 1));
+    const Field* field = Schema::get().find(dot == std::string::npos ? "" : path.substr(0, dot),
+                                            path.substr(dot + 1));
     const std::vector<std::string> choices = refused_choices(gap, *field);
     return choices.empty() ? gap.feature({}) : join(choices, ", ");
   }
@@ -115,7 +121,8 @@ std::string not_yet_of(const std::string& path) {
 }
 
 bool only_emulated_on_gpus(const std::string& path) {
-  return std::any_of(std::begin(kEmulated), std::end(kEmulated), [&](const Gap& row) { return path == row.key; });
+  return std::any_of(std::begin(kEmulated), std::end(kEmulated),
+                     [&](const Gap& row) { return path == row.key; });
 }
 
 std::vector<std::string> only_emulated_on_gpus(const Config& config) {

@@ -10,7 +10,8 @@ namespace ftrun {
 /// Every valid wish of a resolved config that this build cannot fulfil.
 std::vector<NotYet> missing_capabilities(const Config& config);
 
-/// Features that the config asks of GPUs and that have run on emulated ones alone, as texts of a notice.
+/// Features that the config asks of GPUs and that have run on emulated ones
+/// alone, as texts of a notice.
 std::vector<std::string> only_emulated_on_gpus(const Config& config);
 /// Says whether a key asks for such a feature.
 bool only_emulated_on_gpus(const std::string& path);

@@ -181,7 +181,8 @@ struct EnumNames<QuantizationType> {
   static constexpr std::array<std::string_view, 3> kNames{"none", "nf4", "int8"};
 };
 
-/// quantization: how the frozen weights of the blocks' products are held; PackedFormat says what the words mean.
+/// quantization: how the frozen weights of the blocks' products are held; PackedFormat
+/// says what the words mean.
 struct QuantizationConfig {
   QuantizationType type = QuantizationType::kNone;
   /// The scales of nf4 are quantized too.
@@ -252,7 +253,7 @@ struct KeepBestConfig {
 
 /// checkpoint: ftrun's keys, then DeepSpeed's.
 struct CheckpointConfig {
-  int64_t every = 500;  // optimizer steps; 0 = at the end and on a signal only
+  int64_t every = 500;       // optimizer steps; 0 = at the end and on a signal only
   double every_minutes = 0;  // minutes since the last one; 0 = by steps alone
   bool background = true;    // written while training goes on
   IfBusy if_busy = IfBusy::kWait;
@@ -273,7 +274,8 @@ struct EnumNames<BackendChoice> {
 /// comm
 struct CommConfig {
   BackendChoice backend = BackendChoice::kAuto;
-  int64_t timeout = 0;  // seconds, of every wait for another rank; 0 = auto, from the slowest step seen
+  int64_t timeout =
+      0;  // seconds, of every wait for another rank; 0 = auto, from the slowest step seen
   bool deterministic = false;  // on GPUs: sums in rank order and fp32; on hosts they always are
   bool operator==(const CommConfig&) const = default;
 };
@@ -420,7 +422,8 @@ ConfigDtype training_dtype(const Config& config);
 ConfigDtype gradient_dtype(const Config& config);
 /// The dtype in which gradients are reduced; kModel in the config is the gradient dtype.
 ConfigDtype communication_dtype(const Config& config);
-/// The folder of the disk tier: one for optimizer state and parameters (config/capability refuses two).
+/// The folder of the disk tier: one for optimizer state and parameters
+/// (config/capability refuses two).
 const std::string& disk_folder(const ZeroConfig& zero);
 
 }  // namespace ftrun

@@ -224,8 +224,8 @@ struct SchedulerConfig {
   int64_t num_decay_steps = 0;    // warmup_stable_decay, from here
   int64_t num_stable_steps = -1;  // -1 = what warm-up and decay leave of total_num_steps
   DecayShape decay_type = DecayShape::kCosine;
-  double min_lr_ratio = 0.0;      // of the optimizer's lr
-  double cycle_min_lr = 0.0;      // OneCycle, from here
+  double min_lr_ratio = 0.0;  // of the optimizer's lr
+  double cycle_min_lr = 0.0;  // OneCycle, from here
   double cycle_max_lr = 0.0;
   double decay_lr_rate = 0.0;
   int64_t cycle_first_step_size = 2000;

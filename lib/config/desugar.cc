@@ -200,13 +200,16 @@ void take_optimizer_alias(Node& root, Problems& problems) {
 bool take_weighted(const Node& item, Node& paths, Node& weights, Problems& problems) {
   const Node* path = item.find("path");
   if (path == nullptr) {
-    problems.error(item.at, cat("data.train: expected {path, weight} as in the other entries, found ", value_text(item)),
+    problems.error(item.at,
+                   cat("data.train: expected {path, weight} as in the other entries, found ",
+                       value_text(item)),
                    "write each entry as {path: FILE, weight: NUMBER}");
     return false;
   }
   for (const NodeEntry& entry : item.entries)
     if (entry.key != "path" && entry.key != "weight") {
-      problems.error(entry.at, cat("data.train: unknown key \"", entry.key, "\" of a data set"), "it has path and weight");
+      problems.error(entry.at, cat("data.train: unknown key \"", entry.key, "\" of a data set"),
+                     "it has path and weight");
       return false;
     }
   const Node* weight = item.find("weight");
@@ -221,9 +224,12 @@ void split_weighted_train(Node& root, Problems& problems) {
   NodeEntry* train = data == nullptr ? nullptr : find_entry(*data, "train");
   if (train == nullptr || train->value.kind != Node::Kind::kList) return;
   const std::vector<Node> items = train->value.items;
-  if (std::none_of(items.begin(), items.end(), [](const Node& item) { return item.is_map(); })) return;
+  if (std::none_of(items.begin(), items.end(), [](const Node& item) { return item.is_map(); }))
+    return;
   if (const NodeEntry* other = find_entry(*data, "train_weights"); other != nullptr) {
-    problems.error(other->at, cat("data.train_weights: written beside the weights in data.train (line ", train->at.line, ")"),
+    problems.error(other->at,
+                   cat("data.train_weights: written beside the weights in data.train (line ",
+                       train->at.line, ")"),
                    "keep one of the two");
     data->erase("train_weights");
     train = find_entry(*data, "train");
@@ -238,14 +244,16 @@ void split_weighted_train(Node& root, Problems& problems) {
   data->entries.push_back({"train_weights", at, std::move(weights), "train"});
 }
 
-// data.validation: {a: X, b: [Y, Z]} is data.validation: [X, Y, Z] and data.validation_names: [a, b, b].
+// data.validation: {a: X, b: [Y, Z]} is data.validation: [X, Y, Z] and
+// data.validation_names: [a, b, b].
 void split_named_validation(Node& root, Problems& problems) {
   Node* data = root.find("data");
   NodeEntry* validation = data == nullptr ? nullptr : find_entry(*data, "validation");
   if (validation == nullptr || !validation->value.is_map()) return;
   if (const NodeEntry* other = find_entry(*data, "validation_names"); other != nullptr) {
     problems.error(other->at,
-                   cat("data.validation_names: written beside the names in data.validation (line ", validation->at.line, ")"),
+                   cat("data.validation_names: written beside the names in data.validation (line ",
+                       validation->at.line, ")"),
                    "keep one of the two");
     data->erase("validation_names");
     validation = find_entry(*data, "validation");
@@ -256,7 +264,8 @@ void split_named_validation(Node& root, Problems& problems) {
   for (const NodeEntry& set : validation->value.entries) {
     const bool list = set.value.kind == Node::Kind::kList;
     if (list && set.value.items.empty())
-      problems.error(set.at, cat("data.validation.", set.key, ": names no file"), "name one, or remove the set");
+      problems.error(set.at, cat("data.validation.", set.key, ": names no file"),
+                     "name one, or remove the set");
     for (const Node& path : list ? set.value.items : std::vector<Node>{set.value}) {
       paths.items.push_back(path);
       names.items.push_back(Node::of_text(set.at, set.key));

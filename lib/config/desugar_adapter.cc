@@ -25,21 +25,30 @@ constexpr std::array<std::string_view, 17> kOtherArithmetic{
 
 /// Keys that PEFT writes into every file and that say nothing of the arithmetic here.
 constexpr std::array<std::string_view, 10> kOfPeft{
-    "task_type",     "peft_version", "base_model_name_or_path", "revision",       "auto_mapping",
-    "inference_mode", "megatron_core", "qalora_group_size",      "layers_pattern", "runtime_config"};
+    "task_type",      "peft_version",   "base_model_name_or_path", "revision",
+    "auto_mapping",   "inference_mode", "megatron_core",           "qalora_group_size",
+    "layers_pattern", "runtime_config"};
 
 /// Keys of ours that no file of PEFT has.
-constexpr std::array<std::string_view, 6> kOfOurs{"type",           "path",
-                                                  "target_pattern", "exclude_pattern",
-                                                  "rank_pattern_ranks", "alpha_pattern_alphas"};
+constexpr std::array<std::string_view, 6> kOfOurs{"type",
+                                                  "path",
+                                                  "target_pattern",
+                                                  "exclude_pattern",
+                                                  "rank_pattern_ranks",
+                                                  "alpha_pattern_alphas"};
 
 bool is_on(const Node& value) {
   switch (value.kind) {
-    case Node::Kind::kNull: return false;
-    case Node::Kind::kBool: return value.boolean;
-    case Node::Kind::kList: return !value.items.empty();
-    case Node::Kind::kMap: return !value.entries.empty();
-    default: return true;
+    case Node::Kind::kNull:
+      return false;
+    case Node::Kind::kBool:
+      return value.boolean;
+    case Node::Kind::kList:
+      return !value.items.empty();
+    case Node::Kind::kMap:
+      return !value.entries.empty();
+    default:
+      return true;
   }
 }
 
@@ -53,10 +62,12 @@ void take_peft_file(Node& adapter, Problems& problems) {
   for (const std::string_view key : kOfPeft) adapter.erase(key);
   for (const std::string_view key : kOfOurs)
     if (const NodeEntry* entry = entry_of(adapter, key); entry != nullptr) {
-      problems.error(entry->at, cat("adapter.", key, ": no key of a file of PEFT"), "remove it from the file");
+      problems.error(entry->at, cat("adapter.", key, ": no key of a file of PEFT"),
+                     "remove it from the file");
       adapter.erase(key);
     }
-  if (adapter.find("peft_type") == nullptr) adapter.entries.push_back({"type", adapter.at, Node::of_text(adapter.at, "lora"), ""});
+  if (adapter.find("peft_type") == nullptr)
+    adapter.entries.push_back({"type", adapter.at, Node::of_text(adapter.at, "lora"), ""});
 }
 
 void refuse_other_arithmetic(Node& adapter, bool of_peft, Problems& problems) {
@@ -66,22 +77,31 @@ void refuse_other_arithmetic(Node& adapter, bool of_peft, Problems& problems) {
     const NodeEntry* entry = entry_of(adapter, key);
     if (entry == nullptr) continue;
     if (is_on(entry->value))
-      problems.error(entry->at, cat("adapter.", key, ": ", value_text(entry->value), ": not supported, and without it another adapter is trained"),
-                     of_peft ? "go on with an adapter that was made without it, or have PEFT merge this one (merge_and_unload) and train on that model"
+      problems.error(entry->at,
+                     cat("adapter.", key, ": ", value_text(entry->value),
+                         ": not supported, and without it another adapter is trained"),
+                     of_peft ? "go on with an adapter that was made without it, or have PEFT merge "
+                               "this one (merge_and_unload) and train on that model"
                              : "leave it out");
     adapter.erase(key);
   }
 }
 
-/// Beginnings that PEFT takes from the base's weights: it takes B A away from the base, to which the adapter then belongs.
+/// Beginnings that PEFT takes from the base's weights: it takes B A away from the base, to which
+/// the adapter then belongs.
 void refuse_other_beginnings(Node& adapter, Problems& problems) {
-  const auto entry = std::find_if(adapter.entries.begin(), adapter.entries.end(), [](const NodeEntry& e) { return e.key == "init_lora_weights"; });
+  const auto entry = std::find_if(adapter.entries.begin(), adapter.entries.end(),
+                                  [](const NodeEntry& e) { return e.key == "init_lora_weights"; });
   if (entry == adapter.entries.end() || entry->value.kind != Node::Kind::kText) return;
   const std::string& text = entry->value.text;
-  if (text.starts_with("pissa") || text == "olora" || text == "loftq" || text == "corda" || text == "lora_ga") {
+  if (text.starts_with("pissa") || text == "olora" || text == "loftq" || text == "corda" ||
+      text == "lora_ga") {
     problems.error(entry->at,
-                   cat("adapter.init_lora_weights: ", text, ": not supported: it changes the base's weights, and the adapter would fit no other base than that"),
-                   "have PEFT convert an adapter that began so (save_pretrained with path_initial_model_for_weight_conversion); only a new one "
+                   cat("adapter.init_lora_weights: ", text,
+                       ": not supported: it changes the base's weights, and the adapter would fit "
+                       "no other base than that"),
+                   "have PEFT convert an adapter that began so (save_pretrained with "
+                   "path_initial_model_for_weight_conversion); only a new one "
                    "may begin with true, gaussian or orthogonal instead");
     adapter.erase("init_lora_weights");
   }
@@ -104,11 +124,14 @@ void split_modules(Node& adapter, const std::string& list, const std::string& pa
 }
 
 /// {expression: number} is a list of expressions and one of numbers.
-void split_pattern(Node& adapter, const std::string& key, const std::string& numbers, Problems& problems) {
+void split_pattern(Node& adapter, const std::string& key, const std::string& numbers,
+                   Problems& problems) {
   NodeEntry* entry = entry_of(adapter, key);
   if (entry == nullptr || !entry->value.is_map()) return;
   if (const NodeEntry* other = entry_of(adapter, numbers); other != nullptr) {
-    problems.error(other->at, cat("adapter.", numbers, ": written beside adapter.", key, " (line ", entry->at.line, "), which has its numbers"),
+    problems.error(other->at,
+                   cat("adapter.", numbers, ": written beside adapter.", key, " (line ",
+                       entry->at.line, "), which has its numbers"),
                    "keep one of the two");
     return;
   }
@@ -127,26 +150,34 @@ void split_pattern(Node& adapter, const std::string& key, const std::string& num
 /// A list of matrices that are never quantized here.
 bool names_unquantized(const Node& modules) {
   const auto is_unquantized = [](const Node& module) {
-    return module.kind == Node::Kind::kText && (module.text == "lm_head" || module.text == "embed_tokens" || module.text == "model.embed_tokens");
+    return module.kind == Node::Kind::kText &&
+           (module.text == "lm_head" || module.text == "embed_tokens" ||
+            module.text == "model.embed_tokens");
   };
-  return modules.kind == Node::Kind::kList && std::all_of(modules.items.begin(), modules.items.end(), is_unquantized);
+  return modules.kind == Node::Kind::kList &&
+         std::all_of(modules.items.begin(), modules.items.end(), is_unquantized);
 }
 
 /// Refuses the words of bitsandbytes whose wishes are not done.
 void refuse_other_quantization(const Node& quantization, Problems& problems) {
   const auto entry = [&](std::string_view key) {
-    const auto found = std::find_if(quantization.entries.begin(), quantization.entries.end(), [&](const NodeEntry& e) { return e.key == key; });
+    const auto found = std::find_if(quantization.entries.begin(), quantization.entries.end(),
+                                    [&](const NodeEntry& e) { return e.key == key; });
     return found == quantization.entries.end() || !is_on(found->value) ? nullptr : &*found;
   };
   const NodeEntry* type = entry("type");
   if (type == nullptr) type = entry("bnb_4bit_quant_type");
-  const std::string named = type != nullptr && type->value.kind == Node::Kind::kText ? type->value.text : "";
+  const std::string named =
+      type != nullptr && type->value.kind == Node::Kind::kText ? type->value.text : "";
   for (const auto& [key, other] : {std::pair{"load_in_4bit", "int8"}, {"load_in_8bit", "nf4"}})
     if (const NodeEntry* asked = entry(key); asked != nullptr && named == other)
-      problems.error(asked->at, cat("quantization.", key, ": the type is ", named), cat("remove it, or write type: ", named == "nf4" ? "int8" : "nf4"));
-  if (const NodeEntry* skipped = entry("llm_int8_skip_modules"); skipped != nullptr && !names_unquantized(skipped->value))
+      problems.error(asked->at, cat("quantization.", key, ": the type is ", named),
+                     cat("remove it, or write type: ", named == "nf4" ? "int8" : "nf4"));
+  if (const NodeEntry* skipped = entry("llm_int8_skip_modules");
+      skipped != nullptr && !names_unquantized(skipped->value))
     problems.error(skipped->at,
-                   "quantization.llm_int8_skip_modules: not supported but for lm_head and embed_tokens: all matrices of the blocks are quantized, "
+                   "quantization.llm_int8_skip_modules: not supported but for lm_head and "
+                   "embed_tokens: all matrices of the blocks are quantized, "
                    "and the head and the embedding are not",
                    "leave it out");
 }
@@ -170,14 +201,16 @@ void desugar_adapter(Node& root, bool of_peft, Problems& problems) {
   split_modules(*adapter, "exclude_modules", "exclude_pattern");
   split_pattern(*adapter, "rank_pattern", "rank_pattern_ranks", problems);
   split_pattern(*adapter, "alpha_pattern", "alpha_pattern_alphas", problems);
-  if (NodeEntry* layers = entry_of(*adapter, "layers_to_transform"); layers != nullptr && layers->value.kind == Node::Kind::kInt) {
+  if (NodeEntry* layers = entry_of(*adapter, "layers_to_transform");
+      layers != nullptr && layers->value.kind == Node::Kind::kInt) {
     Node list;
     list.kind = Node::Kind::kList;
     list.at = layers->value.at;
     list.items.push_back(layers->value);
     layers->value = std::move(list);
   }
-  if (NodeEntry* begin = entry_of(*adapter, "init_lora_weights"); begin != nullptr && begin->value.kind == Node::Kind::kBool)
+  if (NodeEntry* begin = entry_of(*adapter, "init_lora_weights");
+      begin != nullptr && begin->value.kind == Node::Kind::kBool)
     begin->value = Node::of_text(begin->value.at, begin->value.boolean ? "true" : "false");
 }
 

@@ -62,7 +62,8 @@ bool by_machines(const ElasticityConfig& e) {
 /// 0 where the ranks cannot take equal shares.
 int64_t micro_batch_of(const Config& config, int64_t data_ranks) {
   if (config.train_batch_size % data_ranks != 0) return 0;
-  if (config.elasticity.enabled) return elastic_micro_batch(config.elasticity, config.train_batch_size, data_ranks);
+  if (config.elasticity.enabled)
+    return elastic_micro_batch(config.elasticity, config.train_batch_size, data_ranks);
   const int64_t share = config.train_batch_size / data_ranks;
   int64_t micro = std::min(share, config.train_micro_batch_size_per_gpu);
   while (share % micro != 0) --micro;
@@ -124,7 +125,8 @@ int64_t fewest_ranks(const Config& config) {
 std::vector<BatchShare> smaller_shares(const Config& config) {
   std::vector<BatchShare> out;
   const int64_t fewest = fewest_ranks(config), inner = model_ranks(config.parallel);
-  for (int64_t data = config.parallel.data - 1; fewest > 0 && data > 0 && data * inner >= fewest; --data)
+  for (int64_t data = config.parallel.data - 1; fewest > 0 && data > 0 && data * inner >= fewest;
+       --data)
     if (const int64_t micro = micro_batch_of(config, data); micro > 0)
       out.push_back({data, micro, config.train_batch_size / data / micro});
   return out;

@@ -9,8 +9,10 @@ namespace ftrun {
 std::vector<EvaluationSet> evaluation_sets(const DataConfig& data) {
   std::vector<EvaluationSet> sets;
   for (size_t i = 0; i < data.validation.size(); ++i) {
-    const std::string name = i < data.validation_names.size() ? data.validation_names[i] : "validation";
-    auto set = std::find_if(sets.begin(), sets.end(), [&](const EvaluationSet& other) { return other.name == name; });
+    const std::string name =
+        i < data.validation_names.size() ? data.validation_names[i] : "validation";
+    auto set = std::find_if(sets.begin(), sets.end(),
+                            [&](const EvaluationSet& other) { return other.name == name; });
     if (set == sets.end()) set = sets.insert(sets.end(), {name, {}});
     set->paths.push_back(data.validation[i]);
   }
@@ -29,7 +31,8 @@ std::optional<EvaluationMetric> evaluation_metric(const DataConfig& data, std::s
 std::vector<std::string> metric_names(const DataConfig& data) {
   std::vector<std::string> names;
   for (const EvaluationSet& set : evaluation_sets(data))
-    for (const std::string_view kind : EnumNames<MetricKind>::kNames) names.push_back(cat(set.name, ".", kind));
+    for (const std::string_view kind : EnumNames<MetricKind>::kNames)
+      names.push_back(cat(set.name, ".", kind));
   return names;
 }
 

@@ -25,7 +25,8 @@ std::string words_text(const Field& field) {
 
 std::string range_text(const Field& field) {
   if (field.min && field.max)
-    return cat(" from ", number_text(*field.min), field.below_max ? " to below " : " to ", number_text(*field.max));
+    return cat(" from ", number_text(*field.min), field.below_max ? " to below " : " to ",
+               number_text(*field.max));
   if (!field.min) return "";
   return cat(field.above_min ? " above " : " of at least ", number_text(*field.min));
 }
@@ -79,9 +80,10 @@ class Converter {
     const bool placeholder =
         node.kind == Node::Kind::kText &&
         (node.text.starts_with("${") || node.text.starts_with("{{") || node.text.starts_with("<"));
-    problems_.error(node.at,
-                    cat(key_, ": expected ", expected_text(field_), ", found ", value_text(node), more),
-                    placeholder ? "this looks like a template: fill it in first" : "");
+    problems_.error(
+        node.at,
+        cat(key_, ": expected ", expected_text(field_), ", found ", value_text(node), more),
+        placeholder ? "this looks like a template: fill it in first" : "");
     return std::nullopt;
   }
 
@@ -123,7 +125,8 @@ class Converter {
   std::optional<int64_t> as_int(const Node& written) {
     if (const NumberWord* word = word_of(written); word != nullptr) {
       if (word->remedy.empty()) return word->value;
-      problems_.error(written.at, cat(key_, ": ", value_text(written), " is more than one key here"),
+      problems_.error(written.at,
+                      cat(key_, ": ", value_text(written), " is more than one key here"),
                       word->remedy);
       return std::nullopt;
     }
@@ -186,7 +189,8 @@ class Converter {
   std::optional<std::vector<int64_t>> as_ints(const Node& node) {
     // An empty list is the default of keys of ours, which a written config holds.
     const bool may_be_empty = field_.vocabulary == Vocabulary::kFtrun && !field_.zero_unset;
-    if (node.kind != Node::Kind::kList || (node.items.empty() && !may_be_empty)) return refuse(node);
+    if (node.kind != Node::Kind::kList || (node.items.empty() && !may_be_empty))
+      return refuse(node);
     std::vector<int64_t> out;
     for (const Node& item : node.items) {
       if (item.kind != Node::Kind::kInt || !in_range(field_, item.number)) return refuse(item);
@@ -240,8 +244,8 @@ std::string expected_text(const Field& field) {
   return "";
 }
 
-std::optional<FieldValue> read_field_value(const Field& field, const Node& node, const std::string& key,
-                                  Problems& problems) {
+std::optional<FieldValue> read_field_value(const Field& field, const Node& node,
+                                           const std::string& key, Problems& problems) {
   return Converter(field, key, problems).value(node);
 }
 

@@ -17,7 +17,7 @@ std::string lower(std::string text);
 /// A node as the key's type. Whole floats become integers, numbers in quotes numbers, and so on,
 /// each with a notice; what cannot be read so is an error and gives nothing. `key` is the path as
 /// it was written.
-std::optional<FieldValue> read_field_value(const Field& field, const Node& node, const std::string& key,
-                                  Problems& problems);
+std::optional<FieldValue> read_field_value(const Field& field, const Node& node,
+                                           const std::string& key, Problems& problems);
 
 }  // namespace ftrun

@@ -10,7 +10,7 @@ namespace ftrun {
 inline constexpr int64_t kLargestConfig = int64_t{4} << 20;  // bytes
 inline constexpr int kDeepestSection = 64;
 inline constexpr int kMostValues = 100'000;
-inline constexpr size_t kMostKeys = 1000;  // of a section
+inline constexpr size_t kMostKeys = 1000;   // of a section
 inline constexpr size_t kLongestKey = 256;  // bytes
 
 }  // namespace ftrun

@@ -61,14 +61,16 @@ bool gives_section(const std::string& text) {
 /// Says whether a value that looks like a list, a map or a quoted text is the path of something
 /// that is there, or would be made in a folder that is there ("[v2] run/out").
 bool is_path_there(const std::string& text) {
-  if (text.empty() || std::string_view("[{\"'").find(text[0]) == std::string_view::npos) return false;
+  if (text.empty() || std::string_view("[{\"'").find(text[0]) == std::string_view::npos)
+    return false;
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::path(text).parent_path();
-  return std::filesystem::exists(text, error) || (!parent.empty() && std::filesystem::is_directory(parent, error));
+  return std::filesystem::exists(text, error) ||
+         (!parent.empty() && std::filesystem::is_directory(parent, error));
 }
 
-/// An override as messages name it: without a secret's value, a section (which may hold secrets) by its
-/// key alone, and not at any length.
+/// An override as messages name it: without a secret's value, a section (which may hold secrets) by
+/// its key alone, and not at any length.
 std::string shown_override(const std::string& text) {
   constexpr size_t kLongestShown = 200;
   const size_t end = std::min(text.find_first_of("=: {[\n"), text.size());
@@ -98,8 +100,9 @@ Node parse(const std::string& name, const std::string& text, Problems& problems)
   }
   // Texts of a config are written to JSON files, which hold UTF-8.
   if (const auto bad = first_not_utf8(text)) {
-    problems.error(place_of_byte(name, text, *bad), "here is a byte that is not UTF-8",
-                   "save the file in UTF-8; where the byte belongs to the name of a file, rename that file");
+    problems.error(
+        place_of_byte(name, text, *bad), "here is a byte that is not UTF-8",
+        "save the file in UTF-8; where the byte belongs to the name of a file, rename that file");
     return {};
   }
   Node root = looks_like_json(name, text) ? read_json(name, text, problems)
@@ -134,8 +137,10 @@ class Sources {
 
   void add_accelerate(const Node& root) {
     const Node* file = accelerate_config_file(root);
-    const Node named = file == nullptr ? Node::of_map(root.at) : read_named(*file, "deepspeed_config_file",
-                                                                                    "correct the path, or pass that DeepSpeed config with --config instead of this file");
+    const Node named = file == nullptr ? Node::of_map(root.at)
+                                       : read_named(*file, "deepspeed_config_file",
+                                                    "correct the path, or pass that DeepSpeed "
+                                                    "config with --config instead of this file");
     if (!named.is_map()) return;
     Problems found;
     Node config = from_accelerate(root, named, found);
@@ -156,7 +161,9 @@ class Sources {
   void add_override(const std::string& text) {
     const Position at{shown_override(text)};
     if (const auto bad = first_not_utf8(text)) {
-      problems_.error(at, cat("byte ", *bad + 1, " is not UTF-8"), "write it in UTF-8; where the byte belongs to the name of a file, rename that file");
+      problems_.error(
+          at, cat("byte ", *bad + 1, " is not UTF-8"),
+          "write it in UTF-8; where the byte belongs to the name of a file, rename that file");
       partial_ = true;
       return;
     }
@@ -173,7 +180,8 @@ class Sources {
       return;
     }
     const std::string given = text.substr(equals + 1);
-    Node value = is_path_there(given) ? Node::of_text({at.file, 0, 0}, given) : read_yaml_value(at.file, given, problems_);
+    Node value = is_path_there(given) ? Node::of_text({at.file, 0, 0}, given)
+                                      : read_yaml_value(at.file, given, problems_);
     for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
       Node map = Node::of_map(at);
       map.entries.push_back({*key, at, std::move(value), ""});
@@ -254,8 +262,8 @@ class Sources {
     const fs::path beside = fs::path(name.at.file).parent_path() / name.text;
     const std::string path = fs::exists(name.text, error) ? name.text : beside.string();
     if (!fs::exists(path, error)) {
-      problems_.error(name.at,
-                      cat(key, ": ", name.text, " is neither here nor beside this file"), remedy);
+      problems_.error(name.at, cat(key, ": ", name.text, " is neither here nor beside this file"),
+                      remedy);
       partial_ = true;
       return {};
     }

@@ -30,9 +30,7 @@ struct Node {
 
   bool is_map() const { return kind == Kind::kMap; }
   /// Says nothing of its own: null or "auto".
-  bool is_open() const {
-    return kind == Kind::kNull || (kind == Kind::kText && text == "auto");
-  }
+  bool is_open() const { return kind == Kind::kNull || (kind == Kind::kText && text == "auto"); }
   /// The value at "a.b.c", or null.
   const Node* at_path(std::string_view path) const;
   /// The value of a key, or null.

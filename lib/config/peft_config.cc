@@ -50,7 +50,8 @@ std::vector<std::string> saved_modules(std::vector<std::string> names, const Pef
 }
 
 Json first_values(LoraInit init) {
-  if (init == LoraInit::kGaussian || init == LoraInit::kOrthogonal) return std::string(name_of(init));
+  if (init == LoraInit::kGaussian || init == LoraInit::kOrthogonal)
+    return std::string(name_of(init));
   return init == LoraInit::kUniform;
 }
 
@@ -96,20 +97,25 @@ std::string peft_config(const AdapterConfig& adapter, const PeftModel& model) {
 std::string quantization_text(const QuantizationConfig& quantization) {
   if (quantization.type == QuantizationType::kNone) return std::string(name_of(quantization.type));
   Json json{{"type", std::string(name_of(quantization.type))}};
-  if (quantization.type == QuantizationType::kNf4) json.update({{"double", quantization.double_quantization}, {"block", quantization.block}});
+  if (quantization.type == QuantizationType::kNf4)
+    json.update({{"double", quantization.double_quantization}, {"block", quantization.block}});
   return json.dump();
 }
 
 QuantizationConfig quantization_of_text(const std::string& text, const std::string& where) {
   if (text.empty() || text == name_of(QuantizationType::kNone)) return {};
   const auto refuse = [&](const std::string& why) {
-    throw Error(ExitCode::kBadInput, cat(where, ": ", why), "export the adapter again from its run");
+    throw Error(ExitCode::kBadInput, cat(where, ": ", why),
+                "export the adapter again from its run");
   };
   const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object() || !json.contains("type")) refuse("says of the base's quantization what cannot be read");
+  if (!json.is_object() || !json.contains("type"))
+    refuse("says of the base's quantization what cannot be read");
   for (const auto& [key, value] : json.items())
-    if (key != "type" && key != "double" && key != "block") refuse("says of the base's quantization what is not known");
-  const LoadResult loaded = load_config_text(where, Json{{"quantization", json}, {"train_micro_batch_size_per_gpu", 1}}.dump());
+    if (key != "type" && key != "double" && key != "block")
+      refuse("says of the base's quantization what is not known");
+  const LoadResult loaded = load_config_text(
+      where, Json{{"quantization", json}, {"train_micro_batch_size_per_gpu", 1}}.dump());
   const Resolution resolution = resolve(loaded.config, {});
   for (const std::vector<Problem>* problems : {&loaded.problems, &resolution.problems})
     for (const Problem& problem : *problems)

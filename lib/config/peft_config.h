@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// The model that an adapter was trained on, as PEFT's files name it: a folder, or a name of the Hub and the revision
-/// that was asked for ("" for none).
+/// The model that an adapter was trained on, as PEFT's files name it: a folder, or a name of the
+/// Hub and the revision that was asked for ("" for none).
 struct BaseModelName {
   std::string name;
   std::string revision;

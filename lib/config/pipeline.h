@@ -12,8 +12,8 @@ namespace ftrun {
 /// expression cannot be read or matches no class of decoder layers.
 std::optional<PipelinePartition> pipeline_partition(const std::string& text);
 
-/// Parts that a resolved config cuts a model into, which may be too many for a number of layers: "8 parts
-/// (pipeline 4 × virtual_stages 2)".
+/// Parts that a resolved config cuts a model into, which may be too many for a number of layers: "8
+/// parts (pipeline 4 × virtual_stages 2)".
 double pipeline_parts(const ParallelConfig& mesh);
 std::string pipeline_parts_text(const ParallelConfig& mesh);
 

@@ -4,7 +4,8 @@
 
 namespace ftrun {
 
-/// pipeline.partition: by what the parts of a model are made as equal as they can be where a pipeline cuts it.
+/// pipeline.partition: by what the parts of a model are made as equal as they can be
+/// where a pipeline cuts it.
 enum class PipelinePartition : uint8_t {
   kCost,        // "best": time of forward and backward (graph/cost.h)
   kParameters,  // "parameters": their elements; a tied output matrix counts in the head too

@@ -24,8 +24,8 @@ RankCount product(const std::string& rule, int64_t data, int64_t inner, Position
   out.rule = rule;
   if (!__builtin_mul_overflow(data, inner, &out.ranks) && out.ranks <= kMostRanks) return out;
   out.ranks = inner;  // so that nothing but the first factor is wrong
-  out.problems.push_back({std::move(at), rule + " is too large",
-                          cat("a run has at most ", kMostRanks, " ranks")});
+  out.problems.push_back(
+      {std::move(at), rule + " is too large", cat("a run has at most ", kMostRanks, " ranks")});
   return out;
 }
 

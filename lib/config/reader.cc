@@ -100,7 +100,8 @@ class TreeReader {
         (section.nullable || section.vocabulary == Vocabulary::kFtrun))
       return;
     if (!value.is_map()) {
-      problems_.error(value.at, cat(written, ": expected a section of keys, found ", value_text(value)),
+      problems_.error(value.at,
+                      cat(written, ": expected a section of keys, found ", value_text(value)),
                       section_form(section, entry));
       return;
     }
@@ -118,11 +119,15 @@ class TreeReader {
       if (field.section != section.path) continue;
       const bool says_whether = field.name == "enabled" && value.kind == Node::Kind::kBool;
       const auto& choices = field.choices;
-      const bool says_which = value.kind == Node::Kind::kText &&
-                              std::find(choices.begin(), choices.end(), value.text) != choices.end();
+      const bool says_which =
+          value.kind == Node::Kind::kText &&
+          std::find(choices.begin(), choices.end(), value.text) != choices.end();
       if (says_whether || says_which)
         return cat("write ", entry.spelling(), ": {", field.name, ": ",
-                   says_which ? value.text : value.boolean ? "true" : "false", "}");
+                   says_which      ? value.text
+                   : value.boolean ? "true"
+                                   : "false",
+                   "}");
     }
     return "";
   }

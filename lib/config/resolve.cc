@@ -45,8 +45,10 @@ void resolve_train(Resolving& r) {
     train.epochs = 1;
     if (r.context.for_training) r.decide("train.epochs", "1", "neither steps nor epochs is given");
   }
-  if (r.is_auto("train.steps") && train.steps == 0) r.decide("train.steps", "0", "unset: train.epochs counts");
-  if (r.is_auto("train.epochs") && train.epochs == 0) r.decide("train.epochs", "0", "unset: train.steps counts");
+  if (r.is_auto("train.steps") && train.steps == 0)
+    r.decide("train.steps", "0", "unset: train.epochs counts");
+  if (r.is_auto("train.epochs") && train.epochs == 0)
+    r.decide("train.epochs", "0", "unset: train.steps counts");
   if (train.weight_decay_exempt == DecayExempt::kAuto)
     train.weight_decay_exempt = r.config.origins.find("optimizer") == nullptr
                                     ? DecayExempt::kNormsAndBiases
@@ -69,13 +71,15 @@ void resolve_quantization(Resolving& r) {
   if (r.given("quantization") && !r.given("quantization.type"))
     r.error("quantization", "quantization has no type", "write type: nf4, or type: int8");
   if (quantization.block != 64 && quantization.block != 128 && quantization.block != 256)
-    r.error("quantization.block", cat("quantization.block is ", quantization.block), "use 64, 128 or 256");
+    r.error("quantization.block", cat("quantization.block is ", quantization.block),
+            "use 64, 128 or 256");
   if (quantization.type == QuantizationType::kNf4) return;
   const bool int8 = quantization.type == QuantizationType::kInt8;
   for (const char* key : {"double", "block"})
     if (r.given(cat("quantization.", key)) && r.given("quantization.type"))
       r.notice(cat("quantization.", key),
-               cat("quantization.", key, " has no effect ", int8 ? "on int8, which has one scale a row" : "where nothing is quantized"));
+               cat("quantization.", key, " has no effect ",
+                   int8 ? "on int8, which has one scale a row" : "where nothing is quantized"));
   quantization = {.type = quantization.type};
 }
 
@@ -83,7 +87,8 @@ void resolve_checkpoint(Resolving& r) {
   if (r.config.checkpoint.keep_last != 1) return;
   r.config.checkpoint.keep_last = 2;
   r.notice("checkpoint.keep_last",
-           "checkpoint.keep_last 1 is raised to 2: one is left where the newest turns out to be damaged");
+           "checkpoint.keep_last 1 is raised to 2: one is left where the newest turns out to be "
+           "damaged");
 }
 
 /// Attention that crosses from one chat into the next teaches what nobody said.
@@ -103,10 +108,14 @@ void resolve_device(Resolving& r) {
   if (r.config.device != DeviceKind::kAuto || r.context.gpus == 0) return;
   const std::string gpus = cat(r.context.gpus, r.context.gpus == 1 ? " GPU" : " GPUs");
   const auto stay = [&](const std::string& why, const std::string& remedy) {
-    r.notice("device", cat("device: auto computes on processors, although this machine shows ", gpus, ": ", why), remedy);
+    r.notice(
+        "device",
+        cat("device: auto computes on processors, although this machine shows ", gpus, ": ", why),
+        remedy);
   };
   if (r.config.comm.backend == BackendChoice::kGloo)
-    return stay("comm.backend gloo is not supported there", "leave that out to train on GPUs, or write device: cpu");
+    return stay("comm.backend gloo is not supported there",
+                "leave that out to train on GPUs, or write device: cpu");
   if (r.context.local_ranks > r.context.gpus)
     return stay(cat("it has ", r.context.local_ranks, " ranks, and each needs a GPU of its own"),
                 "start one rank a GPU, or write device: cpu");
@@ -148,8 +157,7 @@ Resolution resolve(const Config& config, const ResolveContext& context) {
 std::set<std::string> objections(const Config& resolved) {
   const ParallelConfig& mesh = resolved.parallel;
   ResolveContext context;
-  context.world_size =
-      std::max<int64_t>(1, mesh.data) * mesh.tensor * mesh.pipeline * mesh.context;
+  context.world_size = std::max<int64_t>(1, mesh.data) * mesh.tensor * mesh.pipeline * mesh.context;
   // These are values that "auto" has chosen already.
   context.bf16_hardware = resolved.bf16.enabled;
   context.fp16_hardware = resolved.fp16.enabled;

@@ -23,10 +23,11 @@ struct ResolveContext {
   /// The hardware has bf16, which "auto" precision may choose.
   bool bf16_hardware = false;
   bool fp16_hardware = false;
-  /// GPUs that this machine shows to this process and this build can use: where device: auto computes, if there is one
-  /// for each of local_ranks.
+  /// GPUs that this machine shows to this process and this build can use: where device: auto
+  /// computes, if there is one for each of local_ranks.
   int gpus = 0;
-  /// Ranks of this machine, as far as they share what this process sees: 1 where another launcher hands out GPUs.
+  /// Ranks of this machine, as far as they share what this process sees: 1 where another
+  /// launcher hands out GPUs.
   int64_t local_ranks = 1;
   /// Demand what a run cannot start without: model.path, data.train, a known "auto".
   bool for_training = false;
@@ -50,13 +51,13 @@ struct Resolution {
 /// effective config again changes nothing.
 Resolution resolve(const Config& config, const ResolveContext& context);
 
-/// "scheduler: warmup_num_steps 100 > the run's 60 steps: training ends inside the warm-up": of a schedule whose learning rate rises for
-/// longer than the run. "" for any other.
+/// "scheduler: warmup_num_steps 100 > the run's 60 steps: training ends inside the warm-up": of a
+/// schedule whose learning rate rises for longer than the run. "" for any other.
 std::string unfinished_rise(const SchedulerConfig& scheduler, int64_t steps);
 
-/// Why a resolved config would be refused on the ranks it was resolved for, were it written so: keys
-/// that contradict each other, and what cannot run in this build. For one that was changed after
-/// resolve(): what it adds to the objections before the change is the change's.
+/// Why a resolved config would be refused on the ranks it was resolved for, were it written so:
+/// keys that contradict each other, and what cannot run in this build. For one that was changed
+/// after resolve(): what it adds to the objections before the change is the change's.
 std::set<std::string> objections(const Config& resolved);
 
 }  // namespace ftrun

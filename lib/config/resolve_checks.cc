@@ -230,20 +230,26 @@ void check_backend(Resolving& r) {
 void check_elastic(Resolving& r) {
   const int64_t fewest = r.config.elastic.min_ranks;
   if (fewest > r.context.world_size)
-    r.notice("elastic.min_ranks", cat("elastic.min_ranks ", fewest, " > the ", r.context.world_size,
-                                      r.context.world_size == 1 ? " rank" : " ranks", " of this run: none may leave"));
+    r.notice("elastic.min_ranks",
+             cat("elastic.min_ranks ", fewest, " > the ", r.context.world_size,
+                 r.context.world_size == 1 ? " rank" : " ranks", " of this run: none may leave"));
 }
 
-/// "~/runs" and "$HOME/runs" would be folders of these names in the working directory. One that is there is meant; of data, whose name
-/// may be a prefix, the folder.
+/// "~/runs" and "$HOME/runs" would be folders of these names in the working directory. One that is
+/// there is meant; of data, whose name may be a prefix, the folder.
 void check_path(Resolving& r, const std::string& key, const std::string& path) {
   const bool home = path == "~" || path.starts_with("~/");
-  const bool variable = path.size() > 1 && path[0] == '$' && (path[1] == '{' || std::isalpha(static_cast<unsigned char>(path[1])) != 0);
+  const bool variable = path.size() > 1 && path[0] == '$' &&
+                        (path[1] == '{' || std::isalpha(static_cast<unsigned char>(path[1])) != 0);
   if (!home && !variable) return;
   std::error_code error;
-  if (std::filesystem::exists(key.starts_with("data.") ? std::filesystem::path(path).parent_path() : std::filesystem::path(path), error)) return;
+  if (std::filesystem::exists(key.starts_with("data.") ? std::filesystem::path(path).parent_path()
+                                                       : std::filesystem::path(path),
+                              error))
+    return;
   r.error(key, cat(key, ": ", path, ": ", home ? "~ is" : "variables are", " read by shells alone"),
-          cat("write the whole path", home ? "" : cat(", or give it on the command line: --set ", key, "=\"", path, "\"")));
+          cat("write the whole path",
+              home ? "" : cat(", or give it on the command line: --set ", key, "=\"", path, "\"")));
 }
 
 void check_paths(Resolving& r) {
@@ -253,7 +259,8 @@ void check_paths(Resolving& r) {
   check_path(r, "adapter.path", config.adapter.path);
   check_path(r, "csv_monitor.output_path", config.csv_monitor.output_path);
   check_path(r, "zero_optimization.offload_param.nvme_path", config.zero.offload_param.nvme_path);
-  check_path(r, "zero_optimization.offload_optimizer.nvme_path", config.zero.offload_optimizer.nvme_path);
+  check_path(r, "zero_optimization.offload_optimizer.nvme_path",
+             config.zero.offload_optimizer.nvme_path);
   for (const std::string& path : config.data.train) check_path(r, "data.train", path);
   for (const std::string& path : config.data.validation) check_path(r, "data.validation", path);
 }

@@ -11,7 +11,8 @@ namespace {
 
 /// Names stand in files' names, in tables and before a dot.
 bool is_set_name(std::string_view name) {
-  constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+  constexpr std::string_view kAllowed =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
   return !name.empty() && name.size() <= 40 && name.find_first_not_of(kAllowed) == name.npos;
 }
 
@@ -19,11 +20,14 @@ void check_set_names(Resolving& r) {
   const DataConfig& data = r.config.data;
   if (!data.validation_names.empty() && data.validation_names.size() != data.validation.size())
     r.error("data.validation_names",
-            cat("data.validation_names: ", data.validation_names.size(), " names for ", data.validation.size(), " files"),
-            "give each entry of data.validation its set's name, or write data.validation: {NAME: files}");
+            cat("data.validation_names: ", data.validation_names.size(), " names for ",
+                data.validation.size(), " files"),
+            "give each entry of data.validation its set's name, or write data.validation: {NAME: "
+            "files}");
   for (const std::string& name : data.validation_names)
     if (!is_set_name(name) || name == "train")
-      r.error("data.validation_names", cat("data.validation: a set cannot be called ", '"', name, '"'),
+      r.error("data.validation_names",
+              cat("data.validation: a set cannot be called ", '"', name, '"'),
               "use up to 40 letters, digits, _ and -; train is the training data's name");
 }
 
@@ -31,8 +35,9 @@ void check_metric(Resolving& r, const std::string& key, const std::string& metri
   if (metric.empty() || evaluation_metric(r.config.data, metric)) return;
   const std::vector<std::string> names = metric_names(r.config.data);
   r.error(key, cat(key, ": there is no metric ", '"', metric, '"'),
-          names.empty() ? "name a validation set (data.validation): nothing is evaluated without one"
-                        : cat("there are: ", join(names, ", ")));
+          names.empty()
+              ? "name a validation set (data.validation): nothing is evaluated without one"
+              : cat("there are: ", join(names, ", ")));
 }
 
 /// Checks that there are evaluations between the first step and the last, for keys that follow
@@ -42,11 +47,13 @@ void check_interval(Resolving& r) {
   if (c.train.evaluation.every > 0 || c.train.evaluation.every_minutes > 0) return;
   if (!c.train.early_stopping.metric.empty())
     r.error("train.early_stopping.metric",
-            "train.early_stopping: can never stop the run: train.evaluation.every is 0, so that nothing is evaluated before the last step",
+            "train.early_stopping: can never stop the run: train.evaluation.every is 0, so that "
+            "nothing is evaluated before the last step",
             "set train.evaluation.every to the steps between two evaluations");
   if (!c.checkpoint.keep_best.metric.empty())
     r.notice("checkpoint.keep_best.metric",
-             "checkpoint.keep_best: the best is the last: train.evaluation.every is 0, so that nothing is evaluated before the last step",
+             "checkpoint.keep_best: the best is the last: train.evaluation.every is 0, so that "
+             "nothing is evaluated before the last step",
              "set train.evaluation.every to the steps between two evaluations");
 }
 
@@ -59,7 +66,9 @@ void check_evaluation(Resolving& r) {
   check_metric(r, "train.early_stopping.metric", c.train.early_stopping.metric);
   check_interval(r);
   if (c.train.generate.prompt_tokens > 0 && c.data.validation.empty())
-    r.notice("train.generate.prompt_tokens", "train.generate: no text is written: it continues documents of data.validation, and there is none",
+    r.notice("train.generate.prompt_tokens",
+             "train.generate: no text is written: it continues documents of data.validation, and "
+             "there is none",
              "give data.validation");
   if (c.model_export.which == ExportWhich::kBest && c.checkpoint.keep_best.metric.empty())
     r.error("export.which", "export.which: best, and no best checkpoint is kept",

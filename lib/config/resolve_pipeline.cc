@@ -99,10 +99,10 @@ void check_layers(Resolving& r) {
   const auto count = static_cast<int64_t>(p.pipeline_layers.size());
   if (count == 0) return;
   if (static_cast<double>(count) != pipeline_parts(p))
-    return r.error(
-        path,
-        cat(path, " has ", count, count == 1 ? " number for " : " numbers for ", pipeline_parts_text(p)),
-        "write the number of blocks of each part");
+    return r.error(path,
+                   cat(path, " has ", count, count == 1 ? " number for " : " numbers for ",
+                       pipeline_parts_text(p)),
+                   "write the number of blocks of each part");
   for (size_t k = 1; k + 1 < p.pipeline_layers.size(); ++k)
     if (p.pipeline_layers[k] == 0)
       return r.error(path, cat(path, ": part ", k, " has no block"),

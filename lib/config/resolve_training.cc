@@ -106,8 +106,8 @@ bool warms_up(SchedulerType type) {
          type == SchedulerType::kWarmupDecayLR || type == SchedulerType::kWarmupCosineLR;
 }
 
-/// The type of the same curve that may begin at the full rate. DeepSpeed's begin at the lowest: with a
-/// warm-up of 1 step their first two steps have that rate.
+/// The type of the same curve that may begin at the full rate. DeepSpeed's begin at the lowest:
+/// with a warm-up of 1 step their first two steps have that rate.
 SchedulerType without_warmup(SchedulerType type) {
   return type == SchedulerType::kWarmupLR        ? SchedulerType::kConstant
          : type == SchedulerType::kWarmupDecayLR ? SchedulerType::kLinear
@@ -125,7 +125,8 @@ void resolve_warmup(Resolving& r) {
     r.decide(path, std::to_string(s.warmup_num_steps),
              s.warmup_num_steps == train.warmup_steps
                  ? "train.warmup_steps"
-                 : cat("the least of a ", name_of(s.type), "; train.warmup_steps is ", train.warmup_steps));
+                 : cat("the least of a ", name_of(s.type), "; train.warmup_steps is ",
+                       train.warmup_steps));
   } else if (!r.given(path)) {
     const int64_t least = own_type(s.type) ? 0 : 1;
     s.warmup_num_steps = own_type(s.type) || r.given("train.warmup_steps")
@@ -134,7 +135,8 @@ void resolve_warmup(Resolving& r) {
   }
   if (!own_type(s.type) && s.warmup_num_steps == 0)
     r.error(path, cat(path, ": expected a whole number of at least 1, found 0"),
-            cat("for no warm-up write scheduler: {type: ", name_of(without_warmup(s.type)), "}; a ", name_of(s.type), " begins with one"));
+            cat("for no warm-up write scheduler: {type: ", name_of(without_warmup(s.type)), "}; a ",
+                name_of(s.type), " begins with one"));
   train.warmup_steps = s.warmup_num_steps;
 }
 
@@ -183,7 +185,8 @@ void note_decay(Resolving& r) {
   if (s.total_num_steps < steps)
     r.notice("scheduler.params.total_num_steps",
              cat("scheduler: total_num_steps ", s.total_num_steps, " < the run's ", steps,
-                 " steps: those after the schedule's end train with its last learning rate, ", number_text(last_rate(r.config))),
+                 " steps: those after the schedule's end train with its last learning rate, ",
+                 number_text(last_rate(r.config))),
              "leave total_num_steps out for a schedule as long as the run");
 }
 
@@ -191,7 +194,8 @@ void note_rise(Resolving& r) {
   const SchedulerConfig& s = r.config.scheduler;
   const std::string text = steps_of_run(r) == 0 ? "" : unfinished_rise(s, steps_of_run(r));
   if (text.empty()) return;
-  for (const char* path : {"scheduler.params.warmup_num_steps", "scheduler.params.cycle_first_step_size", "train.warmup_steps"})
+  for (const char* path : {"scheduler.params.warmup_num_steps",
+                           "scheduler.params.cycle_first_step_size", "train.warmup_steps"})
     if (r.given(path)) return r.notice(path, text);
 }
 
@@ -289,9 +293,11 @@ void resolve_bucket(Resolving& r, const std::string& key, int64_t& value, int64_
 
 std::string unfinished_rise(const SchedulerConfig& s, int64_t steps) {
   if (warms_up(s.type) && s.warmup_num_steps > steps)
-    return cat("scheduler: warmup_num_steps ", s.warmup_num_steps, " > the run's ", steps, " steps: training ends inside the warm-up");
+    return cat("scheduler: warmup_num_steps ", s.warmup_num_steps, " > the run's ", steps,
+               " steps: training ends inside the warm-up");
   if (s.type == SchedulerType::kOneCycle && s.cycle_first_step_size > steps)
-    return cat("scheduler: cycle_first_step_size ", s.cycle_first_step_size, " > the run's ", steps, " steps: training ends before the learning rate falls");
+    return cat("scheduler: cycle_first_step_size ", s.cycle_first_step_size, " > the run's ", steps,
+               " steps: training ends before the learning rate falls");
   return "";
 }
 

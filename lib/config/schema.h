@@ -71,8 +71,8 @@ struct Field {
   bool nullable = false;    // null = not written
   bool zero_unset = false;  // the member's 0 means "not written": printed as null
   bool any_case = false;
-  bool named = false;       // a map of names to lists may stand in its place (config/desugar.cc)
-  bool weighted = false;    // a list of {path, weight} may stand in its place (config/desugar.cc)
+  bool named = false;     // a map of names to lists may stand in its place (config/desugar.cc)
+  bool weighted = false;  // a list of {path, weight} may stand in its place (config/desugar.cc)
   std::vector<NumberWord> words;    // of whole numbers, in any case
   std::optional<double> off_up_to;  // of kRejectIfOn numbers: so much is off too
   /// The types of optimizer.params and scheduler.params that have the key; empty = all.
@@ -92,9 +92,7 @@ struct Field {
   Field& above(double low) { return min = low, above_min = true, *this; }
   Field& in(const char* text) { return unit = text, *this; }
   Field& alias(const char* text) { return aliases.emplace_back(text), *this; }
-  Field& notice(const char* reason = "") {
-    return why = reason, action = Action::kNotice, *this;
-  }
+  Field& notice(const char* reason = "") { return why = reason, action = Action::kNotice, *this; }
   Field& honoured() { return action = Action::kImplement, *this; }
   Field& reject() { return action = Action::kReject, *this; }
   Field& reject_if_on() { return action = Action::kRejectIfOn, *this; }

@@ -64,7 +64,8 @@ void declare_deepspeed_top(Schema& s) {
       .key("gradient_predivide_factor", &ReductionConfig::gradient_predivide_factor,
            "Divide by this before the reduction and by data-parallel ranks / this after.")
       .above(0);
-  auto data = top_level(s, kDs, [](auto& c) -> auto& { return c.data; });
+  auto data = top_level(
+      s, kDs, [](auto& c) -> auto& { return c.data; });
   data.key("dataloader_drop_last", &DataConfig::drop_last,
            "Leave out rows that do not fill a global batch at the end of an epoch.");
 
@@ -107,7 +108,8 @@ void declare_precision(Schema& s) {
            "batch before backward, so that a rank's gradients in memory carry loss_scale / "
            "data-parallel ranks (loss_scale / gradient_predivide_factor where that is written and "
            "prescale_gradients is off). DeepSpeed's carry loss_scale until they are averaged: a "
-           "static scale of its files, times the ranks, gives the same gradients in memory. What the "
+           "static scale of its files, times the ranks, gives the same gradients in memory. What "
+           "the "
            "optimizer gets is the same with both.")
       .at_least(0);
   fp16.key("initial_scale_power", &Fp16Config::initial_scale_power,
@@ -131,7 +133,8 @@ void declare_precision(Schema& s) {
   bf16.key("enabled", &Bf16Config::enabled, "Train in bf16 (master weights stay fp32).");
   bf16.key("check_grad_overflow", &Bf16Config::check_grad_overflow,
            "Leave out the update of a step whose loss or gradient is not finite.")
-      .notice("always done; train.max_nonfinite_steps says how many such steps in a row are tolerated");
+      .notice(
+          "always done; train.max_nonfinite_steps says how many such steps in a row are tolerated");
   bf16.unkept<bool>("immediate_grad_update", false, "Order of gradient updates.");
   bf16.key("bf16_master_weights_and_grads", &Bf16Config::bf16_master_weights_and_grads,
            "Master weights and gradients in bf16 (stages 1 to 3): fewer bytes, other numbers; "
@@ -295,7 +298,8 @@ void declare_zero(Schema& s) {
   param.key("nvme_path", &OffloadParamConfig::nvme_path, "Folder for device nvme.").or_null();
   param
       .key("buffer_count", &OffloadParamConfig::buffer_count,
-           "Buffers for what comes from NVMe: a rank has at most buffer_count × buffer_size elements "
+           "Buffers for what comes from NVMe: a rank has at most buffer_count × buffer_size "
+           "elements "
            "of its own on their way ahead of their use (stage3_prefetch_bucket_size is the other "
            "limit).")
       .at_least(0);

@@ -25,29 +25,32 @@ constexpr std::string_view kIntroduction = R"(# Config reference
 
 With this page you can write a config and look up any key: its type, default, unit and meaning.
 
-A config is JSON (comments and trailing commas are fine) or YAML. `--config` may be repeated: a later
-file wins key by key. `--set section.key=value` overrides both; the value is read as YAML. Of two keys that
-exclude each other (`train.steps` and `train.epochs`, a rate in `train` and in `optimizer.params`, `fp16` and
-`bf16`, ...), the one that is set later (`--set` after the file) takes the place of the other, with a notice; in one place both are an error. A launcher file of Hugging
-Face Accelerate is read as the config it stands for.
+A config is JSON (comments and trailing commas are fine) or YAML. `--config` may be repeated: a
+later file wins key by key. `--set section.key=value` overrides both; the value is read as YAML. Of
+two keys that exclude each other (`train.steps` and `train.epochs`, a rate in `train` and in
+`optimizer.params`, `fp16` and `bf16`, ...), the one that is set later (`--set` after the file)
+takes the place of the other, with a notice; in one place both are an error. A launcher file of
+Hugging Face Accelerate is read as the config it stands for.
 
-* DeepSpeed's keys stand at top level, exactly as in a DeepSpeed config, so that one file serves both
-  programs. The sections `model`, `data`, `adapter`, `quantization`, `train`, `parallel`, `elastic`, `partition`,
-  `recompute`, `kernels`, `comm`, `export` and the keys `output_dir`, `device`, `threads` are ftrun's own, as are
-  `checkpoint.every`, `every_minutes`, `background`, `if_busy`, `keep_last` and `keep_best`.
-* Unknown keys are errors. Whole numbers may be written as `5e8`; numbers and true/false in quotes are
-  read with a notice. `"auto"` leaves a key to ftrun, which prints what it took.
-* `train_batch_size` = `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` × data-parallel
-  ranks. Give one or two of the three; the rest follows.
-* The number of ranks is the launcher's, else `--nproc`, else the product of the degrees in `parallel`
-  (when `parallel.data` is a number), else what the three batch keys imply, else 1.
-* Column *does*: **yes** honoured; **ignored** checked, then without effect;
-  **not yet** followed by what of it ftrun does not have, while the rest is honoured; **refused** a
-  feature ftrun does not have; **GPUs: emulated** measured on processors, tested on emulated GPUs, not yet run
-  on one (a notice says so when a run begins). A run that asks for what is not there ends with exit code 3.
+* DeepSpeed's keys stand at top level, exactly as in a DeepSpeed config, so that one file serves
+  both programs. The sections `model`, `data`, `adapter`, `quantization`, `train`, `parallel`,
+  `elastic`, `partition`, `recompute`, `kernels`, `comm`, `export` and the keys `output_dir`,
+  `device`, `threads` are ftrun's own, as are `checkpoint.every`, `every_minutes`, `background`,
+  `if_busy`, `keep_last` and `keep_best`.
+* Unknown keys are errors. Whole numbers may be written as `5e8`; numbers and true/false in quotes
+  are read with a notice. `"auto"` leaves a key to ftrun, which prints what it took.
+* `train_batch_size` = `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` ×
+  data-parallel ranks. Give one or two of the three; the rest follows.
+* The number of ranks is the launcher's, else `--nproc`, else the product of the degrees in
+  `parallel` (when `parallel.data` is a number), else what the three batch keys imply, else 1.
+* Column *does*: **yes** honoured; **ignored** checked, then without effect; **not yet** followed by
+  what of it ftrun does not have, while the rest is honoured; **refused** a feature ftrun does not
+  have; **GPUs: emulated** measured on processors, tested on emulated GPUs, not yet run on one (a
+  notice says so when a run begins). A run that asks for what is not there ends with exit code 3.
 
 `ftrun check --config FILE` reports every problem of a config with its place, without touching a
-device. The whole config, with every default filled in, is written to the run folder as `config.yaml`.
+device. The whole config, with every default filled in, is written to the run folder as
+`config.yaml`.
 )";
 
 std::vector<std::string> accepted_words(const Field& field) {
@@ -76,7 +79,8 @@ std::string type_text(const Field& field) {
       return join(field.choices, ", ");
     case FieldType::kTextList:
       if (field.named) return "text, list of texts, or {NAME: text or list of texts}";
-      return field.weighted ? "text, or list of texts or of {path, weight}" : "text or list of texts";
+      return field.weighted ? "text, or list of texts or of {path, weight}"
+                            : "text or list of texts";
     case FieldType::kIntList:
       return "list of whole numbers";
     case FieldType::kFloatList:
@@ -91,7 +95,8 @@ std::string type_text(const Field& field) {
 
 std::string range_column(const Field& field) {
   if (field.min && field.max)
-    return cat(number_text(*field.min), field.below_max ? " to below " : " to ", number_text(*field.max));
+    return cat(number_text(*field.min), field.below_max ? " to below " : " to ",
+               number_text(*field.max));
   if (!field.min) return "";
   return cat(field.above_min ? "> " : "≥ ", number_text(*field.min));
 }
@@ -211,11 +216,12 @@ Json choice_schema(const Field& field) {
 
 // A path, or one with its weight.
 Json weighted_schema() {
-  return {{"type", {"string", "object"}},
-          {"properties",
-           {{"path", {{"type", "string"}}}, {"weight", {{"type", "number"}, {"exclusiveMinimum", 0}}}}},
-          {"required", {"path"}},
-          {"additionalProperties", false}};
+  return {
+      {"type", {"string", "object"}},
+      {"properties",
+       {{"path", {{"type", "string"}}}, {"weight", {{"type", "number"}, {"exclusiveMinimum", 0}}}}},
+      {"required", {"path"}},
+      {"additionalProperties", false}};
 }
 
 // Files, or sets of files by name.
@@ -240,7 +246,8 @@ Json type_schema(const Field& field) {
       return choice_schema(field);
     case FieldType::kTextList:
       if (field.named) return named_schema();
-      return {{"type", {"string", "array"}}, {"items", field.weighted ? weighted_schema() : Json{{"type", "string"}}}};
+      return {{"type", {"string", "array"}},
+              {"items", field.weighted ? weighted_schema() : Json{{"type", "string"}}}};
     case FieldType::kIntList:
       return {{"type", "array"}, {"items", number_schema(field, "integer")}};
     case FieldType::kFloatList:

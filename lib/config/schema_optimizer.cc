@@ -115,8 +115,9 @@ void declare_optimizer(Schema& s) {
       .of({"AdamW", "Adam", "Lion", "Adagrad"});
   params.unkept<bool>("set_grad_none", true, "Of Python gradients.")
       .of({"AdamW", "Adam", "Lamb", "Lion"});
-  params.unkept<double>("max_grad_norm", 0.0,
-                        "Read as gradient_clipping, as is max_grad_norm at top level.")
+  params
+      .unkept<double>("max_grad_norm", 0.0,
+                      "Read as gradient_clipping, as is max_grad_norm at top level.")
       .honoured();
   declare_foreign_parameters(params);
 }

@@ -9,10 +9,12 @@ void declare_model_and_data(Schema& s) {
   auto model = section(
       s, {.path = "model", .doc = "The model to fine-tune.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.model; });
-  model.key("path", &ModelSection::path,
-            "Folder in Hugging Face layout (config.json, *.safetensors, tokenizer files), or the name of a "
-            "model that the Hugging Face cache holds: owner/name, owner/name@revision. A folder of that "
-            "path comes first. Needed to train.");
+  model.key(
+      "path", &ModelSection::path,
+      "Folder in Hugging Face layout (config.json, *.safetensors, tokenizer files), or the name of "
+      "a "
+      "model that the Hugging Face cache holds: owner/name, owner/name@revision. A folder of that "
+      "path comes first. Needed to train.");
   model.key("padding_row_gradient", &ModelSection::padding_row_gradient,
             "trained: the embedding's row of config.json's pad_token_id is trained as any other; "
             "transformers: it gets no "
@@ -30,29 +32,34 @@ void declare_model_and_data(Schema& s) {
            "owner/name@revision: its train.bin or train.jsonl. Needed to train.")
       .or_weighted();
   data.key("train_weights", &DataConfig::train_weights,
-           "Of each entry of train: its share of the tokens that are trained on, as a number beside the "
+           "Of each entry of train: its share of the tokens that are trained on, as a number "
+           "beside the "
            "others'. The same as {path, weight} there; empty: train is one stream.")
       .above(0);
   data.key("validation", &DataConfig::validation,
-           "Data set file or files for the validation loss; or several sets by name, {NAME: file or files}. One set "
+           "Data set file or files for the validation loss; or several sets by name, {NAME: file "
+           "or files}. One set "
            "without a name is called validation. None = no validation.")
       .or_named();
   data.key("validation_names", &DataConfig::validation_names,
-           "Of each entry of validation: the name of its set; entries of one name are one set. The same as {NAME: ...} "
+           "Of each entry of validation: the name of its set; entries of one name are one set. The "
+           "same as {NAME: ...} "
            "there; empty: one set.");
   data.key("sequence_length", &DataConfig::sequence_length, "Tokens in a row.")
       .at_least(1)
       .in("tokens");
   data.key("packing", &DataConfig::packing,
-           "concat: documents run together, and attention crosses from one into the next; documents: "
+           "concat: documents run together, and attention crosses from one into the next; "
+           "documents: "
            "packed, attention stays inside a document; none: one document a row, padded.")
       .defaults_to("documents where the samples are conversations, else concat");
   data.key("format", &DataConfig::format,
            "How the files are laid out; auto looks at name and content.");
-  data.key("token_dtype", &DataConfig::token_dtype,
-           "Width of a token in flat files that do not say it; auto: what x.json or meta.json beside "
-           "the file says, else uint16 for train.bin and val.bin (nanoGPT's names); other files are "
-           "refused until it is written.");
+  data.key(
+      "token_dtype", &DataConfig::token_dtype,
+      "Width of a token in flat files that do not say it; auto: what x.json or meta.json beside "
+      "the file says, else uint16 for train.bin and val.bin (nanoGPT's names); other files are "
+      "refused until it is written.");
   data.key("shuffle", &DataConfig::shuffle,
            "Order rows by seed; false = file order. Either is a function of seed and step alone.");
   data.key("prefetch", &DataConfig::prefetch,
@@ -90,9 +97,11 @@ void declare_train(Schema& s) {
       .at_least(0)
       .in("steps");
   train.key("freeze", &TrainConfig::freeze,
-            "Parameters that do not train: regular expressions, each of a part of a name (\"embed_tokens\", "
+            "Parameters that do not train: regular expressions, each of a part of a name "
+            "(\"embed_tokens\", "
             "\"layers\\\\.[0-7]\\\\.\"). They have no gradient and no optimizer state.");
-  train.key("only", &TrainConfig::only, "The same the other way round: all other parameters do not train.");
+  train.key("only", &TrainConfig::only,
+            "The same the other way round: all other parameters do not train.");
   train.key("weight_decay_exempt", &TrainConfig::weight_decay_exempt,
             "Parameters without weight decay; auto: norms and biases when optimizer is absent, "
             "none when it is written (as DeepSpeed).");
@@ -105,16 +114,19 @@ void declare_train(Schema& s) {
 
   train
       .key("check_replicas", &TrainConfig::check_replicas,
-           "Steps after which ranks compare what several of them hold alike (whole parameters, replicas), by hashes, as "
+           "Steps after which ranks compare what several of them hold alike (whole parameters, "
+           "replicas), by hashes, as "
            "before each checkpoint: a memory or processor that changed a bit is named; 0 = never.")
       .at_least(0)
       .in("steps");
 
   auto evaluation = section(
-      s, {.path = "train.evaluation",
-          .doc = "Loss, perplexity and token accuracy on each set of data.validation, before the first and after the last "
-                 "step and in between.",
-          .vocabulary = kOwn},
+      s,
+      {.path = "train.evaluation",
+       .doc = "Loss, perplexity and token accuracy on each set of data.validation, before the "
+              "first and after the last "
+              "step and in between.",
+       .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.evaluation; });
   evaluation
       .key("every", &EvaluationConfig::every,
@@ -126,14 +138,17 @@ void declare_train(Schema& s) {
            "Also when so many minutes have passed since the last one; 0 = by steps alone.")
       .at_least(0)
       .in("minutes");
-  evaluation.key("samples", &EvaluationConfig::samples, "Sequences of each set that are used, always the same; 0 = all.")
+  evaluation
+      .key("samples", &EvaluationConfig::samples,
+           "Sequences of each set that are used, always the same; 0 = all.")
       .at_least(0)
       .in("sequences");
 
   auto stopping = section(
       s,
       {.path = "train.early_stopping",
-       .doc = "The run ends before its last step when evaluations do not improve any more. The one before the first step "
+       .doc = "The run ends before its last step when evaluations do not improve any more. The one "
+              "before the first step "
               "does not count.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.early_stopping; });
@@ -156,16 +171,21 @@ void declare_train(Schema& s) {
   log.key("tensorboard", &LogConfig::tensorboard, "Write TensorBoard event files.");
 
   auto generate = section(
-      s, {.path = "train.generate", .doc = "Text that the model writes at each evaluation and at the end.", .vocabulary = kOwn},
+      s,
+      {.path = "train.generate",
+       .doc = "Text that the model writes at each evaluation and at the end.",
+       .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.generate; });
   generate
       .key("prompt_tokens", &GenerateConfig::prompt_tokens,
-           "Tokens of a validation document that are continued; of a conversation the whole prompt: what comes before its first "
+           "Tokens of a validation document that are continued; of a conversation the whole "
+           "prompt: what comes before its first "
            "token that is trained on; 0 = no text.")
       .at_least(0)
       .in("tokens");
   generate
-      .key("prompts", &GenerateConfig::prompts, "Documents of the first validation set that are continued, from its start.")
+      .key("prompts", &GenerateConfig::prompts,
+           "Documents of the first validation set that are continued, from its start.")
       .range(1, 64)
       .in("documents");
   generate.key("tokens", &GenerateConfig::tokens, "Length of each text.").at_least(1).in("tokens");
@@ -200,11 +220,12 @@ void declare_parallel(Schema& s) {
            "accumulation steps.")
       .at_least(1)
       .in("ranks");
-  parallel.key("schedule", &ParallelConfig::schedule,
-               "In which order stages run micro-batches: gpipe, all forward passes first; 1f1b, one "
-               "forward, one backward; interleaved, the same with several parts of the model a stage; "
-               "zb-h1, 1f1b with weight gradients in idle time; zbv, the same with two parts a stage. "
-               "docs/parallelism.md compares them.");
+  parallel.key(
+      "schedule", &ParallelConfig::schedule,
+      "In which order stages run micro-batches: gpipe, all forward passes first; 1f1b, one "
+      "forward, one backward; interleaved, the same with several parts of the model a stage; "
+      "zb-h1, 1f1b with weight gradients in idle time; zbv, the same with two parts a stage. "
+      "docs/parallelism.md compares them.");
   parallel
       .key("virtual_stages", &ParallelConfig::virtual_stages,
            "Parts of the model that each stage has, for schedule interleaved.")
@@ -213,10 +234,11 @@ void declare_parallel(Schema& s) {
       .unset_is_zero()
       .defaults_to("2 for interleaved and zbv, else 1");
   parallel
-      .key("pipeline_layers", &ParallelConfig::pipeline_layers,
-           "Blocks (decoder layers) of each part of the model, pipeline x virtual_stages numbers in "
-           "the order of the parts; the embedding goes with the first, the head with the last, and "
-           "these two may be 0.")
+      .key(
+          "pipeline_layers", &ParallelConfig::pipeline_layers,
+          "Blocks (decoder layers) of each part of the model, pipeline x virtual_stages numbers in "
+          "the order of the parts; the embedding goes with the first, the head with the last, and "
+          "these two may be 0.")
       .at_least(0)
       .in("blocks")
       .unset_is_zero()
@@ -238,14 +260,17 @@ void declare_parallel(Schema& s) {
   auto elastic = section(
       s,
       {.path = "elastic",
-       .doc = "With how many ranks a run may go on. A rank with two failures of its own in a row and no new checkpoint leaves with its "
-              "replica: there are fewer data-parallel ranks then, with the same train_batch_size. On one machine, under "
+       .doc = "With how many ranks a run may go on. A rank with two failures of its own in a row "
+              "and no new checkpoint leaves with its "
+              "replica: there are fewer data-parallel ranks then, with the same train_batch_size. "
+              "On one machine, under "
               "ftrun's own restarts.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.elastic; });
   elastic
       .key("min_ranks", &ElasticConfig::min_ranks,
-           "Fewest ranks; 0 = none leaves, unless elasticity is enabled, whose min_gpus counts then.")
+           "Fewest ranks; 0 = none leaves, unless elasticity is enabled, whose min_gpus counts "
+           "then.")
       .at_least(0)
       .in("ranks");
 
@@ -272,21 +297,29 @@ void declare_checkpoint(Schema& s) {
       .at_least(0)
       .in("minutes");
   rows.key("background", &CheckpointConfig::background,
-           "Training waits only until the state has been copied to main memory (on a disk tier: noted), and goes on "
-           "while the checkpoint is written. false: it waits for the whole of it, and needs no memory for a copy.");
+           "Training waits only until the state has been copied to main memory (on a disk tier: "
+           "noted), and goes on "
+           "while the checkpoint is written. false: it waits for the whole of it, and needs no "
+           "memory for a copy.");
   rows.key("if_busy", &CheckpointConfig::if_busy,
-           "When a checkpoint is due and the one before is still being written: wait for it, or skip this one.");
-  rows.key("keep_last", &CheckpointConfig::keep_last, "Checkpoints kept; 0 = all, 1 is raised to 2.").at_least(0);
+           "When a checkpoint is due and the one before is still being written: wait for it, or "
+           "skip this one.");
+  rows.key("keep_last", &CheckpointConfig::keep_last,
+           "Checkpoints kept; 0 = all, 1 is raised to 2.")
+      .at_least(0);
   auto best = section(
       s,
       {.path = "checkpoint.keep_best",
-       .doc = "The checkpoint of the best evaluation so far: saved when it is found, and kept beside those of keep_last. "
+       .doc = "The checkpoint of the best evaluation so far: saved when it is found, and kept "
+              "beside those of keep_last. "
               "The evaluation before the first step does not count.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.checkpoint.keep_best; });
   best.key("metric", &KeepBestConfig::metric,
-           "SET.loss, SET.perplexity or SET.accuracy, such as validation.loss; none = no best checkpoint.");
-  best.key("mode", &KeepBestConfig::mode, "Whether less or more is better; auto: more of accuracy, less of the others.");
+           "SET.loss, SET.perplexity or SET.accuracy, such as validation.loss; none = no best "
+           "checkpoint.");
+  best.key("mode", &KeepBestConfig::mode,
+           "Whether less or more is better; auto: more of accuracy, less of the others.");
   const auto theirs = [](Field& field) -> Field& {
     field.vocabulary = Vocabulary::kDeepSpeed;
     return field;
@@ -326,46 +359,65 @@ void declare_rest(Schema& s) {
   auto kernels = section(
       s, {.path = "kernels", .doc = "How it is computed.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.kernels; });
-  kernels.key("products", &KernelsConfig::products,
-              "Library that multiplies matrices; auto: by vendor and instructions of the processor.");
+  kernels.key(
+      "products", &KernelsConfig::products,
+      "Library that multiplies matrices; auto: by vendor and instructions of the processor.");
   kernels.key("attention", &KernelsConfig::attention,
-              "Who computes attention on GPUs. cudnn: cuDNN 9 in bf16 (heads of up to 128 elements, on compute capability 9.x 256 and "
-              "documents of a row as sequences of their own; other bits than own), own kernels elsewhere. amx: on processors "
-              "with matrix units for bf16 (Intel's AMX) these multiply in bf16 (other bits). auto: cudnn on compute capability 9.0, "
-              "where it was measured, if cuDNN 9.19 or later is installed, documents with heads of 96 elements and more alone, as own is faster "
+              "Who computes attention on GPUs. cudnn: cuDNN 9 in bf16 (heads of up to 128 "
+              "elements, on compute capability 9.x 256 and "
+              "documents of a row as sequences of their own; other bits than own), own kernels "
+              "elsewhere. amx: on processors "
+              "with matrix units for bf16 (Intel's AMX) these multiply in bf16 (other bits). auto: "
+              "cudnn on compute capability 9.0, "
+              "where it was measured, if cuDNN 9.19 or later is installed, documents with heads of "
+              "96 elements and more alone, as own is faster "
               "for smaller ones; else own, as amx has run on no such processor yet.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
-              "On GPUs without offload and pipelines: a step is recorded once (CUDA graphs) and started as a whole, which saves "
-              "small models the time to start their kernels (2 to 3 % of a step of SmolLM2-135M on an H200).");
+              "On GPUs without offload and pipelines: a step is recorded once (CUDA graphs) and "
+              "started as a whole, which saves "
+              "small models the time to start their kernels (2 to 3 % of a step of SmolLM2-135M on "
+              "an H200).");
 
   auto comm = section(
       s, {.path = "comm", .doc = "Communication between ranks.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.comm; });
   comm.key("backend", &CommConfig::backend, "auto: nccl between GPUs, gloo between hosts.");
   comm.key("timeout", &CommConfig::timeout,
-           "Longest wait for another rank in a collective; 0 or auto: ten times the slowest step of the run so far, "
-           "at least ten minutes, and half an hour until the first step is done. Work that a rank does alone is "
+           "Longest wait for another rank in a collective; 0 or auto: ten times the slowest step "
+           "of the run so far, "
+           "at least ten minutes, and half an hour until the first step is done. Work that a rank "
+           "does alone is "
            "waited for while its heartbeat continues.")
-      .range(0, 604'800)  // a week: more would be no limit, and no longer fit the clocks and polls that wait
+      .range(0,
+             // a week: more would be no limit, and no longer fit the clocks and polls that wait
+             604'800)
       .defaults_to("auto")
       .in("seconds");
   comm.key("deterministic", &CommConfig::deterministic,
-           "On GPUs: sums add in rank order, 16 bits in fp32, by kernels of our own instead of NCCL's, whose order "
-           "and rounding follow its topology. Costs a second pass over what is summed and 32 MiB a group. On "
+           "On GPUs: sums add in rank order, 16 bits in fp32, by kernels of our own instead of "
+           "NCCL's, whose order "
+           "and rounding follow its topology. Costs a second pass over what is summed and 32 MiB a "
+           "group. On "
            "processors sums always are so.");
 
   auto out = section(
       s, {.path = "export", .doc = "The Hugging Face folder at the end.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.model_export; });
   out.key("enabled", &ExportConfig::enabled, "Write export/ when training has ended.");
-  out.key("which", &ExportConfig::which, "The weights after the last step, or those of checkpoint.keep_best.");
-  out.key("dtype", &ExportConfig::dtype, "dtype of the written weights; auto: the model's own, of an adapter fp32.");
+  out.key("which", &ExportConfig::which,
+          "The weights after the last step, or those of checkpoint.keep_best.");
+  out.key("dtype", &ExportConfig::dtype,
+          "dtype of the written weights; auto: the model's own, of an adapter fp32.");
 
   auto top = top_level(s, kOwn);
   top.key("output_dir", &Config::output_dir,
           "Run folder: logs, metrics, checkpoints, export. Must be empty or resumed.");
-  top.key("device", &Config::device, "Where ranks compute; auto: on NVIDIA GPUs where this process sees some that can do what the config asks for, else on processors.");
-  top.key("threads", &Config::threads, "Threads of a rank; 0 = the processors that the ranks of a machine may use (affinity, quota of their control group) / those ranks.")
+  top.key("device", &Config::device,
+          "Where ranks compute; auto: on NVIDIA GPUs where this process sees some that can do what "
+          "the config asks for, else on processors.");
+  top.key("threads", &Config::threads,
+          "Threads of a rank; 0 = the processors that the ranks of a machine may use (affinity, "
+          "quota of their control group) / those ranks.")
       .range(0, 4096)
       .in("threads");
 }

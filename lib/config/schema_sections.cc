@@ -61,14 +61,14 @@ void declare_placement_sections(Schema& s) {
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.pipeline; });
   pipeline
-      .key("stages", &PipelineConfig::stages,
-           "Another name of parallel.pipeline; 0 and 1 = off.")
+      .key("stages", &PipelineConfig::stages, "Another name of parallel.pipeline; 0 and 1 = off.")
       .at_least(0)
       .in("ranks");
-  pipeline.key("partition", &PipelineConfig::partition,
-               "By what the parts of the model are made equal: best, the time of forward and "
-               "backward; parameters; uniform, the number of layers, embedding and head among them; "
-               "type:REGEX, the number of the layers whose class it matches (decoder layers).");
+  pipeline.key(
+      "partition", &PipelineConfig::partition,
+      "By what the parts of the model are made equal: best, the time of forward and "
+      "backward; parameters; uniform, the number of layers, embedding and head among them; "
+      "type:REGEX, the number of the layers whose class it matches (decoder layers).");
   pipeline.unkept<bool>("seed_layers", false, "");
   pipeline.unkept<int64_t>("activation_checkpoint_interval", 0, "");
   pipeline.unkept<bool>("pipe_partitioned", true, "");
@@ -93,12 +93,16 @@ void declare_monitors(Schema& s) {
   auto wandb = section(
       s,
       {.path = "wandb",
-       .doc = "Weights & Biases: scripts/follow_run.py sends the run, beside it and from what it writes, where a Python has the client.",
+       .doc = "Weights & Biases: scripts/follow_run.py sends the run, beside it and from what it "
+              "writes, where a Python has the client.",
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.wandb; });
-  wandb.key("enabled", &WandbConfig::enabled, "Start it with the run. Where there is no client, a warning says so at the run's start and end.");
+  wandb.key("enabled", &WandbConfig::enabled,
+            "Start it with the run. Where there is no client, a warning says so at the run's start "
+            "and end.");
   wandb.key("group", &WandbConfig::group, "Group of runs; empty = none.").or_null();
-  wandb.key("team", &WandbConfig::team, "Account or team there; empty = the client's own.").or_null();
+  wandb.key("team", &WandbConfig::team, "Account or team there; empty = the client's own.")
+      .or_null();
   wandb.key("project", &WandbConfig::project, "Project there.").or_null();
 
   auto tensorboard =

@@ -100,7 +100,8 @@ std::string suggestion(const std::string& section, const std::string& key,
   const Schema& schema = Schema::get();
   std::string near = nearest(key, candidates);
   if (!near.empty() && edit_distance(key, near) <= 1) return did_you_mean(near);
-  if (const std::string meant = foreign_word(section, key); !meant.empty()) return did_you_mean(meant);
+  if (const std::string meant = foreign_word(section, key); !meant.empty())
+    return did_you_mean(meant);
   // A key nearby in a section that was written on purpose is likelier than its name elsewhere.
   const auto elsewhere = schema.paths_named(key);
   if (!elsewhere.empty() && (section.empty() || near.empty()))

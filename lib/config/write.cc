@@ -114,7 +114,9 @@ class ConfigWriter {
     const bool unset = field.zero_unset && is_zero(value);
     const bool open = comments_ != nullptr && config_.origins.is_auto(field.path());
     out_ += cat(std::string(depth * 2, ' '), field.name, ": ",
-                open ? "auto" : unset ? "null" : yaml_text(value));
+                open    ? "auto"
+                : unset ? "null"
+                        : yaml_text(value));
     if (const std::string from = comment(field, value); !from.empty()) out_ += cat("  # ", from);
     out_ += "\n";
   }

@@ -14,8 +14,8 @@
 namespace ftrun {
 namespace {
 
-// An alias counts as often as it is used, so that a few lines cannot grow to millions of values or to
-// gigabytes of text.
+// An alias counts as often as it is used, so that a few lines cannot grow to millions of values
+// or to gigabytes of text.
 constexpr size_t kMostText = 2 * static_cast<size_t>(kLargestConfig);
 
 // continuation[i]: bytes before byte i that do not begin a character of UTF-8.
@@ -51,7 +51,8 @@ class YamlReader {
   Position place(const YAML::Mark& mark) const {
     if (mark.is_null()) return {file_, 1, 1};
     const auto before = [&](int at) {
-      return continuations_[std::clamp<size_t>(static_cast<size_t>(std::max(at, 0)), 0, continuations_.size() - 1)];
+      return continuations_[std::clamp<size_t>(static_cast<size_t>(std::max(at, 0)), 0,
+                                               continuations_.size() - 1)];
     };
     const int continued = before(mark.pos) - before(mark.pos - mark.column);
     return {file_, mark.line + 1, mark.column - continued + 1};
@@ -97,15 +98,15 @@ class YamlReader {
     } else if (source.kind == Node::Kind::kList) {
       for (Node& item : source.items) collect_merged(std::move(item), merged);
     } else {
-      problems_.error(source.at, cat("the merge key << wants a section, found ", value_text(source)));
+      problems_.error(source.at,
+                      cat("the merge key << wants a section, found ", value_text(source)));
     }
   }
 
   void append(Node& map, NodeEntry entry) {
     if (map.entries.size() == kMostKeys)
-      throw Error(ExitCode::kUsage,
-                  cat("a section holds more than ", kMostKeys, " keys (line ", entry.at.line,
-                      "): not a config"));
+      throw Error(ExitCode::kUsage, cat("a section holds more than ", kMostKeys, " keys (line ",
+                                        entry.at.line, "): not a config"));
     map.entries.push_back(std::move(entry));
   }
 
@@ -146,10 +147,13 @@ class DocumentStarts : public YAML::EventHandler {
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
   void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
-  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
   void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
   void OnMapEnd() override {}
 };
 
@@ -183,7 +187,8 @@ Node read_yaml(const std::string& file, const std::string& text, Problems& probl
     if (documents.size() > 1 && documents[0].pos == documents[1].pos)
       throw YAML::ParserException(documents[0], "no value begins with this");
     if (documents.size() > 1)
-      problems.error({file, documents[1].line + 1, documents[1].column + 1}, "a second YAML document begins here, expected one in a file",
+      problems.error({file, documents[1].line + 1, documents[1].column + 1},
+                     "a second YAML document begins here, expected one in a file",
                      "give each its own file; --config may be repeated");
     return YamlReader(file, text, problems).node_of(YAML::Load(text), 0);
   } catch (const YAML::Exception& e) {

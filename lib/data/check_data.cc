@@ -162,7 +162,8 @@ DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetO
   DataReport report;
   try {
     const SampleSet samples(paths, options);
-    for (const Error& error : too_long_conversations(paths, options)) report.problems.emplace_back(error.what());
+    for (const Error& error : too_long_conversations(paths, options))
+      report.problems.emplace_back(error.what());
     report.rows = samples.size();
     report.packing = options.packing;
     report.mix = mix_lines(samples);
@@ -200,7 +201,8 @@ std::string data_report_text(const DataReport& report) {
     for (const std::string& note : report.notes) out << "notice: " << note << "\n";
     if (report.dropped_pieces > 0)
       out << "warning: " << report.dropped_pieces
-          << (report.packing == SequencePacking::kNone ? " documents" : " documents, or pieces of them,")
+          << (report.packing == SequencePacking::kNone ? " documents"
+                                                       : " documents, or pieces of them,")
           << " left out: none of their labels counts in the loss\n";
   }
   return out.str();

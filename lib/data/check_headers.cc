@@ -35,15 +35,18 @@ void check_first_line(const std::string& path) {
                 "expected one object a line, such as {\"input_ids\": [1, 2, 3]}");
 }
 
-void check_file(const std::string& path, const TokenFileOptions& options, std::optional<int64_t> vocab_rows) {
-  if (const auto file = find_data_file(path); file && is_large_jsonl(*file, options.format)) return check_first_line(*file);
+void check_file(const std::string& path, const TokenFileOptions& options,
+                std::optional<int64_t> vocab_rows) {
+  if (const auto file = find_data_file(path); file && is_large_jsonl(*file, options.format))
+    return check_first_line(*file);
   const TokenDataset opened({path}, options);
   if (vocab_rows) refuse_recorded_ids(opened, *vocab_rows);
 }
 
 }  // namespace
 
-std::vector<Error> check_headers(const std::vector<std::string>& paths, TokenFileOptions options, std::optional<int64_t> vocab_rows) {
+std::vector<Error> check_headers(const std::vector<std::string>& paths, TokenFileOptions options,
+                                 std::optional<int64_t> vocab_rows) {
   options.find_documents = false;  // that would read every token
   std::vector<Error> problems;
   const auto attempt = [&problems](const auto& work) {

@@ -14,6 +14,7 @@ namespace ftrun {
 /// Cheap: names, sizes, headers and what is recorded beside a file are read, and of a large JSONL
 /// file the first line. Recorded ids that are outside `vocab_rows`, where these are known, are
 /// refused.
-std::vector<Error> check_headers(const std::vector<std::string>& paths, TokenFileOptions options, std::optional<int64_t> vocab_rows);
+std::vector<Error> check_headers(const std::vector<std::string>& paths, TokenFileOptions options,
+                                 std::optional<int64_t> vocab_rows);
 
 }  // namespace ftrun

@@ -13,11 +13,13 @@ namespace ftrun {
 /// .json beside a file says so, or that not every token is trained on; or there is a loss mask, or
 /// labels that do not count in the first document of a JSONL file. `format` is data.format. Cheap.
 /// What cannot be read counts as none: opening it says what is wrong.
-bool holds_conversations(const std::vector<std::string>& paths, DataFormat format = DataFormat::kAuto);
+bool holds_conversations(const std::vector<std::string>& paths,
+                         DataFormat format = DataFormat::kAuto);
 
 /// Finds what is wrong if conversations are recorded to be longer than a row: rows would end in the
 /// middle of them, or go on without what came before. Nothing for rows that ignore documents
 /// (concat). Cheap.
-std::vector<Error> too_long_conversations(const std::vector<std::string>& paths, const SampleSetOptions& options);
+std::vector<Error> too_long_conversations(const std::vector<std::string>& paths,
+                                          const SampleSetOptions& options);
 
 }  // namespace ftrun

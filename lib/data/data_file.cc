@@ -17,7 +17,8 @@ std::optional<std::string> find_data_file(const std::string& name) {
 }
 
 bool is_jsonl(const std::string& file, DataFormat format) {
-  return format == DataFormat::kJsonl || (format == DataFormat::kAuto && fs::path(file).extension() == ".jsonl");
+  return format == DataFormat::kJsonl ||
+         (format == DataFormat::kAuto && fs::path(file).extension() == ".jsonl");
 }
 
 }  // namespace ftrun

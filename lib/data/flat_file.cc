@@ -16,7 +16,7 @@ constexpr int32_t kLlmcLlama3 = 20240801;  // version 7, uint32
 constexpr int32_t kLlmcEval = 20240522;
 
 [[noreturn]] void refuse_tokens(const std::string& path, const std::string& what,
-                         const std::string& remedy) {
+                                const std::string& remedy) {
   throw Error(ExitCode::kBadInput, cat(path, ": ", what), remedy);
 }
 
@@ -36,24 +36,26 @@ BinaryLayout llmc_layout(const MappedFile& file, int32_t magic) {
   const char* again = "write it again with llm.c's scripts, or copy it again";
   if (magic == kLlmcEval)
     refuse_tokens(path, "is an llm.c evaluation file (magic 20240522), not a stream of tokens",
-           "name the train or val file that was written beside it");
+                  "name the train or val file that was written beside it");
   const auto size = static_cast<int64_t>(file.bytes().size());
   if (size < kLlmcHeaderBytes)
-    refuse_tokens(path, cat("has llm.c's magic but ", size, " bytes; its header alone has 1024"), again);
+    refuse_tokens(path, cat("has llm.c's magic but ", size, " bytes; its header alone has 1024"),
+                  again);
   const bool gpt2 = magic == kLlmcGpt2;
   const int32_t version = i32_at(file.bytes(), 4), expected = gpt2 ? 1 : 7;
   if (version != expected)
-    refuse_tokens(path,
-           cat("offset 4: llm.c version ", version, ", expected ", expected, " with magic ", magic),
-           again);
+    refuse_tokens(
+        path,
+        cat("offset 4: llm.c version ", version, ", expected ", expected, " with magic ", magic),
+        again);
   const int64_t tokens = i32_at(file.bytes(), 8);
   const DType dtype = gpt2 ? DType::kU16 : DType::kU32;
   const int64_t wanted = kLlmcHeaderBytes + tokens * dtype_bytes(dtype);
   if (tokens < 0 || size != wanted)
     refuse_tokens(path,
-           cat("offset 8: the header says ", tokens, " tokens of ", token_type_name(dtype),
-               ", that is ", wanted, " bytes; the file has ", size),
-           again);
+                  cat("offset 8: the header says ", tokens, " tokens of ", token_type_name(dtype),
+                      ", that is ", wanted, " bytes; the file has ", size),
+                  again);
   return {cat("llm.c .bin, ", token_type_name(dtype)), dtype, kLlmcHeaderBytes, tokens};
 }
 
@@ -77,9 +79,10 @@ DType assumed_type(const MappedFile& file) {
   const std::string& path = file.path();
   const std::string name = std::filesystem::path(path).filename().string();
   if (name != "train.bin" && name != "val.bin")
-    refuse_tokens(path, "nothing says what type its tokens have",
-           "set data.token_dtype to uint16 or uint32, or write a meta.json beside it, such as "
-           "{\"dtype\": \"uint16\"}");
+    refuse_tokens(
+        path, "nothing says what type its tokens have",
+        "set data.token_dtype to uint16 or uint32, or write a meta.json beside it, such as "
+        "{\"dtype\": \"uint16\"}");
   if (looks_like_uint32(file.bytes()))
     refuse_tokens(
         path, "nothing says what type its tokens have, and they look like uint32, not uint16",
@@ -104,9 +107,9 @@ BinaryLayout raw_layout(const MappedFile& file, const TokenFileOptions& options,
   const auto size = static_cast<int64_t>(file.bytes().size());
   if (size % dtype_bytes(dtype) != 0)
     refuse_tokens(file.path(),
-           cat("has ", size, " bytes, not a whole number of ", token_type_name(dtype), " tokens (",
-               origin, ")"),
-           "correct the type, or copy the file again if it was cut short");
+                  cat("has ", size, " bytes, not a whole number of ", token_type_name(dtype),
+                      " tokens (", origin, ")"),
+                  "correct the type, or copy the file again if it was cut short");
   return {cat("raw .bin, ", token_type_name(dtype), " (", origin, ")"), dtype, 0,
           size / dtype_bytes(dtype)};
 }
@@ -121,16 +124,17 @@ std::unique_ptr<TokenFile> open_flat_file(const std::string& path,
   const bool raw = options.format == DataFormat::kNanogpt;
   if (options.format == DataFormat::kLlmc && !is_llmc(magic))
     refuse_tokens(path, cat("offset 0: has ", magic, " where llm.c writes 20240520 or 20240801"),
-           "set data.format to auto, or name an llm.c file");
+                  "set data.format to auto, or name an llm.c file");
   BinaryLayout layout =
       is_llmc(magic) && !raw ? llmc_layout(file, magic) : raw_layout(file, options, facts);
   auto opened = std::make_unique<BinaryFile>(std::move(file), std::move(layout));
   if (!options.find_documents) return opened;
   const auto end = options.end_of_document ? options.end_of_document : facts.end_of_document;
   if (!end)
-    refuse_tokens(path, "has no document boundaries, and this packing needs them",
-           "write a meta.json beside it with the id that ends a document, such as {\"dtype\": "
-           "\"uint16\", \"eos\": 2}, or set data.packing to concat");
+    refuse_tokens(
+        path, "has no document boundaries, and this packing needs them",
+        "write a meta.json beside it with the id that ends a document, such as {\"dtype\": "
+        "\"uint16\", \"eos\": 2}, or set data.packing to concat");
   opened->cut_documents_after(*end);
   return opened;
 }

@@ -12,20 +12,102 @@ namespace {
 using Names = std::initializer_list<const char*>;
 
 // docs/data.md and scripts/training_data/fields.py have the same list; a test compares them.
-constexpr Names kHarmlessNames = {
-    "id", "uuid", "guid", "idx", "index", "row", "line", "number", "key", "prompt_id", "conversation_id", "session_id", "dialogue_id",
-    "dialog_id", "message_id", "document_id", "example_id", "sample_id", "source_id", "dataset_id", "user_id", "hash", "sha1",
-    "sha256", "md5", "digest", "source", "sources", "origin", "dataset", "dataset_name", "subset", "split", "config", "file",
-    "filename", "file_name", "path", "url", "urls", "link", "domain", "meta", "metadata", "extra_info", "info", "timestamp",
-    "time", "date", "created", "created_at", "updated", "updated_at", "author", "authors", "annotator", "license", "licence",
-    "copyright", "version", "schema_version", "language", "lang", "locale", "category", "categories", "topic", "topics", "tag",
-    "tags", "task", "task_type", "task_name", "difficulty", "comment", "comments", "note", "notes", "model_name", "generator",
-    "length", "num_turns", "turn_count", "num_tokens", "token_count", "n_tokens", "num_messages", "char_count", "word_count",
-    "__index_level_0__", "unnamed_0"};
+constexpr Names kHarmlessNames = {"id",
+                                  "uuid",
+                                  "guid",
+                                  "idx",
+                                  "index",
+                                  "row",
+                                  "line",
+                                  "number",
+                                  "key",
+                                  "prompt_id",
+                                  "conversation_id",
+                                  "session_id",
+                                  "dialogue_id",
+                                  "dialog_id",
+                                  "message_id",
+                                  "document_id",
+                                  "example_id",
+                                  "sample_id",
+                                  "source_id",
+                                  "dataset_id",
+                                  "user_id",
+                                  "hash",
+                                  "sha1",
+                                  "sha256",
+                                  "md5",
+                                  "digest",
+                                  "source",
+                                  "sources",
+                                  "origin",
+                                  "dataset",
+                                  "dataset_name",
+                                  "subset",
+                                  "split",
+                                  "config",
+                                  "file",
+                                  "filename",
+                                  "file_name",
+                                  "path",
+                                  "url",
+                                  "urls",
+                                  "link",
+                                  "domain",
+                                  "meta",
+                                  "metadata",
+                                  "extra_info",
+                                  "info",
+                                  "timestamp",
+                                  "time",
+                                  "date",
+                                  "created",
+                                  "created_at",
+                                  "updated",
+                                  "updated_at",
+                                  "author",
+                                  "authors",
+                                  "annotator",
+                                  "license",
+                                  "licence",
+                                  "copyright",
+                                  "version",
+                                  "schema_version",
+                                  "language",
+                                  "lang",
+                                  "locale",
+                                  "category",
+                                  "categories",
+                                  "topic",
+                                  "topics",
+                                  "tag",
+                                  "tags",
+                                  "task",
+                                  "task_type",
+                                  "task_name",
+                                  "difficulty",
+                                  "comment",
+                                  "comments",
+                                  "note",
+                                  "notes",
+                                  "model_name",
+                                  "generator",
+                                  "length",
+                                  "num_turns",
+                                  "turn_count",
+                                  "num_tokens",
+                                  "token_count",
+                                  "n_tokens",
+                                  "num_messages",
+                                  "char_count",
+                                  "word_count",
+                                  "__index_level_0__",
+                                  "unnamed_0"};
 
 /// A tokenizer's own outputs, which say nothing about the loss, are harmless beside token ids
 /// alone.
-constexpr Names kTokenizerOutputs = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping"};
+constexpr Names kTokenizerOutputs = {"special_tokens_mask", "offset_mapping",
+                                     "overflow_to_sample_mapping"};
 
 /// Drops what does not count in a name. A letter of ASCII may be written as \\u00NN.
 std::string canonical_name(std::string_view key) {
@@ -59,23 +141,33 @@ Table known_names() {
   add(JsonlField::kLabels, {"labels"});
   add(JsonlField::kAttentionMask, {"attention_mask"});
   add(JsonlField::kPositionIds, {"position_ids"});
-  add(JsonlField::kLossMask, {"completion_mask", "assistant_masks", "assistant_mask", "loss_mask", "label_mask", "labels_mask", "train_mask"});
-  add(JsonlField::kLengths, {"seq_lengths", "sequence_lengths", "seq_lens", "sequence_lens", "seqlens", "seq_len", "lengths", "doc_lengths",
-                             "document_lengths"});
-  add(JsonlField::kBoundaries, {"cu_seqlens", "cu_seq_lens", "cu_seqlens_q", "cu_seqlens_k", "cu_seq_lens_q", "cu_seq_lens_k"});
-  add(JsonlField::kSegments, {"segment_ids", "segments", "sequence_ids", "sequence_id", "seq_idx", "document_ids", "doc_ids", "token_type_ids"});
+  add(JsonlField::kLossMask, {"completion_mask", "assistant_masks", "assistant_mask", "loss_mask",
+                              "label_mask", "labels_mask", "train_mask"});
+  add(JsonlField::kLengths, {"seq_lengths", "sequence_lengths", "seq_lens", "sequence_lens",
+                             "seqlens", "seq_len", "lengths", "doc_lengths", "document_lengths"});
+  add(JsonlField::kBoundaries, {"cu_seqlens", "cu_seq_lens", "cu_seqlens_q", "cu_seqlens_k",
+                                "cu_seq_lens_q", "cu_seq_lens_k"});
+  add(JsonlField::kSegments, {"segment_ids", "segments", "sequence_ids", "sequence_id", "seq_idx",
+                              "document_ids", "doc_ids", "token_type_ids"});
   add(JsonlField::kWeights, {"loss_scale", "loss_scales", "advantage", "advantages"});
   add(JsonlField::kDesirable, {"label", "kto_tag", "kto_label", "desirable", "is_desirable"});
   add(JsonlField::kTrain, {"train", "trainable", "is_trainable", "do_train"});
-  add(JsonlField::kOtherTargets, {"label_ids", "target_ids", "targets", "target", "shift_labels", "shifted_labels", "decoder_input_ids",
-                                  "inputs_embeds", "teacher_logits", "teacher_logprobs", "logprobs", "logits"});
+  add(JsonlField::kOtherTargets, {"label_ids", "target_ids", "targets", "target", "shift_labels",
+                                  "shifted_labels", "decoder_input_ids", "inputs_embeds",
+                                  "teacher_logits", "teacher_logprobs", "logprobs", "logits"});
   return table;
 }
 
 /// The meaning of what a name begins or ends with.
 JsonlField by_affix(std::string_view name) {
-  const auto begins = [name](Names parts) { return std::any_of(parts.begin(), parts.end(), [&](const char* p) { return name.starts_with(p); }); };
-  const auto ends = [name](Names parts) { return std::any_of(parts.begin(), parts.end(), [&](const char* p) { return name.ends_with(p); }); };
+  const auto begins = [name](Names parts) {
+    return std::any_of(parts.begin(), parts.end(),
+                       [&](const char* p) { return name.starts_with(p); });
+  };
+  const auto ends = [name](Names parts) {
+    return std::any_of(parts.begin(), parts.end(),
+                       [&](const char* p) { return name.ends_with(p); });
+  };
   if (begins({"rejected", "chosen"})) return JsonlField::kPreference;
   if (ends({"mask", "masks", "masked"}) || begins({"mask"})) return JsonlField::kOtherMask;
   if (ends({"weight", "weights"})) return JsonlField::kWeights;

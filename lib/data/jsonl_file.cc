@@ -12,7 +12,9 @@ namespace ftrun {
 namespace {
 
 /// Says whether a problem of a line begins with a field's name; it then ends with what would serve.
-bool names_field(std::string_view problem) { return problem.starts_with('"'); }
+bool names_field(std::string_view problem) {
+  return problem.starts_with('"');
+}
 
 std::string remedy_for(std::string_view line) {
   const size_t first = line.find_first_not_of(" \t");
@@ -54,7 +56,8 @@ void JsonlFile::index_lines() {
   while (const auto line = lines.next()) {
     const std::string problem = parse_jsonl_line(line->text, parsed.ids, parsed.labels, &unread_);
     if (!problem.empty())
-      throw Error(ExitCode::kBadInput, cat(path_, ":", line->number, ": ", problem), names_field(problem) ? "" : remedy_for(line->text));
+      throw Error(ExitCode::kBadInput, cat(path_, ":", line->number, ": ", problem),
+                  names_field(problem) ? "" : remedy_for(line->text));
     add_line(parsed, line->offset);
   }
   longest_line_ = static_cast<int64_t>(parsed.ids.capacity());
@@ -75,7 +78,8 @@ std::vector<std::string> JsonlFile::notes() const {
   if (unread_.empty()) return {};
   std::string names;
   for (const auto& [name, lines] : unread_)
-    names += cat(names.empty() ? "" : ", ", "\"", escape_not_utf8(name), "\" of ", lines, lines == 1 ? " line" : " lines");
+    names += cat(names.empty() ? "" : ", ", "\"", escape_not_utf8(name), "\" of ", lines,
+                 lines == 1 ? " line" : " lines");
   return {cat(path_, ": not read: ", names)};
 }
 

@@ -28,8 +28,10 @@ struct JsonValue {
   bool alike = true;
 
   bool holds_nothing() const {
-    const bool empty = !text.empty() && text.substr(1).find_first_not_of(" \t\r\n") == text.size() - 2;
-    return text == "null" || (list && entries == 0) || (empty && (text.front() == '{' || text.front() == '"'));
+    const bool empty =
+        !text.empty() && text.substr(1).find_first_not_of(" \t\r\n") == text.size() - 2;
+    return text == "null" || (list && entries == 0) ||
+           (empty && (text.front() == '{' || text.front() == '"'));
   }
 };
 
@@ -51,14 +53,17 @@ std::string shown(std::string_view value) {
 }
 
 bool says_yes(std::string_view scalar) {
-  return scalar == "1" || scalar == "1.0" || scalar == "true" || scalar == "\"true\"" || scalar == "\"1\"";
+  return scalar == "1" || scalar == "1.0" || scalar == "true" || scalar == "\"true\"" ||
+         scalar == "\"1\"";
 }
 
 bool says_no(std::string_view scalar) {
-  return scalar == "0" || scalar == "0.0" || scalar == "-1" || scalar == "false" || scalar == "\"false\"" || scalar == "\"0\"";
+  return scalar == "0" || scalar == "0.0" || scalar == "-1" || scalar == "false" ||
+         scalar == "\"false\"" || scalar == "\"0\"";
 }
 
-constexpr const char* kWriteLabels = "write labels, the ids with -100 for what does not count in the loss";
+constexpr const char* kWriteLabels =
+    "write labels, the ids with -100 for what does not count in the loss";
 
 /// The problem with a field that could change what is trained on; "" where it says what is so
 /// anyway.
@@ -69,27 +74,42 @@ std::string problem_of(JsonlField field, const JsonValue& value) {
     case JsonlField::kBoundaries: {
       const int64_t one = field == JsonlField::kBoundaries ? 2 : 1;
       const bool several = value.list && (value.entries > one || value.first.starts_with("["));
-      return several ? "tells of several documents; packed lines are not read: write one document a line" : "";
+      return several ? "tells of several documents; packed lines are not read: write one document "
+                       "a line"
+                     : "";
     }
     case JsonlField::kSegments:
-      return value.list && (!value.alike || value.first.starts_with("[")) ? "tells parts of the line apart; packed lines are not read: write one document a line" : "";
+      return value.list && (!value.alike || value.first.starts_with("["))
+                 ? "tells parts of the line apart; packed lines are not read: write one document a "
+                   "line"
+                 : "";
     case JsonlField::kWeights:
-      return all_ones ? "" : cat("weighs tokens, and all that count do so alike here: ", kWriteLabels);
+      return all_ones ? ""
+                      : cat("weighs tokens, and all that count do so alike here: ", kWriteLabels);
     case JsonlField::kOtherMask:
       return all_ones ? "" : cat("is not read: ", kWriteLabels);
     case JsonlField::kPreference:
-      return "makes the line a preference; answers to imitate are read alone: write a line of input_ids for each of them";
+      return "makes the line a preference; answers to imitate are read alone: write a line of "
+             "input_ids for each of them";
     case JsonlField::kDesirable:
       if (says_yes(value.text)) return "";
-      return says_no(value.text) ? cat("is ", shown(value.text), ": what the line says must not be imitated; remove the line")
-                                 : cat("is ", shown(value.text), ", expected true (to be imitated) or false; remove the field if it says something else");
+      return says_no(value.text) ? cat("is ", shown(value.text),
+                                       ": what the line says must not be imitated; remove the line")
+                                 : cat("is ", shown(value.text),
+                                       ", expected true (to be imitated) or false; remove the "
+                                       "field if it says something else");
     case JsonlField::kTrain:
-      return says_yes(value.text) ? "" : cat("is ", shown(value.text), ", expected true; remove a line that is not to be trained on");
+      return says_yes(value.text)
+                 ? ""
+                 : cat("is ", shown(value.text),
+                       ", expected true; remove a line that is not to be trained on");
     case JsonlField::kOtherTargets:
       return cat("is not read: ", kWriteLabels);
     case JsonlField::kMedia: {
       const bool number = value.text.find_first_not_of("0123456789.-+eE") == value.text.npos;
-      return number ? "" : "holds what is no token, and tokens alone are trained on: remove it where they do not need it";
+      return number ? ""
+                    : "holds what is no token, and tokens alone are trained on: remove it where "
+                      "they do not need it";
     }
     default:
       return "";
@@ -100,7 +120,8 @@ std::string problem_of(JsonlField field, const JsonValue& value) {
 /// checks everything else, without building a document in memory.
 class LineReader {
  public:
-  LineReader(std::string_view line, std::vector<int32_t>& ids, std::vector<int32_t>& labels, UnreadFields* unread)
+  LineReader(std::string_view line, std::vector<int32_t>& ids, std::vector<int32_t>& labels,
+             UnreadFields* unread)
       : line_(line), ids_(ids), labels_(labels), unread_(unread) {}
 
   void read() {
@@ -354,13 +375,16 @@ class LineReader {
     for (const auto& [key, mask] : loss_masks_) {
       const std::string name = cat("\"", key, "\"");
       if (!mask.list) throw LineError{cat(name, " is not read: ", kWriteLabels)};
-      if (mask.entries != id_count_) throw LineError{cat("input_ids has ", id_count_, " entries, ", key, " has ", mask.entries)};
+      if (mask.entries != id_count_)
+        throw LineError{cat("input_ids has ", id_count_, " entries, ", key, " has ", mask.entries)};
       if (mask.alike && says_yes(mask.first)) continue;
       if (label_count_ != id_count_) throw LineError{cat(name, " is not read: ", kWriteLabels)};
       for_each_entry(mask.text, [&](size_t i, std::string_view entry) {
-        if (!says_yes(entry) && !says_no(entry)) throw LineError{cat(name, " holds ", shown(entry), " at index ", i, ", expected 0 or 1")};
+        if (!says_yes(entry) && !says_no(entry))
+          throw LineError{cat(name, " holds ", shown(entry), " at index ", i, ", expected 0 or 1")};
         if (says_no(entry) && labels_[i] != kIgnoredLabel)
-          throw LineError{cat(name, " holds ", shown(entry), " at index ", i, ", where labels trains on ", labels_[i],
+          throw LineError{cat(name, " holds ", shown(entry), " at index ", i,
+                              ", where labels trains on ", labels_[i],
                               ": labels alone are read; write -100 there, or remove the mask")};
       });
     }
@@ -410,7 +434,8 @@ std::optional<JsonlLine> JsonlLines::next() {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     at_ += line.size() + 1;
     ++number_;
-    if (line.find_first_not_of(" \t\r") != line.npos) return JsonlLine{line, static_cast<int64_t>(begin), number_};
+    if (line.find_first_not_of(" \t\r") != line.npos)
+      return JsonlLine{line, static_cast<int64_t>(begin), number_};
   }
   return std::nullopt;
 }

@@ -69,12 +69,15 @@ Loader::Fetched Loader::next() {
   released_ = taken_;
   space_.notify_all();
   WaitNotice notice(options_.notices, begin);
-  const auto end = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(options_.timeout_seconds));
+  const auto end = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                               std::chrono::duration<double>(options_.timeout_seconds));
   const auto has_news = [&] { return made_ > taken_ || error_ != nullptr || stop_; };
-  while (!ready_.wait_until(lock, std::min(end, std::chrono::steady_clock::now() + options_.notices.first), has_news)) {
+  while (!ready_.wait_until(
+      lock, std::min(end, std::chrono::steady_clock::now() + options_.notices.first), has_news)) {
     if (std::chrono::steady_clock::now() >= end) refuse_wait();
     notice.look([&](const std::string& waited) {
-      return cat("step ", next_step(), " has waited ", waited, " for its data: their file system does not answer, or is slow");
+      return cat("step ", next_step(), " has waited ", waited,
+                 " for its data: their file system does not answer, or is slow");
     });
   }
   if (made_ <= taken_) {

@@ -39,13 +39,14 @@ TrainedBits read_mask(const std::string& path, std::span<const std::byte> file, 
   const auto size = static_cast<int64_t>(file.size());
   if (size < kMaskHeaderBytes)
     refuse_mask(path, cat("a mask file begins with a header of ", kMaskHeaderBytes,
-                     " bytes, this file has ", size));
+                          " bytes, this file has ", size));
   if (std::memcmp(file.data(), kMaskMagic, sizeof kMaskMagic) != 0)
     refuse_mask(path, "is not a mask file (offset 0: expected the letters FTRMASK)");
   if (const uint64_t version = u64_at(file, 8); version != 1)
     refuse_mask(path, cat("offset 8: mask version ", version, ", this build reads version 1"));
   if (const uint64_t count = u64_at(file, 16); count != static_cast<uint64_t>(tokens))
-    refuse_mask(path, cat("offset 16: the mask is for ", count, " tokens, the token file has ", tokens));
+    refuse_mask(path,
+                cat("offset 16: the mask is for ", count, " tokens, the token file has ", tokens));
   const int64_t expected = kMaskHeaderBytes + (tokens + 7) / 8;
   if (size != expected)
     refuse_mask(path, cat("the file has ", size, " bytes, ", tokens, " tokens need ", expected));

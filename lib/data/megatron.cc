@@ -23,9 +23,9 @@ T value_at(std::span<const std::byte> bytes, int64_t offset) {
 }
 
 [[noreturn]] void refuse_pair(const std::string& path, const std::string& what,
-                         const std::string& remedy =
-                             "write the pair again with scripts/prepare_data.py or Megatron's "
-                             "preprocess_data.py, or copy both files again") {
+                              const std::string& remedy =
+                                  "write the pair again with scripts/prepare_data.py or Megatron's "
+                                  "preprocess_data.py, or copy both files again") {
   throw Error(ExitCode::kBadInput, cat(path, ": ", what), remedy);
 }
 
@@ -45,8 +45,9 @@ DType dtype_of_code(const std::string& path, int code) {
       return DType::kU16;
     case 6:
     case 7:
-      refuse_pair(path, cat("offset 17: type code ", code, " is a floating-point type, not token ids"),
-             "name the pair that holds token ids");
+      refuse_pair(path,
+                  cat("offset 17: type code ", code, " is a floating-point type, not token ids"),
+                  "name the pair that holds token ids");
     default:
       refuse_pair(path, cat("offset 17: type code ", code, " is unknown (expected 1 to 5 or 8)"));
   }
@@ -68,7 +69,7 @@ void check_magic(const MappedFile& idx) {
   if (bytes.size() >= sizeof kLegacyMagic &&
       std::memcmp(bytes.data(), kLegacyMagic, sizeof kLegacyMagic) == 0)
     refuse_pair(path, "is an index of fairseq's old format (TNTIDX)",
-           "convert it with Megatron's preprocess_data.py --dataset-impl mmap");
+                "convert it with Megatron's preprocess_data.py --dataset-impl mmap");
   if (bytes.size() < static_cast<size_t>(kHeaderBytes))
     refuse_pair(path, cat("has ", bytes.size(), " bytes; the header alone has ", kHeaderBytes));
   if (std::memcmp(bytes.data(), kMagic, static_cast<size_t>(kMagicBytes)) != 0)
@@ -85,16 +86,16 @@ Index read_header(const MappedFile& idx) {
   const auto sequences = value_at<uint64_t>(bytes, 18), boundaries = value_at<uint64_t>(bytes, 26);
   if (sequences > size / 12 || boundaries > size / 8)
     refuse_pair(path, cat("offset 18: the header says ", sequences, " sequences and ", boundaries,
-                     " document boundaries; the file has only ", size, " bytes"));
+                          " document boundaries; the file has only ", size, " bytes"));
   const Index index{dtype_of_code(path, value_at<uint8_t>(bytes, 17)),
                     static_cast<int64_t>(sequences), static_cast<int64_t>(boundaries)};
   const auto end = static_cast<uint64_t>(index.end());
   if (size == end + sequences && sequences > 0)
     refuse_pair(path, "has a mode for each sequence (a multimodal data set)",
-           "name a data set of text tokens");
+                "name a data set of text tokens");
   if (size != end)
     refuse_pair(path, cat("the header says ", sequences, " sequences and ", boundaries,
-                     " document boundaries, that is ", end, " bytes; the file has ", size));
+                          " document boundaries, that is ", end, " bytes; the file has ", size));
   return index;
 }
 
@@ -110,16 +111,17 @@ int64_t check_sequences(const MappedFile& idx, const Index& index, const MappedF
     if (length < 0)
       refuse_pair(idx.path(), cat("offset ", at, ": sequence ", s, " has length ", length));
     if (pointer != bytes)
-      refuse_pair(idx.path(),
-             cat("offset ", pointer_at, ": sequence ", s, " begins at byte ", pointer,
-                 " of the .bin file, expected ", bytes, " (sequences must follow one another)"));
+      refuse_pair(idx.path(), cat("offset ", pointer_at, ": sequence ", s, " begins at byte ",
+                                  pointer, " of the .bin file, expected ", bytes,
+                                  " (sequences must follow one another)"));
     bytes += length * item;
     if (bytes > size)
-      refuse_pair(bin.path(), cat("has ", size, " bytes; sequence ", s, " of its index ", idx.path(),
-                             " ends at byte ", bytes));
+      refuse_pair(bin.path(), cat("has ", size, " bytes; sequence ", s, " of its index ",
+                                  idx.path(), " ends at byte ", bytes));
   }
   if (bytes != size)
-    refuse_pair(bin.path(), cat("has ", size, " bytes, its index ", idx.path(), " describes ", bytes));
+    refuse_pair(bin.path(),
+                cat("has ", size, " bytes, its index ", idx.path(), " describes ", bytes));
   return bytes / item;
 }
 
@@ -132,13 +134,14 @@ void check_documents(const MappedFile& idx, const Index& index) {
     const auto sequence = value_at<int64_t>(idx.bytes(), at);
     const bool first_is_zero = d > 0 || sequence == 0;
     if (!first_is_zero || sequence < before || sequence > index.sequences)
-      refuse_pair(idx.path(), cat("offset ", at, ": document boundary ", d, " is sequence ", sequence,
-                             ", expected ", d == 0 ? "0" : cat(before, " to ", index.sequences)));
+      refuse_pair(idx.path(),
+                  cat("offset ", at, ": document boundary ", d, " is sequence ", sequence,
+                      ", expected ", d == 0 ? "0" : cat(before, " to ", index.sequences)));
     before = sequence;
   }
   if (before != index.sequences)
     refuse_pair(idx.path(), cat("offset ", index.end() - 8, ": the last document ends at sequence ",
-                           before, " of ", index.sequences));
+                                before, " of ", index.sequences));
 }
 
 class MegatronFile : public BinaryFile {
@@ -178,7 +181,7 @@ std::unique_ptr<TokenFile> open_megatron(const std::string& prefix) {
     refuse_pair(idx_path, cat("its tokens ", bin_path, " do not exist"));
   if (!std::filesystem::exists(idx_path, error))
     refuse_pair(bin_path, cat("its index ", idx_path, " does not exist"),
-           "set data.format to auto, or copy both files of the pair");
+                "set data.format to auto, or copy both files of the pair");
   MappedFile idx(idx_path);
   const Index index = read_header(idx);
   MappedFile bin(bin_path);

@@ -11,7 +11,8 @@ namespace {
 constexpr int64_t kBlockRows = 64;
 }  // namespace
 
-RowTable::RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length, bool apart)
+RowTable::RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length,
+                   bool apart)
     : data_(data), packing_(packing), length_(sequence_length) {
   require(length_ >= 1, "sequence length below 1");
   const bool concat = packing_ == SequencePacking::kConcat;
@@ -22,7 +23,8 @@ RowTable::RowTable(const TokenDataset& data, SequencePacking packing, int64_t se
   if (concat)
     cut_stream();
   else
-    for (size_t set = 1; set < set_begins_.size(); ++set) build_blocks(set_begins_[set - 1], set_begins_[set]);
+    for (size_t set = 1; set < set_begins_.size(); ++set)
+      build_blocks(set_begins_[set - 1], set_begins_[set]);
 }
 
 void RowTable::cut_stream() {
@@ -114,14 +116,15 @@ void RowTable::pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch
   require(row >= 0 && row < rows_, "row outside the data set");
   out.clear();
   if (packing_ == SequencePacking::kConcat) {
-    const auto set = std::upper_bound(set_rows_.begin() + 1, set_rows_.end() - 1, row) - set_rows_.begin() - 1;
+    const auto set =
+        std::upper_bound(set_rows_.begin() + 1, set_rows_.end() - 1, row) - set_rows_.begin() - 1;
     const auto s = static_cast<size_t>(set);
     out.push_back({set_begins_[s] + (row - set_rows_[s]) * length_, length_});
     return;
   }
   const auto after = std::upper_bound(blocks_.begin(), blocks_.end(), row,
-                                      [](int64_t r, const Block& b) { return r < b.first_row; });
-  const Block& block = *(after - 1);
+                                      [](int64_t r, const RowBlock& b) { return r < b.first_row; });
+  const RowBlock& block = *(after - 1);
   const int64_t index = after - blocks_.begin() - 1;
   if (scratch.block != index) {
     Cursor cursor = block.begin;

@@ -31,7 +31,8 @@ class RowTable {
  public:
   /// `data` must outlive this. With `apart` no row holds tokens of two of the paths that the data
   /// was opened with: the rows of the first come first, then those of the second.
-  RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length, bool apart = false);
+  RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length,
+           bool apart = false);
 
   int64_t size() const { return rows_; }
   int64_t sequence_length() const { return length_; }
@@ -54,7 +55,7 @@ class RowTable {
     int64_t document = 0;
     int64_t offset = 0;  // inside the document
   };
-  struct Block {
+  struct RowBlock {
     Cursor begin;
     int64_t first_row = 0;
   };
@@ -75,7 +76,7 @@ class RowTable {
   int64_t dropped_ = 0;
   int64_t filled_ = 0;
   size_t most_pieces_ = 1;  // of a block
-  std::vector<Block> blocks_;
+  std::vector<RowBlock> blocks_;
 };
 
 }  // namespace ftrun

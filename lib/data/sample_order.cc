@@ -71,11 +71,13 @@ int64_t taken_by_all(const std::vector<MixedRows>& sets) {
 
 }  // namespace
 
-MixedOrder::MixedOrder(const std::vector<MixedRows>& sets, bool shuffle, uint64_t seed, int64_t epoch_rows)
+MixedOrder::MixedOrder(const std::vector<MixedRows>& sets, bool shuffle, uint64_t seed,
+                       int64_t epoch_rows)
     : all_(taken_by_all(sets), shuffle, seed, epoch_rows), rows_(0) {
   int64_t slot = 0;
   for (const MixedRows& set : sets) {
-    const uint64_t own = mix_bits(seed + 1) + sets_.size();  // sets of one size are not shuffled alike
+    const uint64_t own =
+        mix_bits(seed + 1) + sets_.size();  // sets of one size are not shuffled alike
     sets_.push_back({rows_, slot, SampleOrder(set.rows, shuffle, own)});
     rows_ += set.rows;
     slot += set.taken;

@@ -43,7 +43,8 @@ class MixedOrder {
   MixedOrder(const SampleOrder& order) : sets_{{0, 0, order}}, all_(order) {}  // NOLINT: it is one
   /// `sets` is not empty, and all of its numbers are at least 1. `epoch_rows`: as SampleOrder's, of
   /// the rows that all sets together give an epoch.
-  MixedOrder(const std::vector<MixedRows>& sets, bool shuffle, uint64_t seed, int64_t epoch_rows = 0);
+  MixedOrder(const std::vector<MixedRows>& sets, bool shuffle, uint64_t seed,
+             int64_t epoch_rows = 0);
 
   /// The row at position `sample` >= 0 of the stream.
   int64_t row(int64_t sample) const;

@@ -31,7 +31,8 @@ SampleSet::SampleSet(const std::vector<std::string>& paths, const SampleSetOptio
     : data_(paths, file_options(options)),
       rows_(data_, options.packing, checked_length(options), !options.weights.empty()),
       row_padding_(options.row_padding) {
-  require(options.weights.empty() || options.weights.size() == paths.size(), "weights of other data sets");
+  require(options.weights.empty() || options.weights.size() == paths.size(),
+          "weights of other data sets");
   refuse_unusable();
   if (!options.weights.empty()) count_mix(options.weights);
 }
@@ -45,26 +46,33 @@ void SampleSet::count_mix(const std::vector<double>& weights) {
   const std::vector<int64_t>& begins = rows_.set_rows();
   for (size_t set = 0; set < weights.size(); ++set) {
     int64_t tokens = 0;
-    for (int64_t row = begins[set]; row < begins[set + 1]; ++row) tokens += rows_.counted(row, pieces, scratch);
+    for (int64_t row = begins[set]; row < begins[set + 1]; ++row)
+      tokens += rows_.counted(row, pieces, scratch);
     if (tokens == 0) {
       const int64_t held = data_.path_tokens()[set + 1] - data_.path_tokens()[set];
       throw Error(ExitCode::kBadInput,
-                  cat("data set ", set + 1, " of the ", weights.size(), " in data.train has nothing to train on: ", held,
-                      " tokens make ", begins[set + 1] - begins[set], " rows of ", sequence_length(),
+                  cat("data set ", set + 1, " of the ", weights.size(),
+                      " in data.train has nothing to train on: ", held, " tokens make ",
+                      begins[set + 1] - begins[set], " rows of ", sequence_length(),
                       ", and no label of them counts"),
-                  "take it out of data.train, lower data.sequence_length, or write it again with answers trained on");
+                  "take it out of data.train, lower data.sequence_length, or write it again with "
+                  "answers trained on");
     }
     mix_tokens_.push_back(tokens);
     mix_.push_back({begins[set + 1] - begins[set], 0});
   }
-  const auto largest = static_cast<size_t>(std::max_element(mix_tokens_.begin(), mix_tokens_.end()) - mix_tokens_.begin());
+  const auto largest = static_cast<size_t>(
+      std::max_element(mix_tokens_.begin(), mix_tokens_.end()) - mix_tokens_.begin());
   for (size_t set = 0; set < weights.size(); ++set) {
-    const double tokens = static_cast<double>(mix_tokens_[largest]) * (weights[set] / weights[largest]);
-    const double rows = tokens * static_cast<double>(mix_[set].rows) / static_cast<double>(mix_tokens_[set]);
+    const double tokens =
+        static_cast<double>(mix_tokens_[largest]) * (weights[set] / weights[largest]);
+    const double rows =
+        tokens * static_cast<double>(mix_[set].rows) / static_cast<double>(mix_tokens_[set]);
     if (rows > 1e12)
       throw Error(ExitCode::kUsage,
-                  cat("the weight ", number_text(weights[set]), " of data set ", set + 1, " in data.train, beside ",
-                      number_text(weights[largest]), " of the largest, makes an epoch of ", number_text(rows), " rows"),
+                  cat("the weight ", number_text(weights[set]), " of data set ", set + 1,
+                      " in data.train, beside ", number_text(weights[largest]),
+                      " of the largest, makes an epoch of ", number_text(rows), " rows"),
                   "give the largest data set more weight");
     mix_[set].taken = set == largest ? mix_[set].rows : std::max<int64_t>(std::llround(rows), 1);
   }
@@ -119,15 +127,17 @@ std::vector<std::string> mix_lines(const SampleSet& samples) {
   const std::vector<MixedRows>& mix = samples.mix();
   std::vector<double> tokens;
   for (size_t set = 0; set < mix.size(); ++set)
-    tokens.push_back(static_cast<double>(samples.mix_tokens()[set]) * static_cast<double>(mix[set].taken) /
-                     static_cast<double>(mix[set].rows));
+    tokens.push_back(static_cast<double>(samples.mix_tokens()[set]) *
+                     static_cast<double>(mix[set].taken) / static_cast<double>(mix[set].rows));
   const double all = std::accumulate(tokens.begin(), tokens.end(), 0.0);
   std::vector<std::string> lines;
   for (size_t set = 0; set < mix.size(); ++set)
     lines.push_back(cat("data set ", set + 1, " of ", mix.size(), ": ",
-                        number_text(std::round(1000 * tokens[set] / all) / 10), "% of the tokens trained on, seen ",
+                        number_text(std::round(1000 * tokens[set] / all) / 10),
+                        "% of the tokens trained on, seen ",
                         number_text(std::round(100.0 * static_cast<double>(mix[set].taken) /
-                                               static_cast<double>(mix[set].rows)) / 100),
+                                               static_cast<double>(mix[set].rows)) /
+                                    100),
                         " times an epoch"));
   return lines;
 }
@@ -246,7 +256,8 @@ int64_t StepReader::count_others(int64_t step) {
 }
 
 ValidationReader::ValidationReader(const SampleSet& samples, int64_t sequences, int64_t micro_batch,
-                                   int64_t ranks, int64_t rank, int64_t vocab_rows, int64_t micro_batches)
+                                   int64_t ranks, int64_t rank, int64_t vocab_rows,
+                                   int64_t micro_batches)
     : reader_(samples, vocab_rows),
       sequences_(sequences <= 0 ? samples.size() : std::min(sequences, samples.size())),
       micro_batch_(micro_batch),

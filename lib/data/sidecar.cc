@@ -58,7 +58,8 @@ int64_t largest_sidecar(const std::string& path) {
   const int64_t bytes = bytes_of(path).value_or(0);
   if (bytes <= kLargestSidecar || !has_our_head(path)) return kLargestSidecar;
   if (bytes > kLargestOfOurs)
-    refuse_sidecar(path, cat("has ", human_bytes(bytes), ", at most ", human_bytes(kLargestOfOurs), " are read"));
+    refuse_sidecar(path, cat("has ", human_bytes(bytes), ", at most ", human_bytes(kLargestOfOurs),
+                             " are read"));
   return kLargestOfOurs;
 }
 
@@ -85,7 +86,8 @@ int64_t integer_of(const std::string& path, const json& object, const char* key)
 
 std::string text_of(const std::string& path, const json& object, const char* key) {
   const auto found = object.find(key);
-  if (found == object.end() || !found->is_string()) refuse_sidecar(path, cat("has no text \"", key, "\""));
+  if (found == object.end() || !found->is_string())
+    refuse_sidecar(path, cat("has no text \"", key, "\""));
   return found->get<std::string>();
 }
 
@@ -154,7 +156,9 @@ std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t most) 
   const auto object = object_of(path, most);
   const json format = object ? object->value("format", json()) : json();
   if (format == json(kUnfinished))
-    refuse_sidecar(path, "prepare_data.py was stopped while it moved its files here: old and new may be mixed");
+    refuse_sidecar(
+        path,
+        "prepare_data.py was stopped while it moved its files here: old and new may be mixed");
   if (format != json(kFormat)) return std::nullopt;
   return sidecar_of(path, *object);
 }

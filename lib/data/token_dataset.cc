@@ -26,13 +26,16 @@ bool is_there(const std::string& name) {
   return fs::exists(name, error) || find_data_file(name).has_value();
 }
 
-bool is_pattern(const std::string& part) { return part.find_first_of("*?[") != std::string::npos; }
+bool is_pattern(const std::string& part) {
+  return part.find_first_of("*?[") != std::string::npos;
+}
 
 /// The names of a path, from the first one that is not there on.
 std::vector<std::string> parts_not_there(const std::string& path) {
   std::error_code error;
   size_t begin = 0;
-  for (size_t slash = path.find('/'); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+  for (size_t slash = path.find('/'); slash != std::string::npos;
+       slash = path.find('/', slash + 1)) {
     if (slash > 0 && !fs::exists(path.substr(0, slash), error)) break;
     begin = slash + 1;
   }
@@ -41,7 +44,8 @@ std::vector<std::string> parts_not_there(const std::string& path) {
 
 /// Lists what `part` stands for in each folder, which is empty or ends with a slash: itself where
 /// it is there, else what matches it, sorted.
-std::vector<std::string> extended(const std::vector<std::string>& folders, const std::string& part) {
+std::vector<std::string> extended(const std::vector<std::string>& folders,
+                                  const std::string& part) {
   std::vector<std::string> paths;
   std::error_code error;
   for (const std::string& path : folders) {

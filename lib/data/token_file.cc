@@ -80,9 +80,12 @@ void refuse_lost_companion(const std::string& path) {
   if (!side) return;
   for (const FileRecord& record : side->files) {
     if (record.role != "mask" && record.role != "index") continue;
-    const std::string companion = fs::path(path).replace_extension(fs::path(record.path).extension()).string();
+    const std::string companion =
+        fs::path(path).replace_extension(fs::path(record.path).extension()).string();
     if (is_data_file(companion)) continue;
-    throw Error(ExitCode::kBadInput, cat(path, ": its ", record.role == "mask" ? "loss mask" : "index", ", ", companion, ", is not there, and ", side->path, " lists it"),
+    throw Error(ExitCode::kBadInput,
+                cat(path, ": its ", record.role == "mask" ? "loss mask" : "index", ", ", companion,
+                    ", is not there, and ", side->path, " lists it"),
                 cat("bring it back; if the data has none any more, remove ", side->path));
   }
 }

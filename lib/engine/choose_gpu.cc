@@ -18,9 +18,12 @@ bool pins(const Config& config) {
 
 CudnnUse cudnn_use(AttentionChoice choice) {
   switch (choice) {
-    case AttentionChoice::kAuto: return CudnnUse::kWhereMeasured;
-    case AttentionChoice::kCudnn: return CudnnUse::kAlways;
-    default: return CudnnUse::kNever;
+    case AttentionChoice::kAuto:
+      return CudnnUse::kWhereMeasured;
+    case AttentionChoice::kCudnn:
+      return CudnnUse::kAlways;
+    default:
+      return CudnnUse::kNever;
   }
 }
 
@@ -30,7 +33,8 @@ int gpu_of_rank(int local_rank, int visible) {
   if (local_rank < visible || visible == 0) return local_rank;  // without any, opening one says why
   if (visible == 1) return 0;
   throw Error(ExitCode::kUsage,
-              cat("this rank is number ", local_rank, " of its machine, and its process sees ", visible, " GPUs"),
+              cat("this rank is number ", local_rank, " of its machine, and its process sees ",
+                  visible, " GPUs"),
               "start one rank a GPU, check CUDA_VISIBLE_DEVICES, or set \"device\": \"cpu\"");
 }
 
@@ -39,8 +43,9 @@ std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& lau
   return std::make_unique<Gpu>(
       open_cuda_kernels(index, {.cudnn = cudnn_use(config.kernels.attention),
                                 .documents = config.data.packing == SequencePacking::kDocuments}),
-      GpuOptions{.pin_memory = pins(config), .timed = config.wall_clock_breakdown,
-                                            .step_graph = config.kernels.step_graph});
+      GpuOptions{.pin_memory = pins(config),
+                 .timed = config.wall_clock_breakdown,
+                 .step_graph = config.kernels.step_graph});
 }
 
 std::string gpu_place(const DeviceInfo& gpu, const std::string& host) {
@@ -50,11 +55,13 @@ std::string gpu_place(const DeviceInfo& gpu, const std::string& host) {
 void require_own_gpus(const std::vector<std::string>& places) {
   std::map<std::string, size_t> taken;
   for (size_t rank = 0; rank < places.size(); ++rank) {
-    const auto [other, is_new] = taken.emplace(places[rank].substr(0, places[rank].find(' ')), rank);
+    const auto [other, is_new] =
+        taken.emplace(places[rank].substr(0, places[rank].find(' ')), rank);
     if (is_new) continue;
     throw Error(ExitCode::kUsage,
                 cat("ranks ", other->second, " and ", rank, " have the same GPU, ", places[rank]),
-                "start one rank a GPU; a launcher that shows every process one GPU must show each another one "
+                "start one rank a GPU; a launcher that shows every process one GPU must show each "
+                "another one "
                 "(CUDA_VISIBLE_DEVICES)");
   }
 }

@@ -32,8 +32,10 @@ std::vector<Communicator*> communicators_of(const Program& program, const RankGr
 std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   std::vector<Activity> all;
   for (const Instr& instr : program.instrs) {
-    const bool alone = !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
-    all.push_back(activity(alone ? Activity::Kind::kAlone : Activity::Kind::kExchange, instr_label(instr)));
+    const bool alone =
+        !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
+    all.push_back(
+        activity(alone ? Activity::Kind::kAlone : Activity::Kind::kExchange, instr_label(instr)));
   }
   return all;
 }
@@ -211,7 +213,8 @@ void Executor::run_timed(const Instr& instr) {
   const auto start = std::chrono::steady_clock::now();
   const auto lane = static_cast<int>(instr.lane);
   device_->enter(instr);
-  if (board_ != nullptr) board_->enter_lane(lane, shown_[static_cast<size_t>(&instr - program_.instrs.data())]);
+  if (board_ != nullptr)
+    board_->enter_lane(lane, shown_[static_cast<size_t>(&instr - program_.instrs.data())]);
   if (!instr.if_finite || updates()) run_instr(instr);
   device_->leave(instr);
   if (board_ != nullptr) board_->leave_lane(lane);
@@ -276,7 +279,8 @@ void Executor::load_batch(const Instr& instr) {
   for (size_t i = 0; i < std::size(parts); ++i) {
     const Range& range = instr.writes[i];
     const auto bytes = static_cast<int64_t>(parts[i]->size() * sizeof(int32_t));
-    if (bytes != range.bytes) bug(cat("a batch part has ", bytes, " bytes, its buffer ", range.bytes));
+    if (bytes != range.bytes)
+      bug(cat("a batch part has ", bytes, " bytes, its buffer ", range.bytes));
     from[i] = parts[i]->data();
     to[i] = span_of(range);
   }
@@ -288,7 +292,9 @@ void Executor::run_ops(const Instr& instr) {
   const std::vector<void*>& storage = storage_.at(&instr);
   const Batch& batch = step_->micro_batches[static_cast<size_t>(instr.micro_batch)];
   device_->run_ops(graph, ops_of(graph, instr), storage,
-                   {.accumulate = instr.ops().accumulate, .layer = instr.layer, .first_token = batch.first_token});
+                   {.accumulate = instr.ops().accumulate,
+                    .layer = instr.layer,
+                    .first_token = batch.first_token});
   if (looks_for_nonfinite_) note_nonfinite(instr);
 }
 
@@ -299,11 +305,13 @@ void Executor::note_nonfinite(const Instr& instr) {
   const std::set<ValueId> later = values_for_later(graph, instr);
   for (const Binding& binding : instr.ops().bindings) {
     const Value& value = graph.at(binding.value);
-    const bool leaves = later.contains(binding.value) ||
-                        (instr.kind == InstrKind::kForward
-                             ? value.role == ValueRole::kOutput
-                             : value.role == ValueRole::kInputGrad || value.role == ValueRole::kParamGrad);
-    const bool number = value.dtype == DType::kF32 || value.dtype == DType::kBF16 || value.dtype == DType::kF16;
+    const bool leaves =
+        later.contains(binding.value) ||
+        (instr.kind == InstrKind::kForward
+             ? value.role == ValueRole::kOutput
+             : value.role == ValueRole::kInputGrad || value.role == ValueRole::kParamGrad);
+    const bool number =
+        value.dtype == DType::kF32 || value.dtype == DType::kBF16 || value.dtype == DType::kF16;
     TypedSpan numbers = span_of(binding.range);
     numbers.dtype = value.dtype;
     numbers.count = binding.range.bytes / dtype_bytes(value.dtype);
@@ -311,8 +319,10 @@ void Executor::note_nonfinite(const Instr& instr) {
                         device_->is_finite(instr.lane, numbers);
     if (finite) continue;
     nonfinite_.instr = static_cast<InstrId>(&instr - program_.instrs.data());
-    const std::string layer = instr.layer < 0 ? graph.name : model_.layers[static_cast<size_t>(instr.layer)].name;
-    nonfinite_.text = cat(instr_label(instr), " (", layer, "): ", value.name, nonfinite_weights(instr));
+    const std::string layer =
+        instr.layer < 0 ? graph.name : model_.layers[static_cast<size_t>(instr.layer)].name;
+    nonfinite_.text =
+        cat(instr_label(instr), " (", layer, "): ", value.name, nonfinite_weights(instr));
     return;
   }
 }
@@ -475,7 +485,8 @@ void Executor::gradient_norm(const Instr& instr) {
 
 /// Every rank holds the same sums and loss here.
 void Executor::decide(const Instr& instr) {
-  const auto [sums, loss] = device_->fetch(instr.lane, span_of(instr.reads[0]), span_of(instr.reads[1]));
+  const auto [sums, loss] =
+      device_->fetch(instr.lane, span_of(instr.reads[0]), span_of(instr.reads[1]));
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
   take_loss(loss);

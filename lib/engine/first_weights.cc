@@ -23,14 +23,19 @@ namespace ftrun {
 namespace {
 
 /// Maps bits to a number in [0, 1), of 24 bits.
-double unit(uint64_t bits) { return static_cast<double>(bits >> 40) * 0x1p-24; }
+double unit(uint64_t bits) {
+  return static_cast<double>(bits >> 40) * 0x1p-24;
+}
 
-uint64_t key_of(std::string_view name, uint64_t seed) { return splitmix64(seed ^ splitmix64(xxh3(name.data(), name.size()))); }
+uint64_t key_of(std::string_view name, uint64_t seed) {
+  return splitmix64(seed ^ splitmix64(xxh3(name.data(), name.size())));
+}
 
 /// The normal number of a place (Box and Muller).
 double normal(uint64_t key, int64_t place) {
   const uint64_t bits = splitmix64(key ^ static_cast<uint64_t>(place));
-  return std::sqrt(-2 * std::log(1 - unit(bits))) * std::cos(2 * std::numbers::pi * unit(splitmix64(bits)));
+  return std::sqrt(-2 * std::log(1 - unit(bits))) *
+         std::cos(2 * std::numbers::pi * unit(splitmix64(bits)));
 }
 
 /// Orthonormal rows from normal numbers, by Gram and Schmidt, twice for the rounding.
@@ -52,19 +57,20 @@ std::vector<std::vector<double>> random_orthogonal(int64_t rows, uint64_t key) {
 
 /// The one of a module, which its tensors' runs ask for again and again.
 const std::vector<std::vector<double>>& orthogonal_of(int64_t rows, uint64_t key) {
-  struct Known {
+  struct CachedMatrix {
     int64_t rows = 0;
     uint64_t key = 0;
     std::vector<std::vector<double>> q;
   };
-  thread_local Known known;
+  thread_local CachedMatrix known;
   if (known.rows != rows || known.key != key) known = {rows, key, random_orthogonal(rows, key)};
   return known.q;
 }
 
 /// A's element (i, j) is the sum over k of Q(2k, i) N(k, j), B's element (o, i) that of N(o, k)
 /// Q(2k + 1, i); N are each tensor's own.
-void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out) {
+void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
+                     std::span<float> out) {
   const bool is_a = tensor.initial.kind == Initial::Kind::kOrthogonalA;
   const int64_t rank = tensor.shape[is_a ? 0 : 1], columns = tensor.shape[1], half = rank / 2;
   const std::string_view name = tensor.name;
@@ -77,7 +83,8 @@ void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int
   const int64_t first = in_a_row ? begin % columns : 0, width = in_a_row ? end - begin : columns;
   if (is_a)
     for (int64_t k = 0; k < half; ++k)
-      for (int64_t c = first; c < first + width; ++c) numbers.push_back(normal(key, k * columns + c));
+      for (int64_t c = first; c < first + width; ++c)
+        numbers.push_back(normal(key, k * columns + c));
   int64_t row = -1;
   for (int64_t e = begin; e < end; ++e) {
     const auto at_row = e / columns, at_column = e % columns;
@@ -87,8 +94,10 @@ void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int
     }
     double sum = 0;
     for (int64_t k = 0; k < half; ++k)
-      sum += is_a ? q[static_cast<size_t>(2 * k)][static_cast<size_t>(at_row)] * numbers[static_cast<size_t>(k * width + at_column - first)]
-                  : q[static_cast<size_t>(2 * k + 1)][static_cast<size_t>(at_column)] * numbers[static_cast<size_t>(k)];
+      sum += is_a ? q[static_cast<size_t>(2 * k)][static_cast<size_t>(at_row)] *
+                        numbers[static_cast<size_t>(k * width + at_column - first)]
+                  : q[static_cast<size_t>(2 * k + 1)][static_cast<size_t>(at_column)] *
+                        numbers[static_cast<size_t>(k)];
     out[static_cast<size_t>(e - begin)] = static_cast<float>(tensor.initial.size * sum);
   }
 }
@@ -107,14 +116,17 @@ void round_to(DType dtype, std::span<float> values) {
 
 }  // namespace
 
-void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out) {
+void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
+                   std::span<float> out) {
   require(static_cast<int64_t>(out.size()) == end - begin, "elements of the tensor");
   const Initial::Kind kind = tensor.initial.kind;
-  if (kind == Initial::Kind::kOrthogonalA || kind == Initial::Kind::kOrthogonalB) return make_orthogonal(tensor, seed, begin, end, out);
+  if (kind == Initial::Kind::kOrthogonalA || kind == Initial::Kind::kOrthogonalB)
+    return make_orthogonal(tensor, seed, begin, end, out);
   const uint64_t key = key_of(tensor.name, seed);
   for (int64_t i = begin; i < end; ++i) {
     double value = 0;
-    if (kind == Initial::Kind::kUniform) value = tensor.initial.size * (2 * unit(splitmix64(key ^ static_cast<uint64_t>(i))) - 1);
+    if (kind == Initial::Kind::kUniform)
+      value = tensor.initial.size * (2 * unit(splitmix64(key ^ static_cast<uint64_t>(i))) - 1);
     if (kind == Initial::Kind::kNormal) value = tensor.initial.size * normal(key, i);
     out[static_cast<size_t>(i - begin)] = static_cast<float>(value);
   }
@@ -126,11 +138,13 @@ void FirstWeights::require_fit(const ModelDescription& model) {
   if (adapter_ != nullptr) stored_ = require_adapter(model, *adapter_);
 }
 
-void FirstWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end, std::span<float> out) const {
+void FirstWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end,
+                        std::span<float> out) const {
   if (const auto stored = stored_.find(tensor.name); stored != stored_.end())
     return read_adapter(*adapter_, stored->second, begin, end, out);
   if (tensor.initial.kind == Initial::Kind::kRowLengths) return copy_lengths(tensor, begin, out);
-  if (tensor.initial.kind != Initial::Kind::kFolder) return make_elements(tensor, seed_, begin, end, out);
+  if (tensor.initial.kind != Initial::Kind::kFolder)
+    return make_elements(tensor, seed_, begin, end, out);
   folder_.read_f32(tensor.name, begin, end, out);
 }
 
@@ -144,11 +158,14 @@ const TensorInfo& FirstWeights::tensor_of(const std::string& name) const {
 void FirstWeights::measure_lengths(const std::vector<TensorPart>& wanted, size_t threads) {
   require(model_ != nullptr, "lengths of rows are asked for after require_fit");
   for (const TensorPart& part : wanted)
-    if (!stored_.contains(part.tensor->name)) lengths_[part.tensor->name] = {part.begin, std::vector<float>(static_cast<size_t>(part.end - part.begin))};
+    if (!stored_.contains(part.tensor->name))
+      lengths_[part.tensor->name] = {
+          part.begin, std::vector<float>(static_cast<size_t>(part.end - part.begin))};
   side_by_side(
       wanted.size(),
       [&](size_t i) {
-        if (const auto found = lengths_.find(wanted[i].tensor->name); found != lengths_.end()) measure(*wanted[i].tensor, found->second);
+        if (const auto found = lengths_.find(wanted[i].tensor->name); found != lengths_.end())
+          measure(*wanted[i].tensor, found->second);
       },
       threads);
 }
@@ -161,7 +178,8 @@ void FirstWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) const
   const TensorInfo& a = tensor_of(lora_a_name(lora_module(magnitudes.file_name())));
   const TensorInfo& b = tensor_of(lora_b_name(module));
   const auto as_read = [&](std::span<float> values) { round_to(model_->dtypes.compute, values); };
-  AdapterRows adapter{.inputs = a.shape[1], .rank = a.shape[0], .scale = magnitudes.initial.size, .a = {}};
+  AdapterRows adapter{
+      .inputs = a.shape[1], .rank = a.shape[0], .scale = magnitudes.initial.size, .a = {}};
   if (b.initial.kind != Initial::Kind::kZero) {
     adapter.a.resize(static_cast<size_t>(a.numel()));
     read(a, 0, a.numel(), adapter.a);
@@ -174,14 +192,17 @@ void FirstWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) const
   BaseWeights base(*model_, folder_);
   std::vector<double> exact(lengths.values.size());
   row_lengths(base, module + ".weight", adapter, lengths.begin, exact, as_read);
-  std::transform(exact.begin(), exact.end(), lengths.values.begin(), [](double length) { return static_cast<float>(length); });
+  std::transform(exact.begin(), exact.end(), lengths.values.begin(),
+                 [](double length) { return static_cast<float>(length); });
 }
 
-void FirstWeights::copy_lengths(const TensorInfo& magnitudes, int64_t begin, std::span<float> out) const {
+void FirstWeights::copy_lengths(const TensorInfo& magnitudes, int64_t begin,
+                                std::span<float> out) const {
   const auto found = lengths_.find(magnitudes.name);
   if (found == lengths_.end()) bug(cat(magnitudes.name, " is read before it is measured"));
   const auto& [first, values] = found->second;
-  require(begin >= first && begin - first + std::ssize(out) <= std::ssize(values), "elements that were measured");
+  require(begin >= first && begin - first + std::ssize(out) <= std::ssize(values),
+          "elements that were measured");
   std::copy_n(values.begin() + (begin - first), out.size(), out.begin());
 }
 

@@ -16,7 +16,8 @@ namespace ftrun {
 
 /// Elements [begin, end) of a tensor that is made when training begins (Initial::Kind but kFolder):
 /// a function of seed, name and place alone, the same for every layout.
-void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out);
+void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
+                   std::span<float> out);
 
 /// Elements [begin, end) of a tensor, which is borrowed.
 struct TensorPart {

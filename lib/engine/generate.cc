@@ -81,7 +81,8 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
     if (!options.has_logits || are_finite(scores))
       next = options.temperature > 0 ? sampled(scores, options.temperature, random)
                                      : likeliest(scores);
-    if (group != nullptr) group->broadcast(&next, 1, DType::kI32, options.chooser, {"sample"}).wait();
+    if (group != nullptr)
+      group->broadcast(&next, 1, DType::kI32, options.chooser, {"sample"}).wait();
     if (next == kNoToken) break;
     if (std::find(options.stop_ids.begin(), options.stop_ids.end(), next) != options.stop_ids.end())
       break;

@@ -41,7 +41,9 @@ void Gpu::open_lane(Lane lane) {
   lanes_[lane] = {kernels_->create_stream(goes_first), kernels_->create_event(false)};
 }
 
-DeviceStream Gpu::stream(Lane lane) const { return lanes_.at(lane).stream; }
+DeviceStream Gpu::stream(Lane lane) const {
+  return lanes_.at(lane).stream;
+}
 
 void Gpu::separate_runs() {
   kernels_->bind_thread();
@@ -85,7 +87,8 @@ void Gpu::upload(void* to, const void* from, int64_t bytes) {
   const DeviceStream drained = stream(Lane::kCompute);
   for (int64_t at = 0; at < bytes; at += kStagingBytes) {
     const int64_t piece = std::min(kStagingBytes, bytes - at);
-    staging_->ring.send(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at, piece, drained);
+    staging_->ring.send(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at,
+                        piece, drained);
   }
   kernels_->synchronize(drained);
 }

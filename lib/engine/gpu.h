@@ -105,7 +105,8 @@ class GpuEvent {
   enum class Use { kOrder, kTiming, kHostWait };
 
   explicit GpuEvent(Gpu& gpu, Use use = Use::kOrder)
-      : gpu_(&gpu), event_(gpu.kernels().create_event(use == Use::kTiming, use == Use::kHostWait)) {}
+      : gpu_(&gpu),
+        event_(gpu.kernels().create_event(use == Use::kTiming, use == Use::kHostWait)) {}
   ~GpuEvent();
   GpuEvent(GpuEvent&& other) noexcept;
   GpuEvent& operator=(GpuEvent&&) = delete;

@@ -20,7 +20,9 @@ constexpr int64_t kProbedElements = int64_t{1} << 20;
 /// The alignment of parts of a batch in pinned memory.
 constexpr int64_t kPartAlignment = 64;
 
-int64_t aligned(int64_t bytes) { return round_up(bytes, kPartAlignment); }
+int64_t aligned(int64_t bytes) {
+  return round_up(bytes, kPartAlignment);
+}
 
 }  // namespace
 
@@ -45,7 +47,8 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
 /// launches in a row does not allow), no marks of time in between; and what follows the decision
 /// either runs as a whole or not at all.
 bool GpuDevice::leaves_all_to_device() const {
-  if (!std::all_of(groups_.begin(), groups_.end(), [](const Communicator* group) { return group->can_record(); }))
+  if (!std::all_of(groups_.begin(), groups_.end(),
+                   [](const Communicator* group) { return group->can_record(); }))
     return false;
   bool decided = false;
   for (const Instr& instr : program_.instrs) {
@@ -119,13 +122,15 @@ void GpuDevice::make_events() {
   if (!gpu_.options().timed) return;
   run_begin_.emplace(gpu_, GpuEvent::Use::kTiming);
   for (size_t i = 0; i < program_.instrs.size(); ++i)
-    timings_.push_back({GpuEvent(gpu_, GpuEvent::Use::kTiming), GpuEvent(gpu_, GpuEvent::Use::kTiming)});
+    timings_.push_back(
+        {GpuEvent(gpu_, GpuEvent::Use::kTiming), GpuEvent(gpu_, GpuEvent::Use::kTiming)});
 }
 
 void GpuDevice::make_staging() {
   summed_elements_ = std::max(summed_elements_, kProbedElements);
   device_scalars_ = GpuBlock::on_device(gpu_, sizeof(StepScalars));
-  norm_scratch_ = GpuBlock::on_device(gpu_, kernels().sum_of_squares_scratch_bytes(summed_elements_));
+  norm_scratch_ =
+      GpuBlock::on_device(gpu_, kernels().sum_of_squares_scratch_bytes(summed_elements_));
   probe_ = GpuBlock::on_device(gpu_, sizeof(double));
   fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
   if (most_counts_ > 0)
@@ -155,7 +160,9 @@ void GpuDevice::send_scalars(DeviceStream stream) {
   scalar_ring_->send(device_scalars_.data(), scalars_, sizeof *scalars_, stream);
 }
 
-void GpuDevice::scalars_changed(Lane lane) { send_scalars(gpu_.stream(lane)); }
+void GpuDevice::scalars_changed(Lane lane) {
+  send_scalars(gpu_.stream(lane));
+}
 
 void GpuDevice::enter(const Instr& instr) {
   const DeviceStream stream = gpu_.stream(instr.lane);
@@ -246,7 +253,8 @@ void GpuDevice::drop_recordings() {
   if (inputs_ == Inputs::kRecord) end_broken_recording();
   if (recordings_.empty()) return;
   for (const Recording& recording : recordings_) kernels().destroy(recording.graph);
-  for (Communicator* group : groups_) group->release_recordings(static_cast<int64_t>(recordings_.size()));
+  for (Communicator* group : groups_)
+    group->release_recordings(static_cast<int64_t>(recordings_.size()));
   recordings_.clear();
 }
 
@@ -301,7 +309,9 @@ void GpuDevice::run_ops(const LayerGraph& graph, std::span<const Op> ops,
   kernels().run_ops(graph, ops, storage, context, gpu_.stream(Lane::kCompute));
 }
 
-void GpuDevice::attach(Lane lane, Communicator& group) { group.use_stream(gpu_.stream(lane)); }
+void GpuDevice::attach(Lane lane, Communicator& group) {
+  group.use_stream(gpu_.stream(lane));
+}
 
 void GpuDevice::copy(Lane lane, const TypedSpan& from, const TypedSpan& to) {
   const DeviceStream stream = gpu_.stream(lane);
@@ -364,13 +374,15 @@ void GpuDevice::convert_to_device(Lane lane, const TypedSpan& from, const TypedS
   }
 }
 
-void GpuDevice::sums_of_squares(Lane lane, std::span<const TypedSpan> from, std::span<double* const> to) {
+void GpuDevice::sums_of_squares(Lane lane, std::span<const TypedSpan> from,
+                                std::span<double* const> to) {
   const DeviceStream stream = gpu_.stream(lane);
   auto* on_host = sum_ring_ ? reinterpret_cast<double*>(sum_ring_->take()) : nullptr;
   for (size_t i = 0; i < from.size(); ++i) {
     const TypedSpan& part = from[i];
     if (part.tier == Tier::kDevice) {
-      kernels().sum_of_squares(part.data, part.dtype, part.count, false, to[i], norm_scratch_.data(), stream);
+      kernels().sum_of_squares(part.data, part.dtype, part.count, false, to[i],
+                               norm_scratch_.data(), stream);
       continue;
     }
     *on_host = sum_of_squares(part.data, part.dtype, part.count);

@@ -36,7 +36,8 @@ class GpuDevice final : public LaneDevice {
   void attach(Lane lane, Communicator& group) override;
   void copy(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
   void add(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
-  void sums_of_squares(Lane lane, std::span<const TypedSpan> from, std::span<double* const> to) override;
+  void sums_of_squares(Lane lane, std::span<const TypedSpan> from,
+                       std::span<double* const> to) override;
   void update(Lane lane, const FlatUpdate& update, Tier tier,
               const OptimizerConfig& optimizer) override;
   void measure(Lane lane, const FlatUpdate& update, Tier tier,
@@ -58,7 +59,9 @@ class GpuDevice final : public LaneDevice {
   using Fold = void (HostDevice::*)(Lane lane, const TypedSpan& piece, const TypedSpan& to);
 
   DeviceKernels& kernels() const { return gpu_.kernels(); }
-  InstrId id_of(const Instr& instr) const { return static_cast<InstrId>(&instr - program_.instrs.data()); }
+  InstrId id_of(const Instr& instr) const {
+    return static_cast<InstrId>(&instr - program_.instrs.data());
+  }
   Tier tier(const Range& range) const { return program_.at(range.buffer).tier; }
   bool bridges(const Instr& instr) const;
   bool works_on_host(const Instr& instr) const;

@@ -36,7 +36,8 @@ void HostDevice::add(Lane, const TypedSpan& from, const TypedSpan& to) {
   add_into(to.data, to.dtype, from.data, from.dtype, from.count);
 }
 
-void HostDevice::sums_of_squares(Lane, std::span<const TypedSpan> from, std::span<double* const> to) {
+void HostDevice::sums_of_squares(Lane, std::span<const TypedSpan> from,
+                                 std::span<double* const> to) {
   for (size_t i = 0; i < from.size(); ++i)
     *to[i] = sum_of_squares(from[i].data, from[i].dtype, from[i].count);
 }

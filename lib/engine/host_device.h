@@ -22,7 +22,8 @@ class HostDevice final : public LaneDevice {
   void attach(Lane, Communicator&) override {}
   void copy(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
   void add(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
-  void sums_of_squares(Lane lane, std::span<const TypedSpan> from, std::span<double* const> to) override;
+  void sums_of_squares(Lane lane, std::span<const TypedSpan> from,
+                       std::span<double* const> to) override;
   void update(Lane lane, const FlatUpdate& update, Tier tier,
               const OptimizerConfig& optimizer) override;
   void measure(Lane lane, const FlatUpdate& update, Tier tier,

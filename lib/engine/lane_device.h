@@ -70,7 +70,8 @@ class LaneDevice {
   /// The numbers may change when this returns.
   virtual void put(Lane lane, double* to, std::span<const double> numbers) = 0;
   /// Host data of any lifetime: it may change when this returns. `to[i].count` elements each.
-  virtual void load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) = 0;
+  virtual void load(Lane lane, std::span<const void* const> from,
+                    std::span<const TypedSpan> to) = 0;
   /// `context` without the scalars, which are those of the run.
   virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,
                        std::span<void* const> storage, KernelContext context) = 0;

@@ -48,7 +48,7 @@ void Lanes::plan(const Program& program) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     const auto lane = static_cast<size_t>(instr.lane);
-    Step step{static_cast<InstrId>(i), lane, std::vector<int64_t>(lanes_, 0)};
+    LaneStep step{static_cast<InstrId>(i), lane, std::vector<int64_t>(lanes_, 0)};
     for (const InstrId wait : instr.waits) {
       int64_t& after = step.after[static_cast<size_t>(program.instr(wait).lane)];
       after = std::max(after, static_cast<int64_t>(ordinal_[static_cast<size_t>(wait)]) + 1);
@@ -106,7 +106,7 @@ void Lanes::serve(size_t worker) {
 
 void Lanes::run_steps(size_t worker) {
   try {
-    for (const Step& step : steps_[worker]) {
+    for (const LaneStep& step : steps_[worker]) {
       wait_for(step);
       {
         const std::lock_guard lock(mutex_);
@@ -123,7 +123,7 @@ void Lanes::run_steps(size_t worker) {
 }
 
 /// Says whether everything that the step waits for on `first_lane` and the lanes after it is done.
-bool Lanes::done_before(const Step& step, Lane first_lane) const {
+bool Lanes::done_before(const LaneStep& step, Lane first_lane) const {
   for (auto lane = static_cast<size_t>(first_lane); lane < lanes_; ++lane)
     if (done_[lane] < step.after[lane]) return false;
   return true;
@@ -135,7 +135,7 @@ bool Lanes::ready(InstrId id) {
   return !error_ && done_before(steps[position_[static_cast<size_t>(id)]]);
 }
 
-bool Lanes::stages_done_before(const Step& step) const {
+bool Lanes::stages_done_before(const LaneStep& step) const {
   return std::all_of(stage_lanes_.begin(), stage_lanes_.end(),
                      [&](size_t lane) { return done_[lane] >= step.after[lane]; });
 }
@@ -146,7 +146,7 @@ void Lanes::wake_those_done() {
     if (sleeper.over && sleeper.over()) sleeper.woken.notify_one();
 }
 
-void Lanes::wait_for(const Step& step) {
+void Lanes::wait_for(const LaneStep& step) {
   std::unique_lock lock(mutex_);
   const auto seconds_until = [&](const auto& done) {
     const auto is_over = [&] { return error_ != nullptr || done(); };

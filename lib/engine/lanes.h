@@ -50,7 +50,7 @@ class Lanes {
   double exposed_communication_seconds() const { return exposed_communication_seconds_; }
 
  private:
-  struct Step {
+  struct LaneStep {
     InstrId instr;
     size_t lane;
     /// Number, for each other lane, of its instructions that must be done first.
@@ -59,11 +59,11 @@ class Lanes {
 
   void plan(const Program& program);
   size_t thread_of(Lane lane) const;
-  bool done_before(const Step& step, Lane first_lane = Lane::kCompute) const;
-  bool stages_done_before(const Step& step) const;
+  bool done_before(const LaneStep& step, Lane first_lane = Lane::kCompute) const;
+  bool stages_done_before(const LaneStep& step) const;
   void serve(size_t worker);
   void run_steps(size_t worker);
-  void wait_for(const Step& step);
+  void wait_for(const LaneStep& step);
   template <typename Over>
   void wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const Over& over);
   void wake_those_done();
@@ -74,7 +74,7 @@ class Lanes {
   Runner run_;
   std::function<void()> on_abort_;
   /// Lane of each thread: that of a lane, or of the first group's lane for those of all groups.
-  std::vector<std::vector<Step>> steps_;
+  std::vector<std::vector<LaneStep>> steps_;
   bool one_launcher_;
   /// The number of each instruction among those of its lane, and among the steps of its thread.
   std::vector<size_t> ordinal_;

@@ -20,9 +20,10 @@ HostBlock::HostBlock(int64_t bytes, std::string_view what) : bytes_(bytes) {
   void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
-    throw Error(ExitCode::kEnvironment,
-                cat("no host memory for ", what, " of ", human_bytes(bytes), ": ", errno_text(errno)),
-                less_memory_remedy());
+    throw Error(
+        ExitCode::kEnvironment,
+        cat("no host memory for ", what, " of ", human_bytes(bytes), ": ", errno_text(errno)),
+        less_memory_remedy());
   // Large pages spare most of the page faults of the first step and many TLB misses of the others.
   ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(data);
@@ -66,8 +67,10 @@ std::string described(const Buffer& buffer) {
 
 std::string available_text() {
   const MemoryLimit limit = read_memory_limit();
-  if (limit.process.left < limit.available) return cat(human_bytes(limit.process.left), " are left of ", limit.process.of);
-  return cat(human_bytes(limit.available), " of ", human_bytes(limit.total), " are available (", limit.by, ")");
+  if (limit.process.left < limit.available)
+    return cat(human_bytes(limit.process.left), " are left of ", limit.process.of);
+  return cat(human_bytes(limit.available), " of ", human_bytes(limit.total), " are available (",
+             limit.by, ")");
 }
 
 /// Bytes that are missing; 0 if there are as many, and something else is in the way.
@@ -82,15 +85,17 @@ RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advic
     : group_(group), swap_options_(std::move(swap)), advice_(std::move(advice)), gpu_(gpu) {}
 
 /// Says why memory was refused: what it was for, what there is, what the rank has already.
-std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& what, const Error& error) const {
+std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& what,
+                                const Error& error) const {
   int64_t held = 0;
   for (const Tier each : kTiers)
     if (each != Tier::kNvme && (gpu_ == nullptr || each == tier)) held += allocated(each).total;
   // The GPU says itself what it has left.
   const std::string available =
       gpu_ != nullptr && tier == Tier::kDevice ? "" : cat(available_text(), ", ");
-  return cat("out of memory: ", what, " needs ", human_bytes(bytes), " in the ", tier_name(tier), " tier, ",
-             available, "the rank has ", human_bytes(held), " already: ", error.message());
+  return cat("out of memory: ", what, " needs ", human_bytes(bytes), " in the ", tier_name(tier),
+             " tier, ", available, "the rank has ", human_bytes(held),
+             " already: ", error.message());
 }
 
 /// Runs an allocation; what the system refuses is reported with what would help.
@@ -156,7 +161,8 @@ void RankMemory::allocate_arenas(const Program& program) {
     const int64_t bytes = program.arena(which);
     if (bytes <= arena.bytes()) return;
     arena = TierBlock();  // the old one goes first: both at once may not fit
-    arena = take(bytes, tier, which == Arena::kShared, "an arena", [&] { return arena_text(program, tier); });
+    arena = take(bytes, tier, which == Arena::kShared, "an arena",
+                 [&] { return arena_text(program, tier); });
   };
   grow(device_arena_, Arena::kDevice, Tier::kDevice);
   grow(host_arena_, Arena::kHost, Tier::kHost);
@@ -171,9 +177,10 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
               buffer.bytes, " in another"));
     return;
   }
-  Block block{{}, buffer.bytes, buffer.category, buffer.tier, {}};
+  OwnedBlock block{{}, buffer.bytes, buffer.category, buffer.tier, {}};
   if (buffer.tier == Tier::kNvme) {
-    require(buffer.persistent != Persistent::kSnapshot || shadows_ == disk_used_, "shadows lie where they were planned");
+    require(buffer.persistent != Persistent::kSnapshot || shadows_ == disk_used_,
+            "shadows lie where they were planned");
     const int64_t shadow = buffer.shadow_offset < 0 ? -1 : shadows_ + buffer.shadow_offset;
     block.disk = ShadowMap(buffer.bytes, disk_used_, shadow);
     disk_used_ += swap_align(buffer.bytes);
@@ -195,7 +202,7 @@ std::byte* RankMemory::at(const Program& program, const Range& range) const {
   return arenas[static_cast<size_t>(arena_of(buffer))] + buffer.arena_offset + range.offset;
 }
 
-const RankMemory::Block& RankMemory::block(const Buffer& buffer) const {
+const RankMemory::OwnedBlock& RankMemory::block(const Buffer& buffer) const {
   const auto found = blocks_.find({*buffer.persistent, buffer.tier});
   if (found == blocks_.end()) bug(cat("no buffer ", buffer.name));
   return found->second;

@@ -100,7 +100,8 @@ class RankMemory {
   void read_disk(const Program& program, const Range& range, void* data) const;
   void write_disk(const Program& program, const Range& range, const void* data) const;
   /// Starts to read or write a range on disk: the ticket is for swap().wait().
-  SwapFile::Ticket start_disk(const Program& program, const Range& range, void* data, bool write) const;
+  SwapFile::Ticket start_disk(const Program& program, const Range& range, void* data,
+                              bool write) const;
   /// Null when nothing lies on disk.
   SwapFile* swap() const { return swap_.get(); }
 
@@ -125,7 +126,7 @@ class RankMemory {
   TierBytes touched(Tier tier) const;
 
  private:
-  struct Block {
+  struct OwnedBlock {
     TierBlock owned;
     int64_t bytes = 0;
     Category category = Category::kBuffers;
@@ -144,7 +145,7 @@ class RankMemory {
   void allocate_persistent(const Buffer& buffer);
   void allocate_arenas(const Program& program);
   void open_swap(const Program& program);
-  const Block& block(const Buffer& buffer) const;
+  const OwnedBlock& block(const Buffer& buffer) const;
 
   Communicator& group_;
   SwapOptions swap_options_;
@@ -153,7 +154,7 @@ class RankMemory {
   /// The offset in the swap file where the second places of buffers begin (Buffer::shadow_offset).
   int64_t shadows_ = 0;
   /// The blocks that live from step to step.
-  std::map<std::pair<Persistent, Tier>, Block> blocks_;
+  std::map<std::pair<Persistent, Tier>, OwnedBlock> blocks_;
   Gpu* gpu_;
   TierBlock device_arena_;
   TierBlock host_arena_;

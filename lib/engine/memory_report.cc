@@ -31,12 +31,13 @@ int64_t used(Tier tier, int64_t allocated, int64_t touched, bool on_gpu) {
 /// of each part of a tier that there is.
 template <typename Line>
 void for_each_part(const TierPlan& planned, const TierMemory& measured, Line line) {
-  const auto part = [&](std::string_view what, int64_t predicted, int64_t allocated, int64_t touched) {
+  const auto part = [&](std::string_view what, int64_t predicted, int64_t allocated,
+                        int64_t touched) {
     if (predicted > 0 || allocated > 0) line(what, predicted, allocated, touched);
   };
   for (size_t c = 0; c < kCategoryCount; ++c)
-    part(category_name(static_cast<Category>(c)), planned.persistent[c], measured.allocated.persistent[c],
-         measured.touched.persistent[c]);
+    part(category_name(static_cast<Category>(c)), planned.persistent[c],
+         measured.allocated.persistent[c], measured.touched.persistent[c]);
   part("temporary", planned.arenas, measured.allocated.arenas, measured.touched.arenas);
   part("all", planned.total, measured.allocated.total, measured.touched.total);
 }
@@ -49,13 +50,14 @@ std::string error_text(int64_t measured, int64_t predicted) {
 
 void tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
   const TierMemory& measured = report.tiers[static_cast<size_t>(tier)];
-  for_each_part(report.planned.at(tier), measured,
-                [&](std::string_view what, int64_t predicted, int64_t allocated, int64_t touched) {
-                  const int64_t most = used(tier, allocated, touched, report.on_gpu());
-                  rows.push_back({std::string(tier_name(tier)), std::string(what), std::to_string(predicted),
-                                  std::to_string(allocated), touched > 0 ? std::to_string(touched) : "-",
-                                  error_text(most, predicted), human_bytes(most)});
-                });
+  for_each_part(
+      report.planned.at(tier), measured,
+      [&](std::string_view what, int64_t predicted, int64_t allocated, int64_t touched) {
+        const int64_t most = used(tier, allocated, touched, report.on_gpu());
+        rows.push_back({std::string(tier_name(tier)), std::string(what), std::to_string(predicted),
+                        std::to_string(allocated), touched > 0 ? std::to_string(touched) : "-",
+                        error_text(most, predicted), human_bytes(most)});
+      });
 }
 
 /// Says what shares the arenas of a tier.
@@ -71,7 +73,8 @@ MemoryReport report_memory(const TrainingSetup& setup, int64_t measured) {
   MemoryReport report;
   report.planned = memory_plan(setup.plan());
   for (const Tier tier : kTiers)
-    report.tiers[static_cast<size_t>(tier)] = {setup.memory().allocated(tier), setup.memory().touched(tier)};
+    report.tiers[static_cast<size_t>(tier)] = {setup.memory().allocated(tier),
+                                               setup.memory().touched(tier)};
   report.fixed = setup.held_before();
   report.peers = mapped_of_peers(setup);
   report.measured = measured;
@@ -86,34 +89,39 @@ std::string memory_text(const MemoryReport& report) {
     tier_rows(tier, report, rows);
     arenas += peak_text(tier, report.planned.at(tier));
   }
-  std::string process = cat("process: ", human_bytes(report.planned_in_main_memory()), " planned + ",
-                            human_bytes(report.fixed), " before");
+  std::string process = cat("process: ", human_bytes(report.planned_in_main_memory()),
+                            " planned + ", human_bytes(report.fixed), " before");
   if (report.peers > 0) process += cat(" + ", human_bytes(report.peers), " of peers at a time");
-  process += cat(" = ", human_bytes(report.predicted()), " predicted, ", human_bytes(report.measured),
-                 " measured at most, error ", percent_off(report.measured, report.predicted()));
+  process +=
+      cat(" = ", human_bytes(report.predicted()), " predicted, ", human_bytes(report.measured),
+          " measured at most, error ", percent_off(report.measured, report.predicted()));
   if (report.on_gpu())
     arenas += cat("GPU: ", human_bytes(report.gpu.total_bytes - report.gpu.free_bytes), " of ",
                   human_bytes(report.gpu.total_bytes), " in use at the end, CUDA's own among it\n");
   return "\nmemory of rank 0\n" +
-         format_table({"tier", "category", "predicted", "allocated", "touched", "error", ""}, rows) + arenas + process;
+         format_table({"tier", "category", "predicted", "allocated", "touched", "error", ""},
+                      rows) +
+         arenas + process;
 }
 
 std::map<std::string, std::map<std::string, int64_t>> memory_record(const MemoryReport& report) {
   std::map<std::string, std::map<std::string, int64_t>> record;
   for (const Tier tier : kTiers)
-    for_each_part(report.planned.at(tier), report.tiers[static_cast<size_t>(tier)],
-                  [&](std::string_view what, int64_t predicted, int64_t allocated, int64_t touched) {
-                    const std::string name = cat(tier_name(tier), "_", what == "all" ? "total" : what);
-                    record["predicted"][name] = predicted;
-                    record["allocated"][name] = allocated;
-                    record["touched"][name] = touched;
-                  });
+    for_each_part(
+        report.planned.at(tier), report.tiers[static_cast<size_t>(tier)],
+        [&](std::string_view what, int64_t predicted, int64_t allocated, int64_t touched) {
+          const std::string name = cat(tier_name(tier), "_", what == "all" ? "total" : what);
+          record["predicted"][name] = predicted;
+          record["allocated"][name] = allocated;
+          record["touched"][name] = touched;
+        });
   record["process"] = {{"fixed", report.fixed},
                        {"peers", report.peers},
                        {"predicted", report.predicted()},
                        {"measured", report.measured}};
   if (report.on_gpu())
-    record["gpu"] = {{"used", report.gpu.total_bytes - report.gpu.free_bytes}, {"total", report.gpu.total_bytes}};
+    record["gpu"] = {{"used", report.gpu.total_bytes - report.gpu.free_bytes},
+                     {"total", report.gpu.total_bytes}};
   return record;
 }
 
@@ -121,21 +129,26 @@ std::vector<NamedBytes> memory_metrics(const RankMemory& memory) {
   std::vector<NamedBytes> figures;
   for (const Tier tier : kTiers) {
     const TierMemory measured{memory.allocated(tier), memory.touched(tier)};
-    for_each_part({}, measured, [&](std::string_view what, int64_t, int64_t allocated, int64_t touched) {
-      if (what == "all") return;
-      const std::string name = cat(tier == Tier::kDevice ? "" : cat(tier_name(tier), "_"), what);
-      figures.push_back({name, used(tier, allocated, touched, memory.gpu() != nullptr)});
-    });
+    for_each_part(
+        {}, measured, [&](std::string_view what, int64_t, int64_t allocated, int64_t touched) {
+          if (what == "all") return;
+          const std::string name =
+              cat(tier == Tier::kDevice ? "" : cat(tier_name(tier), "_"), what);
+          figures.push_back({name, used(tier, allocated, touched, memory.gpu() != nullptr)});
+        });
   }
   return figures;
 }
 
-void PeakMemory::begin() { resident_before_ = read_process_memory().peak_resident; }
+void PeakMemory::begin() {
+  resident_before_ = read_process_memory().peak_resident;
+}
 
 void PeakMemory::end() {
   const ProcessMemory now = read_process_memory();
   held_ = std::max(held_, now.held());
-  if (now.peak_resident > resident_before_) held_ = std::max(held_, now.peak_resident - now.file_backed);
+  if (now.peak_resident > resident_before_)
+    held_ = std::max(held_, now.peak_resident - now.file_backed);
 }
 
 }  // namespace ftrun

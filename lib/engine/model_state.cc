@@ -65,7 +65,8 @@ std::vector<TensorRun> runs_of(const TensorInfo& tensor, int64_t first, int64_t 
   std::vector<TensorRun> runs;
   visit_runs(tensor.shape, tensor.local, [&](int64_t begin, int64_t end, int64_t position) {
     const int64_t from = std::max(position, first), to = std::min(position + (end - begin), last);
-    if (from < to) runs.push_back({begin + (from - position), begin + (to - position), from - first});
+    if (from < to)
+      runs.push_back({begin + (from - position), begin + (to - position), from - first});
   });
   return runs;
 }
@@ -75,7 +76,9 @@ class Bounce {
  public:
   Bounce() : block_(kChunk * dtype_bytes(DType::kF32) + 2 * kSwapAlignment, "loading state") {}
   std::byte* data() const { return block_.data(); }
-  std::span<std::byte> sectors() const { return {block_.data(), static_cast<size_t>(block_.bytes())}; }
+  std::span<std::byte> sectors() const {
+    return {block_.data(), static_cast<size_t>(block_.bytes())};
+  }
 
  private:
   HostBlock block_;
@@ -83,7 +86,8 @@ class Bounce {
 
 }  // namespace
 
-ModelState::ModelState(const StepPlan& plan, RankMemory& memory, std::vector<std::string> state_kinds)
+ModelState::ModelState(const StepPlan& plan, RankMemory& memory,
+                       std::vector<std::string> state_kinds)
     : model_(plan.train.model),
       program_(plan.train.program),
       pieces_(plan.train.pieces),
@@ -97,16 +101,21 @@ std::string ModelState::kind_of(int32_t state) const {
   return state < 0 ? "param" : kinds_[static_cast<size_t>(state)];
 }
 
-DType ModelState::dtype(const StatePiece& piece) const { return program_.at(piece.range.buffer).dtype; }
+DType ModelState::dtype(const StatePiece& piece) const {
+  return program_.at(piece.range.buffer).dtype;
+}
 
 DType ModelState::stored_dtype(const StatePiece& piece) const {
   for (const StatePiece& other : pieces_)
-    if (other.state == (piece.state < 0 ? StatePiece::kParam : piece.state) && other.unit == piece.unit)
+    if (other.state == (piece.state < 0 ? StatePiece::kParam : piece.state) &&
+        other.unit == piece.unit)
       return dtype(other);
   return dtype(piece);
 }
 
-const PackedFormat& ModelState::packed(const StatePiece& piece) const { return program_.at(piece.range.buffer).packed; }
+const PackedFormat& ModelState::packed(const StatePiece& piece) const {
+  return program_.at(piece.range.buffer).packed;
+}
 
 /// Leaves out tensors that have not the piece's state: a unit may have some of both.
 std::vector<Slice> ModelState::slices_of(const StatePiece& piece, int64_t begin,
@@ -145,8 +154,8 @@ Range ModelState::part(const StatePiece& piece, int64_t begin, int64_t end) cons
 
 /// Writes elements [begin, end) of the unit, whole disk sectors where it lies on disk: by way of
 /// `room` then, and where it lies in a GPU's memory.
-void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
-                       std::byte* room) {
+void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DType source,
+                       const void* data, std::byte* room) {
   const Range to = part(piece, begin, end);
   const bool converts = dtype(piece) != source;
   if (memory_.in_reach(program_, to)) {
@@ -163,7 +172,8 @@ void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DTyp
 }
 
 /// Reads them in the dtype they have: as they are now, or (on disk) as they were kept.
-void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out, StateReading reading) const {
+void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out,
+                       StateReading reading) const {
   const Range from = part(piece, begin, end);
   if (!memory_.on_disk(program_, from)) return memory_.read(program_, from, out);
   std::optional<Bounce> own;
@@ -180,7 +190,8 @@ void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void
       memory_.read_kept(program_, sectors, sectors_read);
     else
       memory_.read_disk(program_, sectors, sectors_read);
-    std::memcpy(to + (at - from.offset), sectors_read + (at - first), static_cast<size_t>(last - at));
+    std::memcpy(to + (at - from.offset), sectors_read + (at - first),
+                static_cast<size_t>(last - at));
     at = last;
   }
 }
@@ -191,7 +202,8 @@ void ModelState::fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, 
     const int64_t first = begin / kPackedRecord * kPackedRecord;
     std::vector<std::byte> records(static_cast<size_t>(format.bytes(end - first)));
     fetch(piece, first, round_up(end, kPackedRecord), records.data());
-    return unpack_values(format, records.data(), begin - first, {out, static_cast<size_t>(end - begin)});
+    return unpack_values(format, records.data(), begin - first,
+                         {out, static_cast<size_t>(end - begin)});
   }
   std::vector<std::byte> raw(static_cast<size_t>((end - begin) * dtype_bytes(dtype(piece))));
   fetch(piece, begin, end, raw.data());
@@ -234,7 +246,8 @@ ModelState::ReadTensor ModelState::reading(const FirstWeights& first_weights) co
       // In pieces: what is read of a mapped file is memory of this process until it is released.
       for (int64_t first = begin; first < end; first += kChunk) {
         const int64_t last = std::min(first + kChunk, end);
-        first_weights.read(tensor, first, last, {to + position + (first - begin), static_cast<size_t>(last - first)});
+        first_weights.read(tensor, first, last,
+                           {to + position + (first - begin), static_cast<size_t>(last - first)});
         if (last - first == kChunk) first_weights.release(tensor, first, last);
       }
     });
@@ -247,20 +260,23 @@ ModelState::ReadTensor ModelState::reading(const FirstWeights& first_weights) co
 void ModelState::pack(const StatePiece& piece, const Slice& slice, const FirstWeights& first) {
   const PackedFormat& format = packed(piece);
   const TensorInfo& tensor = model_.tensor(slice.tensor);
-  std::vector<float> values(static_cast<size_t>(std::min(kPackedPart, std::max(tensor.numel(), slice.extent))));
+  std::vector<float> values(
+      static_cast<size_t>(std::min(kPackedPart, std::max(tensor.numel(), slice.extent))));
   const auto read = [&](int64_t begin, int64_t end) {
     const std::span<float> some(values.data(), static_cast<size_t>(end - begin));
     first.read(tensor, begin, end, some);
     first.release(tensor, begin, end);
     return std::span<const float>(some);
   };
-  const PackScales scales = scales_of(format, {tensor.name, tensor.numel(), tensor.shape.back()}, kPackedPart, read);
+  const PackScales scales =
+      scales_of(format, {tensor.name, tensor.numel(), tensor.shape.back()}, kPackedPart, read);
   std::vector<std::byte> records(static_cast<size_t>(format.bytes(kPackedPart)));
   for (int64_t at = slice.offset; at < slice.offset + slice.extent; at += kPackedPart) {
     const int64_t end = std::min(at + kPackedPart, slice.offset + slice.extent);
     std::fill(records.begin(), records.end(), std::byte{0});
     for (const TensorRun& run : runs_of(tensor, at, end))
-      pack_values(format, scales, run.begin, read(run.begin, run.end), run.position, records.data());
+      pack_values(format, scales, run.begin, read(run.begin, run.end), run.position,
+                  records.data());
     const int64_t in_unit = slice.position_in_unit + (at - slice.offset);
     const Range to = part(piece, in_unit, in_unit + (end - at));
     if (memory_.in_reach(program_, to))
@@ -275,7 +291,9 @@ void ModelState::fill_first(const StatePiece& piece, const FirstWeights& first) 
   if (!packed(piece)) return fill(piece, DType::kF32, reading(first));
   const std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
   if (memory_.in_reach(program_, piece.range)) {
-    side_by_side(slices.size(), [&](size_t i) { pack(piece, slices[i], first); }, static_cast<size_t>(kernel_threads()));
+    side_by_side(
+        slices.size(), [&](size_t i) { pack(piece, slices[i], first); },
+        static_cast<size_t>(kernel_threads()));
     return;
   }
   for (const Slice& slice : slices) pack(piece, slice, first);
@@ -292,7 +310,8 @@ void ModelState::fill_constant(const StatePiece& piece, double number) {
 
 /// Measures the lengths of the magnitudes that this rank has in pieces that are filled from
 /// `first`.
-void ModelState::measure_lengths(FirstWeights& first, const std::function<bool(const StatePiece&)>& is_read) const {
+void ModelState::measure_lengths(FirstWeights& first,
+                                 const std::function<bool(const StatePiece&)>& is_read) const {
   std::map<TensorId, TensorPart> wanted;
   for (const StatePiece& piece : pieces_) {
     if (!is_read(piece)) continue;
@@ -300,7 +319,8 @@ void ModelState::measure_lengths(FirstWeights& first, const std::function<bool(c
       const TensorInfo& tensor = model_.tensor(slice.tensor);
       if (tensor.initial.kind != Initial::Kind::kRowLengths) continue;
       for (const TensorRun& run : runs_of(tensor, slice.offset, slice.offset + slice.extent)) {
-        TensorPart& part = wanted.try_emplace(slice.tensor, TensorPart{&tensor, run.begin, run.end}).first->second;
+        TensorPart& part =
+            wanted.try_emplace(slice.tensor, TensorPart{&tensor, run.begin, run.end}).first->second;
         part.begin = std::min(part.begin, run.begin);
         part.end = std::max(part.end, run.end);
       }
@@ -367,7 +387,9 @@ void ModelState::populate_snapshot() const {
   if (buffer >= 0) memory_.populate(program_, buffer);
 }
 
-void ModelState::release_snapshot() { memory_.release_disk(); }
+void ModelState::release_snapshot() {
+  memory_.release_disk();
+}
 
 std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
   std::vector<StateSlice> mine;

@@ -59,8 +59,8 @@ class ModelState {
 
   /// Elements [begin, end) of a parameter in fp32. Collective over `group`, the ranks that hold one
   /// copy of the model between them: only its first one may have `receives`, and gets them.
-  void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives, Communicator& group,
-               std::span<float> out) const;
+  void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives,
+               Communicator& group, std::span<float> out) const;
 
   /// Every state of the whole model that is saved: of what trains.
   std::vector<StateInfo> states() const;
@@ -89,7 +89,8 @@ class ModelState {
                          int64_t first, StateReading reading) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
   void pack(const StatePiece& piece, const Slice& slice, const FirstWeights& first);
-  void measure_lengths(FirstWeights& first, const std::function<bool(const StatePiece&)>& is_read) const;
+  void measure_lengths(FirstWeights& first,
+                       const std::function<bool(const StatePiece&)>& is_read) const;
   void fill_first(const StatePiece& piece, const FirstWeights& first);
   void fill_constant(const StatePiece& piece, double number);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
@@ -97,7 +98,8 @@ class ModelState {
   void collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,
                     Communicator& group, std::span<float> out) const;
   const StatePiece& parameters_of(UnitId unit) const;
-  void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out, StateReading reading = {}) const;
+  void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out,
+             StateReading reading = {}) const;
   void fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out) const;
 
   const ModelDescription& model_;

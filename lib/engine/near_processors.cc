@@ -30,7 +30,8 @@ int number_of(std::string_view text) {
 }
 
 std::string lower_case(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ranges::transform(text, text.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
 }
 
@@ -39,7 +40,8 @@ bool may_run_on(const std::vector<int>& processors) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (processors.empty() || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
-  return std::ranges::all_of(processors, [&](int each) { return each < CPU_SETSIZE && CPU_ISSET(each, &allowed); });
+  return std::ranges::all_of(
+      processors, [&](int each) { return each < CPU_SETSIZE && CPU_ISSET(each, &allowed); });
 }
 
 }  // namespace
@@ -49,7 +51,8 @@ std::vector<int> parse_processor_list(std::string_view text) {
   for (const std::string& part : split(text, ',')) {
     const size_t dash = part.find('-');
     const int first = number_of(std::string_view(part).substr(0, dash));
-    const int last = dash == std::string::npos ? first : number_of(std::string_view(part).substr(dash + 1));
+    const int last =
+        dash == std::string::npos ? first : number_of(std::string_view(part).substr(dash + 1));
     if (first < 0 || last < first || last >= CPU_SETSIZE) return {};
     for (int each = first; each <= last; ++each) processors.push_back(each);
   }
@@ -59,7 +62,8 @@ std::vector<int> parse_processor_list(std::string_view text) {
 std::vector<int> processors_near(const std::string& bus_id, const std::filesystem::path& sysfs) {
   const std::filesystem::path nodes = sysfs / "devices/system/node";
   if (parse_processor_list(read_line(nodes / "online")).size() < 2) return {};
-  const int node = number_of(read_line(sysfs / "bus/pci/devices" / lower_case(bus_id) / "numa_node"));
+  const int node =
+      number_of(read_line(sysfs / "bus/pci/devices" / lower_case(bus_id) / "numa_node"));
   if (node < 0) return {};
   return parse_processor_list(read_line(nodes / cat("node", node) / "cpulist"));
 }

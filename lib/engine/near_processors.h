@@ -12,7 +12,8 @@ std::vector<int> parse_processor_list(std::string_view text);
 
 /// Processors of the NUMA node that the device at `bus_id` ("0000:1B:00.0") is attached to, by the
 /// files below `sysfs`. Empty where the machine does not say, or has one node.
-std::vector<int> processors_near(const std::string& bus_id, const std::filesystem::path& sysfs = "/sys");
+std::vector<int> processors_near(const std::string& bus_id,
+                                 const std::filesystem::path& sysfs = "/sys");
 
 /// Binds the calling thread, and the threads that it starts later, to those processors: memory that
 /// they touch first then lies beside the device, and copies do not cross sockets. Returns the

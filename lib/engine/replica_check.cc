@@ -72,9 +72,9 @@ std::map<std::string, std::vector<Holder>> holders_of(const std::vector<std::str
 /// Makes the error of ranks that sent different lines for a part, by line. If one rank is named it
 /// is that rank's failure, on whichever rank it is reported.
 RankError difference(const std::map<std::string, std::vector<int>>& versions, int64_t step) {
-  const auto most = std::max_element(versions.begin(), versions.end(), [](const auto& a, const auto& b) {
-    return a.second.size() < b.second.size();
-  });
+  const auto most = std::max_element(
+      versions.begin(), versions.end(),
+      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   std::vector<int> few, everyone;
   for (const auto& version : versions) {
     everyone.insert(everyone.end(), version.second.begin(), version.second.end());
@@ -85,23 +85,29 @@ RankError difference(const std::map<std::string, std::vector<int>>& versions, in
   const std::string tensor = most->first.substr(most->first.find(' ') + 1);
   const bool known = 2 * most->second.size() > everyone.size();
   const Error error(
-          ExitCode::kEnvironment,
-          known ? cat(ranks_text(few), few.size() == 1 ? " holds" : " hold", " other bits than ", ranks_text(most->second),
-                      " of ", tensor, " after step ", step,
-                      ", which all must hold alike: a memory or processor there changed them")
-                : cat(ranks_text(everyone), " do not hold the same bits of ", tensor, " after step ", step,
-                      ", which they must: a memory or processor of one of them changed them"),
-          "look at these machines; --resume auto goes on from the last checkpoint, before which this was "
-          "compared too (processors of different kinds may round differently: train.check_replicas 0 then)");
+      ExitCode::kEnvironment,
+      known ? cat(ranks_text(few), few.size() == 1 ? " holds" : " hold", " other bits than ",
+                  ranks_text(most->second), " of ", tensor, " after step ", step,
+                  ", which all must hold alike: a memory or processor there changed them")
+            : cat(ranks_text(everyone), " do not hold the same bits of ", tensor, " after step ",
+                  step, ", which they must: a memory or processor of one of them changed them"),
+      "look at these machines; --resume auto goes on from the last checkpoint, before which this "
+      "was "
+      "compared too (processors of different kinds may round differently: train.check_replicas 0 "
+      "then)");
   const bool one = known && few.size() == 1;
   return {error, one ? few.front() : RankError::kThisRank, one};
 }
 
 }  // namespace
 
-ReplicaCheck::ReplicaCheck(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
-                           std::vector<std::string> state_kinds, Exchange exchange, Sum sum)
-    : program_(train.program), memory_(memory), exchange_(std::move(exchange)), sum_(std::move(sum)) {
+ReplicaCheck::ReplicaCheck(const ProgramPlan& train, const Partition& partition,
+                           const RankMemory& memory, std::vector<std::string> state_kinds,
+                           Exchange exchange, Sum sum)
+    : program_(train.program),
+      memory_(memory),
+      exchange_(std::move(exchange)),
+      sum_(std::move(sum)) {
   list_parts(train, partition, state_kinds);
   find_shared();
 }
@@ -111,7 +117,7 @@ ReplicaCheck::ReplicaCheck(const ProgramPlan& train, const Partition& partition,
 /// one or none. All ranks have as many sets.
 void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partition,
                               const std::vector<std::string>& kinds) {
-  std::map<std::tuple<int32_t, bool, int>, Set> sets;
+  std::map<std::tuple<int32_t, bool, int>, StateSet> sets;
   for (int32_t state = StatePiece::kWorking; state < static_cast<int32_t>(kinds.size()); ++state)
     for (const bool cut : {false, true})
       for (const int copied : {0, 1, 2}) sets[{state, cut, copied}];
@@ -120,11 +126,11 @@ void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partiti
     const Unit& unit = partition.unit(piece.unit);
     const Buffer& buffer = program_.at(piece.range.buffer);
     const bool cut = piece.begin != 0 || piece.end != unit.padded;
-    const std::string kind = piece.state >= 0               ? kinds[static_cast<size_t>(piece.state)]
+    const std::string kind = piece.state >= 0 ? kinds[static_cast<size_t>(piece.state)]
                              : piece.state == StatePiece::kParam ? "parameters"
                                                                  : "working copy of the parameters";
     if (piece.straddling >= 0) {
-      Set& all = sets[{piece.state, false, 2}];
+      StateSet& all = sets[{piece.state, false, 2}];
       const std::string& name = train.model.tensor(piece.straddling).name;
       all.key += cat(name, " scales\n");
       all.parts.push_back({cat(name, " (", kind, ")"), piece.range});
@@ -133,12 +139,14 @@ void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partiti
     for (const Slice& slice : slices_in(unit, piece.begin, piece.end)) {
       const TensorInfo& tensor = train.model.tensor(slice.tensor);
       const int copied = tensor.local == whole_box(tensor.shape) ? 2 : tensor.copies > 1 ? 1 : 0;
-      Set& set = sets[{piece.state, cut, copied}];
-      set.key += cat(tensor.name, ' ', shape_text(tensor.local.offset), ' ', shape_text(tensor.local.extent), ' ', slice.offset,
-                     ' ', slice.extent, '\n');
-      set.parts.push_back({cat(tensor.name, " (", kind, ")"),
-                           {piece.range.buffer, piece.range.offset + buffer.bytes_of(slice.position_in_unit - piece.begin),
-                            buffer.bytes_of(slice.extent)}});
+      StateSet& set = sets[{piece.state, cut, copied}];
+      set.key += cat(tensor.name, ' ', shape_text(tensor.local.offset), ' ',
+                     shape_text(tensor.local.extent), ' ', slice.offset, ' ', slice.extent, '\n');
+      set.parts.push_back(
+          {cat(tensor.name, " (", kind, ")"),
+           {piece.range.buffer,
+            piece.range.offset + buffer.bytes_of(slice.position_in_unit - piece.begin),
+            buffer.bytes_of(slice.extent)}});
     }
   }
   for (auto& [which, set] : sets) {
@@ -149,7 +157,7 @@ void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partiti
 
 void ReplicaCheck::find_shared() {
   std::string keys;
-  for (const Set& set : sets_) keys += cat(set.key, ' ');
+  for (const StateSet& set : sets_) keys += cat(set.key, ' ');
   const std::vector<std::string> all = exchange_(keys);
   for (size_t s = 0; s < sets_.size(); ++s)
     for (const auto& [key, ranks] : by_text(words_at(all, s))) {
@@ -159,7 +167,7 @@ void ReplicaCheck::find_shared() {
     }
 }
 
-uint64_t ReplicaCheck::hash_of(const Part& part) const {
+uint64_t ReplicaCheck::hash_of(const StatePart& part) const {
   if (memory_.in_reach(program_, part.range))
     return xxh3(memory_.at(program_, part.range), static_cast<size_t>(part.range.bytes));
   Xxh3Stream stream;
@@ -173,7 +181,7 @@ uint64_t ReplicaCheck::hash_of(const Part& part) const {
 }
 
 /// Hashes each part.
-std::vector<uint64_t> ReplicaCheck::hashes(const Set& set) const {
+std::vector<uint64_t> ReplicaCheck::hashes(const StateSet& set) const {
   std::vector<uint64_t> found(set.parts.size());
   const auto take = [&](size_t i) { found[i] = hash_of(set.parts[i]); };
   if (memory_.gpu() == nullptr) {
@@ -191,7 +199,7 @@ void ReplicaCheck::check(int64_t step) const {
   if (!compares()) return;
   constexpr size_t kQuarters = 4;
   std::vector<double> sums(shared_.size() * kQuarters * 2, 0.0);
-  for (const Set& set : sets_) {
+  for (const StateSet& set : sets_) {
     if (set.shared < 0) continue;
     const std::vector<uint64_t> parts = hashes(set);
     const uint64_t hash = xxh3(parts.data(), parts.size() * sizeof(uint64_t));
@@ -208,15 +216,17 @@ void ReplicaCheck::check(int64_t step) const {
     for (size_t q = 0; q < kQuarters; ++q) {
       const double* const at = sums.data() + (s * kQuarters + q) * 2;
       const auto x = static_cast<Wide>(at[0]);
-      if (static_cast<Wide>(shared_[s].ranks) * static_cast<Wide>(at[1]) != x * x) name_culprit(shared_[s].set, step);
+      if (static_cast<Wide>(shared_[s].ranks) * static_cast<Wide>(at[1]) != x * x)
+        name_culprit(shared_[s].set, step);
     }
 }
 
-std::string ReplicaCheck::signed_parts(const Set& set) const {
+std::string ReplicaCheck::signed_parts(const StateSet& set) const {
   if (set.shared < 0) return "-";
   std::string text = set.key;
   const std::vector<uint64_t> found = hashes(set);
-  for (size_t i = 0; i < found.size(); ++i) text += cat('\n', hex64(found[i]), ' ', set.parts[i].name);
+  for (size_t i = 0; i < found.size(); ++i)
+    text += cat('\n', hex64(found[i]), ' ', set.parts[i].name);
   return text;
 }
 
@@ -230,7 +240,8 @@ void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
     }
   throw Error(ExitCode::kEnvironment,
               cat("what ranks hold alike had different hashes after step ", step,
-                  ", and has the same when they are taken again: a memory or processor of one of them computes wrongly now and then"),
+                  ", and has the same when they are taken again: a memory or processor of one of "
+                  "them computes wrongly now and then"),
               "look at these machines; --resume auto goes on from the last checkpoint");
 }
 

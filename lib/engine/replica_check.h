@@ -36,39 +36,40 @@ class ReplicaCheck {
 
  private:
   /// Bytes of a tensor's state in this rank's memory.
-  struct Part {
+  struct StatePart {
     std::string name;
     Range range;
   };
   /// Parts that are held alike as a whole or not at all.
-  struct Set {
+  struct StateSet {
     /// Hash of which parts of the model these are.
     std::string key;
-    std::vector<Part> parts;
+    std::vector<StatePart> parts;
     /// Another rank has them too: index in shared_; -1 otherwise.
     int64_t shared = -1;
   };
   /// A key that several ranks have.
-  struct Shared {
+  struct SharedSet {
     /// The set, and how many ranks share it.
     size_t set = 0;
     double ranks = 0;
   };
 
-  void list_parts(const ProgramPlan& train, const Partition& partition, const std::vector<std::string>& kinds);
+  void list_parts(const ProgramPlan& train, const Partition& partition,
+                  const std::vector<std::string>& kinds);
   void find_shared();
-  uint64_t hash_of(const Part& part) const;
-  std::vector<uint64_t> hashes(const Set& set) const;
-  std::string signed_parts(const Set& set) const;
+  uint64_t hash_of(const StatePart& part) const;
+  std::vector<uint64_t> hashes(const StateSet& set) const;
+  std::string signed_parts(const StateSet& set) const;
   [[noreturn]] void name_culprit(size_t set, int64_t step) const;
 
   const Program& program_;
   const RankMemory& memory_;
   Exchange exchange_;
   Sum sum_;
-  std::vector<Set> sets_;
+  std::vector<StateSet> sets_;
   /// The shared sets, the same on all ranks, in the same order.
-  std::vector<Shared> shared_;
+  std::vector<SharedSet> shared_;
 };
 
 }  // namespace ftrun

@@ -57,14 +57,18 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
     : groups_(groups),
       model_(std::move(model)),
       held_before_(held_when_warm(gpu, save_room_)),
-      memory_(groups.peer_visible(), swap_options(config, run, groups.rank()), [&, gpu](Tier tier, int64_t lacking) {
-        // On a processor, device and host tier are the same memory.
-        const bool main_memory = gpu == nullptr && tier != Tier::kNvme;
-        const MemoryMeasure measure = [=](const MemoryPlan& plan) {
-          return main_memory ? plan.main_memory() : plan.at(tier).total;
-        };
-        return savings_remedy(memory_savings(config, model_.config, groups_.rank(), measure), lacking);
-      }, gpu) {
+      memory_(
+          groups.peer_visible(), swap_options(config, run, groups.rank()),
+          [&, gpu](Tier tier, int64_t lacking) {
+            // On a processor, device and host tier are the same memory.
+            const bool main_memory = gpu == nullptr && tier != Tier::kNvme;
+            const MemoryMeasure measure = [=](const MemoryPlan& plan) {
+              return main_memory ? plan.main_memory() : plan.at(tier).total;
+            };
+            return savings_remedy(memory_savings(config, model_.config, groups_.rank(), measure),
+                                  lacking);
+          },
+          gpu) {
   for (const ProgramPlan* plan : model_.plan.all()) prepare(gpu, *plan);
   if (gpu != nullptr) compared_ = compare_kernels(config, model_.config, groups_.rank(), *gpu);
   // All before any executor is made, which holds addresses in the arenas.
@@ -72,7 +76,8 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
   train_executor_ = executor_of(train());
   evaluate_executor_ = executor_of(evaluate());
   if (plan().text) text_executor_ = executor_of(text());
-  state_ = std::make_unique<ModelState>(model_.plan, memory_, optimizer_state_kinds(config.optimizer));
+  state_ =
+      std::make_unique<ModelState>(model_.plan, memory_, optimizer_state_kinds(config.optimizer));
 }
 
 std::unique_ptr<Executor> TrainingSetup::executor_of(const ProgramPlan& plan) {

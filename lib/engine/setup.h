@@ -32,8 +32,8 @@ class TrainingSetup {
  public:
   /// The groups, which are those of the plan's programs, and the GPU (null for the processor) are
   /// borrowed. `run` names this run among others that swap to the same disk.
-  TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups, const std::string& run,
-                Gpu* gpu = nullptr);
+  TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups,
+                const std::string& run, Gpu* gpu = nullptr);
   TrainingSetup(const TrainingSetup&) = delete;
   TrainingSetup& operator=(const TrainingSetup&) = delete;
 
@@ -66,7 +66,8 @@ class TrainingSetup {
   /// Says whether one rank alone cannot run the model: it does not have all parameters.
   bool needs_all_ranks() const {
     const StateOptions& state = model_.plan.options.state;
-    return state.tensor.count > 1 || state.pipeline.stages() > 1 || (state.stage == 3 && state.shard.count > 1);
+    return state.tensor.count > 1 || state.pipeline.stages() > 1 ||
+           (state.stage == 3 && state.shard.count > 1);
   }
 
  private:

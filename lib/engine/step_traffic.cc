@@ -48,14 +48,17 @@ StepTraffic::Observed StepTraffic::observe() const {
   Observed now;
   for (const Communicator* group : setup_.groups().distinct()) {
     const std::optional<int64_t> bytes = group->transported_bytes();
-    now.transported = bytes && now.transported ? std::optional(*now.transported + *bytes) : std::nullopt;
+    now.transported =
+        bytes && now.transported ? std::optional(*now.transported + *bytes) : std::nullopt;
   }
   if (const SwapFile* swap = setup_.memory().swap())
     now.disk = {swap->counters().bytes_read, swap->counters().bytes_written};
   return now;
 }
 
-void StepTraffic::begin() { before_ = observe(); }
+void StepTraffic::begin() {
+  before_ = observe();
+}
 
 void StepTraffic::end(bool finite) {
   if (!finite) return;
@@ -87,8 +90,10 @@ TrafficSums decode_traffic(const std::string& text) {
 
 std::string traffic_text(const TrafficSums& sums, int ranks) {
   std::vector<std::vector<std::string>> rows;
-  if (sums.sent_by_program > 0) rows.push_back(row("communication", sums.sent_by_program, sums.transported));
-  if (sums.disk_by_program.read > 0) rows.push_back(row("disk, read", sums.disk_by_program.read, sums.disk.read));
+  if (sums.sent_by_program > 0)
+    rows.push_back(row("communication", sums.sent_by_program, sums.transported));
+  if (sums.disk_by_program.read > 0)
+    rows.push_back(row("disk, read", sums.disk_by_program.read, sums.disk.read));
   if (sums.disk_by_program.written > 0)
     rows.push_back(row("disk, written", sums.disk_by_program.written, sums.disk.written));
   if (rows.empty()) return "";

@@ -9,7 +9,8 @@
 
 namespace ftrun {
 
-GraphBuilder::GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens, const ModelDtypes& dtypes)
+GraphBuilder::GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens,
+                           const ModelDtypes& dtypes)
     : tokens_(tokens),
       row_tokens_(row_tokens),
       statistics_(dtypes.compute == DType::kF64 ? DType::kF64 : DType::kF32) {
@@ -18,7 +19,8 @@ GraphBuilder::GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens,
   graph_.dtypes = dtypes;
 }
 
-ValueId GraphBuilder::add_value(std::string name, DType dtype, Dims dims, ValueRole role, Port port) {
+ValueId GraphBuilder::add_value(std::string name, DType dtype, Dims dims, ValueRole role,
+                                Port port) {
   graph_.values.push_back({std::move(name), dtype, std::move(dims), role, port, -1});
   return static_cast<ValueId>(graph_.values.size()) - 1;
 }
@@ -27,11 +29,13 @@ ValueId GraphBuilder::temp(const std::string& name, Dims dims) {
   return add_value(name, graph_.dtypes.compute, std::move(dims), ValueRole::kTemp);
 }
 
-void GraphBuilder::emit(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs) {
+void GraphBuilder::emit(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
+                        OpAttrs attrs) {
   Op op{kind, std::move(in), std::move(out), std::move(attrs), -1};
   const int64_t scratch = workspace_bytes(graph_, op);
   if (scratch > 0)
-    op.workspace = add_value(cat(op_name(kind), ".workspace"), DType::kU8, {scratch}, ValueRole::kWorkspace);
+    op.workspace =
+        add_value(cat(op_name(kind), ".workspace"), DType::kU8, {scratch}, ValueRole::kWorkspace);
   graph_.forward.push_back(std::move(op));
 }
 
@@ -62,7 +66,8 @@ ValueId GraphBuilder::weight_gradient(ValueId weight) {
 
 void GraphBuilder::output(ValueId value, Port port) {
   Value& v = graph_.values[static_cast<size_t>(value)];
-  require(v.role == ValueRole::kTemp || v.role == ValueRole::kOutput, "outputs are made by the layer");
+  require(v.role == ValueRole::kTemp || v.role == ValueRole::kOutput,
+          "outputs are made by the layer");
   v.role = ValueRole::kOutput;
   v.port = port;
 }

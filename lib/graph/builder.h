@@ -15,7 +15,8 @@ namespace ftrun {
 class GraphBuilder {
  public:
   /// `tokens` is N of every activation.
-  GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens, const ModelDtypes& dtypes = {});
+  GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens,
+               const ModelDtypes& dtypes = {});
 
   ValueId input(Port port, DType dtype, Dims dims, std::string name);
   ValueId param(std::string name, Dims dims);

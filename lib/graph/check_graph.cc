@@ -16,10 +16,13 @@ namespace {
 bool is_given(ValueRole role, bool backward) {
   switch (role) {
     case ValueRole::kInput:
-    case ValueRole::kParam: return true;
+    case ValueRole::kParam:
+      return true;
     case ValueRole::kSaved:
-    case ValueRole::kOutputGrad: return backward;
-    default: return false;
+    case ValueRole::kOutputGrad:
+      return backward;
+    default:
+      return false;
   }
 }
 

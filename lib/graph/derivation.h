@@ -54,7 +54,8 @@ class Derivation {
   void emit_weight_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
                         OpAttrs attrs = {});
   /// Emits an operation in the list that reads it.
-  void emit_for_reader(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs);
+  void emit_for_reader(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
+                       OpAttrs attrs);
 
   // --- tensor-parallel ranks ---
 

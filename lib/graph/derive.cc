@@ -12,7 +12,8 @@
 
 namespace ftrun {
 
-Derivation::Derivation(LayerGraph& graph, const std::vector<bool>& kept) : graph_(graph), kept_(kept) {
+Derivation::Derivation(LayerGraph& graph, const std::vector<bool>& kept)
+    : graph_(graph), kept_(kept) {
   for (size_t i = 0; i < graph.forward.size(); ++i)
     for (const ValueId id : graph.forward[i].out) producer_[id] = i;
 }
@@ -50,28 +51,31 @@ ValueId Derivation::new_gradient(ValueId id) {
 void Derivation::emit(List list, Op op) {
   const int64_t scratch = workspace_bytes(graph_, op);
   if (scratch > 0)
-    op.workspace =
-        add_value(cat(op_name(op.kind), ".workspace"), DType::kU8, {scratch}, ValueRole::kWorkspace);
+    op.workspace = add_value(cat(op_name(op.kind), ".workspace"), DType::kU8, {scratch},
+                             ValueRole::kWorkspace);
   lists_.push_back(list);
   graph_.backward.push_back(std::move(op));
 }
 
-void Derivation::emit_input_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs) {
+void Derivation::emit_input_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
+                                 OpAttrs attrs) {
   emit(List::kInputGrad, {kind, std::move(in), std::move(out), std::move(attrs), -1});
 }
 
-void Derivation::emit_weight_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs) {
+void Derivation::emit_weight_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
+                                  OpAttrs attrs) {
   emit(List::kWeightGrad, {kind, std::move(in), std::move(out), std::move(attrs), -1});
 }
 
-void Derivation::emit_for_reader(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs) {
+void Derivation::emit_for_reader(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
+                                 OpAttrs attrs) {
   emit(List::kReader, {kind, std::move(in), std::move(out), std::move(attrs), -1});
 }
 
 ValueId Derivation::param_grad(ValueId param) {
   if (value(param).grad < 0) {
-    const ValueId grad = add_value("d_" + value(param).name, graph_.dtypes.gradients, Dims(value(param).dims),
-                                   ValueRole::kParamGrad);
+    const ValueId grad = add_value("d_" + value(param).name, graph_.dtypes.gradients,
+                                   Dims(value(param).dims), ValueRole::kParamGrad);
     value(param).grad = grad;
   }
   return value(param).grad;
@@ -79,7 +83,8 @@ ValueId Derivation::param_grad(ValueId param) {
 
 ValueId Derivation::needed(ValueId id) {
   const ValueRole role = value(id).role;
-  if (role == ValueRole::kInput || role == ValueRole::kParam || role == ValueRole::kSaved) return id;
+  if (role == ValueRole::kInput || role == ValueRole::kParam || role == ValueRole::kSaved)
+    return id;
   require(role == ValueRole::kTemp, "backward needs a value that leaves the layer");
   if (kept_[static_cast<size_t>(id)]) {
     save(id);
@@ -136,7 +141,8 @@ void Derivation::finish_inputs() {
   for (const ValueId id : graph_.with_role(ValueRole::kInput)) {
     if (value(id).port != Port::kHidden) continue;
     const ValueId grad = gradient(id);
-    require(grad >= 0 && value(grad).role == ValueRole::kTemp, "the input's gradient is made by the layer");
+    require(grad >= 0 && value(grad).role == ValueRole::kTemp,
+            "the input's gradient is made by the layer");
     value(grad).role = ValueRole::kInputGrad;
     value(grad).port = Port::kHidden;
     value(id).grad = grad;
@@ -177,16 +183,18 @@ void Derivation::split_lists() {
     const Op& op = graph_.backward[i];
     const bool for_reader = lists_[i] == List::kReader;
     if (for_reader)
-      lists_[i] = std::any_of(op.out.begin(), op.out.end(), [&](ValueId id) { return read.contains(id); })
-                      ? List::kInputGrad
-                      : List::kWeightGrad;
+      lists_[i] =
+          std::any_of(op.out.begin(), op.out.end(), [&](ValueId id) { return read.contains(id); })
+              ? List::kInputGrad
+              : List::kWeightGrad;
     if (lists_[i] == List::kInputGrad) read.insert(op.in.begin(), op.in.end());
     if (for_reader && lists_[i] == List::kWeightGrad) for_weight_grads.push_back(i);
   }
   for (const size_t i : for_weight_grads)
     if (is_smaller_when_made(i)) lists_[i] = List::kInputGrad;
   for (size_t i = 0; i < lists_.size(); ++i)
-    (lists_[i] == List::kInputGrad ? graph_.input_grad : graph_.weight_grad).push_back(graph_.backward[i]);
+    (lists_[i] == List::kInputGrad ? graph_.input_grad : graph_.weight_grad)
+        .push_back(graph_.backward[i]);
 }
 
 /// Marks what crosses from the one list to the other: gradients of products, and forward values
@@ -196,7 +204,8 @@ void Derivation::mark_deferred() {
   for (const Op& op : graph_.input_grad) made.insert(op.out.begin(), op.out.end());
   for (const Op& op : graph_.weight_grad)
     for (const ValueId id : op.in)
-      if (made.contains(id) && value(id).role == ValueRole::kTemp) value(id).role = ValueRole::kDeferred;
+      if (made.contains(id) && value(id).role == ValueRole::kTemp)
+        value(id).role = ValueRole::kDeferred;
 }
 
 ValueId Derivation::gradient(ValueId id) {
@@ -218,7 +227,8 @@ ValueId Derivation::result_gradient(ValueId id) {
 
 bool Derivation::is_constant(ValueId id) const {
   const auto maker = producer_.find(id);
-  return maker != producer_.end() && op_spec(graph_.forward[maker->second].kind).gradients == gradients_of::no_operand;
+  return maker != producer_.end() &&
+         op_spec(graph_.forward[maker->second].kind).gradients == gradients_of::no_operand;
 }
 
 bool Derivation::wants_gradient(ValueId id) const {
@@ -235,7 +245,9 @@ bool Derivation::passes_on_terms(ValueId id) const {
 }
 
 bool Derivation::is_first_reader(const Op& op, ValueId id) const {
-  const auto reads = [id](const Op& other) { return std::count(other.in.begin(), other.in.end(), id) > 0; };
+  const auto reads = [id](const Op& other) {
+    return std::count(other.in.begin(), other.in.end(), id) > 0;
+  };
   return std::find_if(graph_.forward.begin(), graph_.forward.end(), reads)->out == op.out;
 }
 

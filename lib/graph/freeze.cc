@@ -22,7 +22,8 @@ bool is_used(const std::vector<const std::vector<Op>*>& lists, ValueId id) {
 }
 
 bool leaves_the_layer(ValueRole role) {
-  return role == ValueRole::kOutput || role == ValueRole::kInputGrad || role == ValueRole::kParamGrad;
+  return role == ValueRole::kOutput || role == ValueRole::kInputGrad ||
+         role == ValueRole::kParamGrad;
 }
 
 /// Takes operations out of the lists, which run one after another, of which nothing is wanted.
@@ -64,7 +65,8 @@ void remove_input_gradient(LayerGraph& graph) {
 
 }  // namespace
 
-LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen, bool for_layer_before) {
+LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen,
+                             bool for_layer_before) {
   for (const ValueId param : frozen) {
     Value& value = graph.values[static_cast<size_t>(param)];
     if (value.grad < 0) continue;

@@ -13,6 +13,7 @@ namespace ftrun {
 /// reads. `for_layer_before`: the layer before needs the gradient by this one's input; where it
 /// does not, that goes the same way, and if nothing of this layer trains either, no backward list
 /// has any operation.
-LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen, bool for_layer_before);
+LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen,
+                             bool for_layer_before);
 
 }  // namespace ftrun

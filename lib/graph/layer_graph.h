@@ -31,7 +31,17 @@ enum class ValueRole : uint8_t {
 
 /// A port says what a value carries between layers and the loader; at most one value a port and
 /// direction.
-enum class Port : uint8_t { kNone, kTokens, kPositions, kStarts, kLabels, kHidden, kRope, kLogits, kLoss };
+enum class Port : uint8_t {
+  kNone,
+  kTokens,
+  kPositions,
+  kStarts,
+  kLabels,
+  kHidden,
+  kRope,
+  kLogits,
+  kLoss
+};
 
 std::string_view port_name(Port port);
 

@@ -18,7 +18,9 @@ bool is_collective(OpKind kind) {
 
 ValueId in_place_input(const Op& op) {
   const int operand = op_spec(op.kind).in_place;
-  return operand < 0 || static_cast<size_t>(operand) >= op.in.size() ? -1 : op.in[static_cast<size_t>(operand)];
+  return operand < 0 || static_cast<size_t>(operand) >= op.in.size()
+             ? -1
+             : op.in[static_cast<size_t>(operand)];
 }
 
 }  // namespace ftrun

@@ -16,9 +16,8 @@ bool has_letter(std::string_view operand, char letter) {
                                 : letter == 'F' ? "FG"
                                 : letter == 'O' ? "M"
                                                 : "";
-  return std::any_of(operand.begin(), operand.end(), [&](char c) {
-    return c == letter || with.find(c) != std::string_view::npos;
-  });
+  return std::any_of(operand.begin(), operand.end(),
+                     [&](char c) { return c == letter || with.find(c) != std::string_view::npos; });
 }
 
 struct Operands {

@@ -58,7 +58,8 @@ std::vector<const Op*> candidates(const LayerGraph& graph, const LayerGraph& pla
 }
 
 int64_t collectives_in(std::span<const Op> list) {
-  return std::count_if(list.begin(), list.end(), [](const Op& op) { return is_collective(op.kind); });
+  return std::count_if(list.begin(), list.end(),
+                       [](const Op& op) { return is_collective(op.kind); });
 }
 
 /// Communication is not made again: what it costs is not known here.

@@ -69,8 +69,9 @@ std::vector<int64_t> done_at(std::span<const Op> list) {
 
 /// Joins the output of an in-place kind with its dying input: `root` maps values to the value whose
 /// storage they use. Other inputs of collectives live until those are done.
-void join_in_place(const LayerGraph& graph, std::span<const Op> list, const std::vector<bool>& scratch,
-                   std::vector<StorageRequest>& requests, std::vector<ValueId>& root) {
+void join_in_place(const LayerGraph& graph, std::span<const Op> list,
+                   const std::vector<bool>& scratch, std::vector<StorageRequest>& requests,
+                   std::vector<ValueId>& root) {
   const std::vector<int64_t> done = done_at(list);
   const auto storage_of = [&](ValueId id) -> StorageRequest& {
     return requests[static_cast<size_t>(root[static_cast<size_t>(id)])];
@@ -132,7 +133,9 @@ ScratchPlan plan_saved(const LayerGraph& graph, SavedFor which) {
   std::vector<ValueId> values = graph.with_role(ValueRole::kSaved);
   if (which != SavedFor::kBackward) {
     const std::vector<int> reads = reads_of(graph, graph.weight_grad);
-    std::erase_if(values, [&](ValueId id) { return (reads[static_cast<size_t>(id)] > 0) != (which == SavedFor::kWeightGrad); });
+    std::erase_if(values, [&](ValueId id) {
+      return (reads[static_cast<size_t>(id)] > 0) != (which == SavedFor::kWeightGrad);
+    });
   }
   return plan_in_a_row(graph, values);
 }

@@ -34,7 +34,8 @@ class Letters {
   /// so do magnitudes. The fault, or "".
   std::string sums_fault() const {
     if (!is_sum("J", {"r1", "r2", "r3"})) return "J is not the sum of the ranks";
-    if (known_.contains("O1") && !is_sum("M", {"O1", "O2", "O3"})) return "M is not the sum of the parts";
+    if (known_.contains("O1") && !is_sum("M", {"O1", "O2", "O3"}))
+      return "M is not the sum of the parts";
     return "";
   }
 

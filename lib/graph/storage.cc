@@ -22,9 +22,13 @@ constexpr int64_t kMostGapLooks = 20'000'000;
 /// gain.
 constexpr int64_t kLeastPart = 1000;
 
-bool takes_part(const StorageRequest& request) { return request.bytes > 0 && request.first <= request.last; }
+bool takes_part(const StorageRequest& request) {
+  return request.bytes > 0 && request.first <= request.last;
+}
 
-bool meet(const StorageRequest& a, const StorageRequest& b) { return a.first <= b.last && b.first <= a.last; }
+bool meet(const StorageRequest& a, const StorageRequest& b) {
+  return a.first <= b.last && b.first <= a.last;
+}
 
 /// LiveBytes is what requests have together, time by time.
 class LiveBytes {
@@ -56,7 +60,8 @@ class LiveBytes {
   /// requests.
   std::pair<int64_t, int64_t> fullest() const {
     const auto most = std::max_element(live_.begin(), live_.end());
-    return most == live_.end() ? std::pair<int64_t, int64_t>{} : std::pair{begin_ + (most - live_.begin()), *most};
+    return most == live_.end() ? std::pair<int64_t, int64_t>{}
+                               : std::pair{begin_ + (most - live_.begin()), *most};
   }
 
  private:
@@ -91,9 +96,9 @@ class LiveTree {
   /// Calls `found` with each request that was added and meets `request`.
   template <typename Found>
   void meeting(const StorageRequest& request, const Found& found) {
-    const auto begun = std::partition_point(
-        by_first_.begin(), by_first_.end(),
-        [&](size_t other) { return requests_[other].first <= request.last; });
+    const auto begun = std::partition_point(by_first_.begin(), by_first_.end(), [&](size_t other) {
+      return requests_[other].first <= request.last;
+    });
     visit(1, 0, leaves_, static_cast<size_t>(begun - by_first_.begin()), request.first, found);
   }
 
@@ -162,7 +167,8 @@ StorageLayout place(std::span<const StorageRequest> requests, const std::vector<
     live.meeting(request, [&](size_t other) {
       taken.emplace_back(layout.offset[other], layout.offset[other] + requests[other].bytes);
     });
-    const int64_t offset = lowest_place(taken, std::numeric_limits<int64_t>::max(), alignment, request.bytes);
+    const int64_t offset =
+        lowest_place(taken, std::numeric_limits<int64_t>::max(), alignment, request.bytes);
     layout.offset[at] = offset;
     layout.bytes = std::max(layout.bytes, offset + request.bytes);
     live.add(at);
@@ -220,7 +226,8 @@ class Gaps {
     looks_ += static_cast<int64_t>(taken_.size());
     std::vector<Extent> taken;
     for (const Placed& other : taken_)
-      if (meet(other.request, request)) taken.emplace_back(other.offset, other.offset + other.request.bytes);
+      if (meet(other.request, request))
+        taken.emplace_back(other.offset, other.offset + other.request.bytes);
     return taken;
   }
 
@@ -233,13 +240,15 @@ class Gaps {
 /// Finds, of the requests that live at `time` and have no place yet, the largest that fits into a
 /// gap, and its place there; -1: none fits.
 std::pair<size_t, int64_t> largest_that_fits(std::span<const StorageRequest> requests,
-                                             std::span<const int64_t> offset, int64_t time, const Gaps& gaps) {
+                                             std::span<const int64_t> offset, int64_t time,
+                                             const Gaps& gaps) {
   size_t largest = 0;
   int64_t place = -1;
   const int64_t room = gaps.largest(time);
   for (size_t i = 0; i < requests.size(); ++i) {
     const StorageRequest& request = requests[i];
-    if (!takes_part(request) || request.first > time || request.last < time || offset[i] >= 0) continue;
+    if (!takes_part(request) || request.first > time || request.last < time || offset[i] >= 0)
+      continue;
     if (request.bytes > room || (place >= 0 && request.bytes <= requests[largest].bytes)) continue;
     const int64_t gap = gaps.place(request);
     if (gap < 0) continue;

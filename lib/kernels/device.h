@@ -92,7 +92,8 @@ class DeviceKernels {
   virtual bool is_done(DeviceEvent event) = 0;
   virtual double milliseconds(DeviceEvent begin, DeviceEvent end) = 0;
 
-  // --- names for profilers -------------------------------------------------------------------------
+  // --- names for profilers
+  // -------------------------------------------------------------------------
   /// What the calling thread puts into streams until pop_range() belongs to `name` (NVTX). Nearly
   /// free where no profiler looks.
   virtual void push_range(const char* name) = 0;
@@ -127,15 +128,16 @@ class DeviceKernels {
   /// memory. Tokens and labels are not checked (that would take a wait): one outside the table
   /// gives NaN. Matrix products share one workspace, so operations go to one stream at a time.
   /// Error(kUnsupported) for other dtypes and for head sizes above 256.
-  virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
-                       const KernelContext& context, DeviceStream stream) = 0;
+  virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,
+                       std::span<void* const> storage, const KernelContext& context,
+                       DeviceStream stream) = 0;
 
   /// Bytes of scratch that sum_of_squares needs for `count` elements.
   virtual int64_t sum_of_squares_scratch_bytes(int64_t count) const = 0;
   /// *sum = (accumulate ? *sum : 0) + sum of squares of g[0..count), g F32, BF16 or F16. Groups of
   /// blocks have the bits that the CPU gives them (norm_blocks.h); they are added in a fixed tree.
-  virtual void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum,
-                              void* scratch, DeviceStream stream) = 0;
+  virtual void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate,
+                              double* sum, void* scratch, DeviceStream stream) = 0;
 
   /// The device's optimizer_update (kernels.h), with the random bits of the processor's stochastic
   /// rounding. Ranges and scalars are device memory.
@@ -154,8 +156,8 @@ class DeviceKernels {
                         DeviceStream stream) = 0;
   /// out[i] = blocks[i] + blocks[stride + i] + ... of `ranks` blocks in their order; F64, F32, or
   /// BF16 and F16, which are added in fp32 and rounded once. `out` is none of the blocks.
-  virtual void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count, void* out,
-                          DeviceStream stream) = 0;
+  virtual void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count,
+                          void* out, DeviceStream stream) = 0;
 };
 
 /// CudnnUse says whether cuDNN computes attention, where it can (kernels/cuda/cudnn_attention.h has
@@ -171,7 +173,9 @@ enum class CudnnUse {
 /// GPUs on which cuDNN's attention was compared with ours and timed (docs/benchmarks.md): compute
 /// capability 9.0, where it takes a quarter of our kernels' time. For documents see cudnn_pays()
 /// (kernels/cuda/cudnn_attention.h).
-inline bool cudnn_is_measured(const DeviceInfo& gpu) { return gpu.compute_major == 9 && gpu.compute_minor == 0; }
+inline bool cudnn_is_measured(const DeviceInfo& gpu) {
+  return gpu.compute_major == 9 && gpu.compute_minor == 0;
+}
 
 /// AttentionOptions say who computes attention on a GPU.
 struct AttentionOptions {

@@ -32,7 +32,8 @@ struct DropoutKeys {
 inline constexpr int64_t kDropoutStretch = 4096;
 
 /// The key of token `token` of the step's global batch.
-FTRUN_HOST_DEVICE inline uint64_t dropout_row_key(uint64_t dropout_key, int64_t layer, int64_t site, int64_t token) {
+FTRUN_HOST_DEVICE inline uint64_t dropout_row_key(uint64_t dropout_key, int64_t layer, int64_t site,
+                                                  int64_t token) {
   constexpr uint64_t kMostSites = 16;
   const uint64_t place = static_cast<uint64_t>(layer) * kMostSites + static_cast<uint64_t>(site);
   return splitmix64(splitmix64(dropout_key ^ splitmix64(place)) ^ static_cast<uint64_t>(token));
@@ -66,6 +67,8 @@ inline uint32_t least_kept_bits(const DropoutAttrs& attrs) {
 }
 
 /// The factor of kept elements.
-inline double dropout_scale(const DropoutAttrs& attrs) { return 1 / (1 - attrs.probability); }
+inline double dropout_scale(const DropoutAttrs& attrs) {
+  return 1 / (1 - attrs.probability);
+}
 
 }  // namespace ftrun

@@ -26,6 +26,7 @@ struct ProductsInUse {
 /// Chooses who multiplies matrices from now on in this process: the rule of kernels/cpu/products.h,
 /// or `pinned`. Error(kEnvironment) when a pinned library cannot be called. Without a call it is
 /// the rule. `attention_on_matrix_units`: where there are any.
-ProductsInUse use_products(std::optional<ProductLibrary> pinned, bool attention_on_matrix_units = false);
+ProductsInUse use_products(std::optional<ProductLibrary> pinned,
+                           bool attention_on_matrix_units = false);
 
 }  // namespace ftrun

@@ -91,8 +91,9 @@ double slowed(const Rates& rates, const std::string& kind, double ideal);
 
 /// Seconds of a collective ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send") of
 /// `bytes` bytes, the whole of what all ranks have in the end (or of the begin; what one rank has
-/// of an all-to-all), among `ranks` ranks: measured on the node, else by a ring (Thakur et al. 2005, "Optimization of Collective Communication
-/// Operations in MPICH"), over the cluster's link where they are of several nodes.
+/// of an all-to-all), among `ranks` ranks: measured on the node, else by a ring (Thakur et al.
+/// 2005, "Optimization of Collective Communication Operations in MPICH"), over the cluster's link
+/// where they are of several nodes.
 double exchange_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
                         bool crosses_nodes);
 

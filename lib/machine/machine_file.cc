@@ -24,13 +24,13 @@ constexpr DType kDtypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
 /// Sections are maps of a machine file. A Section hands out each key once, and tells of those that
 /// nobody asked for.
-class Section {
+class MachineSection {
  public:
-  Section(const Node& node, std::string name, Problems& problems)
+  MachineSection(const Node& node, std::string name, Problems& problems)
       : node_(node), name_(std::move(name)), problems_(problems) {
     if (!node.is_map()) problem(node.at, cat(name_, ": expected a section"), "");
   }
-  ~Section() {
+  ~MachineSection() {
     std::vector<std::string> known(asked_.begin(), asked_.end());
     for (const NodeEntry& entry : node_.entries)
       if (!asked_.contains(entry.key))
@@ -38,15 +38,15 @@ class Section {
                 cat(key_name(entry.key), ": unknown key", did_you_mean(nearest(entry.key, known))),
                 cat("known here: ", join(known, ", ")));
   }
-  Section(const Section&) = delete;
-  Section& operator=(const Section&) = delete;
+  MachineSection(const MachineSection&) = delete;
+  MachineSection& operator=(const MachineSection&) = delete;
 
   const Node* find(const std::string& key) {
     asked_.insert(key);
     return node_.find(key);
   }
   /// 0 where the key is absent, which is a problem if it is `required`.
-  double quantity(const std::string& key, Unit unit, bool required = false) {
+  double quantity(const std::string& key, QuantityUnit unit, bool required = false) {
     const Node* const value = find(key);
     if (value == nullptr) {
       if (required) problem(node_.at, cat(key_name(key), " is missing"), "");
@@ -54,7 +54,7 @@ class Section {
     }
     return quantity_of(*value, value->text, unit);
   }
-  double quantity_of(const Node& at, const std::string& text, Unit unit) {
+  double quantity_of(const Node& at, const std::string& text, QuantityUnit unit) {
     std::string why;
     const auto found = parse_quantity(text, unit, why);
     if (!found) problem(at.at, why, "");
@@ -110,7 +110,7 @@ class Section {
 };
 
 /// {100 us: 1.2, 1 ms: 1.05}: `y` reads a value.
-Curve curve_of(Section& section, const NodeEntry& entry, Unit unit,
+Curve curve_of(MachineSection& section, const NodeEntry& entry, QuantityUnit unit,
                const std::function<double(const Node&)>& y) {
   std::vector<std::pair<double, double>> points;
   for (const NodeEntry& point : entry.value.entries) {
@@ -129,11 +129,11 @@ Curve curve_of(Section& section, const NodeEntry& entry, Unit unit,
 }
 
 Rates rates_of(const Node& node, Problems& problems) {
-  Section section(node, "rates", problems);
+  MachineSection section(node, "rates", problems);
   Rates rates;
   rates.ranks = section.count("ranks", 1);
   rates.threads = section.count("threads", 1);
-  rates.memory = section.quantity("memory", Unit::kByteRate, true);
+  rates.memory = section.quantity("memory", QuantityUnit::kByteRate, true);
   for (const NodeEntry* entry : section.entries("products")) {
     const auto dtype = std::find_if(std::begin(kDtypes), std::end(kDtypes),
                                     [&](DType d) { return precision_name(d) == entry->key; });
@@ -142,12 +142,12 @@ Rates rates_of(const Node& node, Problems& problems) {
                       cat("rates.products.", entry->key, ": expected fp32, bf16 or fp16"), "");
     else
       rates.products[*dtype] =
-          section.quantity_of(entry->value, entry->value.text, Unit::kFlopRate);
+          section.quantity_of(entry->value, entry->value.text, QuantityUnit::kFlopRate);
   }
   if (rates.products.empty()) section.problem(node.at, "rates.products is missing", "");
   rates.slowdown = section.factor("otherwise", 1);
   for (const NodeEntry* entry : section.entries("slowdown")) {
-    const Curve curve = curve_of(section, *entry, Unit::kSeconds, [&](const Node& value) {
+    const Curve curve = curve_of(section, *entry, QuantityUnit::kSeconds, [&](const Node& value) {
       return section.factor_of("slowdown", value);
     });
     if (!curve.empty()) rates.slowdowns[entry->key] = curve;
@@ -155,24 +155,24 @@ Rates rates_of(const Node& node, Problems& problems) {
   return rates;
 }
 
-Link link_of(Section& links, const std::string& key, Unit unit) {
+Link link_of(MachineSection& links, const std::string& key, QuantityUnit unit) {
   const Node* const node = links.find(key);
   if (node == nullptr) return {};
-  Section section(*node, cat("links.", key), links.problems());
-  return {section.quantity("latency", Unit::kSeconds, true),
+  MachineSection section(*node, cat("links.", key), links.problems());
+  return {section.quantity("latency", QuantityUnit::kSeconds, true),
           section.quantity("bandwidth", unit, true)};
 }
 
-void read_links(Section& top, Machine& machine) {
+void read_links(MachineSection& top, Machine& machine) {
   const Node* const node = top.find("links");
   if (node == nullptr) return;
-  Section links(*node, "links", top.problems());
-  machine.node = link_of(links, "node", Unit::kByteRate);
-  machine.cluster = link_of(links, "cluster", Unit::kNetworkRate);
-  machine.host = link_of(links, "host", Unit::kByteRate);
+  MachineSection links(*node, "links", top.problems());
+  machine.node = link_of(links, "node", QuantityUnit::kByteRate);
+  machine.cluster = link_of(links, "cluster", QuantityUnit::kNetworkRate);
+  machine.host = link_of(links, "host", QuantityUnit::kByteRate);
 }
 
-void read_rates(Section& top, const Node& root, Machine& machine) {
+void read_rates(MachineSection& top, const Node& root, Machine& machine) {
   const Node* const rates = top.find("rates");
   if (rates == nullptr || rates->kind != Node::Kind::kList || rates->items.empty())
     return top.problem(rates == nullptr ? root.at : rates->at, "rates: expected a list", "");
@@ -184,7 +184,7 @@ void read_rates(Section& top, const Node& root, Machine& machine) {
 
 Machine machine_of(const Node& root, Problems& problems) {
   Machine machine;
-  Section top(root, "", problems);
+  MachineSection top(root, "", problems);
   machine.name = top.text("machine");
   if (machine.name.empty()) top.problem(root.at, "machine, its name, is missing", "");
   const std::string device = top.text("device", "processor");
@@ -192,29 +192,30 @@ Machine machine_of(const Node& root, Problems& problems) {
     top.problem(top.find("device")->at, cat("device: expected processor or gpu, not ", device), "");
   machine.has_gpus = device == "gpu";
   machine.devices = top.count("devices", 1);
-  machine.memory = top.quantity("memory", Unit::kBytes);
+  machine.memory = top.quantity("memory", QuantityUnit::kBytes);
   read_rates(top, root, machine);
   read_links(top, machine);
   for (const NodeEntry* entry : top.entries("exchange")) {
-    const Curve curve = curve_of(top, *entry, Unit::kBytes, [&](const Node& value) {
-      return top.quantity_of(value, value.text, Unit::kSeconds);
+    const Curve curve = curve_of(top, *entry, QuantityUnit::kBytes, [&](const Node& value) {
+      return top.quantity_of(value, value.text, QuantityUnit::kSeconds);
     });
     if (!curve.empty()) machine.exchanges[entry->key] = curve;
   }
   if (const Node* const disk = top.find("disk")) {
-    Section section(*disk, "disk", problems);
-    machine.disk_read = section.quantity("read", Unit::kByteRate, true);
-    machine.disk_write = section.quantity("write", Unit::kByteRate, true);
+    MachineSection section(*disk, "disk", problems);
+    machine.disk_read = section.quantity("read", QuantityUnit::kByteRate, true);
+    machine.disk_write = section.quantity("write", QuantityUnit::kByteRate, true);
   }
-  machine.launch = top.quantity("launch", Unit::kSeconds);
-  machine.host_memory = top.quantity("host_memory", Unit::kByteRate);
+  machine.launch = top.quantity("launch", QuantityUnit::kSeconds);
+  machine.host_memory = top.quantity("host_memory", QuantityUnit::kByteRate);
   machine.processor = top.text("processor");
   machine.measured = top.text("measured");
   top.find("sources");  // is for readers: where the numbers are from
   return machine;
 }
 
-std::string curve_text(const Curve& curve, Unit unit, const std::function<std::string(double)>& y) {
+std::string curve_text(const Curve& curve, QuantityUnit unit,
+                       const std::function<std::string(double)>& y) {
   std::vector<std::string> points;
   for (const auto& [x, value] : curve.points())
     points.push_back(cat(quantity_text(x, unit), ": ", y(value)));
@@ -224,15 +225,16 @@ std::string curve_text(const Curve& curve, Unit unit, const std::function<std::s
 std::string rates_text(const Rates& rates) {
   std::vector<std::string> products;
   for (const auto& [dtype, rate] : rates.products)
-    products.push_back(cat(precision_name(dtype), ": ", quantity_text(rate, Unit::kFlopRate)));
-  std::string text =
-      cat("  - ranks: ", rates.ranks, "\n    threads: ", rates.threads,
-          "\n    memory: ", quantity_text(rates.memory, Unit::kByteRate), "\n    products: {",
-          join(products, ", "), "}\n    otherwise: ", format_number("%.5g", rates.slowdown), "\n");
+    products.push_back(
+        cat(precision_name(dtype), ": ", quantity_text(rate, QuantityUnit::kFlopRate)));
+  std::string text = cat("  - ranks: ", rates.ranks, "\n    threads: ", rates.threads,
+                         "\n    memory: ", quantity_text(rates.memory, QuantityUnit::kByteRate),
+                         "\n    products: {", join(products, ", "),
+                         "}\n    otherwise: ", format_number("%.5g", rates.slowdown), "\n");
   if (!rates.slowdowns.empty()) text += "    slowdown:\n";
   for (const auto& [kind, curve] : rates.slowdowns)
     text += cat("      ", kind, ": ",
-                curve_text(curve, Unit::kSeconds,
+                curve_text(curve, QuantityUnit::kSeconds,
                            [](double factor) { return format_number("%.5g", factor); }),
                 "\n");
   return text;
@@ -240,8 +242,8 @@ std::string rates_text(const Rates& rates) {
 
 std::string link_text(const char* name, const Link& link) {
   if (link.bandwidth == 0) return "";
-  return cat("  ", name, ": {latency: ", quantity_text(link.latency, Unit::kSeconds),
-             ", bandwidth: ", quantity_text(link.bandwidth, Unit::kByteRate), "}\n");
+  return cat("  ", name, ": {latency: ", quantity_text(link.latency, QuantityUnit::kSeconds),
+             ", bandwidth: ", quantity_text(link.bandwidth, QuantityUnit::kByteRate), "}\n");
 }
 
 }  // namespace
@@ -286,7 +288,7 @@ std::string machine_text(const Machine& machine) {
   if (!machine.processor.empty()) text += cat("processor: ", yaml_text(machine.processor), "\n");
   if (!machine.measured.empty()) text += cat("measured: ", yaml_text(machine.measured), "\n");
   if (machine.memory > 0)
-    text += cat("memory: ", quantity_text(machine.memory, Unit::kBytes), "\n");
+    text += cat("memory: ", quantity_text(machine.memory, QuantityUnit::kBytes), "\n");
   text += "rates:\n";
   for (const Rates& rates : machine.rates) text += rates_text(rates);
   const std::string links = link_text("node", machine.node) +
@@ -294,17 +296,18 @@ std::string machine_text(const Machine& machine) {
   if (!links.empty()) text += cat("links:\n", links);
   if (!machine.exchanges.empty()) text += "exchange:\n";
   for (const auto& [kind, curve] : machine.exchanges)
-    text += cat("  ", kind, ": ",
-                curve_text(curve, Unit::kBytes,
-                           [](double seconds) { return quantity_text(seconds, Unit::kSeconds); }),
-                "\n");
+    text += cat(
+        "  ", kind, ": ",
+        curve_text(curve, QuantityUnit::kBytes,
+                   [](double seconds) { return quantity_text(seconds, QuantityUnit::kSeconds); }),
+        "\n");
   if (machine.disk_read > 0)
-    text += cat("disk: {read: ", quantity_text(machine.disk_read, Unit::kByteRate),
-                ", write: ", quantity_text(machine.disk_write, Unit::kByteRate), "}\n");
+    text += cat("disk: {read: ", quantity_text(machine.disk_read, QuantityUnit::kByteRate),
+                ", write: ", quantity_text(machine.disk_write, QuantityUnit::kByteRate), "}\n");
   if (machine.host_memory > 0)
-    text += cat("host_memory: ", quantity_text(machine.host_memory, Unit::kByteRate), "\n");
+    text += cat("host_memory: ", quantity_text(machine.host_memory, QuantityUnit::kByteRate), "\n");
   if (machine.launch > 0)
-    text += cat("launch: ", quantity_text(machine.launch, Unit::kSeconds), "\n");
+    text += cat("launch: ", quantity_text(machine.launch, QuantityUnit::kSeconds), "\n");
   return text;
 }
 

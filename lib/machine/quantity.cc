@@ -29,33 +29,33 @@ constexpr Suffix kNetworkRates[] = {{"TB/s", 1e12},    {"GB/s", 1e9},    {"MB/s"
 constexpr Suffix kFlopRates[] = {
     {"PFLOP/s", 1e15}, {"TFLOP/s", 1e12}, {"GFLOP/s", 1e9}, {"MFLOP/s", 1e6}, {"FLOP/s", 1}};
 
-std::span<const Suffix> suffixes_of(Unit unit) {
+std::span<const Suffix> suffixes_of(QuantityUnit unit) {
   switch (unit) {
-    case Unit::kSeconds:
+    case QuantityUnit::kSeconds:
       return kSeconds;
-    case Unit::kBytes:
+    case QuantityUnit::kBytes:
       return kBytes;
-    case Unit::kByteRate:
+    case QuantityUnit::kByteRate:
       return kByteRates;
-    case Unit::kNetworkRate:
+    case QuantityUnit::kNetworkRate:
       return kNetworkRates;
-    case Unit::kFlopRate:
+    case QuantityUnit::kFlopRate:
       return kFlopRates;
   }
   bug("a unit");
 }
 
 /// Returns the least and the most that a machine's quantity can be, in the unit without a prefix.
-std::pair<double, double> bounds_of(Unit unit) {
+std::pair<double, double> bounds_of(QuantityUnit unit) {
   switch (unit) {
-    case Unit::kSeconds:
+    case QuantityUnit::kSeconds:
       return {1e-12, 1e6};
-    case Unit::kBytes:
+    case QuantityUnit::kBytes:
       return {1, 1e18};
-    case Unit::kByteRate:
-    case Unit::kNetworkRate:
+    case QuantityUnit::kByteRate:
+    case QuantityUnit::kNetworkRate:
       return {1e3, 1e18};
-    case Unit::kFlopRate:
+    case QuantityUnit::kFlopRate:
       return {1e3, 1e21};
   }
   bug("a unit");
@@ -75,7 +75,7 @@ std::string choices(std::span<const Suffix> suffixes) {
 
 }  // namespace
 
-std::optional<double> parse_quantity(std::string_view text, Unit unit, std::string& why) {
+std::optional<double> parse_quantity(std::string_view text, QuantityUnit unit, std::string& why) {
   const std::string given(text);
   const std::span<const Suffix> suffixes = suffixes_of(unit);
   char* end = nullptr;
@@ -96,14 +96,14 @@ std::optional<double> parse_quantity(std::string_view text, Unit unit, std::stri
   }
   if (written.empty())
     why = cat("\"", given, "\" has no unit; it is one of ", choices(suffixes));
-  else if (unit == Unit::kByteRate && find_suffix(kNetworkRates, written) != nullptr)
+  else if (unit == QuantityUnit::kByteRate && find_suffix(kNetworkRates, written) != nullptr)
     why = cat("\"", given, "\" counts bits; this rate is in bytes: 8 Gb/s are 1 GB/s");
   else
     why = cat("\"", given, "\": the unit is one of ", choices(suffixes));
   return std::nullopt;
 }
 
-std::string quantity_text(double value, Unit unit) {
+std::string quantity_text(double value, QuantityUnit unit) {
   const Suffix* smallest = nullptr;
   const Suffix* best = nullptr;
   for (const Suffix& suffix : suffixes_of(unit)) {

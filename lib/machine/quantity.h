@@ -7,16 +7,16 @@
 
 namespace ftrun {
 
-/// A Unit is what a number of a machine file measures. Rates of memory and of links inside a node
-/// are bytes a second; those of a network may be written in bits, as its makers do.
-enum class Unit : uint8_t { kSeconds, kBytes, kByteRate, kNetworkRate, kFlopRate };
+/// A QuantityUnit is what a number of a machine file measures. Rates of memory and of links inside
+/// a node are bytes a second; those of a network may be written in bits, as its makers do.
+enum class QuantityUnit : uint8_t { kSeconds, kBytes, kByteRate, kNetworkRate, kFlopRate };
 
 /// Reads "3.35 TB/s" in seconds, bytes, bytes a second or operations a second. KB, MB, ... are
 /// powers of 1,000, KiB, MiB, ... powers of 1,024. Nothing where it is no positive number with a
 /// unit of that kind; `why` then says so.
-std::optional<double> parse_quantity(std::string_view text, Unit unit, std::string& why);
+std::optional<double> parse_quantity(std::string_view text, QuantityUnit unit, std::string& why);
 
 /// Writes a quantity with the largest unit that leaves at least 1 before the point, in five digits.
-std::string quantity_text(double value, Unit unit);
+std::string quantity_text(double value, QuantityUnit unit);
 
 }  // namespace ftrun

@@ -14,7 +14,8 @@ namespace ftrun {
 namespace {
 
 constexpr std::string_view kAllLinear = "all-linear";
-constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight", kMagnitude = ".lora_magnitude_vector";
+constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight",
+                           kMagnitude = ".lora_magnitude_vector";
 
 /// A path is the entry, or ends with "." and the entry.
 bool ends_at_dot(const std::string& path, const std::string& entry) {
@@ -33,10 +34,11 @@ bool is_matrix_outside_blocks(const TensorNames& family, const std::string& entr
 std::string no_module_text(const TensorNames& family, std::string_view key,
                            const std::string& entry) {
   if (is_matrix_outside_blocks(family, entry))
-    return cat(key, " \"", entry, "\": adapters of this matrix are not supported; modules_to_save trains it whole");
+    return cat(key, " \"", entry,
+               "\": adapters of this matrix are not supported; modules_to_save trains it whole");
   const std::vector<std::string> names = adaptable_names(family);
-  return cat(key, " \"", entry, "\": no module has this name", did_you_mean(nearest(entry, names)), "; there are ",
-             join(names, ", "));
+  return cat(key, " \"", entry, "\": no module has this name", did_you_mean(nearest(entry, names)),
+             "; there are ", join(names, ", "));
 }
 
 /// Collects what is wrong; compiles each expression once.
@@ -49,7 +51,8 @@ class Choice {
     exclude_ = compile(options.exclude_pattern, "exclude_modules");
     for (const auto& [pattern, rank] : options.rank_pattern) {
       ranks_.emplace_back(compile(cat("(.*\\.)?(", pattern, ")"), "rank_pattern"), rank);
-      if (rank <= 0) problems.push_back(cat("rank_pattern \"", pattern, "\": rank ", rank, " is not above 0"));
+      if (rank <= 0)
+        problems.push_back(cat("rank_pattern \"", pattern, "\": rank ", rank, " is not above 0"));
     }
     for (const auto& [pattern, alpha] : options.alpha_pattern)
       alphas_.emplace_back(compile(cat("(.*\\.)?(", pattern, ")"), "alpha_pattern"), alpha);
@@ -97,8 +100,9 @@ class Choice {
       for (const std::string_view norm : norms) others.push_back(family_.in_block(layer, norm));
     for (const std::string& module : others)
       if (matches(*target_, module) && !excludes(module)) {
-        problems.push_back(cat("target_modules \"", options_.target_pattern.substr(0, 80), "\": matches ", module,
-                               ", which can have no adapter here; modules_to_save trains it whole"));
+        problems.push_back(
+            cat("target_modules \"", options_.target_pattern.substr(0, 80), "\": matches ", module,
+                ", which can have no adapter here; modules_to_save trains it whole"));
         return;
       }
   }
@@ -106,9 +110,11 @@ class Choice {
   LowRank adapter_of(const std::string& module) {
     LowRank adapter;
     adapter.rank = first_match(ranks_, options_.rank_pattern, module).value_or(options_.r);
-    const double alpha = first_match(alphas_, options_.alpha_pattern, module).value_or(options_.alpha);
+    const double alpha =
+        first_match(alphas_, options_.alpha_pattern, module).value_or(options_.alpha);
     const auto rank = static_cast<double>(adapter.rank);
-    if (options_.begin == LoraInit::kOrthogonal && adapter.rank % 2 != 0 && !std::exchange(told_odd_, true))
+    if (options_.begin == LoraInit::kOrthogonal && adapter.rank % 2 != 0 &&
+        !std::exchange(told_odd_, true))
       problems.push_back(cat("init_lora_weights orthogonal: ", module, " has rank ", adapter.rank,
                              ", which is not even; make r and the ranks of rank_pattern even"));
     adapter.scale = alpha / (options_.rank_stabilized ? std::sqrt(rank) : rank);
@@ -140,7 +146,9 @@ class Choice {
  private:
   using Pattern = std::optional<std::regex>;
 
-  static bool matches(const std::regex& pattern, const std::string& module) { return std::regex_match(module, pattern); }
+  static bool matches(const std::regex& pattern, const std::string& module) {
+    return std::regex_match(module, pattern);
+  }
 
   Pattern compile(const std::string& text, std::string_view key) {
     if (text.empty()) return std::nullopt;
@@ -161,13 +169,16 @@ class Choice {
   void tell_unused(std::string_view key, const std::vector<std::pair<std::string, T>>& patterns) {
     for (const auto& [pattern, value] : patterns)
       if (!used_.contains(pattern))
-        problems.push_back(cat(key, " \"", pattern.substr(0, 80), "\": no module with an adapter has a path that ends so"));
+        problems.push_back(cat(key, " \"", pattern.substr(0, 80),
+                               "\": no module with an adapter has a path that ends so"));
   }
 
-  /// `written` are the expressions of `all`. One that matches after another is of use too: without that one it would count.
+  /// `written` are the expressions of `all`. One that matches after another is of use too: without
+  /// that one it would count.
   template <class T>
   std::optional<T> first_match(const std::vector<std::pair<Pattern, T>>& all,
-                               const std::vector<std::pair<std::string, T>>& written, const std::string& module) {
+                               const std::vector<std::pair<std::string, T>>& written,
+                               const std::string& module) {
     std::optional<T> found;
     for (size_t i = 0; i < all.size(); ++i) {
       if (!all[i].first || !matches(*all[i].first, module)) continue;
@@ -187,12 +198,15 @@ class Choice {
   bool told_odd_ = false;
 };
 
-void require_blocks(const ModelConfig& config, const LoraOptions& options, std::vector<std::string>& problems) {
+void require_blocks(const ModelConfig& config, const LoraOptions& options,
+                    std::vector<std::string>& problems) {
   for (const int64_t layer : options.layers)
     if (layer < 0 || layer >= config.layers)
-      problems.push_back(cat("layers_to_transform ", layer, ": the model has layers 0 to ", config.layers - 1));
+      problems.push_back(
+          cat("layers_to_transform ", layer, ": the model has layers 0 to ", config.layers - 1));
   if (!options.layers.empty() && !options.target_pattern.empty())
-    problems.push_back("layers_to_transform: only with target_modules as a list; say it in the expression");
+    problems.push_back(
+        "layers_to_transform: only with target_modules as a list; say it in the expression");
 }
 
 }  // namespace
@@ -217,7 +231,8 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
         continue;
       }
       // A path that is written out counts in any layer, as in PEFT.
-      if (choice.excludes(module) || !(is_wanted || contains(options.target_modules, module))) continue;
+      if (choice.excludes(module) || !(is_wanted || contains(options.target_modules, module)))
+        continue;
       const LowRank low = choice.adapter_of(module);
       for (const Projection projection : of_products.products)
         block.of[static_cast<size_t>(projection)] = low;
@@ -227,7 +242,8 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   }
   choice.refuse_others(config);
   choice.tell_unused();
-  if (!any && choice.problems.empty()) choice.problems.push_back("no module of the model is chosen");
+  if (!any && choice.problems.empty())
+    choice.problems.push_back("no module of the model is chosen");
   if (!choice.problems.empty())
     throw Error(
         ExitCode::kUsage,
@@ -237,10 +253,16 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   return adapter;
 }
 
-std::string lora_a_name(const std::string& module) { return module + std::string(kLoraA); }
-std::string lora_b_name(const std::string& module) { return module + std::string(kLoraB); }
+std::string lora_a_name(const std::string& module) {
+  return module + std::string(kLoraA);
+}
+std::string lora_b_name(const std::string& module) {
+  return module + std::string(kLoraB);
+}
 
-std::string lora_magnitude_name(const std::string& module) { return module + std::string(kMagnitude); }
+std::string lora_magnitude_name(const std::string& module) {
+  return module + std::string(kMagnitude);
+}
 
 bool is_lora_name(std::string_view tensor) {
   return tensor.ends_with(kLoraA) || tensor.ends_with(kLoraB) || tensor.ends_with(kMagnitude);

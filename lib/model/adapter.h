@@ -13,7 +13,8 @@
 
 namespace ftrun {
 
-/// The low-rank adapter of one product (Hu et al. 2021): y += scale B (A dropout(x)) with A [rank, inputs] and B [outputs, rank].
+/// The low-rank adapter of one product (Hu et al. 2021): y += scale B (A dropout(x)) with A [rank,
+/// inputs] and B [outputs, rank].
 struct LowRank {
   /// 0: the product has none.
   int64_t rank = 0;
@@ -66,7 +67,8 @@ struct LoraOptions {
   std::vector<std::string> saved_modules;
   /// The only blocks with adapters; empty: all.
   std::vector<int64_t> layers;
-  /// Regular expressions of the end of a module's path, and its own rank or alpha: the first one that matches counts.
+  /// Regular expressions of the end of a module's path, and its own rank or alpha: the first
+  /// one that matches counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
   LoraInit begin = LoraInit::kUniform;
@@ -77,11 +79,13 @@ struct LoraOptions {
   bool operator==(const LoraOptions&) const = default;
 };
 
-/// The adapter that the options ask for. Error(kUsage) with all that is wrong: entries and expressions that match no module
-/// (the nearest names are given), modules that have no low-rank adapters here, broken expressions, blocks that are not there.
+/// The adapter that the options ask for. Error(kUsage) with all that is wrong: entries and
+/// expressions that match no module (the nearest names are given), modules that have no low-rank
+/// adapters here, broken expressions, blocks that are not there.
 Adapter make_adapter(const ModelConfig& config, const LoraOptions& options);
 
-/// "model.layers.0.self_attn.q_proj.lora_A.weight", its B, and "....q_proj.lora_magnitude_vector", of outputs.
+/// "model.layers.0.self_attn.q_proj.lora_A.weight", its B, and
+/// "....q_proj.lora_magnitude_vector", of outputs.
 std::string lora_a_name(const std::string& module);
 std::string lora_b_name(const std::string& module);
 std::string lora_magnitude_name(const std::string& module);

@@ -300,8 +300,8 @@ std::string rope_text(const RopeConfig& rope) {
   if (rope.partial != 1.0) text += cat(" of ", number_text(rope.partial), " of a head");
   if (rope.type != RopeType::kDefault) text += " factor " + plain(rope.factor);
   if (rope.type == RopeType::kLlama3) {
-    text += cat(" low ", plain(rope.low_frequency_factor), " high ",
-                plain(rope.high_frequency_factor));
+    text +=
+        cat(" low ", plain(rope.low_frequency_factor), " high ", plain(rope.high_frequency_factor));
   }
   if (rope.type == RopeType::kYarn) {
     text += cat(" fast ", plain(rope.beta_fast), " slow ", plain(rope.beta_slow),
@@ -403,8 +403,8 @@ std::string softcaps_text(const ModelConfig& config) {
 
 std::string tokens_text(const ModelConfig& config) {
   const auto one = [](std::optional<int64_t> id) { return id ? std::to_string(*id) : "none"; };
-  return cat("eos ", config.eos_ids.empty() ? "none" : join_numbers(config.eos_ids, ","), " bos ", one(config.bos_id), " pad ",
-             one(config.pad_id));
+  return cat("eos ", config.eos_ids.empty() ? "none" : join_numbers(config.eos_ids, ","), " bos ",
+             one(config.bos_id), " pad ", one(config.pad_id));
 }
 
 }  // namespace

@@ -112,7 +112,8 @@ class TensorTable {
     return ids;
   }
   TensorId head_norm(std::string name, int64_t size) {
-    return add(replicated(std::move(name), {size}, split_, gradient_is_term(OpKind::kQkNorm, 1, 'H')));
+    return add(
+        replicated(std::move(name), {size}, split_, gradient_is_term(OpKind::kQkNorm, 1, 'H')));
   }
 
   struct Linear {
@@ -197,15 +198,17 @@ class TensorTable {
 
   TensorId add_a(TensorInfo tensor) {
     const auto rank = static_cast<double>(tensor.shape[0]);
-    tensor.initial = begin_ == LoraInit::kGaussian     ? Initial{Initial::Kind::kNormal, 1.0 / rank}
-                     : begin_ == LoraInit::kOrthogonal ? Initial{Initial::Kind::kOrthogonalA, kOrthogonalSize}
-                                                        : as_linear(tensor);
+    tensor.initial = begin_ == LoraInit::kGaussian ? Initial{Initial::Kind::kNormal, 1.0 / rank}
+                     : begin_ == LoraInit::kOrthogonal
+                         ? Initial{Initial::Kind::kOrthogonalA, kOrthogonalSize}
+                         : as_linear(tensor);
     return add(std::move(tensor));
   }
   TensorId add_b(TensorInfo tensor) {
-    tensor.initial = begin_ == LoraInit::kBothUniform  ? as_linear(tensor)
-                     : begin_ == LoraInit::kOrthogonal ? Initial{Initial::Kind::kOrthogonalB, kOrthogonalSize}
-                                                        : Initial{Initial::Kind::kZero};
+    tensor.initial = begin_ == LoraInit::kBothUniform ? as_linear(tensor)
+                     : begin_ == LoraInit::kOrthogonal
+                         ? Initial{Initial::Kind::kOrthogonalB, kOrthogonalSize}
+                         : Initial{Initial::Kind::kZero};
     return add(std::move(tensor));
   }
   TensorId add_magnitudes(TensorInfo tensor, const LowRank& low) {
@@ -488,8 +491,8 @@ class SplitProducts {
   /// Emits the sum over the ranks of what row_parallel_term() made.
   ValueId sum_of_terms(ValueId term) { return whole(OpKind::kLinear, 'I', term); }
 
-  /// Result `x` of an operation that the ranks share out along `letter`: their sum where each made a
-  /// term of it, by tokens where hidden states are.
+  /// Result `x` of an operation that the ranks share out along `letter`: their sum where each made
+  /// a term of it, by tokens where hidden states are.
   ValueId whole(OpKind kind, char letter, ValueId x) {
     if (split_.degree == 1 || !result_is_term(kind, 0, letter)) return x;
     return by_tokens() ? ops::reduce_scatter(g_, x, along_tensor(split_.degree))
@@ -502,9 +505,10 @@ class SplitProducts {
     const ValueId kept = lora.dropout.probability > 0 ? ops::dropout(g_, x, lora.dropout) : x;
     return ops::lora(g_, kept, y, lora.down, lora.up, lora.attrs, attrs);
   }
-  /// (x' w^T + scale x' a^T b^T) m / l + (x - x') w^T + bias, where x' is x after dropout, l the lengths of the rows of
-  /// w + scale b a, and the third term is there with dropout alone. `shared_by`: the letter of w's columns where ranks have some
-  /// of them each, of its rows where they have those.
+  /// (x' w^T + scale x' a^T b^T) m / l + (x - x') w^T + bias, where x' is x after dropout, l
+  /// the lengths of the rows of w + scale b a, and the third term is there with dropout
+  /// alone. `shared_by`: the letter of w's columns where ranks have some of them each, of its
+  /// rows where they have those.
   ValueId with_magnitudes(ValueId x, ValueId weight, ValueId bias, const MatrixParams::Lora& lora,
                           const LinearAttrs& attrs, char shared_by) {
     const LinearAttrs product{.gradient_ranks = attrs.gradient_ranks};
@@ -678,7 +682,8 @@ BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, const 
   return {g.finish(train, recompute), p};
 }
 
-std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t, const ModelDtypes& dtypes) {
+std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t,
+                                   const ModelDtypes& dtypes) {
   std::vector<GraphParam> used;
   BlockPart part = BlockPart::kAttention;
   const auto add = [&](ValueId value, std::vector<TensorId> tensors) {
@@ -857,7 +862,7 @@ class DecoderBuilder {
     if (it == blocks_.end()) {
       BlockGraph made = build_block(c_, batch_, kind, train(), dtypes_, recompute, split_, adapter,
                                     out_.adapter.dropout);
-      const Shared shared{add_graph(std::move(made.graph)), made.params};
+      const SharedBlock shared{add_graph(std::move(made.graph)), made.params};
       it = blocks_.emplace(key, shared).first;
     }
     const BlockTensors tensors = add_block_tensors(table_, c_, split_, index, adapter);
@@ -902,7 +907,7 @@ class DecoderBuilder {
         {"head", LayerKind::kHead, add_graph(g.finish(train())), std::move(params)});
   }
 
-  struct Shared {
+  struct SharedBlock {
     int graph;
     BlockParams params;
   };
@@ -917,7 +922,7 @@ class DecoderBuilder {
   RecomputeOptions recompute_;
   ModelDescription out_;
   TensorTable table_;
-  std::map<std::tuple<BlockKind, RecomputeLevel, BlockAdapter>, Shared> blocks_;
+  std::map<std::tuple<BlockKind, RecomputeLevel, BlockAdapter>, SharedBlock> blocks_;
 };
 
 }  // namespace

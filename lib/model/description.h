@@ -55,8 +55,8 @@ struct TensorInfo {
   int64_t padding = 0;
   /// Neighbouring tensor-parallel ranks [k, k+1) x copies that use the same part.
   int copies = 1;
-  /// The gradient that a rank makes is its share of a sum over those: they must add theirs up. False
-  /// where each makes the whole.
+  /// The gradient that a rank makes is its share of a sum over those: they must add theirs up.
+  /// False where each makes the whole.
   bool partial_gradient = false;
   /// Updated by training; false: frozen (model/freeze.h).
   bool trainable = true;
@@ -178,8 +178,8 @@ struct ModelDescription {
   /// Makes the rope table alone, which the embedding's graph makes beside the hidden states: for
   /// stages of a pipeline that have no embedding.
   int rope_graph = -1;
-  /// The first layer with a tensor that trains (their number: none). Layers before it have no backward lists, and
-  /// it makes no gradient by its input.
+  /// The first layer with a tensor that trains (their number: none). Layers before it have no
+  /// backward lists, and it makes no gradient by its input.
   int32_t first_trained = 0;
   /// The token whose row of the embedding gets no gradient from where it is read
   /// (without_row_gradient()); -1: none.
@@ -191,7 +191,8 @@ struct ModelDescription {
   const TensorInfo& tensor(TensorId id) const { return tensors[static_cast<size_t>(id)]; }
   /// Says whether nothing is frozen.
   bool trains_all() const {
-    return std::all_of(tensors.begin(), tensors.end(), [](const TensorInfo& info) { return info.trainable; });
+    return std::all_of(tensors.begin(), tensors.end(),
+                       [](const TensorInfo& info) { return info.trainable; });
   }
 };
 

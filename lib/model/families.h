@@ -90,10 +90,10 @@ const Family* find_family(std::string_view model_type);
 std::string family_names();
 
 /// Builds the description of a model for one batch shape and mode; `recompute` counts for kTrain,
-/// and the graphs are those of one rank of `split`; with an adapter its tensors come on top. Error(kUsage) with all that keeps a model from
-/// being split so. Error(kUnsupported) for training with attention dropout; Error(kBadInput) for
-/// more than 2^31-1 tokens in a micro-batch; Error(kUnsupported) for dtypes no kernel computes
-/// with.
+/// and the graphs are those of one rank of `split`; with an adapter its tensors come on top.
+/// Error(kUsage) with all that keeps a model from being split so. Error(kUnsupported) for training
+/// with attention dropout; Error(kBadInput) for more than 2^31-1 tokens in a micro-batch;
+/// Error(kUnsupported) for dtypes no kernel computes with.
 ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode,
                              const ModelDtypes& dtypes = {}, const RecomputeOptions& recompute = {},
                              const TensorSplit& split = {}, const Adapter& adapter = {});

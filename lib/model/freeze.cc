@@ -27,8 +27,9 @@ std::set<ValueId> frozen_parameters(const ModelDescription& model, const Layer& 
 
 int32_t first_trained(const ModelDescription& model) {
   const auto trains = [&](const Layer& layer) {
-    return std::any_of(layer.params.begin(), layer.params.end(),
-                       [&](const GraphParam& param) { return model.tensor(param.tensors.front()).trainable; });
+    return std::any_of(layer.params.begin(), layer.params.end(), [&](const GraphParam& param) {
+      return model.tensor(param.tensors.front()).trainable;
+    });
   };
   const auto first = std::find_if(model.layers.begin(), model.layers.end(), trains);
   return static_cast<int32_t>(first - model.layers.begin());
@@ -46,10 +47,11 @@ ModelDescription freeze(ModelDescription model,
     Layer& layer = model.layers[l];
     const std::set<ValueId> frozen = frozen_parameters(model, layer);
     const bool for_layer_before = static_cast<int32_t>(l) > model.first_trained;
-    const auto [graph, is_new] =
-        made.try_emplace({layer.graph, frozen, for_layer_before}, static_cast<int>(model.graphs.size()));
+    const auto [graph, is_new] = made.try_emplace({layer.graph, frozen, for_layer_before},
+                                                  static_cast<int>(model.graphs.size()));
     if (is_new)
-      model.graphs.push_back(without_gradients(graphs[static_cast<size_t>(layer.graph)], frozen, for_layer_before));
+      model.graphs.push_back(
+          without_gradients(graphs[static_cast<size_t>(layer.graph)], frozen, for_layer_before));
     layer.graph = graph->second;
   }
   if (model.rope_graph >= 0) {

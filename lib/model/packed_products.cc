@@ -10,14 +10,17 @@
 namespace ftrun {
 namespace {
 
-bool has_whole_rows(const TensorInfo& tensor) { return tensor.local.extent[1] == tensor.shape[1]; }
+bool has_whole_rows(const TensorInfo& tensor) {
+  return tensor.local.extent[1] == tensor.shape[1];
+}
 
 /// Says whether runs of `count` elements of what the rank has are such runs of the whole tensor,
 /// counted from both first ones.
 bool keeps_runs(const TensorInfo& tensor, int64_t count) {
   const int64_t columns = tensor.shape[1];
   if (has_whole_rows(tensor)) return tensor.local.offset[0] * columns % count == 0;
-  return columns % count == 0 && tensor.local.offset[1] % count == 0 && tensor.local.extent[1] % count == 0;
+  return columns % count == 0 && tensor.local.offset[1] % count == 0 &&
+         tensor.local.extent[1] % count == 0;
 }
 
 std::string fault(const TensorInfo& tensor, const PackedFormat& format, bool ends_matrix) {
@@ -25,9 +28,11 @@ std::string fault(const TensorInfo& tensor, const PackedFormat& format, bool end
   if (format.kind == PackedFormat::Kind::kInt8 && columns % format.block != 0)
     return cat("rows of ", columns, " elements are no multiple of ", format.block);
   if (!keeps_runs(tensor, format.block))
-    return cat("ranks' parts of ", tensor.local.extent[0], " x ", columns, " cut blocks of ", format.block, " elements");
+    return cat("ranks' parts of ", tensor.local.extent[0], " x ", columns, " cut blocks of ",
+               format.block, " elements");
   if (!ends_matrix && tensor.local_numel() % kPackedRecord != 0)
-    return cat(tensor.local_numel(), " elements are no multiple of ", kPackedRecord, ", and another matrix is multiplied with it");
+    return cat(tensor.local_numel(), " elements are no multiple of ", kPackedRecord,
+               ", and another matrix is multiplied with it");
   return "";
 }
 
@@ -62,7 +67,8 @@ std::vector<std::string> faults(const std::vector<Weight>& weights, const Packed
 std::vector<std::string> others_that_fit(const std::vector<Weight>& weights) {
   std::vector<std::string> found;
   for (const int64_t block : {64, 128, 256})
-    if (faults(weights, {PackedFormat::Kind::kNf4, block}).empty()) found.push_back(cat("nf4 with block: ", block));
+    if (faults(weights, {PackedFormat::Kind::kNf4, block}).empty())
+      found.push_back(cat("nf4 with block: ", block));
   if (faults(weights, {PackedFormat::Kind::kInt8}).empty()) found.push_back("int8");
   return found;
 }
@@ -74,14 +80,17 @@ PackedFormat fit_packed(const ModelConfig& config, const TensorSplit& split, Pac
   const std::vector<Weight> weights = weights_of(config, split);
   if (const std::vector<std::string> problems = faults(weights, format); !problems.empty()) {
     const std::vector<std::string> others = others_that_fit(weights);
-    throw Error(ExitCode::kUsage,
-                cat("quantization: the model's matrices cannot be packed so", split.degree > 1 ? cat(" on ", split.degree, " tensor-parallel ranks") : "",
-                    "\n  ", join(problems, "\n  ")),
-                cat(others.empty() ? "" : cat("what fits: ", join(others, ", "), "; or "), split.degree > 1 ? "use another parallel.tensor, or " : "",
-                    "leave quantization out"));
+    throw Error(
+        ExitCode::kUsage,
+        cat("quantization: the model's matrices cannot be packed so",
+            split.degree > 1 ? cat(" on ", split.degree, " tensor-parallel ranks") : "", "\n  ",
+            join(problems, "\n  ")),
+        cat(others.empty() ? "" : cat("what fits: ", join(others, ", "), "; or "),
+            split.degree > 1 ? "use another parallel.tensor, or " : "", "leave quantization out"));
   }
   for (const Weight& weight : weights)
-    if (format.double_quantized && !keeps_runs(weight.tensor, kPackedRecord)) format.holds_scales = true;
+    if (format.double_quantized && !keeps_runs(weight.tensor, kPackedRecord))
+      format.holds_scales = true;
   return format;
 }
 

@@ -13,16 +13,21 @@
 namespace ftrun {
 namespace {
 
-/// Modules that wrap another one and add nothing to it (scripts/import_checkpoint.py knows the same), and what PEFT calls an adapter
-/// that has no name: a part of names in memory, which its own files leave out.
-constexpr std::array<std::string_view, 6> kWrappers{"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module",
-                                                    "default"};
+/// Modules that wrap another one and add nothing to it (scripts/import_checkpoint.py knows the
+/// same), and what PEFT calls an adapter that has no name: a part of names in memory, which
+/// its own files leave out.
+constexpr std::array<std::string_view, 6> kWrappers{
+    "module",          "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
+    "_forward_module", "default"};
 /// Parts of names that an adapter of PEFT has beside and around what it adapts.
-constexpr std::array<std::string_view, 3> kAdapterParts{".base_layer.", ".lora_A.", ".modules_to_save."};
+constexpr std::array<std::string_view, 3> kAdapterParts{".base_layer.", ".lora_A.",
+                                                        ".modules_to_save."};
 
 std::string without_wrappers(const std::string& name) {
   std::vector<std::string> parts = split(name, '.');
-  std::erase_if(parts, [](const std::string& part) { return std::find(kWrappers.begin(), kWrappers.end(), part) != kWrappers.end(); });
+  std::erase_if(parts, [](const std::string& part) {
+    return std::find(kWrappers.begin(), kWrappers.end(), part) != kWrappers.end();
+  });
   return join(parts, ".");
 }
 
@@ -44,7 +49,8 @@ std::map<std::string, std::string> unwrapped(const std::vector<std::string>& sto
 }
 
 /// Counts how many of `cores` stand behind each prefix, which is empty or ends with a dot.
-std::map<std::string, size_t> count_prefixes(const std::map<std::string, std::string>& plain, const std::set<std::string, std::less<>>& cores) {
+std::map<std::string, size_t> count_prefixes(const std::map<std::string, std::string>& plain,
+                                             const std::set<std::string, std::less<>>& cores) {
   std::map<std::string, size_t> counts;
   for (const auto& [name, as_stored] : plain) {
     size_t begin = 0;  // of a part of the name
@@ -57,7 +63,8 @@ std::map<std::string, size_t> count_prefixes(const std::map<std::string, std::st
 }
 
 /// The prefixes that most cores stand behind; `root` alone where any does.
-std::vector<std::string> likeliest(const std::map<std::string, size_t>& counts, std::string_view root) {
+std::vector<std::string> likeliest(const std::map<std::string, size_t>& counts,
+                                   std::string_view root) {
   if (counts.contains(std::string(root))) return {std::string(root)};
   std::vector<std::string> best;
   size_t most = 0;
@@ -69,7 +76,8 @@ std::vector<std::string> likeliest(const std::map<std::string, size_t>& counts, 
   return best;
 }
 
-/// The only stored tensor that is the model's head, or its bias; nothing where there is none, or several and none of its own name.
+/// The only stored tensor that is the model's head, or its bias; nothing where there is none, or
+/// several and none of its own name.
 std::optional<std::string> find_head(const std::map<std::string, std::string>& plain,
                                      const std::string& head) {
   if (const auto own = plain.find(head); own != plain.end()) return own->second;
@@ -84,24 +92,32 @@ std::optional<std::string> find_head(const std::map<std::string, std::string>& p
 }
 
 /// Says what the folder holds in place of the tensors that are wanted.
-void explain(const std::vector<std::string>& stored, const std::vector<std::string>& prefixes, StoredNames& names) {
+void explain(const std::vector<std::string>& stored, const std::vector<std::string>& prefixes,
+             StoredNames& names) {
   const auto is_adapters = [](const std::string& name) {
-    return std::any_of(kAdapterParts.begin(), kAdapterParts.end(), [&](std::string_view part) { return name.find(part) != std::string::npos; });
+    return std::any_of(kAdapterParts.begin(), kAdapterParts.end(),
+                       [&](std::string_view part) { return name.find(part) != std::string::npos; });
   };
-  if (const auto part = std::find_if(stored.begin(), stored.end(), is_adapters); part != stored.end()) {
-    names.cause = cat("they are those of a model with an adapter that is not merged into it (\"", *part, "\")");
-    names.remedy = "merge it and save the model again (PEFT: merge_and_unload(), then save_pretrained())";
+  if (const auto part = std::find_if(stored.begin(), stored.end(), is_adapters);
+      part != stored.end()) {
+    names.cause = cat("they are those of a model with an adapter that is not merged into it (\"",
+                      *part, "\")");
+    names.remedy =
+        "merge it and save the model again (PEFT: merge_and_unload(), then save_pretrained())";
   } else if (prefixes.size() > 1) {
-    names.cause = cat("the tensors are there ", prefixes.size(), " times, under \"", join(prefixes, "\", \""), "\"");
+    names.cause = cat("the tensors are there ", prefixes.size(), " times, under \"",
+                      join(prefixes, "\", \""), "\"");
     names.remedy = "save the model that is to train alone";
   } else if (prefixes.empty() && !stored.empty()) {
-    names.cause = cat("none of the model's tensors is there, under any prefix; the first of ", stored.size(), " is called \"", stored.front(), "\"");
+    names.cause = cat("none of the model's tensors is there, under any prefix; the first of ",
+                      stored.size(), " is called \"", stored.front(), "\"");
   }
 }
 
 }  // namespace
 
-StoredNames find_stored_names(const std::vector<std::string>& wanted, const std::vector<std::string>& stored, std::string_view root) {
+StoredNames find_stored_names(const std::vector<std::string>& wanted,
+                              const std::vector<std::string>& stored, std::string_view root) {
   StoredNames names;
   const std::map<std::string, std::string> plain = unwrapped(stored);
   std::set<std::string, std::less<>> cores;
@@ -110,14 +126,19 @@ StoredNames find_stored_names(const std::vector<std::string>& wanted, const std:
   const std::vector<std::string> prefixes = likeliest(count_prefixes(plain, cores), root);
   if (prefixes.size() == 1)
     for (const std::string& core : cores)
-      if (const auto found = plain.find(prefixes.front() + core); found != plain.end() && found->second != cat(root, core))
+      if (const auto found = plain.find(prefixes.front() + core);
+          found != plain.end() && found->second != cat(root, core))
         names.stored[cat(root, core)] = found->second;
-  const auto is_found = [&](const std::string& name) { return names.stored.contains(name) || std::find(stored.begin(), stored.end(), name) != stored.end(); };
+  const auto is_found = [&](const std::string& name) {
+    return names.stored.contains(name) ||
+           std::find(stored.begin(), stored.end(), name) != stored.end();
+  };
   if (!std::all_of(wanted.begin(), wanted.end(), is_found)) explain(stored, prefixes, names);
   return names;
 }
 
-StoredNames find_stored_names(const ModelDescription& model, const std::vector<std::string>& stored) {
+StoredNames find_stored_names(const ModelDescription& model,
+                              const std::vector<std::string>& stored) {
   std::vector<std::string> wanted;
   for (const TensorInfo& tensor : model.tensors)
     if (tensor.initial.kind == Initial::Kind::kFolder) wanted.push_back(tensor.file_name());
@@ -132,7 +153,8 @@ StoredNames find_stored_names(const ModelDescription& model, const std::vector<s
   const auto head = find_head(plain, head_name);
   if (!head) return names;
   const std::string embedding = cat(family.embedding, ".weight");
-  const bool is_alone = !names.stored.contains(embedding) && std::find(stored.begin(), stored.end(), embedding) == stored.end();
+  const bool is_alone = !names.stored.contains(embedding) &&
+                        std::find(stored.begin(), stored.end(), embedding) == stored.end();
   if (model.tied && is_alone)
     names.stored[embedding] = *head;
   else if (*head != head_name)

@@ -11,9 +11,9 @@
 namespace ftrun {
 namespace {
 
-/// Shared is what is shared out evenly among the ranks, or is held by as many ranks each where
+/// SplitCount is what is shared out evenly among the ranks, or is held by as many ranks each where
 /// there are more.
-struct Shared {
+struct SplitCount {
   int64_t count;
   std::string what;
   bool or_held_by_several = false;
@@ -26,13 +26,13 @@ struct Shared {
   }
 };
 
-std::vector<Shared> all_shared(const ModelConfig& c) {
-  std::vector<Shared> all{{c.query_heads, cat(c.query_heads, " query heads")},
-                          {c.kv_heads, cat(c.kv_heads, " key/value heads"), true},
-                          {c.feed_forward, cat("a feed-forward of ", c.feed_forward)},
-                          {.count = c.vocab_rows,
-                           .what = cat("a vocabulary of ", c.vocab_rows, " rows"),
-                           .padded = true}};
+std::vector<SplitCount> all_shared(const ModelConfig& c) {
+  std::vector<SplitCount> all{{c.query_heads, cat(c.query_heads, " query heads")},
+                              {c.kv_heads, cat(c.kv_heads, " key/value heads"), true},
+                              {c.feed_forward, cat("a feed-forward of ", c.feed_forward)},
+                              {.count = c.vocab_rows,
+                               .what = cat("a vocabulary of ", c.vocab_rows, " rows"),
+                               .padded = true}};
   if (c.learned_positions)
     all.push_back({.count = c.max_positions + c.position_offset,
                    .what = cat("vectors for ", c.max_positions, " positions"),
@@ -54,7 +54,7 @@ std::string division_text(int64_t count, int64_t degree) {
   return cat(count, " = ", count / degree, " x ", degree, " + ", count % degree);
 }
 
-std::string problem_text(const ModelConfig& config, const Shared& shared, int64_t degree) {
+std::string problem_text(const ModelConfig& config, const SplitCount& shared, int64_t degree) {
   const auto fit = degrees(config, [&](int64_t d) { return shared.fits(d); });
   if (shared.or_held_by_several)
     return cat(shared.what, " and ", degree, " ranks, neither of which divides the other: ",
@@ -72,7 +72,7 @@ std::string problem_text(const ModelConfig& config, const Shared& shared, int64_
 
 std::vector<std::string> check_tensor_split(const ModelConfig& config, int64_t degree) {
   std::vector<std::string> problems;
-  for (const Shared& shared : all_shared(config))
+  for (const SplitCount& shared : all_shared(config))
     if (!shared.fits(degree)) problems.push_back(problem_text(config, shared, degree));
   return problems;
 }

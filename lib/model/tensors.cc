@@ -35,14 +35,18 @@ std::string without_layer(const std::string& problem) {
   return problem;
 }
 
-/// Problems that differ by the number of a layer alone become the first of them and how many more layers have it.
+/// Problems that differ by the number of a layer alone become the first of them and how
+/// many more layers have it.
 std::vector<std::string> joined_by_layer(const std::vector<std::string>& problems) {
   std::unordered_map<std::string, size_t> counts;
   for (const std::string& problem : problems) ++counts[without_layer(problem)];
   std::vector<std::string> lines;
   for (const std::string& problem : problems) {
     size_t& count = counts[without_layer(problem)];
-    if (count > 0) lines.push_back(count == 1 ? problem : cat(problem, " (and in ", count - 1, count == 2 ? " more layer)" : " more layers)"));
+    if (count > 0)
+      lines.push_back(count == 1 ? problem
+                                 : cat(problem, " (and in ", count - 1,
+                                       count == 2 ? " more layer)" : " more layers)"));
     count = 0;
   }
   return lines;
@@ -101,9 +105,10 @@ std::string tensor_problems_text(const std::vector<std::string>& problems, size_
 }
 
 bool decays(const TensorInfo& tensor) {
-  // Norm weights and biases are vectors in every family; the name settles it for any that is not. Magnitudes are vectors too, and
-  // no norm's.
-  return is_lora_name(tensor.name) || (tensor.shape.size() >= 2 && !ends_with(tensor.name, ".bias"));
+  // Norm weights and biases are vectors in every family; the name settles it for any that is not.
+  // Magnitudes are vectors too, and no norm's.
+  return is_lora_name(tensor.name) ||
+         (tensor.shape.size() >= 2 && !ends_with(tensor.name, ".bias"));
 }
 
 }  // namespace ftrun

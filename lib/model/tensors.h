@@ -9,9 +9,9 @@
 
 namespace ftrun {
 
-/// Compares what a model folder holds (names and shapes, in any order) with what the model needs of it.
-/// Returns one line a problem: missing, misshapen, listed twice, or unknown tensors. Tensors that
-/// other tools leave behind and that carry nothing (rotary_emb.inv_freq, masked_bias, a
+/// Compares what a model folder holds (names and shapes, in any order) with what the model needs of
+/// it. Returns one line a problem: missing, misshapen, listed twice, or unknown tensors. Tensors
+/// that other tools leave behind and that carry nothing (rotary_emb.inv_freq, masked_bias, a
 /// lm_head.weight beside tied embeddings) are no problem.
 std::vector<std::string> check_tensors(const ModelDescription& model,
                                        const std::vector<std::pair<std::string, Dims>>& found);
@@ -23,9 +23,10 @@ void add_shape_problem(const std::string& name, const Dims* found, const Dims& e
 /// Lines of a message, where nothing else says what is wrong.
 inline constexpr size_t kMostTensorProblems = 20;
 
-/// The problems as lines for a message. Of more than `most`, those that layers have in common are one line, and what is left above
-/// `most` is counted.
-std::string tensor_problems_text(const std::vector<std::string>& problems, size_t most = kMostTensorProblems);
+/// The problems as lines for a message. Of more than `most`, those that layers have in common are
+/// one line, and what is left above `most` is counted.
+std::string tensor_problems_text(const std::vector<std::string>& problems,
+                                 size_t most = kMostTensorProblems);
 
 /// Says whether a tensor of a model folder, which the model does not read, may be ignored.
 bool is_ignored_tensor(const ModelDescription& model, const std::string& name);

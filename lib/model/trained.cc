@@ -15,12 +15,15 @@ namespace ftrun {
 namespace {
 
 /// The name of a tensor without the last part: "weight", "bias".
-std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
+std::string module_of(const std::string& tensor) {
+  return tensor.substr(0, tensor.rfind('.'));
+}
 
 /// Expressions of parts of names, and which of them have chosen something.
 class Patterns {
  public:
-  Patterns(std::string key, const std::vector<std::string>& texts, std::vector<std::string>& problems)
+  Patterns(std::string key, const std::vector<std::string>& texts,
+           std::vector<std::string>& problems)
       : key_(std::move(key)), texts_(texts), used_(texts.size()) {
     for (const std::string& text : texts) {
       try {
@@ -69,7 +72,8 @@ std::set<std::string> adapted_modules(const ModelDescription& model) {
 }
 
 /// The tensors of whole modules. A tied output matrix is the embedding's.
-std::set<std::string> saved_tensors(const ModelDescription& model, const std::vector<std::string>& modules,
+std::set<std::string> saved_tensors(const ModelDescription& model,
+                                    const std::vector<std::string>& modules,
                                     std::vector<std::string>& problems) {
   std::set<std::string> tensors, known;
   const TensorNames& names = tensor_names(model.family);
@@ -107,31 +111,39 @@ void require_whole_matrices(const ModelDescription& model, const std::set<std::s
         if (!trained.contains(tensor.name)) frozen.push_back(names.back());
       }
       if (frozen.empty() || frozen.size() == names.size()) continue;
-      if (told.empty()) problems.push_back(cat(join(names, ", "), " are one matrix here, which trains as a whole or not at all; frozen is ", join(frozen, ", ")));
+      if (told.empty())
+        problems.push_back(
+            cat(join(names, ", "),
+                " are one matrix here, which trains as a whole or not at all; frozen is ",
+                join(frozen, ", ")));
       told.insert(names.front());
     }
   if (told.size() > 1) problems.push_back(cat("so it is in ", told.size() - 1, " more"));
 }
 
 /// Codes of four or eight bits cannot be moved a little.
-void require_unpacked(const ModelDescription& model, const std::set<std::string>& trained, std::vector<std::string>& problems) {
+void require_unpacked(const ModelDescription& model, const std::set<std::string>& trained,
+                      std::vector<std::string>& problems) {
   constexpr size_t kMost = 3;
   std::vector<std::string> names;
   for (const Layer& layer : model.layers)
     for (const GraphParam& param : layer.params)
       for (const TensorId id : param.tensors)
-        if (param.packed && trained.contains(model.tensor(id).name)) names.push_back(model.tensor(id).name);
+        if (param.packed && trained.contains(model.tensor(id).name))
+          names.push_back(model.tensor(id).name);
   if (names.empty()) return;
   const size_t more = names.size() - std::min(names.size(), kMost);
   names.resize(std::min(names.size(), kMost));
-  problems.push_back(cat("quantized weights cannot train: ", join(names, ", "), more > 0 ? cat(" and ", more, " more") : ""));
+  problems.push_back(cat("quantized weights cannot train: ", join(names, ", "),
+                         more > 0 ? cat(" and ", more, " more") : ""));
 }
 
 }  // namespace
 
 ModelDescription choose_trained(ModelDescription model, const TrainedOptions& options) {
   std::vector<std::string> problems;
-  Patterns freeze_those("train.freeze", options.freeze, problems), only_those("train.only", options.only, problems);
+  Patterns freeze_those("train.freeze", options.freeze, problems),
+      only_those("train.only", options.only, problems);
   const std::set<std::string> saved = saved_tensors(model, options.modules_to_save, problems);
   const std::set<std::string> adapted = adapted_modules(model);
   const auto is_wanted = [&](const TensorInfo& tensor) {
@@ -147,9 +159,10 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
   }
   freeze_those.tell_unused(model, problems);
   only_those.tell_unused(model, problems);
-  const bool cuts_adapter = std::any_of(model.tensors.begin(), model.tensors.end(), [&](const TensorInfo& tensor) {
-    return is_lora_name(tensor.name) && !trained.contains(tensor.name);
-  });
+  const bool cuts_adapter =
+      std::any_of(model.tensors.begin(), model.tensors.end(), [&](const TensorInfo& tensor) {
+        return is_lora_name(tensor.name) && !trained.contains(tensor.name);
+      });
   const TensorNames& names = tensor_names(model.family);
   std::string remedy = cat("names of parameters are those of the model's files (",
                            names.in_block(0, names.product(Projection::kQ)), ".weight)");
@@ -159,20 +172,30 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
     find();
     if (!problems.empty()) remedy = its_remedy;
   };
-  look_for("let exclude_modules and layers_to_transform say which modules have an adapter; train.only needs \"lora_\" beside the rest", [&] {
-    if (cuts_adapter) problems.emplace_back("train.freeze or train.only leaves parts of an adapter out");
-  });
-  look_for("set train.only to what is not quantized, or train an adapter beside the quantized weights (adapter)",
-           [&] { require_unpacked(model, trained, problems); });
-  look_for("choose all parts of a matrix or none: an expression such as \"[qkv]_proj\" or \"(gate|up)_proj\" fits all of one",
-           [&] { require_whole_matrices(model, trained, problems); });
+  look_for(
+      "let exclude_modules and layers_to_transform say which modules have an adapter; train.only "
+      "needs \"lora_\" beside the rest",
+      [&] {
+        if (cuts_adapter)
+          problems.emplace_back("train.freeze or train.only leaves parts of an adapter out");
+      });
+  look_for(
+      "set train.only to what is not quantized, or train an adapter beside the quantized weights "
+      "(adapter)",
+      [&] { require_unpacked(model, trained, problems); });
+  look_for(
+      "choose all parts of a matrix or none: an expression such as \"[qkv]_proj\" or "
+      "\"(gate|up)_proj\" fits all of one",
+      [&] { require_whole_matrices(model, trained, problems); });
   look_for("take an expression out of train.freeze, or add one to train.only", [&] {
     if (trained.empty()) problems.emplace_back("nothing is left that trains");
   });
   if (!problems.empty())
-    throw Error(ExitCode::kUsage, cat("what is to train does not fit the model\n  ", join(problems, "\n  ")), remedy);
+    throw Error(ExitCode::kUsage,
+                cat("what is to train does not fit the model\n  ", join(problems, "\n  ")), remedy);
   if (trained.size() == model.tensors.size()) return model;
-  return freeze(std::move(model), [&](const TensorInfo& tensor) { return trained.contains(tensor.name); });
+  return freeze(std::move(model),
+                [&](const TensorInfo& tensor) { return trained.contains(tensor.name); });
 }
 
 ModelDescription without_row_gradient(ModelDescription model, int64_t token) {

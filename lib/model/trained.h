@@ -15,15 +15,17 @@ struct TrainedOptions {
   AdapterBias bias = AdapterBias::kNone;
   /// Modules whose weights train whole beside adapters: the end of a module's path.
   std::vector<std::string> modules_to_save;
-  /// Regular expressions of a part of a tensor's name: those that do not train, and, if any, those that alone do.
+  /// Regular expressions of a part of a tensor's name: those that do not train, and, if
+  /// any, those that alone do.
   std::vector<std::string> freeze;
   std::vector<std::string> only;
   bool operator==(const TrainedOptions&) const = default;
 };
 
-/// The training model in which only those tensors are updated (model/freeze.h). Error(kUsage) with all that is wrong:
-/// expressions that are broken or choose nothing, modules that are not there, parts of one matrix of a graph that are
-/// chosen apart, nothing that trains.
+/// The training model in which only those tensors are updated (model/freeze.h).
+/// Error(kUsage) with all that is wrong:
+/// expressions that are broken or choose nothing, modules that are not there, parts of one matrix
+/// of a graph that are chosen apart, nothing that trains.
 ModelDescription choose_trained(ModelDescription model, const TrainedOptions& options);
 
 /// The training model whose embedding takes no gradient for the row of `token` from the tokens that

@@ -106,7 +106,8 @@ class UnitBuilder {
   bool trains(const GraphParam& param) const {
     const bool first = model_.tensor(param.tensors.front()).trainable;
     for (const TensorId tensor : param.tensors)
-      require(model_.tensor(tensor).trainable == first, "tensors of one matrix are frozen together");
+      require(model_.tensor(tensor).trainable == first,
+              "tensors of one matrix are frozen together");
     return first;
   }
 

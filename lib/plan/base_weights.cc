@@ -20,7 +20,8 @@ BaseWeights::BaseWeights(const ModelDescription& model, const ModelFolder& folde
         if (param.packed) packed_[model.tensor(id).name] = model.tensor(id).shape;
 }
 
-void BaseWeights::read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
+void BaseWeights::read(const std::string& tensor, int64_t begin, int64_t end,
+                       std::span<float> out) {
   const auto found = packed_.find(tensor);
   if (found == packed_.end()) return read_stored(tensor, begin, end, out);
   if (tensor != tensor_) scan(tensor, found->second);
@@ -31,13 +32,15 @@ void BaseWeights::read(const std::string& tensor, int64_t begin, int64_t end, st
     const std::span<float> values(values_.data(), static_cast<size_t>(last - first));
     read_stored(tensor, first, last, values);
     pack_values(format_, *scales_, first, values, 0, records_.data());
-    unpack_values(format_, records_.data(), at - first, out.subspan(static_cast<size_t>(at - begin), static_cast<size_t>(to - at)));
+    unpack_values(format_, records_.data(), at - first,
+                  out.subspan(static_cast<size_t>(at - begin), static_cast<size_t>(to - at)));
     at = to;
   }
 }
 
 /// Reads a part of a mapped file, which is memory of this process until it is released.
-void BaseWeights::read_stored(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) const {
+void BaseWeights::read_stored(const std::string& tensor, int64_t begin, int64_t end,
+                              std::span<float> out) const {
   folder_.read_f32(tensor, begin, end, out);
   folder_.release(tensor, begin, end);
 }
@@ -46,11 +49,13 @@ void BaseWeights::scan(const std::string& tensor, const Dims& shape) {
   tensor_ = tensor;
   values_.resize(static_cast<size_t>(kPart));
   records_.resize(static_cast<size_t>(format_.bytes(kPart)));
-  scales_ = scales_of(format_, {tensor, element_count(shape), shape.back()}, kPart, [&](int64_t begin, int64_t end) {
-    const std::span<float> some(values_.data(), static_cast<size_t>(end - begin));
-    read_stored(tensor, begin, end, some);
-    return std::span<const float>(some);
-  });
+  scales_ =
+      scales_of(format_, {tensor, element_count(shape), shape.back()}, kPart,
+                [&](int64_t begin, int64_t end) {
+                  const std::span<float> some(values_.data(), static_cast<size_t>(end - begin));
+                  read_stored(tensor, begin, end, some);
+                  return std::span<const float>(some);
+                });
 }
 
 }  // namespace ftrun

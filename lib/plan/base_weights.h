@@ -26,7 +26,8 @@ class BaseWeights {
   void read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out);
 
  private:
-  void read_stored(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) const;
+  void read_stored(const std::string& tensor, int64_t begin, int64_t end,
+                   std::span<float> out) const;
   void scan(const std::string& tensor, const Dims& shape);
 
   const PackedFormat format_;

@@ -32,7 +32,9 @@ std::vector<ExportTensor> file_tensors(const Tensors& tensors, Part part) {
 
 }  // namespace
 
-bool exports_adapter(const Config& config) { return config.adapter.type == AdapterType::kLora; }
+bool exports_adapter(const Config& config) {
+  return config.adapter.type == AdapterType::kLora;
+}
 
 std::string export_folder(const Config& config) {
   return RunPaths(config.output_dir).exported() + (exports_adapter(config) ? "/adapter" : "/model");
@@ -40,10 +42,14 @@ std::string export_folder(const Config& config) {
 
 DType exported_dtype(ExportDtype wanted, DType own) {
   if (wanted == ExportDtype::kAuto) return own;
-  return wanted == ExportDtype::kFp32 ? DType::kF32 : wanted == ExportDtype::kFp16 ? DType::kF16 : DType::kBF16;
+  return wanted == ExportDtype::kFp32   ? DType::kF32
+         : wanted == ExportDtype::kFp16 ? DType::kF16
+                                        : DType::kBF16;
 }
 
-DType exported_dtype(ExportDtype wanted, const ModelConfig& model) { return exported_dtype(wanted, model.dtype.value_or(DType::kF32)); }
+DType exported_dtype(ExportDtype wanted, const ModelConfig& model) {
+  return exported_dtype(wanted, model.dtype.value_or(DType::kF32));
+}
 
 PeftModel peft_model(const std::string& base, const std::string& family, bool tied) {
   const TensorNames& names = tensor_names(family);
@@ -67,7 +73,8 @@ void export_as_adapter(ExportOptions& options, const Config& config, const PeftM
 std::optional<QuantizationConfig> base_quantization(const AdapterFolder& adapter) {
   const auto text = adapter.metadata().find(kBaseQuantization);
   if (text == adapter.metadata().end()) return std::nullopt;
-  return quantization_of_text(text->second, cat(adapter.path(), "/adapter_model.safetensors, ", kBaseQuantization));
+  return quantization_of_text(
+      text->second, cat(adapter.path(), "/adapter_model.safetensors, ", kBaseQuantization));
 }
 
 ExportOptions export_options(const Config& config, const ModelConfig& model) {

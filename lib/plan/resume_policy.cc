@@ -23,18 +23,19 @@ namespace {
 /// data may move: they are compared by content, under "model" and "data".
 constexpr std::array<std::string_view, 44> kMayChange{
     "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
-    "config.train.check_replicas",
-    "config.train.evaluation", "config.train.log", "config.train.generate", "config.output_dir", "config.adapter.path",
-    "config.checkpoint", "config.export", "config.csv_monitor", "config.wandb", "config.steps_per_print",
+    "config.train.check_replicas", "config.train.evaluation", "config.train.log",
+    "config.train.generate", "config.output_dir", "config.adapter.path", "config.checkpoint",
+    "config.export", "config.csv_monitor", "config.wandb", "config.steps_per_print",
     "config.wall_clock_breakdown", "config.log_level", "config.model.path", "config.data.train",
-    "config.data.validation", "config.data.validation_names", "data.validation", "config.train.early_stopping", "config.data.prefetch", "config.threads",
-    "config.device", "config.comm", "config.recompute", "config.activation_checkpointing", "config.aio",
+    "config.data.validation", "config.data.validation_names", "data.validation",
+    "config.train.early_stopping", "config.data.prefetch", "config.threads", "config.device",
+    "config.comm", "config.recompute", "config.activation_checkpointing", "config.aio",
     // Another processor may have another library of products, which rounds otherwise; so may other
     // ranks' sums.
     "config.kernels", "products", "sums", "attention",
     // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
-    "topology", "config.parallel", "config.elastic", "config.tensor_parallel", "config.sequence_parallel_size",
-    "config.partition", "config.train_micro_batch_size_per_gpu",
+    "topology", "config.parallel", "config.elastic", "config.tensor_parallel",
+    "config.sequence_parallel_size", "config.partition", "config.train_micro_batch_size_per_gpu",
     "config.gradient_accumulation_steps", "config.zero_optimization",
     // Checkpoints are read in any of these precisions.
     "config.bf16.bf16_optimizer_states", "config.bf16.bf16_master_weights_and_grads"};
@@ -71,11 +72,17 @@ bool is_new_default(const ManifestDifference& difference) {
   if (difference.before != kNotRecorded || !difference.field.starts_with(kConfig)) return false;
   const std::string path = difference.field.substr(kConfig.size());
   const auto& fields = Schema::get().fields();
-  const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& known) { return known.path() == path && known.load; });
+  const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& known) {
+    return known.path() == path && known.load;
+  });
   if (field == fields.end()) return false;
   bool is_default = false;
   std::visit(
-      [&](const auto& value) { flatten(value, path, [&](const std::string&, const std::string& text) { is_default = text == difference.now; }); },
+      [&](const auto& value) {
+        flatten(value, path, [&](const std::string&, const std::string& text) {
+          is_default = text == difference.now;
+        });
+      },
       field->default_value);
   return is_default;
 }
@@ -91,7 +98,8 @@ std::string imported_config(const CheckpointMeta& saved, const std::string& now)
   if (!config.is_object()) return now;
   for (const auto& [name, value] : import_record(saved).known) {
     nlohmann::ordered_json* at = &config;
-    for (const std::string& key : split(name, '.')) at = at != nullptr && at->is_object() && at->contains(key) ? &(*at)[key] : nullptr;
+    for (const std::string& key : split(name, '.'))
+      at = at != nullptr && at->is_object() && at->contains(key) ? &(*at)[key] : nullptr;
     const auto known = nlohmann::ordered_json::parse(value, nullptr, /*allow_exceptions=*/false);
     if (at != nullptr && at->type() == known.type()) *at = known;
   }
@@ -100,7 +108,9 @@ std::string imported_config(const CheckpointMeta& saved, const std::string& now)
 
 }  // namespace
 
-std::span<const std::string_view> always_may_change() { return kMayChange; }
+std::span<const std::string_view> always_may_change() {
+  return kMayChange;
+}
 
 std::vector<std::string> admit_resume(const std::string& path, const RunManifest& before,
                                       const RunManifest& now,
@@ -120,17 +130,23 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
 }
 
 std::string conversion_notice(const std::string& folder, const StateConversion& conversion) {
-  return cat(folder, ": holds ", join(conversion.kinds, ", "), " in ", dtype_name(conversion.stored), "; this run keeps ",
+  return cat(folder, ": holds ", join(conversion.kinds, ", "), " in ",
+             dtype_name(conversion.stored), "; this run keeps ",
              conversion.kinds.size() == 1 ? "it" : "them", " in ", dtype_name(conversion.wanted),
-             conversion.wanted == DType::kF32 ? ", no value changes" : ", each value rounded to the nearest");
+             conversion.wanted == DType::kF32 ? ", no value changes"
+                                              : ", each value rounded to the nearest");
 }
 
-bool is_imported(const CheckpointMeta& saved) { return saved.extra.contains(kImportRecord); }
+bool is_imported(const CheckpointMeta& saved) {
+  return saved.extra.contains(kImportRecord);
+}
 
 std::string import_notice(const std::string& folder, const CheckpointMeta& saved) {
   const ImportRecord record = import_record(saved);
   return cat(folder, ": was imported from ", printable(record.source),
-             record.unknown.empty() ? "" : cat("; it does not say: ", printable(join(record.unknown, ", "))),
+             record.unknown.empty()
+                 ? ""
+                 : cat("; it does not say: ", printable(join(record.unknown, ", "))),
              "; the data goes on where step ", saved.step, " of this config ends");
 }
 
@@ -150,10 +166,13 @@ RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now) {
   return before;
 }
 
-void require_same_base(const CheckpointMeta& saved, const std::string& step, const ModelFolder& base) {
+void require_same_base(const CheckpointMeta& saved, const std::string& step,
+                       const ModelFolder& base) {
   const auto record = saved.extra.find(kBaseRecord);
   if (record == saved.extra.end() || record->second == base.weights_fingerprint()) return;
-  throw Error(ExitCode::kBadInput, cat(base.path(), ": its weights are not those that ", step, " was trained on, which holds only what trains"),
+  throw Error(ExitCode::kBadInput,
+              cat(base.path(), ": its weights are not those that ", step,
+                  " was trained on, which holds only what trains"),
               "give the model folder that training began from, unchanged");
 }
 

@@ -28,7 +28,8 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
 inline constexpr const char* kBaseRecord = "base_weights";
 
 /// Refuses weights that are not those which what is frozen had, with Error(kBadInput).
-void require_same_base(const CheckpointMeta& saved, const std::string& step, const ModelFolder& base);
+void require_same_base(const CheckpointMeta& saved, const std::string& step,
+                       const ModelFolder& base);
 
 /// The extra field of a checkpoint that holds EvaluationRecord::text().
 inline constexpr const char* kEvaluationRecord = "evaluations";

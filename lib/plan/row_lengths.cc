@@ -14,13 +14,16 @@ void AdapterRows::read(int64_t o, int64_t first, int64_t last, std::span<double>
   for (int64_t k = 0; k < rank; ++k)
     for (int64_t i = first; i < last; ++i)
       out[static_cast<size_t>(i - first)] +=
-          scale * static_cast<double>(b[static_cast<size_t>(k)]) * static_cast<double>(a[static_cast<size_t>(k * inputs + i)]);
+          scale * static_cast<double>(b[static_cast<size_t>(k)]) *
+          static_cast<double>(a[static_cast<size_t>(k * inputs + i)]);
 }
 
-void row_lengths(BaseWeights& base, const std::string& weight, const AdapterRows& adapter, int64_t begin, std::span<double> out,
+void row_lengths(BaseWeights& base, const std::string& weight, const AdapterRows& adapter,
+                 int64_t begin, std::span<double> out,
                  const std::function<void(std::span<float>)>& as_read) {
   constexpr int64_t kPart = int64_t{1} << 18;
-  const int64_t inputs = adapter.inputs, at_once = std::max<int64_t>(1, kPart / inputs), all = static_cast<int64_t>(out.size());
+  const int64_t inputs = adapter.inputs, at_once = std::max<int64_t>(1, kPart / inputs),
+                all = static_cast<int64_t>(out.size());
   std::vector<float> rows;
   std::vector<double> delta(static_cast<size_t>(inputs));
   for (int64_t first = 0; first < all; first += at_once) {

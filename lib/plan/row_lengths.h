@@ -27,7 +27,8 @@ struct AdapterRows {
 /// out[i] = length of row `begin` + i of W + scale B A. `as_read`, if any, makes of elements of W
 /// what layers read of them. In double, so that the sum's order shows in no bit of fp32; some rows
 /// of W at a time.
-void row_lengths(BaseWeights& base, const std::string& weight, const AdapterRows& adapter, int64_t begin, std::span<double> out,
+void row_lengths(BaseWeights& base, const std::string& weight, const AdapterRows& adapter,
+                 int64_t begin, std::span<double> out,
                  const std::function<void(std::span<float>)>& as_read = {});
 
 }  // namespace ftrun

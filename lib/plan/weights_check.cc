@@ -34,19 +34,21 @@ void require_tied(const ModelDescription& model, const ModelFolder& folder) {
 }
 
 /// Says what to do about weights that have `problems`.
-std::string remedy_of(const ModelDescription& model, const ModelFolder& folder, const std::vector<std::string>& problems,
-                      const StoredNames& names) {
+std::string remedy_of(const ModelDescription& model, const ModelFolder& folder,
+                      const std::vector<std::string>& problems, const StoredNames& names) {
   if (!names.remedy.empty()) return names.remedy;
   const TensorNames& family = tensor_names(model.family);
   const bool lacks_head = folder.find(cat(family.head, ".weight")) == nullptr;
   const bool lacks_end = lacks_head != (folder.find(cat(family.embedding, ".weight")) == nullptr);
   if (!model.tied && lacks_end && problems.size() == 1)
-    return "\"tie_word_embeddings\": true in config.json, if the model has one matrix for both ends; else fetch the weights again";
+    return "\"tie_word_embeddings\": true in config.json, if the model has one matrix for both "
+           "ends; else fetch the weights again";
   return "use the config.json and the weights of the same model";
 }
 
 /// The names of tensors that `adapter` has under another name than PEFT's files have, by that one.
-std::map<std::string, std::string> names_in_adapter(const std::vector<AdapterTensor>& wanted, const AdapterFolder& adapter) {
+std::map<std::string, std::string> names_in_adapter(const std::vector<AdapterTensor>& wanted,
+                                                    const AdapterFolder& adapter) {
   std::vector<std::string> in_peft, stored;
   for (const AdapterTensor& tensor : wanted) in_peft.push_back(tensor.stored);
   for (const StoredTensor& tensor : adapter.tensors()) stored.push_back(tensor.name);
@@ -71,7 +73,8 @@ void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tell
                    "codes stand for, and exported "
                    "as these"));
   if (const std::string spelling = spelling_text(model, names); tells && !spelling.empty())
-    log_notice(cat(folder.path(), ": the weights have names of their own (", spelling, "); they are read, and exported under the model's"));
+    log_notice(cat(folder.path(), ": the weights have names of their own (", spelling,
+                   "); they are read, and exported under the model's"));
 }
 
 ModelFolder open_model_folder(const std::string& path, const ModelDescription& model) {
@@ -89,7 +92,9 @@ void require_weights(const ModelDescription& model, const ModelFolder& folder) {
     const StoredNames names = find_stored_names(model, folder.names());
     throw Error(ExitCode::kBadInput,
                 cat(folder.path(), ": the weights are not those of its config.json:\n  ",
-                    names.cause.empty() ? tensor_problems_text(problems) : cat(names.cause, "\n  ", tensor_problems_text(problems, kProblemsUnderCause))),
+                    names.cause.empty() ? tensor_problems_text(problems)
+                                        : cat(names.cause, "\n  ",
+                                              tensor_problems_text(problems, kProblemsUnderCause))),
                 remedy_of(model, folder, problems, names));
   }
   for (const TensorInfo& tensor : model.tensors)
@@ -106,12 +111,14 @@ std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& mod
   const std::map<std::string, std::string> spelt = names_in_adapter(all, adapter);
   const auto is_stored = [&](const std::string& tensor) {
     return std::any_of(all.begin(), all.end(), [&](const AdapterTensor& entry) {
-      return entry.tensor == tensor && (spelt.contains(entry.stored) || adapter.find(entry.stored) != nullptr);
+      return entry.tensor == tensor &&
+             (spelt.contains(entry.stored) || adapter.find(entry.stored) != nullptr);
     });
   };
   const TensorNames& family = tensor_names(model.family);
   for (AdapterTensor wanted : all) {
-    if (const auto other = spelt.find(wanted.stored); other != spelt.end()) wanted.stored = other->second;
+    if (const auto other = spelt.find(wanted.stored); other != spelt.end())
+      wanted.stored = other->second;
     // The first part of a stored tensor reports for all of them.
     const bool tells = known.insert(wanted.stored).second;
     const StoredTensor* stored = adapter.find(wanted.stored);
@@ -135,11 +142,14 @@ std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& mod
     }
   }
   for (const StoredTensor& stored : adapter.tensors())
-    if (!known.contains(stored.name)) problems.push_back(cat("tensor ", stored.name, " does not train in this run"));
+    if (!known.contains(stored.name))
+      problems.push_back(cat("tensor ", stored.name, " does not train in this run"));
   if (!problems.empty())
     throw Error(ExitCode::kBadInput,
-                cat(adapter.path(), ": it is not an adapter of this model and config\n  ", tensor_problems_text(problems)),
-                "give the adapter's own base model as model.path and its own settings (adapter: FOLDER takes them)");
+                cat(adapter.path(), ": it is not an adapter of this model and config\n  ",
+                    tensor_problems_text(problems)),
+                "give the adapter's own base model as model.path and its own settings (adapter: "
+                "FOLDER takes them)");
   return places;
 }
 

@@ -42,9 +42,9 @@ constexpr double kMostUnits = 3e9;
 /// Cuts blocks into parts: the least weight of the heaviest part by bisection, then, with no part
 /// heavier than that, the least sum of squares by dynamic programming over (parts left, first
 /// block).
-class Cut {
+class StageCut {
  public:
-  Cut(const std::vector<double>& weights, int parts)
+  StageCut(const std::vector<double>& weights, int parts)
       : blocks_(static_cast<int>(weights.size()) - 2), parts_(parts) {
     require(parts > 0 && parts <= blocks_, "at least one block for each part of a pipeline");
     const double most = *std::max_element(weights.begin(), weights.end());
@@ -148,7 +148,7 @@ std::vector<PhaseSeconds> part_prices(const ModelDescription& model, const Pipel
 }
 
 std::vector<int64_t> balanced_blocks(const std::vector<double>& weights, int parts) {
-  return Cut(weights, parts).counts();
+  return StageCut(weights, parts).counts();
 }
 
 PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement,

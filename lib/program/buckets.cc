@@ -17,8 +17,7 @@ int64_t elements_of(const Program& program, const Instr& instr) {
 
 bool may_join(const Instr& bucket, const Instr& next) {
   return bucket.kind == next.kind && bucket.group() == next.group() &&
-         bucket.exchange().dtype == next.exchange().dtype &&
-         bucket.if_finite == next.if_finite;
+         bucket.exchange().dtype == next.exchange().dtype && bucket.if_finite == next.if_finite;
 }
 
 /// Adds `next` to the ranges; a range that goes on where the last one ends becomes part of it, if

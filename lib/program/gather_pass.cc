@@ -11,8 +11,8 @@
 namespace ftrun {
 namespace {
 
-/// A window reaches from the gather of a unit's parameters to their last reader.
-struct Window {
+/// A span reaches from the gather of a unit's parameters to their last reader.
+struct GatherSpan {
   ParameterUse use;
   /// Number of the use, and elements of a whole copy.
   size_t number = 0;
@@ -22,94 +22,95 @@ struct Window {
   size_t last = 0;
 };
 
-std::vector<Window> windows_of(const Program& program, const UnitStore& store) {
+std::vector<GatherSpan> gather_spans_of(const Program& program, const UnitStore& store) {
   const std::vector<Touches> touches = find_touches(program);
-  std::vector<Window> windows;
+  std::vector<GatherSpan> spans;
   for (const ParameterUse& use : store.parameter_uses()) {
     const Touches& of_buffer = touches[static_cast<size_t>(use.buffer)];
     require(of_buffer.first != Touches::kNone, "parameters that are brought are read");
     const int64_t elements = element_count(program, program.whole(use.buffer));
-    windows.push_back({use, windows.size(), elements, of_buffer.first, of_buffer.last});
+    spans.push_back({use, spans.size(), elements, of_buffer.first, of_buffer.last});
   }
   // A list that collectives cut may meet its units in another order than it asked for them.
-  std::stable_sort(windows.begin(), windows.end(),
-                   [](const Window& a, const Window& b) { return a.first < b.first; });
-  return windows;
+  std::stable_sort(spans.begin(), spans.end(),
+                   [](const GatherSpan& a, const GatherSpan& b) { return a.first < b.first; });
+  return spans;
 }
 
 /// Elements of gathered parameters alive at each plain instruction.
-std::vector<int64_t> live_elements(const Program& program, const std::vector<Window>& windows) {
+std::vector<int64_t> live_elements(const Program& program, const std::vector<GatherSpan>& spans) {
   std::vector<int64_t> live(program.instrs.size(), 0);
-  for (const Window& window : windows)
-    for (size_t i = window.first; i <= window.last; ++i) live[i] += window.elements;
+  for (const GatherSpan& span : spans)
+    for (size_t i = span.first; i <= span.last; ++i) live[i] += span.elements;
   return live;
 }
 
-/// Joins windows of one unit, where what comes between them leaves room.
+/// Joins spans of one unit, where what comes between them leaves room.
 class Reuse {
  public:
-  Reuse(Program& program, const GatherLimits& limits, const std::vector<Window>& windows)
-      : program_(program), limits_(limits), all_(windows), live_(live_elements(program, windows)) {}
+  Reuse(Program& program, const GatherLimits& limits, const std::vector<GatherSpan>& spans)
+      : program_(program), limits_(limits), all_(spans), live_(live_elements(program, spans)) {}
 
-  std::vector<Window> run() {
-    for (const Window& window : all_) {
-      const auto before = latest_.find(window.use.unit);
-      if (before != latest_.end() && may_join(joined_[before->second], window)) {
-        join(joined_[before->second], window);
+  std::vector<GatherSpan> run() {
+    for (const GatherSpan& span : all_) {
+      const auto before = latest_.find(span.use.unit);
+      if (before != latest_.end() && may_join(joined_[before->second], span)) {
+        join(joined_[before->second], span);
       } else {
-        latest_[window.use.unit] = joined_.size();
-        joined_.push_back(window);
+        latest_[span.use.unit] = joined_.size();
+        joined_.push_back(span);
       }
     }
     return std::move(joined_);
   }
 
  private:
-  bool may_join(const Window& earlier, const Window& window) const {
+  bool may_join(const GatherSpan& earlier, const GatherSpan& span) const {
     int64_t distance = 0;
-    for (const Window& other : all_)
-      if (other.first > earlier.last && other.first < window.first) distance += other.elements;
+    for (const GatherSpan& other : all_)
+      if (other.first > earlier.last && other.first < span.first) distance += other.elements;
     int64_t peak = 0;
-    for (size_t i = earlier.last + 1; i < window.first; ++i) peak = std::max(peak, live_[i]);
-    return distance <= limits_.reuse_distance &&
-           peak <= limits_.max_live_elements - window.elements;
+    for (size_t i = earlier.last + 1; i < span.first; ++i) peak = std::max(peak, live_[i]);
+    return distance <= limits_.reuse_distance && peak <= limits_.max_live_elements - span.elements;
   }
 
-  void join(Window& earlier, const Window& window) {
-    for (size_t i = earlier.last + 1; i < window.first; ++i) live_[i] += window.elements;
-    for (size_t i = window.first; i <= window.last; ++i)
-      rename_buffer(program_.instrs[i], window.use.buffer, earlier.use.buffer);
-    earlier.last = window.last;
+  void join(GatherSpan& earlier, const GatherSpan& span) {
+    for (size_t i = earlier.last + 1; i < span.first; ++i) live_[i] += span.elements;
+    for (size_t i = span.first; i <= span.last; ++i)
+      rename_buffer(program_.instrs[i], span.use.buffer, earlier.use.buffer);
+    earlier.last = span.last;
   }
 
   Program& program_;
   const GatherLimits& limits_;
-  const std::vector<Window>& all_;
+  const std::vector<GatherSpan>& all_;
   std::vector<int64_t> live_;
-  std::vector<Window> joined_;
-  /// Index of each unit's last window among them.
+  std::vector<GatherSpan> joined_;
+  /// Index of each unit's last span among them.
   std::map<UnitId, size_t> latest_;
 };
 
 /// Places the secondary shards of the units that are gathered over the shards more than once.
 std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store,
-                                        const std::vector<Window>& windows) {
+                                        const std::vector<GatherSpan>& spans) {
   const ShardPlace node = program.place_in(store.groups().node);
   std::map<UnitId, int> times;
-  for (const Window& window : windows)
-    if (store.spec(window.use.unit).cuts_parameters) ++times[window.use.unit];
+  for (const GatherSpan& span : spans)
+    if (store.spec(span.use.unit).cuts_parameters) ++times[span.use.unit];
   std::map<UnitId, Range> parts;
   for (const bool packed : {false, true}) {
-    Buffer buffer{.name = packed ? buffer_names::kPackedSecondary : buffer_names::kSecondary,
-                  .category = Category::kParameters,
-                  .persistent = packed ? Persistent::kPackedSecondaryShards : Persistent::kSecondaryShards,
-                  .peer_visible = true};
+    Buffer buffer{
+        .name = packed ? buffer_names::kPackedSecondary : buffer_names::kSecondary,
+        .category = Category::kParameters,
+        .persistent = packed ? Persistent::kPackedSecondaryShards : Persistent::kSecondaryShards,
+        .peer_visible = true};
     const auto id = static_cast<BufferId>(program.buffers.size());
-    for (const Window& window : windows) {
-      const UnitId unit = window.use.unit;
+    for (const GatherSpan& span : spans) {
+      const UnitId unit = span.use.unit;
       const StorageFormat& format = store.spec(unit).compute;
-      if (times[unit] < 2 || parts.contains(unit) || static_cast<bool>(format.packed) != packed) continue;
-      const int64_t part = program.at(window.use.buffer).bytes / node.count;
+      if (times[unit] < 2 || parts.contains(unit) || static_cast<bool>(format.packed) != packed)
+        continue;
+      const int64_t part = program.at(span.use.buffer).bytes / node.count;
       parts[unit] = {id, buffer.bytes, part};
       buffer.bytes += part;
       buffer.dtype = format.dtype;
@@ -120,17 +121,17 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store
   return parts;
 }
 
-/// Makes the instructions that bring the parameters of each window.
+/// Makes the instructions that bring the parameters of each span.
 class Gathers {
  public:
   Gathers(Program& program, UnitStore& store, std::map<UnitId, Range> secondary)
       : program_(program), store_(store), secondary_(std::move(secondary)) {}
 
-  std::vector<Instr> of(const Window& window) {
-    const auto part = secondary_.find(window.use.unit);
-    if (part == secondary_.end()) return store_.gather(window.use, window.number);
-    if (++times_[window.use.unit] > 1) return {from_node(window, part->second)};
-    std::vector<Instr> chain = store_.gather(window.use, window.number);
+  std::vector<Instr> of(const GatherSpan& span) {
+    const auto part = secondary_.find(span.use.unit);
+    if (part == secondary_.end()) return store_.gather(span.use, span.number);
+    if (++times_[span.use.unit] > 1) return {from_node(span, part->second)};
+    std::vector<Instr> chain = store_.gather(span.use, span.number);
     chain.push_back(keep_part(chain.back(), part->second));
     return chain;
   }
@@ -147,13 +148,13 @@ class Gathers {
     return copy;
   }
 
-  Instr from_node(const Window& window, const Range& part) const {
-    const BufferId to = window.use.buffer;
+  Instr from_node(const GatherSpan& span, const Range& part) const {
+    const BufferId to = span.use.buffer;
     Instr gather =
         make_collective(InstrKind::kAllGather, {store_.groups().node, program_.at(to).dtype}, part,
                         program_.whole(to));
-    gather.unit = window.use.unit;
-    gather.micro_batch = window.use.micro_batch;
+    gather.unit = span.use.unit;
+    gather.micro_batch = span.use.micro_batch;
     return gather;
   }
 
@@ -163,20 +164,20 @@ class Gathers {
   std::map<UnitId, int> times_;
 };
 
-/// Decides before which plain instruction each window's parameters come.
+/// Decides before which plain instruction each span's parameters come.
 class Prefetch {
  public:
-  Prefetch(const Program& program, const GatherLimits& limits, const std::vector<Window>& windows)
-      : program_(program), limits_(limits), windows_(windows), ends_(program.instrs.size()) {
-    for (const Window& window : windows) ends_[window.last] += window.elements;
+  Prefetch(const Program& program, const GatherLimits& limits, const std::vector<GatherSpan>& spans)
+      : program_(program), limits_(limits), spans_(spans), ends_(program.instrs.size()) {
+    for (const GatherSpan& span : spans) ends_[span.last] += span.elements;
   }
 
   std::vector<size_t> run() {
     for (size_t i = 0; i < program_.instrs.size(); ++i) {
-      for (; read_ < windows_.size() && windows_[read_].first == i; ++read_) {
+      for (; read_ < spans_.size() && spans_[read_].first == i; ++read_) {
         // Here at the latest.
         if (places_.size() == read_) place(i);
-        ahead_ -= windows_[read_].elements;
+        ahead_ -= spans_[read_].elements;
       }
       if (program_.instrs[i].runs_list())
         while (may_come()) place(i);
@@ -187,7 +188,7 @@ class Prefetch {
 
  private:
   void place(size_t at) {
-    const int64_t elements = windows_[places_.size()].elements;
+    const int64_t elements = spans_[places_.size()].elements;
     ahead_ += elements;
     live_ += elements;
     places_.push_back(at);
@@ -195,15 +196,15 @@ class Prefetch {
 
   /// A unit that is larger than the limit still comes beside the work before it.
   bool may_come() const {
-    if (places_.size() == windows_.size() || limits_.prefetch_elements <= 0) return false;
-    const int64_t elements = windows_[places_.size()].elements;
+    if (places_.size() == spans_.size() || limits_.prefetch_elements <= 0) return false;
+    const int64_t elements = spans_[places_.size()].elements;
     return (ahead_ == 0 || ahead_ + elements <= limits_.prefetch_elements) &&
            live_ + elements <= limits_.max_live_elements;
   }
 
   const Program& program_;
   const GatherLimits& limits_;
-  const std::vector<Window>& windows_;
+  const std::vector<GatherSpan>& spans_;
   /// Elements whose last reader an instruction is.
   std::vector<int64_t> ends_;
   std::vector<size_t> places_;
@@ -218,15 +219,15 @@ class Prefetch {
 
 std::vector<Insertion> gather_parameters(Program& program, UnitStore& store,
                                          const GatherLimits& limits) {
-  std::vector<Window> windows = windows_of(program, store);
-  if (limits.reuse_distance > 0) windows = Reuse(program, limits, windows).run();
+  std::vector<GatherSpan> spans = gather_spans_of(program, store);
+  if (limits.reuse_distance > 0) spans = Reuse(program, limits, spans).run();
   std::map<UnitId, Range> secondary;
-  if (limits.secondary_shards) secondary = place_secondary(program, store, windows);
+  if (limits.secondary_shards) secondary = place_secondary(program, store, spans);
   Gathers gathers(program, store, std::move(secondary));
-  const std::vector<size_t> places = Prefetch(program, limits, windows).run();
+  const std::vector<size_t> places = Prefetch(program, limits, spans).run();
   std::vector<Insertion> insertions;
-  for (size_t w = 0; w < windows.size(); ++w)
-    insertions.push_back({.at = places[w], .held = true, .instrs = gathers.of(windows[w])});
+  for (size_t w = 0; w < spans.size(); ++w)
+    insertions.push_back({.at = places[w], .held = true, .instrs = gathers.of(spans[w])});
   return insertions;
 }
 

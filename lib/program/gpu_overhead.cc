@@ -10,7 +10,8 @@ namespace ftrun {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-/// CUDA's context (some 500 MiB on data centre GPUs) and the machine code that ftrun and cuBLAS load of their kernels.
+/// CUDA's context (some 500 MiB on data centre GPUs) and the machine code that ftrun and
+/// cuBLAS load of their kernels.
 constexpr int64_t kContext = 768 * kMiB;
 /// The workspace of cuBLAS on Hopper, as kernels/cuda/matmul.cc allocates it; older GPUs take 4
 /// MiB.
@@ -32,14 +33,16 @@ int64_t library_workspace(const StepPlan& plan) {
 }
 
 std::string for_groups(const char* what, int64_t bytes, int64_t groups) {
-  return cat(what, ", ", human_bytes(bytes), " for ", groups == 1 ? "its group" : cat("each of its ", groups, " groups"));
+  return cat(what, ", ", human_bytes(bytes), " for ",
+             groups == 1 ? "its group" : cat("each of its ", groups, " groups"));
 }
 
 }  // namespace
 
 std::vector<GpuOverhead> gpu_overheads(const Config& config, const StepPlan& plan) {
   if (config.device != DeviceKind::kCuda) return {};
-  std::vector<GpuOverhead> all{{"CUDA's context and kernels", kContext}, {"cuBLAS's workspace", kBlasWorkspace}};
+  std::vector<GpuOverhead> all{{"CUDA's context and kernels", kContext},
+                               {"cuBLAS's workspace", kBlasWorkspace}};
   const AttentionChoice attention = config.kernels.attention;
   if (attention == AttentionChoice::kAuto || attention == AttentionChoice::kCudnn)
     if (const int64_t bytes = library_workspace(plan); bytes > 0)
@@ -48,7 +51,8 @@ std::vector<GpuOverhead> gpu_overheads(const Config& config, const StepPlan& pla
   if (groups == 0) return all;
   all.push_back({for_groups("NCCL's buffers", kNcclBuffers, groups), groups * kNcclBuffers});
   if (config.comm.deterministic)
-    all.push_back({for_groups("sums in rank order (comm.deterministic)", kOrderedSums, groups), groups * kOrderedSums});
+    all.push_back({for_groups("sums in rank order (comm.deterministic)", kOrderedSums, groups),
+                   groups * kOrderedSums});
   return all;
 }
 
@@ -61,8 +65,10 @@ int64_t total_bytes(const std::vector<GpuOverhead>& overheads) {
 std::string gpu_overhead_text(const std::vector<GpuOverhead>& overheads) {
   if (overheads.empty()) return "";
   std::vector<std::string> parts;
-  for (const GpuOverhead& one : overheads) parts.push_back(cat(one.what, ": ", human_bytes(one.bytes)));
-  return cat("beside the plan, a GPU holds at most ", human_bytes(total_bytes(overheads)), " (", join(parts, "; "), ")");
+  for (const GpuOverhead& one : overheads)
+    parts.push_back(cat(one.what, ": ", human_bytes(one.bytes)));
+  return cat("beside the plan, a GPU holds at most ", human_bytes(total_bytes(overheads)), " (",
+             join(parts, "; "), ")");
 }
 
 }  // namespace ftrun

@@ -7,14 +7,14 @@
 
 namespace ftrun {
 
-/// Instructions that a pass adds to the plain program of a step, which only computes: movement to and
-/// from what computes. Passes say where, weave() puts all of it in at once.
+/// Instructions that a pass adds to the plain program of a step, which only computes: movement to
+/// and from what computes. Passes say where, weave() puts all of it in at once.
 struct Insertion {
   /// The plain instruction that they stand at, and on which side of it.
   size_t at = 0;
   bool after = false;
-  /// May not start before the compute instruction that comes to stand before them is done: what they
-  /// bring takes memory.
+  /// May not start before the compute instruction that comes to stand before them is done: what
+  /// they bring takes memory.
   bool held = false;
   std::vector<Instr> instrs;
 };

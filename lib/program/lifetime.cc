@@ -82,7 +82,8 @@ std::vector<StorageRequest> buffer_lifetimes(const Program& program) {
       life.bytes = program.at(range.buffer).bytes;
       life.first = std::min(life.first, start[i]);
       const bool is_result = program.at(range.buffer).is_result;
-      life.last = std::max(life.last, is_result ? static_cast<int64_t>(program.instrs.size()) : done[i]);
+      life.last =
+          std::max(life.last, is_result ? static_cast<int64_t>(program.instrs.size()) : done[i]);
     };
     for (const Range& range : program.instrs[i].reads) touch(range);
     for (const Range& range : program.instrs[i].writes) touch(range);

@@ -12,10 +12,12 @@ namespace {
 constexpr int64_t kDiskAlignment = 4096;
 
 /// Lifetimes of the buffers of one arena; of no bytes for all others.
-std::vector<StorageRequest> requests_of(const Program& program, const std::vector<StorageRequest>& lives, Arena arena) {
+std::vector<StorageRequest> requests_of(const Program& program,
+                                        const std::vector<StorageRequest>& lives, Arena arena) {
   std::vector<StorageRequest> requests(lives.size());
   for (size_t i = 0; i < lives.size(); ++i)
-    if (!program.buffers[i].persistent && arena_of(program.buffers[i]) == arena) requests[i] = lives[i];
+    if (!program.buffers[i].persistent && arena_of(program.buffers[i]) == arena)
+      requests[i] = lives[i];
   return requests;
 }
 
@@ -33,12 +35,13 @@ StorageLayout pack_arena(Program& program, const std::vector<StorageRequest>& li
 /// Puts the largest private buffers of the device into gaps of the arena that peers read. Peers
 /// read gradients and buckets, and what tensor-parallel ranks exchange: there is little of it when
 /// there are most activations.
-void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest>& lives, const StorageLayout& shared,
-                              const ArenaBytes& there) {
+void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest>& lives,
+                              const StorageLayout& shared, const ArenaBytes& there) {
   int64_t& bytes = program.arena_bytes[static_cast<size_t>(Arena::kShared)];
   const int64_t room = std::max(bytes, there[static_cast<size_t>(Arena::kShared)]);
-  const std::vector<int64_t> place = fill_gaps(requests_of(program, lives, Arena::kDevice), {lives, shared.offset, room},
-                                               kStorageAlignment, there[static_cast<size_t>(Arena::kDevice)]);
+  const std::vector<int64_t> place =
+      fill_gaps(requests_of(program, lives, Arena::kDevice), {lives, shared.offset, room},
+                kStorageAlignment, there[static_cast<size_t>(Arena::kDevice)]);
   for (size_t i = 0; i < place.size(); ++i) {
     if (place[i] < 0) continue;
     Buffer& buffer = program.buffers[i];

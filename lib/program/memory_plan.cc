@@ -22,7 +22,8 @@ int64_t sum(const ByCategory& bytes) {
   return total;
 }
 
-void add_persistent(const Program& program, MemoryPlan& plan, std::set<std::pair<Persistent, Tier>>& seen) {
+void add_persistent(const Program& program, MemoryPlan& plan,
+                    std::set<std::pair<Persistent, Tier>>& seen) {
   for (const Buffer& buffer : program.buffers) {
     if (!buffer.persistent || !seen.emplace(*buffer.persistent, buffer.tier).second) continue;
     TierPlan& tier = plan.tiers[static_cast<size_t>(buffer.tier)];
@@ -80,7 +81,8 @@ void add_arenas(const std::vector<const Program*>& programs, MemoryPlan& plan) {
       ArenaHistory(*program, tier).note(plan.tiers[static_cast<size_t>(tier)]);
   }
   const auto bytes = [&](Arena arena) { return largest[static_cast<size_t>(arena)]; };
-  plan.tiers[static_cast<size_t>(Tier::kDevice)].arenas = bytes(Arena::kDevice) + bytes(Arena::kShared);
+  plan.tiers[static_cast<size_t>(Tier::kDevice)].arenas =
+      bytes(Arena::kDevice) + bytes(Arena::kShared);
   plan.tiers[static_cast<size_t>(Tier::kHost)].arenas = bytes(Arena::kHost);
 }
 
@@ -146,10 +148,10 @@ StateFormula state_formula(const StepPlan& plan) {
   formula.weights = static_cast<double>(dtype_bytes(dtypes.compute));
   formula.gradients = static_cast<double>(dtype_bytes(dtypes.gradients));
   formula.moments = moment_bytes(plan);
-  const std::vector<StateSpec> specs = state_specs(plan.train.model, plan.partition, state, state_groups(state),
-                                                   plan.options.micro_batches);
-  const bool master =
-      std::any_of(specs.begin(), specs.end(), [](const StateSpec& spec) { return spec.has_master; });
+  const std::vector<StateSpec> specs = state_specs(plan.train.model, plan.partition, state,
+                                                   state_groups(state), plan.options.micro_batches);
+  const bool master = std::any_of(specs.begin(), specs.end(),
+                                  [](const StateSpec& spec) { return spec.has_master; });
   if (master) formula.master = static_cast<double>(dtype_bytes(state.master));
   if (state.stage == 3) formula.node = state.node;
   return formula;
@@ -158,43 +160,45 @@ StateFormula state_formula(const StepPlan& plan) {
 int64_t model_state_bytes(const MemoryPlan& plan) {
   int64_t bytes = 0;
   for (const TierPlan& tier : plan.tiers)
-    for (const Category category : {Category::kParameters, Category::kGradients, Category::kOptimizer})
+    for (const Category category :
+         {Category::kParameters, Category::kGradients, Category::kOptimizer})
       bytes += tier.of(category);
   return bytes;
 }
 
 namespace {
 
-/// Bytes of peers that call i of a collective has mapped at a time: of their parts of a gather, of the message of
-/// a receive, else of what is this rank's of each. (Where the kernel has made huge pages, less than a
-/// window may map all of one.)
+/// Bytes of peers that call i of a collective has mapped at a time: of their parts of a gather, of
+/// the message of a receive, else of what is this rank's of each. (Where the kernel has made huge
+/// pages, less than a window may map all of one.)
 int64_t mapped_of_peers(const Program& program, const Instr& instr, size_t i, int ranks) {
   const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
   const Range& in = in_place ? instr.writes[i] : instr.reads[i];
-  if (instr.kind == InstrKind::kReceive) return std::min(in.bytes, kShmWindowBytes);
+  if (instr.kind == InstrKind::kReceive) return std::min(in.bytes, kShmMappedBytes);
   const bool shifts = instr.kind == InstrKind::kShift,
              counted = instr.kind == InstrKind::kCountedAllToAll;
   if (shifts || counted || instr.kind == InstrKind::kAllToAll) {
     // Of one peer after another: a block, which may be all that it gives.
     if (!in_shared_memory(program.at(in.buffer)) || in.bytes <= kShmStagedBytes) return 0;
-    return std::min(shifts || counted ? in.bytes : in.bytes / ranks, kShmWindowBytes);
+    return std::min(shifts || counted ? in.bytes : in.bytes / ranks, kShmMappedBytes);
   }
   const bool gathers = instr.kind == InstrKind::kAllGather;
   const int64_t whole = gathers ? in.bytes * ranks : in.bytes;
   if (!in_shared_memory(program.at(in.buffer)) || whole <= kShmStagedBytes) return 0;
-  return std::min(whole / ranks, kShmWindowBytes) * (ranks - 1);
+  return std::min(whole / ranks, kShmMappedBytes) * (ranks - 1);
 }
 
 /// Bytes of peers' memory that each instruction has mapped while it runs: one of its calls at a
 /// time.
-std::vector<int64_t> mapped_by_instr(const Program& program,
-                                     const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
+std::vector<int64_t> mapped_by_instr(
+    const Program& program, const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
   std::vector<int64_t> mapped(program.instrs.size(), 0);
   for (size_t at = 0; at < program.instrs.size(); ++at) {
     const Instr& instr = program.instrs[at];
     if (instr.group() == kNoGroup || !over_shared_memory(program.group(instr.group()))) continue;
     for (size_t i = 0; i < instr.writes.size(); ++i)
-      mapped[at] = std::max(mapped[at], mapped_of_peers(program, instr, i, program.group(instr.group()).place.count));
+      mapped[at] = std::max(
+          mapped[at], mapped_of_peers(program, instr, i, program.group(instr.group()).place.count));
   }
   return mapped;
 }
@@ -203,20 +207,22 @@ std::vector<int64_t> mapped_by_instr(const Program& program,
 std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
   std::vector<std::vector<size_t>> lanes(static_cast<size_t>(lane_count(program)));
   for (size_t at = 0; at < program.instrs.size(); ++at)
-    if (program.instrs[at].communicates()) lanes[static_cast<size_t>(program.instrs[at].lane)].push_back(at);
+    if (program.instrs[at].communicates())
+      lanes[static_cast<size_t>(program.instrs[at].lane)].push_back(at);
   return lanes;
 }
 
-/// The most that one of `others`, which are of one other lane, has mapped of those that may run at the
-/// same time as collective `at`: neither knows the other to be done.
+/// The most that one of `others`, which are of one other lane, has mapped of those that may run at
+/// the same time as collective `at`: neither knows the other to be done.
 int64_t most_beside(const Program& program, size_t at, const std::vector<size_t>& others,
                     const LaneClocks& known, const std::vector<int64_t>& mapped) {
   if (others.empty()) return 0;
   const auto lane = static_cast<size_t>(program.instrs[at].lane);
   const auto done = known[at][static_cast<size_t>(program.instrs[others.front()].lane)];
   int64_t most = 0;
-  const auto first = std::upper_bound(others.begin(), others.end(), done,
-                                      [](InstrId id, size_t other) { return id < static_cast<InstrId>(other); });
+  const auto first =
+      std::upper_bound(others.begin(), others.end(), done,
+                       [](InstrId id, size_t other) { return id < static_cast<InstrId>(other); });
   for (auto other = first; other != others.end(); ++other) {
     if (known[*other][lane] >= static_cast<InstrId>(at)) break;  // and so do those after it
     most = std::max(most, mapped[*other]);

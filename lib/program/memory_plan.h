@@ -50,8 +50,9 @@ MemoryPlan memory_plan(const std::vector<const Program*>& programs);
 MemoryPlan memory_plan(const StepPlan& plan);
 
 /// Memory of the model's states by the formulas for ZeRO (Rajbhandari et al. 2020, section 3), in
-/// bytes a parameter that is not sharded: weights to compute with, gradients, and what the optimizer
-/// keeps (moments, and a copy of the weights where it updates another one than is computed with).
+/// bytes a parameter that is not sharded: weights to compute with, gradients, and what
+/// the optimizer keeps (moments, and a copy of the weights where it updates another
+/// one than is computed with).
 struct StateFormula {
   double weights = 0;
   double gradients = 0;
@@ -69,10 +70,10 @@ StateFormula state_formula(const StepPlan& plan);
 /// Parameters, gradients and optimizer state of all tiers, without what is only on its way.
 int64_t model_state_bytes(const MemoryPlan& plan);
 
-/// The most bytes of peers' memory that a rank has mapped at one time: over shared memory a collective
-/// reads their buffers in place, a window of a few MB of each at a time. Collectives of several groups whose
-/// order the waits leave open may run at the same time; of more than two groups this is an upper bound.
-/// `over_shared_memory` says which groups work so.
+/// The most bytes of peers' memory that a rank has mapped at one time: over shared memory a
+/// collective reads their buffers in place, a window of a few MB of each at a time. Collectives of
+/// several groups whose order the waits leave open may run at the same time; of more than two
+/// groups this is an upper bound. `over_shared_memory` says which groups work so.
 int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
                           const std::function<bool(const ProgramGroup&)>& over_shared_memory);
 

@@ -12,8 +12,8 @@
 namespace ftrun {
 namespace {
 
-/// Outputs that leave for the host take turns in so many buffers: a layer writes one while the next to
-/// last is still on its way. With a buffer each, all would stay until backward.
+/// Outputs that leave for the host take turns in so many buffers: a layer writes one while the next
+/// to last is still on its way. With a buffer each, all would stay until backward.
 constexpr size_t kSlots = 3;
 
 /// Plain instructions that touch the outputs, by buffer, and where backward of each micro-batch
@@ -39,8 +39,10 @@ OutputUses find_uses(const Program& program, const std::vector<std::vector<Buffe
   return uses;
 }
 
-/// The outputs of one micro-batch that backward reads: below the first layer that trains there is none.
-std::vector<BufferId> read_in_backward(const std::vector<BufferId>& outputs, const OutputUses& uses, const Program& program) {
+/// The outputs of one micro-batch that backward reads: below the first layer
+/// that trains there is none.
+std::vector<BufferId> read_in_backward(const std::vector<BufferId>& outputs, const OutputUses& uses,
+                                       const Program& program) {
   std::vector<BufferId> read;
   std::copy_if(outputs.begin(), outputs.end(), std::back_inserter(read), [&](BufferId output) {
     const std::vector<size_t>& users = uses.users.at(output);
@@ -53,7 +55,8 @@ std::vector<BufferId> read_in_backward(const std::vector<BufferId>& outputs, con
 /// Moves the outputs of one micro-batch out and back.
 class Offload {
  public:
-  Offload(Program& program, const std::vector<BufferId>& outputs, const OutputUses& uses, bool last_stays)
+  Offload(Program& program, const std::vector<BufferId>& outputs, const OutputUses& uses,
+          bool last_stays)
       : program_(program), outputs_(outputs), uses_(uses), last_stays_(last_stays) {
     for (const BufferId output : outputs)
       require(program.at(output).bytes == program.at(outputs[0]).bytes,
@@ -87,12 +90,10 @@ class Offload {
     }
     if (stays) return;
     const BufferId host = like(own, "hidden_on_host", Tier::kHost);
-    insertions_.push_back(
-        {.at = forward_end, .after = true, .instrs = {copy(slot, host)}});
+    insertions_.push_back({.at = forward_end, .after = true, .instrs = {copy(slot, host)}});
     // It comes beside the work of the layer before its reader.
-    insertions_.push_back({.at = begin_of_run_before(backward_begin),
-                           .held = true,
-                           .instrs = {copy(host, again)}});
+    insertions_.push_back(
+        {.at = begin_of_run_before(backward_begin), .held = true, .instrs = {copy(host, again)}});
   }
 
   BufferId back_on_device(BufferId own, BufferId slot) {
@@ -145,7 +146,8 @@ std::vector<Insertion> offload_outputs(Program& program,
   const OutputUses uses = find_uses(program, outputs);
   std::vector<Insertion> insertions;
   for (const std::vector<BufferId>& of_micro_batch : outputs)
-    for (Insertion& insertion : Offload(program, read_in_backward(of_micro_batch, uses, program), uses, last_stays).run())
+    for (Insertion& insertion :
+         Offload(program, read_in_backward(of_micro_batch, uses, program), uses, last_stays).run())
       insertions.push_back(std::move(insertion));
   return insertions;
 }

@@ -214,10 +214,12 @@ class Orderer {
     return needed;
   }
 
-  /// Computation on the one side, communication on the other. What goes between stages, the sum of the loss as well, goes on
-  /// beside both: a stage that waited for it would hold up the others.
+  /// Computation on the one side, communication on the other. What goes between stages, the sum of
+  /// the loss as well, goes on beside both: a stage that waited for it would hold up the others.
   bool take_turns(const Instr& instr, size_t lane) const {
-    if (is_between_stages(program_, instr.lane) || is_between_stages(program_, static_cast<Lane>(lane))) return false;
+    if (is_between_stages(program_, instr.lane) ||
+        is_between_stages(program_, static_cast<Lane>(lane)))
+      return false;
     return (instr.lane == Lane::kCompute && is_communication(static_cast<Lane>(lane))) ||
            (is_communication(instr.lane) && lane == kComputeLane);
   }

@@ -10,9 +10,10 @@
 namespace ftrun {
 
 // A step is built plain: it says what is computed, and which instructions use the parameters,
-// gradients and activations that lie somewhere else before or after. Passes of the first kind insert
-// from these uses what moves them; weave() puts it in. Passes of the second kind take the whole
-// program: order_communication, plan_memory, overlap_disk_requests. No pass changes what is computed.
+// gradients and activations that lie somewhere else before or after. Passes of the first
+// kind insert from these uses what moves them; weave() puts it in. Passes of the second kind
+// take the whole program: order_communication, plan_memory, overlap_disk_requests. No pass
+// changes what is computed.
 
 /// GatherLimits bounds how far ahead parameters are gathered and how long they are kept, in
 /// elements.
@@ -42,22 +43,24 @@ std::vector<Insertion> gather_parameters(Program& program, UnitStore& store,
 std::vector<Insertion> reduce_gradients(const Program& program, UnitStore& store,
                                         int64_t bucket_elements);
 
-/// Outputs of layers that wait for backward on the host (cpu_checkpointing), by micro-batch and in the
-/// order of layers. With `last_stays` the last of a micro-batch, which backward reads at once, does not go.
+/// Outputs of layers that wait for backward on the host (cpu_checkpointing), by micro-batch
+/// and in the order of layers. With `last_stays` the last of a micro-batch, which backward
+/// reads at once, does not go.
 std::vector<Insertion> offload_outputs(Program& program,
                                        const std::vector<std::vector<BufferId>>& outputs,
                                        bool last_stays);
 
 /// Adds to every instruction's waits: what it needs by what it reads and writes, the decision where
 /// it runs only in finite steps, and so much that compute is at most one bucket ahead of what takes
-/// gradients away. With `overlap` that is all; without, computation and communication also take turns
-/// in the order of the list (DeepSpeed's overlap_comm), but for what several stages of a pipeline do together.
-/// Copies between tiers go on beside both. Keeps no wait that others imply.
+/// gradients away. With `overlap` that is all; without, computation and communication also take
+/// turns in the order of the list (DeepSpeed's overlap_comm), but for what several stages of a
+/// pipeline do together. Copies between tiers go on beside both. Keeps no wait that others imply.
 Program order_communication(Program program, bool overlap);
 
-/// Gives every buffer that is not persistent its place in its arena, from lifetimes; private ones of the device lie in
-/// gaps of what peers can read where that makes the arenas smaller. `there` are arenas that the rank has anyway, for
-/// another program: this one needs no more of one as long as there is room in the other.
+/// Gives every buffer that is not persistent its place in its arena, from lifetimes; private ones
+/// of the device lie in gaps of what peers can read where that makes the arenas smaller. `there`
+/// are arenas that the rank has anyway, for another program: this one needs no more of one as long
+/// as there is room in the other.
 Program plan_memory(Program program, const ArenaBytes& there = {});
 
 /// Marks each disk request that may start while the one before it on the lane still runs

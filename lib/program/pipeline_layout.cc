@@ -9,7 +9,10 @@ namespace ftrun {
 
 PipelineLayout::PipelineLayout(int stages, int chunks, ChunkPlacement placement,
                                std::vector<int32_t> first_layer)
-    : stages_(stages), chunks_(chunks), placement_(placement), first_layer_(std::move(first_layer)) {
+    : stages_(stages),
+      chunks_(chunks),
+      placement_(placement),
+      first_layer_(std::move(first_layer)) {
   require(static_cast<int>(first_layer_.size()) == parts() + 1 && first_layer_.front() == 0,
           "a pipeline has a first layer for each part and the number of layers");
   require(std::adjacent_find(first_layer_.begin(), first_layer_.end(), std::greater_equal<>()) ==
@@ -26,7 +29,9 @@ int PipelineLayout::stage_of(int part) const {
   return placement_ == ChunkPlacement::kV && part >= stages_ ? parts() - 1 - part : part % stages_;
 }
 
-int PipelineLayout::chunk_of(int part) const { return part / stages_; }
+int PipelineLayout::chunk_of(int part) const {
+  return part / stages_;
+}
 
 LayerRange PipelineLayout::layers(int part, int32_t layers) const {
   if (first_layer_.empty()) return {0, layers};

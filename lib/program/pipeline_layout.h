@@ -23,8 +23,10 @@ class PipelineLayout {
  public:
   /// Makes a layout of one stage that runs all layers, however many.
   PipelineLayout() = default;
-  /// Part k has layers [first_layer[k], first_layer[k+1]), stages x chunks parts of at least one layer.
-  PipelineLayout(int stages, int chunks, ChunkPlacement placement, std::vector<int32_t> first_layer);
+  /// Part k has layers [first_layer[k], first_layer[k+1]), stages x chunks
+  /// parts of at least one layer.
+  PipelineLayout(int stages, int chunks, ChunkPlacement placement,
+                 std::vector<int32_t> first_layer);
 
   int stages() const { return stages_; }
   int chunks() const { return chunks_; }

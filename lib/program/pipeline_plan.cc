@@ -15,8 +15,8 @@ constexpr int kMicroBatchesAStage = 4;
 double idle_share(const Config& config, int32_t micro_batches) {
   const int stages = pipeline_stages(config), chunks = pipeline_chunks(config);
   const PipelineSchedule schedule = pipeline_schedule(config);
-  return run_timeline(make_schedules(schedule, stages, chunks, micro_batches), placement_of(schedule),
-                      equal_parts(stages * chunks))
+  return run_timeline(make_schedules(schedule, stages, chunks, micro_batches),
+                      placement_of(schedule), equal_parts(stages * chunks))
       .idle_share();
 }
 

@@ -51,7 +51,8 @@ std::string_view tier_name(Tier tier) {
 
 std::string_view category_name(Category category) {
   static constexpr std::array<std::string_view, kCategoryCount> kNames{
-      "parameters", "gradients", "optimizer", "activations", "buckets", "staging", "buffers", "snapshot"};
+      "parameters", "gradients", "optimizer", "activations",
+      "buckets",    "staging",   "buffers",   "snapshot"};
   return kNames[static_cast<size_t>(category)];
 }
 
@@ -98,7 +99,8 @@ int lane_count(const Program& program) {
 
 const ProgramGroup* group_on(const Program& program, Lane lane) {
   const auto group = static_cast<GroupId>(lane) - static_cast<GroupId>(Lane::kFirstGroup);
-  return group >= 0 && group < static_cast<GroupId>(program.groups.size()) ? &program.group(group) : nullptr;
+  return group >= 0 && group < static_cast<GroupId>(program.groups.size()) ? &program.group(group)
+                                                                           : nullptr;
 }
 
 bool is_link(const Program& program, Lane lane) {

@@ -98,7 +98,9 @@ inline constexpr size_t kArenaCount = 3;
 using ArenaBytes = std::array<int64_t, kArenaCount>;
 Arena arena_of(const Buffer& buffer);
 /// Says whether peers can read the buffer in place, persistent or not.
-inline bool in_shared_memory(const Buffer& buffer) { return buffer.peer_visible || buffer.in_gap; }
+inline bool in_shared_memory(const Buffer& buffer) {
+  return buffer.peer_visible || buffer.in_gap;
+}
 
 /// Bytes [offset, offset + bytes) of a buffer.
 struct Range {
@@ -296,9 +298,7 @@ struct Program {
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
   /// The place of this rank in a group; that of one alone for kNoGroup.
-  ShardPlace place_in(GroupId id) const {
-    return id == kNoGroup ? ShardPlace{} : group(id).place;
-  }
+  ShardPlace place_in(GroupId id) const { return id == kNoGroup ? ShardPlace{} : group(id).place; }
 };
 
 /// Finds a persistent buffer; -1 where the program has none.

@@ -19,8 +19,8 @@ struct Made {
   Touches by;
 };
 
-/// Finds the lists by the bytes that they write: one range may be of several gradients that lie next to
-/// each other.
+/// Finds the lists by the bytes that they write: one range may be of several gradients
+/// that lie next to each other.
 std::vector<Made> find_made(const Program& program, const std::vector<GradientUse>& uses) {
   std::vector<Made> made;
   std::map<std::pair<BufferId, int64_t>, size_t> by_begin;
@@ -77,8 +77,7 @@ class Reductions {
     clears_.push_back({.at = made.by.first, .instrs = store_.clear_padding(made.use)});
     Reduction reduction = store_.reduction(made.use, reduced_.insert(made.use.unit).second);
     if (reduction.collective)
-      filler_.add(insertions_.size(), std::move(*reduction.collective),
-                  std::move(reduction.after));
+      filler_.add(insertions_.size(), std::move(*reduction.collective), std::move(reduction.after));
     insertions_.push_back({.at = at_, .after = true, .instrs = std::move(reduction.before)});
   }
 
@@ -94,8 +93,8 @@ class Reductions {
   }
 
  private:
-  /// Gradients of one micro-batch do not wait for those of the next, nor those of one chunk of a stage
-  /// for another's: between the two may come the next micro-batch's of the first.
+  /// Gradients of one micro-batch do not wait for those of the next, nor those of one chunk of a
+  /// stage for another's: between the two may come the next micro-batch's of the first.
   void begin_backward(std::pair<int32_t, int32_t> backward) {
     backward_ = backward;
     at_ = 0;

@@ -81,7 +81,9 @@ class Alternatives {
   void compute_again() {
     const auto policy = [&](RecomputeLevel wanted) {
       if (config_.recompute.policy < wanted || config_.recompute.every > 1)
-        add(cat("recompute.policy: ", name_of(wanted)), [&](Config& c) { c.recompute = {wanted, 1}; });
+        add(cat("recompute.policy: ", name_of(wanted)), [&](Config& c) {
+          c.recompute = {wanted, 1};
+        });
     };
     policy(RecomputeLevel::kFull);
     if (config_.recompute.policy == RecomputeLevel::kNone) policy(RecomputeLevel::kSelective);
@@ -90,7 +92,8 @@ class Alternatives {
   void offload() {
     const ZeroConfig& zero = config_.zero;
     // Nearer ones are for disks that are too small.
-    for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+    for (const OffloadDevice device :
+         {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
       const char* needs = device == OffloadDevice::kNvme ? " (with nvme_path)" : "";
       if (zero.stage >= 1 && zero.offload_optimizer.device != device)
         add(cat("zero_optimization.offload_optimizer.device: ", name_of(device), needs),
@@ -107,7 +110,8 @@ class Alternatives {
     }
     if (zero.stage == 3 && (zero.offload_optimizer.device != OffloadDevice::kNvme ||
                             zero.offload_param.device != OffloadDevice::kNvme))
-      add("zero_optimization.offload_optimizer.device and offload_param.device: nvme (with nvme_path)",
+      add("zero_optimization.offload_optimizer.device and offload_param.device: nvme (with "
+          "nvme_path)",
           [](Config& c) {
             c.zero.offload_optimizer.device = OffloadDevice::kNvme;
             c.zero.offload_param.device = OffloadDevice::kNvme;
@@ -123,8 +127,8 @@ class Alternatives {
   void shrink_batch() {
     const int64_t rows = config_.train_micro_batch_size_per_gpu;
     if (rows >= 2 && rows % 2 == 0)
-      add(cat("train_micro_batch_size_per_gpu: ", rows / 2, " (with gradient_accumulation_steps: ",
-              config_.gradient_accumulation_steps * 2, ")"),
+      add(cat("train_micro_batch_size_per_gpu: ", rows / 2,
+              " (with gradient_accumulation_steps: ", config_.gradient_accumulation_steps * 2, ")"),
           [&](Config& c) {
             c.train_micro_batch_size_per_gpu = rows / 2;
             c.gradient_accumulation_steps *= 2;
@@ -141,7 +145,8 @@ class Alternatives {
       add("bf16.enabled: true", [](Config& c) { c.bf16.enabled = true; });
     if (config_.bf16.enabled && !config_.bf16.bf16_optimizer_states && config_.zero.stage > 0 &&
         !optimizer_of(config_.optimizer.type).coded)
-      add("bf16.bf16_optimizer_states: true", [](Config& c) { c.bf16.bf16_optimizer_states = true; });
+      add("bf16.bf16_optimizer_states: true",
+          [](Config& c) { c.bf16.bf16_optimizer_states = true; });
   }
 
   const Config& config_;
@@ -160,7 +165,8 @@ std::vector<Saving> best_of_each_key(const std::vector<Saving>& sorted) {
   std::set<std::string> seen;
   std::vector<Saving> best;
   for (const Saving& saving : sorted)
-    if (seen.insert(saving.change.substr(0, saving.change.find(':'))).second) best.push_back(saving);
+    if (seen.insert(saving.change.substr(0, saving.change.find(':'))).second)
+      best.push_back(saving);
   return best;
 }
 
@@ -196,16 +202,21 @@ std::string savings_remedy(const std::vector<Saving>& savings, int64_t lacking, 
   const auto at_least = [&](int64_t bytes) {
     std::vector<std::string> parts;
     for (const Saving& saving : savings)
-      if (saving.bytes >= bytes && parts.size() < count) parts.push_back(cat(saving.change, " saves ", human_bytes(saving.bytes)));
+      if (saving.bytes >= bytes && parts.size() < count)
+        parts.push_back(cat(saving.change, " saves ", human_bytes(saving.bytes)));
     return parts;
   };
   const std::vector<std::string> enough = at_least(lacking);
-  const std::vector<std::string> helpful = enough.empty() ? at_least(lacking / kHelpfulShare + 1) : enough;
+  const std::vector<std::string> helpful =
+      enough.empty() ? at_least(lacking / kHelpfulShare + 1) : enough;
   const std::string lacks = cat("each rank lacks ", human_bytes(lacking));
   if (helpful.empty())
     return cat("use more ranks, a smaller model, or a machine with more memory",
-               lacking == 0 ? "" : cat(" (", lacks, ", and no change of the config saves a tenth of that)"));
-  return cat("what saves most memory on each rank: ", join(helpful, "; "), enough.empty() ? cat("; ", lacks, ", so none is enough alone") : "");
+               lacking == 0
+                   ? ""
+                   : cat(" (", lacks, ", and no change of the config saves a tenth of that)"));
+  return cat("what saves most memory on each rank: ", join(helpful, "; "),
+             enough.empty() ? cat("; ", lacks, ", so none is enough alone") : "");
 }
 
 }  // namespace ftrun

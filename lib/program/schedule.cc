@@ -11,9 +11,9 @@ namespace {
 
 /// Writes the actions of a stage. Each call takes the next micro-batch of its phase and chunk, so
 /// micro-batches ascend by construction; those past the last are counted and left out.
-class Writer {
+class ScheduleWriter {
  public:
-  Writer(int chunks, int32_t micro_batches) : micro_batches_(micro_batches) {
+  ScheduleWriter(int chunks, int32_t micro_batches) : micro_batches_(micro_batches) {
     for (std::vector<int32_t>& counts : next_) counts.resize(static_cast<size_t>(chunks));
   }
 
@@ -47,13 +47,13 @@ class Writer {
   std::vector<ScheduleAction> actions_;
 };
 
-void gpipe(Writer& out, int32_t micro_batches) {
+void gpipe(ScheduleWriter& out, int32_t micro_batches) {
   for (int32_t m = 0; m < micro_batches; ++m) out.add(Phase::kForward);
   for (int32_t m = 0; m < micro_batches; ++m) out.add(Phase::kBackward);
 }
 
 /// `warm` forward passes, then one forward for each backward.
-void one_forward_one_backward(Writer& out, int32_t warm, int32_t micro_batches) {
+void one_forward_one_backward(ScheduleWriter& out, int32_t warm, int32_t micro_batches) {
   for (int32_t m = 0; m < warm; ++m) out.add(Phase::kForward);
   for (int32_t m = 0; m < micro_batches; ++m) {
     out.add(Phase::kBackward);
@@ -63,7 +63,7 @@ void one_forward_one_backward(Writer& out, int32_t warm, int32_t micro_batches) 
 
 /// Writes a schedule with backward in two: up to `delayed` micro-batches wait for their weight
 /// gradients.
-void zero_bubble(Writer& out, int32_t warm, int32_t delayed, int32_t micro_batches) {
+void zero_bubble(ScheduleWriter& out, int32_t warm, int32_t delayed, int32_t micro_batches) {
   for (int32_t m = 0; m < warm; ++m) out.add(Phase::kForward);
   for (int32_t m = 0; m < micro_batches; ++m) {
     out.add(Phase::kInputGrad);
@@ -81,7 +81,8 @@ int32_t round_size(int stages, int32_t micro_batches) {
 /// Forward passes take the chunks in turn, a round of micro-batches each, and backward passes the
 /// same from the last chunk. Twice the distance to the last stage is warmed up, so that every other
 /// transfer has the time of an action to pass.
-void interleaved(Writer& out, int stages, int32_t chunks, int stage, int32_t micro_batches) {
+void interleaved(ScheduleWriter& out, int stages, int32_t chunks, int stage,
+                 int32_t micro_batches) {
   const int32_t round = round_size(stages, micro_batches);
   const int32_t all = chunks * micro_batches;
   const int32_t warm = std::min((chunks - 1) * round + 2 * (stages - 1 - stage), all);
@@ -96,7 +97,7 @@ void interleaved(Writer& out, int stages, int32_t chunks, int stage, int32_t mic
 /// Chunk 0 goes down the stages and chunk 1 up again, so that the first stage has the loss and
 /// starts its backward passes first. The order is made for at least 2 x stages - 1 micro-batches;
 /// fewer leave out what they do not have.
-void v_shaped(Writer& out, int stages, int stage, int32_t micro_batches) {
+void v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_batches) {
   const int32_t full = std::max(2 * stages - 1, micro_batches);
   const int32_t rest = stages - stage;
   for (int32_t i = 0; i < 2 * rest - 1; ++i) out.add(Phase::kForward, 0);
@@ -153,7 +154,7 @@ std::vector<ScheduleAction> make_schedule(PipelineSchedule schedule, int stages,
   require(micro_batches > 0 && fits(schedule, stages, micro_batches),
           "as many micro-batches as the schedule is made for");
   const int32_t warm = std::min<int32_t>(stages - stage, micro_batches);
-  Writer out(chunks, micro_batches);
+  ScheduleWriter out(chunks, micro_batches);
   switch (schedule) {
     case PipelineSchedule::kGpipe:
       gpipe(out, micro_batches);
@@ -174,7 +175,8 @@ std::vector<ScheduleAction> make_schedule(PipelineSchedule schedule, int stages,
   return out.take();
 }
 
-StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks, int32_t micro_batches) {
+StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks,
+                            int32_t micro_batches) {
   StageActions lists;
   for (int stage = 0; stage < stages; ++stage)
     lists.push_back(make_schedule(schedule, stages, chunks, stage, micro_batches));

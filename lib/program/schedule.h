@@ -48,7 +48,8 @@ std::vector<ScheduleAction> make_schedule(PipelineSchedule schedule, int stages,
 
 /// The actions of each stage, in the order in which it runs them.
 using StageActions = std::vector<std::vector<ScheduleAction>>;
-StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks, int32_t micro_batches);
+StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks,
+                            int32_t micro_batches);
 
 /// 'F', 'B', 'I' or 'W'.
 char phase_letter(Phase phase);

@@ -13,9 +13,9 @@ namespace ftrun {
 ///   stage 1 | ...F0 B0    F1 B1    F2 B2    ...... |
 ///
 /// Letter and number are phase and micro-batch, where a stage has several chunks with 'a' for its
-/// first, 'b' for its second, without the number where there is no room; '.' is a stage that waits. At
-/// most `width` columns: what is longer keeps its begin and its end, and of more than 16 stages the
-/// first and the last are drawn.
+/// first, 'b' for its second, without the number where there is no room; '.' is a stage that waits.
+/// At most `width` columns: what is longer keeps its begin and its end, and of more than 16 stages
+/// the first and the last are drawn.
 std::string schedule_picture(const ScheduleTimeline& timeline, size_t width);
 
 }  // namespace ftrun

@@ -12,7 +12,8 @@ constexpr double kNotYet = -1;
 /// Runs the lists stage by stage, each as far as it comes, until all are at their end.
 class Walk {
  public:
-  Walk(const StageActions& lists, ChunkPlacement placement, const ActionSeconds& seconds, double transfer)
+  Walk(const StageActions& lists, ChunkPlacement placement, const ActionSeconds& seconds,
+       double transfer)
       : lists_(lists), placement_(placement), seconds_(seconds), transfer_(transfer) {
     require(seconds.size() == lists.size(), "a timeline has the seconds of each stage's actions");
     int32_t most = 0;

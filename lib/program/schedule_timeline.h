@@ -8,8 +8,8 @@
 namespace ftrun {
 
 // When a pipeline does what: the lists of all stages run as soon as their inputs allow. It is how a
-// schedule is judged before a run (planned costs of the model's parts) and after it (measured times of
-// each action), so it knows nothing of models.
+// schedule is judged before a run (planned costs of the model's parts) and after it (measured times
+// of each action), so it knows nothing of models.
 
 /// Seconds that the phases of a micro-batch take in one part of the model (a chunk of a stage).
 struct PhaseSeconds {

@@ -33,8 +33,7 @@ struct Grouping {
 std::set<std::pair<int, int>> linked_stages(const PipelineLayout& pipeline) {
   std::set<std::pair<int, int>> pairs;
   for (int part = 0; part + 1 < pipeline.parts(); ++part) {
-    const auto [low, high] =
-        std::minmax({pipeline.stage_of(part), pipeline.stage_of(part + 1)});
+    const auto [low, high] = std::minmax({pipeline.stage_of(part), pipeline.stage_of(part + 1)});
     if (low != high) pairs.emplace(low, high);
   }
   return pairs;
@@ -47,15 +46,17 @@ Grouping link_grouping(const RankMesh& mesh, int from, int to) {
     return mesh.link(mesh.moved(rank, MeshAxis::kPipeline, from),
                      mesh.moved(rank, MeshAxis::kPipeline, to), MeshAxis::kPipeline);
   };
-  return {[from, to](StateGroups& groups) -> GroupId& { return groups.links[{from, to}]; }, of_rank,
-          true};
+  return {[from, to](StateGroups& groups) -> GroupId& {
+            return groups.links[{from, to}];
+          },
+          of_rank, true};
 }
 
 /// Lists the groupings in an order that all ranks share: no rank waits for one that waits for it
 /// when they are opened one by one. `mesh` and `state` are borrowed.
 std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state) {
   using enum MeshAxis;
-  const auto is = [](GroupId StateGroups::* member) {
+  const auto is = [](GroupId StateGroups::*member) {
     return [member](StateGroups& groups) -> GroupId& { return groups.*member; };
   };
   std::vector<Grouping> all{
@@ -116,17 +117,18 @@ void add_groups(const RankMesh& mesh, const Grouping& grouping, std::vector<Rank
 
 StateGroups state_groups(const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
-  const int rank = mesh.rank_at(
-      {state.pipeline_stage, state.replica, state.shard.index, 0, state.tensor.index});
+  const int rank =
+      mesh.rank_at({state.pipeline_stage, state.replica, state.shard.index, 0, state.tensor.index});
   StateGroups groups;
   std::vector<ProgramGroup>& list = groups.list;
   for (const Grouping& grouping : groupings(mesh, state)) {
     RankGroup group = grouping.of_rank(rank);
     if (group.size() <= 1) continue;
-    const auto known = grouping.apart ? list.end()
-                                      : std::find_if(list.begin(), list.end(), [&](const ProgramGroup& other) {
-                                          return other.ranks.ranks == group.ranks;
-                                        });
+    const auto known = grouping.apart
+                           ? list.end()
+                           : std::find_if(list.begin(), list.end(), [&](const ProgramGroup& other) {
+                               return other.ranks.ranks == group.ranks;
+                             });
     grouping.which(groups) = static_cast<GroupId>(std::distance(list.begin(), known));
     if (known != list.end()) continue;
     const ShardPlace place{group.size(), group.index_of(rank)};

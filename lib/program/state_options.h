@@ -38,8 +38,9 @@ struct StateOptions {
   /// Neighbours in the shard group that keep a second copy of what stage 3 gathers, the secondary
   /// shards (ZeRO++ hpZ): shards [k, k+1) x node. Divides the shards; 1 = none.
   int node = 1;
-  /// Place among the ranks that share each layer (tensor parallelism), and how many neighbours among
-  /// them use the same part of a tensor that is shared out among fewer (key/value heads); 1 = none.
+  /// Place among the ranks that share each layer (tensor parallelism), and how many
+  /// neighbours among them use the same part of a tensor that is shared out among fewer
+  /// (key/value heads); 1 = none.
   ShardPlace tensor;
   int tensor_copies = 1;
   /// The layers of each stage of the pipeline, and the number of this stage. With `ties_ends` the
@@ -64,8 +65,9 @@ struct StateOptions {
   std::vector<KeptState> optimizer_states{{}, {}};
   /// Elements of state in another tier that one update takes at a time.
   int64_t update_elements = int64_t{2} << 20;
-  /// Gradients of units that backward makes one after another lie in one buffer until it has as many bytes. A
-  /// buffer takes memory from the first of them to their update, so other memory of the step can lie there before.
+  /// Gradients of units that backward makes one after another lie in one buffer until it has as
+  /// many bytes. A buffer takes memory from the first of them to their update, so other memory of
+  /// the step can lie there before.
   int64_t gradient_buffer_bytes = int64_t{1} << 16;
   /// Numbers of the gradient norm that ranks exchange at most, unless there are more units: 1 MiB.
   int64_t most_norm_slots = int64_t{1} << 17;
@@ -84,7 +86,9 @@ struct StateOptions {
 };
 
 /// Ranks that hold different samples: shards of all replicas.
-inline int data_ranks(const StateOptions& state) { return state.shard.count * state.replicas; }
+inline int data_ranks(const StateOptions& state) {
+  return state.shard.count * state.replicas;
+}
 
 /// The index of this rank among the data ranks.
 inline int data_index(const StateOptions& state) {
@@ -94,7 +98,8 @@ inline int data_index(const StateOptions& state) {
 /// The ranks of these options as a mesh.
 RankMesh state_mesh(const StateOptions& state);
 
-/// The groups of a rank's programs, and which of them is what; kNoGroup where that would be one rank.
+/// The groups of a rank's programs, and which of them is what; kNoGroup
+/// where that would be one rank.
 struct StateGroups {
   /// Program::groups: each set of ranks once.
   std::vector<ProgramGroup> list;

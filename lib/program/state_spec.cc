@@ -16,12 +16,12 @@ namespace {
 /// the optimizer is must not change how they are added. With one micro-batch there is no sum, and
 /// one rank may keep them where they are made.
 bool reduces_micro_batches(const StateOptions& options, int32_t micro_batches) {
-  return options.stage >= 2 && (options.shard.count > 1 || micro_batches > 1 ||
-                                options.optimizer_tier != Tier::kDevice);
+  return options.stage >= 2 &&
+         (options.shard.count > 1 || micro_batches > 1 || options.optimizer_tier != Tier::kDevice);
 }
 
-/// The first units of each stage, up to the share of its optimizer state that goes to another tier. All
-/// ranks come to the same for every unit, of whichever stage.
+/// The first units of each stage, up to the share of its optimizer state that goes to another tier.
+/// All ranks come to the same for every unit, of whichever stage.
 std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions& options) {
   const auto may_move = [](const Unit& unit) { return unit.trainable && !unit.small; };
   const auto stage_of = [&](const Unit& unit) {
@@ -43,8 +43,8 @@ std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions
   return tiers;
 }
 
-/// Tensor-parallel ranks that use the same part of a tensor have made a share of its gradient each, and
-/// so have two stages that hold copies of one matrix.
+/// Tensor-parallel ranks that use the same part of a tensor have made a share of its gradient each,
+/// and so have two stages that hold copies of one matrix.
 std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& model,
                                       const StateOptions& options, const StateGroups& groups) {
   std::map<GroupId, std::vector<ShardRange>> parts;
@@ -57,14 +57,15 @@ std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& 
   }
   if (stages_of(unit, options.pipeline).size() > 1)
     for (const Slice& slice : unit.slices)
-      parts[groups.ends].push_back(
-          {slice.position_in_unit, slice.position_in_unit + slice.extent});
+      parts[groups.ends].push_back({slice.position_in_unit, slice.position_in_unit + slice.extent});
   std::vector<GradientShares> shares;
   for (auto& [group, of_group] : parts) shares.push_back({group, std::move(of_group)});
   return shares;
 }
 
-DType master_dtype(const Unit& unit, const StateOptions& options) { return unit.fp32 ? DType::kF32 : options.master; }
+DType master_dtype(const Unit& unit, const StateOptions& options) {
+  return unit.fp32 ? DType::kF32 : options.master;
+}
 
 }  // namespace
 

@@ -23,8 +23,8 @@ struct GradientShares {
   std::vector<ShardRange> parts;
 };
 
-/// A part of a unit that the gradient norm sums by itself, and how many neighbouring tensor-parallel
-/// ranks have copies of it, of which one is counted.
+/// A part of a unit that the gradient norm sums by itself, and how many neighbouring
+/// tensor-parallel ranks have copies of it, of which one is counted.
 struct NormRange {
   ShardRange part;
   int copies = 1;
@@ -50,7 +50,8 @@ struct StorageFormat {
 struct StateSpec {
   /// Layers of this stage of the pipeline read it; else the rank has nothing of it.
   bool held = true;
-  /// The first stage that holds it, and whether this is it: it adds its part to the gradient norm, and saves it.
+  /// The first stage that holds it, and whether this is it: it adds its part to the
+  /// gradient norm, and saves it.
   int first_stage = 0;
   bool counted = true;
   /// Another stage has a copy of it and makes a share of its gradient.

@@ -49,8 +49,8 @@ void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePla
   for (const Op& op : list) {
     if (op_spec(op.kind).collective != OpCollective::kAllReduce) continue;
     const Range& out = places.at(op.out[0]);
-    const bool moves = graph.at(op.in[0]).role == ValueRole::kTemp &&
-                       places.at(op.in[0]).buffer != out.buffer;
+    const bool moves =
+        graph.at(op.in[0]).role == ValueRole::kTemp && places.at(op.in[0]).buffer != out.buffer;
     if (moves) places[op.in[0]] = out;
   }
 }
@@ -87,14 +87,14 @@ class GraphStorage {
 
 /// "f", "b", "i" or "w": in names of buffers.
 char letter(InstrKind kind) {
-  return kind == InstrKind::kForward     ? 'f'
-         : kind == InstrKind::kInputGrad ? 'i'
+  return kind == InstrKind::kForward      ? 'f'
+         : kind == InstrKind::kInputGrad  ? 'i'
          : kind == InstrKind::kWeightGrad ? 'w'
                                           : 'b';
 }
 
-/// The actions of a step that does not train. As many micro-batches as there are stages pass a chunk before
-/// the next one is turned to, so that no stage waits for one that goes round.
+/// The actions of a step that does not train. As many micro-batches as there are stages pass a
+/// chunk before the next one is turned to, so that no stage waits for one that goes round.
 StageActions forward_actions(const StepOptions& options, int32_t micro_batches) {
   const PipelineLayout& pipeline = options.state.pipeline;
   std::vector<ScheduleAction> all;
@@ -107,7 +107,9 @@ StageActions forward_actions(const StepOptions& options, int32_t micro_batches) 
 
 bool has_input_grads(const StageActions& actions) {
   return std::any_of(actions.begin(), actions.end(), [](const std::vector<ScheduleAction>& stage) {
-    return std::any_of(stage.begin(), stage.end(), [](const ScheduleAction& action) { return action.phase == Phase::kInputGrad; });
+    return std::any_of(stage.begin(), stage.end(), [](const ScheduleAction& action) {
+      return action.phase == Phase::kInputGrad;
+    });
   });
 }
 
@@ -132,12 +134,12 @@ class StepBuilder {
   /// pass to pass.
   struct Flow {
     int32_t micro_batch = 0;
-    std::map<Port, BufferId> ports;    // batch inputs and the rope table
-    std::vector<BufferId> hidden;      // output of each layer
-    std::vector<BufferId> d_hidden;    // gradient by its input
-    std::vector<BufferId> saved;       // of each layer, for backward
+    std::map<Port, BufferId> ports;  // batch inputs and the rope table
+    std::vector<BufferId> hidden;    // output of each layer
+    std::vector<BufferId> d_hidden;  // gradient by its input
+    std::vector<BufferId> saved;     // of each layer, for backward
     std::vector<BufferId> saved_for_input_grad;
-    std::vector<BufferId> deferred;    // for its weight gradients
+    std::vector<BufferId> deferred;  // for its weight gradients
   };
 
   BufferId persistent(Persistent which, const std::string& name, DType dtype, int64_t elements) {
@@ -149,7 +151,8 @@ class StepBuilder {
   }
 
   BufferId result(const std::string& name, DType dtype, int64_t elements) {
-    return program_.add({.name = name, .bytes = elements * dtype_bytes(dtype), .is_result = true, .dtype = dtype});
+    return program_.add(
+        {.name = name, .bytes = elements * dtype_bytes(dtype), .is_result = true, .dtype = dtype});
   }
 
   void begin(std::vector<BufferId> cleared);
@@ -159,7 +162,7 @@ class StepBuilder {
   void decide(BufferId norm, BufferId loss);
 
   UnitStore& store() { return store_; }
-  Step finish();
+  StepProgram finish();
 
  private:
   BufferId temporary(std::string name, int64_t bytes, Tier tier = Tier::kDevice) {
@@ -242,7 +245,8 @@ StepBuilder::Flow& StepBuilder::flow_of(int32_t micro_batch) {
   Flow& flow = found->second;
   if (is_new) {
     flow.micro_batch = micro_batch;
-    for (auto* buffers : {&flow.hidden, &flow.d_hidden, &flow.saved, &flow.saved_for_input_grad, &flow.deferred})
+    for (auto* buffers :
+         {&flow.hidden, &flow.d_hidden, &flow.saved, &flow.saved_for_input_grad, &flow.deferred})
       buffers->assign(model_.layers.size(), -1);
     load_batch(flow);
     if (!holds(0)) make_rope_table(flow);
@@ -278,8 +282,8 @@ void StepBuilder::make_rope_table(Flow& flow) {
   Instr instr;
   instr.kind = InstrKind::kForward;
   instr.micro_batch = flow.micro_batch;
-  instr.detail = LayerOps{.graph = model_.rope_graph,
-                          .op_count = static_cast<int32_t>(graph.forward.size())};
+  instr.detail =
+      LayerOps{.graph = model_.rope_graph, .op_count = static_cast<int32_t>(graph.forward.size())};
   bind_ops(instr, graph, places);
   program_.instrs.push_back(std::move(instr));
 }
@@ -405,8 +409,8 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
       make_collective(instr_kind(op_spec(op.kind).collective), exchange, sums ? out : in, out));
 }
 
-/// The first list that writes a parameter's gradient overwrites, later ones add: within a step where
-/// one buffer holds it all the time, else within a micro-batch.
+/// The first list that writes a parameter's gradient overwrites, later ones add: within a step
+/// where one buffer holds it all the time, else within a micro-batch.
 bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const std::set<ValueId>& made) {
   bool seen = false;
   bool fresh = false;
@@ -452,7 +456,8 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
            places);
   if (trains_) place_in(flow.saved[l], "saved.", l, storage.saved, flow.micro_batch, places);
   if (trains_ && kind != InstrKind::kWeightGrad)
-    place_in(flow.saved_for_input_grad[l], "saved_for_input_grad.", l, storage.saved_for_input_grad, flow.micro_batch, places);
+    place_in(flow.saved_for_input_grad[l], "saved_for_input_grad.", l, storage.saved_for_input_grad,
+             flow.micro_batch, places);
   if (kind == InstrKind::kInputGrad || kind == InstrKind::kWeightGrad)
     place_in(flow.deferred[l], "deferred.", l, storage.deferred, flow.micro_batch, places);
   run_list(std::move(like), list, places);
@@ -464,10 +469,11 @@ void StepBuilder::receive(const Transfer& transfer, size_t action, Flow& flow) {
   if (transfer.from < 0) return;
   const auto next = static_cast<size_t>(transfer.layer) + 1;
   const LayerGraph& graph = graph_of(transfer.gradient ? next - 1 : next);
-  const ValueId id = graph.find(transfer.gradient ? ValueRole::kOutputGrad : ValueRole::kInput, Port::kHidden);
+  const ValueId id =
+      graph.find(transfer.gradient ? ValueRole::kOutputGrad : ValueRole::kInput, Port::kHidden);
   BufferId& buffer = transfer.gradient ? flow.d_hidden[next] : flow.hidden[next - 1];
-  buffer = temporary(cat(transfer.gradient ? "d_hidden." : "hidden.", transfer.gradient ? next : next - 1, ".",
-                         flow.micro_batch),
+  buffer = temporary(cat(transfer.gradient ? "d_hidden." : "hidden.",
+                         transfer.gradient ? next : next - 1, ".", flow.micro_batch),
                      graph.at(id).bytes());
   transfers_.push_back({transfer, buffer, action});
 }
@@ -490,22 +496,27 @@ void StepBuilder::run(const ScheduleAction& action, BufferId result) {
   const ActionTransfers moved = transfers_of(pipeline(), stage, action, all_layers());
   receive(moved.received, number, flow);
   const InstrKind kind = kind_of(action.phase);
-  const LayerRange chunk = pipeline().layers(pipeline().part_of(stage, action.chunk), layer_count());
+  const LayerRange chunk =
+      pipeline().layers(pipeline().part_of(stage, action.chunk), layer_count());
   const auto layers = static_cast<size_t>(chunk.end - chunk.first);
   for (size_t k = 0; k < layers; ++k) {
     const bool forward = kind == InstrKind::kForward;
     const size_t l = static_cast<size_t>(chunk.first) + (forward ? k : layers - 1 - k);
     run_layer(kind, l, flow, result);
     const size_t next = forward ? l + 1 : l - 1;
-    store_.release(k + 1 < layers ? units_read(model_, partition_, next, list_of(graph_of(next), kind))
-                                  : std::set<UnitId>());
+    store_.release(k + 1 < layers
+                       ? units_read(model_, partition_, next, list_of(graph_of(next), kind))
+                       : std::set<UnitId>());
   }
   send(moved.sent, number, flow);
 }
 
 void StepBuilder::run_actions(BufferId result, bool sums_loss) {
-  const std::vector<ScheduleAction>& own = actions_[static_cast<size_t>(options_.state.pipeline_stage)];
-  const auto is_forward = [](const ScheduleAction& action) { return action.phase == Phase::kForward; };
+  const std::vector<ScheduleAction>& own =
+      actions_[static_cast<size_t>(options_.state.pipeline_stage)];
+  const auto is_forward = [](const ScheduleAction& action) {
+    return action.phase == Phase::kForward;
+  };
   auto forwards = std::count_if(own.begin(), own.end(), is_forward);
   for (const ScheduleAction& action : own) {
     run(action, result);
@@ -540,7 +551,7 @@ GatherLimits StepBuilder::gather_limits() const {
 
 /// Runs the passes. Transfers are added first, so that the other passes treat a received value like
 /// one that this stage computes.
-Step StepBuilder::finish() {
+StepProgram StepBuilder::finish() {
   if (!transfers_.empty())
     program_ = add_transfers(std::move(program_), transfers_, begins_, actions_, options_.state,
                              store_.groups(), all_layers(), model_.dtypes.compute);
@@ -560,16 +571,18 @@ Step StepBuilder::finish() {
 
 }  // namespace
 
-Step build_training_step(const ModelDescription& model, const Partition& partition,
-                         const StepOptions& options) {
+StepProgram build_training_step(const ModelDescription& model, const Partition& partition,
+                                const StepOptions& options) {
   require(model.mode == Mode::kTrain, "a training step needs a model built for training");
   const PipelineLayout& pipeline = options.state.pipeline;
   StepBuilder builder(
       "train", model, partition, options,
-      make_schedules(options.schedule, pipeline.stages(), pipeline.chunks(), options.micro_batches), true);
-  const BufferId loss = builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
-  const BufferId norm =
-      builder.persistent(Persistent::kNorm, buffer_names::kNorm, DType::kF64, builder.store().norm_slots());
+      make_schedules(options.schedule, pipeline.stages(), pipeline.chunks(), options.micro_batches),
+      true);
+  const BufferId loss =
+      builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
+  const BufferId norm = builder.persistent(Persistent::kNorm, buffer_names::kNorm, DType::kF64,
+                                           builder.store().norm_slots());
   builder.begin({loss, norm});
   builder.run_actions(loss, true);
   builder.store().norm(norm);
@@ -578,19 +591,20 @@ Step build_training_step(const ModelDescription& model, const Partition& partiti
   return builder.finish();
 }
 
-Step build_evaluation_step(const ModelDescription& model, const Partition& partition,
-                           const StepOptions& options) {
+StepProgram build_evaluation_step(const ModelDescription& model, const Partition& partition,
+                                  const StepOptions& options) {
   require(model.mode == Mode::kEvaluate, "an evaluation step needs a model built for evaluation");
   StepBuilder builder("evaluate", model, partition, options,
                       forward_actions(options, options.micro_batches), false);
-  const BufferId loss = builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
+  const BufferId loss =
+      builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
   builder.begin({loss});
   builder.run_actions(loss, true);
   return builder.finish();
 }
 
-Step build_logits_step(const ModelDescription& model, const Partition& partition,
-                       const StepOptions& options) {
+StepProgram build_logits_step(const ModelDescription& model, const Partition& partition,
+                              const StepOptions& options) {
   require(model.mode == Mode::kLogits, "a logits step needs a model built for logits");
   StepBuilder builder("logits", model, partition, options, forward_actions(options, 1), false);
   const bool has_head = options.state.pipeline_stage == options.state.pipeline.last_stage();

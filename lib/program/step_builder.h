@@ -36,7 +36,7 @@ struct StepOptions {
 };
 
 /// A program, and where the model's state lies in its persistent buffers.
-struct Step {
+struct StepProgram {
   Program program;
   std::vector<StatePiece> pieces;
   ParameterHolders holders;
@@ -73,17 +73,17 @@ inline constexpr Port kBatchPorts[] = {Port::kTokens, Port::kPositions, Port::kS
 
 /// Builds one optimizer step: the actions of the schedule, reduction of gradients and loss, norm,
 /// decision, update; passes applied. The model must be built with Mode::kTrain.
-Step build_training_step(const ModelDescription& model, const Partition& partition,
-                         const StepOptions& options);
+StepProgram build_training_step(const ModelDescription& model, const Partition& partition,
+                                const StepOptions& options);
 
 /// Forward passes of `micro_batches` micro-batches with the loss summed into the loss buffer over
 /// all ranks. The model must be built with Mode::kEvaluate.
-Step build_evaluation_step(const ModelDescription& model, const Partition& partition,
-                           const StepOptions& options);
+StepProgram build_evaluation_step(const ModelDescription& model, const Partition& partition,
+                                  const StepOptions& options);
 
 /// Builds one forward pass that leaves logits [N,V] in the buffer "logits" (Mode::kLogits), on the
 /// stage of the pipeline that has the head. Where parameters are sharded all ranks run it together.
-Step build_logits_step(const ModelDescription& model, const Partition& partition,
-                       const StepOptions& options);
+StepProgram build_logits_step(const ModelDescription& model, const Partition& partition,
+                              const StepOptions& options);
 
 }  // namespace ftrun

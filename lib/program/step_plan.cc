@@ -54,7 +54,8 @@ int secondary_shards(const Config& config) {
 bool saves_in_background(const Config& config) {
   const CheckpointConfig& checkpoint = config.checkpoint;
   // The last one, for which nothing has to wait any more, needs no copy.
-  const bool before_the_end = checkpoint.every > 0 && (config.train.steps == 0 || checkpoint.every < config.train.steps);
+  const bool before_the_end =
+      checkpoint.every > 0 && (config.train.steps == 0 || checkpoint.every < config.train.steps);
   return checkpoint.background && (before_the_end || checkpoint.every_minutes > 0);
 }
 
@@ -63,11 +64,10 @@ namespace {
 /// Longest row that a sample of generated text is computed with.
 constexpr int64_t kTextTokens = 128;
 
-/// Tokens of the row that texts are computed in: no longer than the longest text, as each of its tokens costs a pass
-/// over the whole row.
+/// Tokens of the row that texts are computed in: no longer than the longest text, as each of its
+/// tokens costs a pass over the whole row.
 int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& trained) {
-  const int64_t most =
-      std::min(kTextTokens, trained.batch.row_tokens - trained.batch.row_padding);
+  const int64_t most = std::min(kTextTokens, trained.batch.row_tokens - trained.batch.row_padding);
   const int64_t longest = std::min(wanted.prompt_tokens, most) + std::min(wanted.tokens, most);
   // In whole shares of the tensor-parallel ranks, which split the row as they do in training.
   return std::min(round_up(longest, trained.split.degree), most);
@@ -125,20 +125,22 @@ int64_t disk_buffers(const Config& config) {
   const OffloadParamConfig& parameters = config.zero.offload_param;
   if (parameters.device != OffloadDevice::kNvme) return INT64_MAX;
   int64_t elements = 0;
-  const bool over = __builtin_mul_overflow(parameters.buffer_count, parameters.buffer_size, &elements) ||
-                    __builtin_mul_overflow(elements, rank_mesh(config).size(MeshAxis::kShard), &elements);
+  const bool over =
+      __builtin_mul_overflow(parameters.buffer_count, parameters.buffer_size, &elements) ||
+      __builtin_mul_overflow(elements, rank_mesh(config).size(MeshAxis::kShard), &elements);
   return over ? INT64_MAX : elements;
 }
 
-StepOptions step_options(const Config& config, const ModelDescription& model, const Partition& partition,
-                         int rank) {
+StepOptions step_options(const Config& config, const ModelDescription& model,
+                         const Partition& partition, int rank) {
   StepOptions options;
   options.schedule = pipeline_schedule(config);
   options.micro_batches = static_cast<int32_t>(config.gradient_accumulation_steps);
   options.state = state_options(config, model, rank);
   const int64_t elements = padded_elements(partition, options.state);
   options.bucket_elements = bucket_of(config.zero.reduce_bucket_size, options.state, elements);
-  options.gather_bucket_elements = bucket_of(config.zero.allgather_bucket_size, options.state, elements);
+  options.gather_bucket_elements =
+      bucket_of(config.zero.allgather_bucket_size, options.state, elements);
   // The prefetch is a part of all that a tensor-parallel rank has, whatever the number of shards:
   // DeepSpeed's default (5e7) would hold most of a small model gathered.
   options.prefetch_elements =
@@ -167,8 +169,9 @@ int32_t evaluation_micro_batches(const Config& config, const StateOptions& state
   return static_cast<int32_t>(parts(batches, parts(batches, most)));
 }
 
-ProgramPlan program_plan(ModelDescription model, Step step) {
-  return {std::move(model), std::move(step.program), std::move(step.pieces), std::move(step.holders)};
+ProgramPlan program_plan(ModelDescription model, StepProgram step) {
+  return {std::move(model), std::move(step.program), std::move(step.pieces),
+          std::move(step.holders)};
 }
 
 }  // namespace
@@ -184,7 +187,7 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   plan.options = step_options(config, train, plan.partition, rank);
   plan.options.state.tensor_copies = kv_copies(model, tensor_split(config, rank));
   plan.evaluation_micro_batches = evaluation_micro_batches(config, plan.options.state);
-  Step step = build_training_step(train, plan.partition, plan.options);
+  StepProgram step = build_training_step(train, plan.partition, plan.options);
   plan.train = program_plan(std::move(train), std::move(step));
   StepOptions evaluation = plan.options;
   evaluation.micro_batches = plan.evaluation_micro_batches;
@@ -192,7 +195,8 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   step = build_evaluation_step(evaluate, plan.partition, evaluation);
   plan.evaluate = program_plan(std::move(evaluate), std::move(step));
   const GenerateConfig& text = config.train.generate;
-  if (text.prompt_tokens > 0 && !config.data.validation.empty()) plan.text = plan_logits(model, plan, text_tokens(text, plan.train.model));
+  if (text.prompt_tokens > 0 && !config.data.validation.empty())
+    plan.text = plan_logits(model, plan, text_tokens(text, plan.train.model));
   return plan;
 }
 
@@ -223,11 +227,11 @@ ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t
   TensorSplit split = plan.train.model.split;
   split.sequence = split.sequence && tokens % split.degree == 0;
   const BatchShape row{.row_tokens = tokens, .longest_row = plan.train.model.batch.longest()};
-  ModelDescription model =
-      build_model(config, row, Mode::kLogits, plan.train.model.dtypes, {}, split, plan.train.model.adapter);
+  ModelDescription model = build_model(config, row, Mode::kLogits, plan.train.model.dtypes, {},
+                                       split, plan.train.model.adapter);
   StepOptions options = plan.options;
   options.arenas = plan.train.program.arena_bytes;
-  Step step = build_logits_step(model, plan.partition, options);
+  StepProgram step = build_logits_step(model, plan.partition, options);
   return program_plan(std::move(model), std::move(step));
 }
 

@@ -49,7 +49,8 @@ std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer)
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);
 
 /// The ranks of a resolved config. Along dp_shard lie those that share one copy of the state, along
-/// dp_replicate copies of it, along tp those that share each layer, along pp the stages of a pipeline.
+/// dp_replicate copies of it, along tp those that share each layer, along pp
+/// the stages of a pipeline.
 RankMesh rank_mesh(const Config& config);
 
 /// Neighbours along dp_shard that keep secondary shards between them (StateOptions::node).

@@ -15,10 +15,14 @@ namespace ftrun {
 namespace {
 
 /// Receiving is the business of those who send.
-bool sends(const Instr& instr) { return instr.communicates() && instr.kind != InstrKind::kReceive; }
+bool sends(const Instr& instr) {
+  return instr.communicates() && instr.kind != InstrKind::kReceive;
+}
 
 /// Counts one call a range.
-size_t calls_of(const Instr& instr) { return std::max(instr.reads.size(), instr.writes.size()); }
+size_t calls_of(const Instr& instr) {
+  return std::max(instr.reads.size(), instr.writes.size());
+}
 
 /// Bytes that one call sends (see Communicator's account).
 int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
@@ -69,7 +73,9 @@ Traffic program_traffic(const Program& program) {
 
 DiskTraffic disk_traffic(const Program& program) {
   DiskTraffic traffic;
-  const auto on_disk = [&](const Range& range) { return program.at(range.buffer).tier == Tier::kNvme; };
+  const auto on_disk = [&](const Range& range) {
+    return program.at(range.buffer).tier == Tier::kNvme;
+  };
   for (const Instr& instr : program.instrs) {
     if (instr.kind != InstrKind::kCopy) continue;
     if (on_disk(instr.reads[0])) traffic.read += instr.reads[0].bytes;
@@ -85,8 +91,8 @@ bool brings_parameters(const Program& program, const Instr& instr) {
 
 namespace {
 
-/// Known lists what a sum takes into account; theory is the sum with nothing.
-struct Known {
+/// TrafficTerms lists what a sum takes into account; theory is the sum with nothing.
+struct TrafficTerms {
   bool padding = false;
   bool small_units = false;
   bool readers = false;
@@ -126,7 +132,7 @@ class Formula {
       }
   }
 
-  int64_t sum(const Known& known) const {
+  int64_t sum(const TrafficTerms& known) const {
     int64_t bytes = 0;
     int64_t over_shards = 0;  // times the shards
     int64_t over_node = 0;    // times the ranks of a node
@@ -140,8 +146,10 @@ class Formula {
       if (everywhere) bytes += all_reduce(reduced);
       if (whole) continue;
       const bool unpacked = unit.packed && !known.packed;
-      const int64_t gathered = unpacked ? elements * compute_bytes_ : spec(unit.id).compute.bytes(elements);
-      const Gathers times = frozen && !spec(unit.id).cuts_parameters ? Gathers() : gathers(unit.id, known);
+      const int64_t gathered =
+          unpacked ? elements * compute_bytes_ : spec(unit.id).compute.bytes(elements);
+      const Gathers times =
+          frozen && !spec(unit.id).cuts_parameters ? Gathers() : gathers(unit.id, known);
       over_shards += (gathered * times.shards + (everywhere ? 0 : reduced)) * (shards() - 1);
       over_node += gathered * times.node * (state_.node - 1);
     }
@@ -161,7 +169,8 @@ class Formula {
       });
     if (known.stages)
       bytes += sent_by([&](const Instr& instr) {
-        return instr.is_transfer() || (groups_.ends != kNoGroup && instr.unit >= 0 && instr.group() == groups_.ends);
+        return instr.is_transfer() ||
+               (groups_.ends != kNoGroup && instr.unit >= 0 && instr.group() == groups_.ends);
       });
     return bytes;
   }
@@ -205,14 +214,14 @@ class Formula {
       if (held(l)) read_by(l, model.graph_of(model.layers[l]).backward);
   }
 
-  bool stays_whole(UnitId unit, const Known& known) const {
+  bool stays_whole(UnitId unit, const TrafficTerms& known) const {
     if (state_.stage == 0) return true;
     // Copies among which nothing is sharded exchange whole gradients.
     if (shards() == 1) return known.replicas;
     return !cut_.cut(unit) && known.small_units;
   }
 
-  int64_t elements_of(const Unit& unit, const Known& known, bool whole) const {
+  int64_t elements_of(const Unit& unit, const TrafficTerms& known, bool whole) const {
     if (!known.padding) return unit.numel;
     if (whole || shards() == 1 || state_.stage == 0) return unit.padded;
     return shard_stride(unit, state_.shard.count) * shards();
@@ -220,11 +229,11 @@ class Formula {
 
   const StateSpec& spec(UnitId unit) const { return specs_[static_cast<size_t>(unit)]; }
 
-  bool sums_everywhere(UnitId unit, const Known& known) const {
+  bool sums_everywhere(UnitId unit, const TrafficTerms& known) const {
     return known.whole_gradients && state_.stage > 0 && !spec(unit).reduce_scatter;
   }
 
-  int64_t reductions(UnitId unit, const Known& known) const {
+  int64_t reductions(UnitId unit, const TrafficTerms& known) const {
     return known.micro_batches && spec(unit).reduces_micro_batches ? options_.micro_batches : 1;
   }
 
@@ -234,7 +243,7 @@ class Formula {
     return found == counts.end() ? Count() : found->second;
   }
 
-  Gathers gathers(UnitId unit, const Known& known) const {
+  Gathers gathers(UnitId unit, const TrafficTerms& known) const {
     if (state_.stage < 3) return {1, 0};
     if (known.kept) return of_unit(gathers_, unit);
     const int64_t all = (known.readers ? of_unit(readers_, unit) : 2) *
@@ -266,7 +275,8 @@ class Formula {
   /// Sums of loss and norm.
   int64_t numbers() const {
     return sent_by([&](const Instr& instr) {
-      return instr.is_collective() && program_.at(instr.writes[0].buffer).category == Category::kBuffers;
+      return instr.is_collective() &&
+             program_.at(instr.writes[0].buffer).category == Category::kBuffers;
     });
   }
 
@@ -286,24 +296,24 @@ class Formula {
 
 struct Cause {
   const char* text;
-  bool Known::*known;
+  bool TrafficTerms::*known;
 };
 
 constexpr std::array<Cause, 14> kCauses{{
-    {"small units, kept whole by every rank", &Known::small_units},
-    {"padding of units and shards", &Known::padding},
-    {"units that not exactly one forward and one backward list read", &Known::readers},
-    {"gradients summed on every rank (reduce_scatter: false)", &Known::whole_gradients},
-    {"frozen units, whose gradients and updates there are none of", &Known::frozen},
-    {"packed weights (quantization), gathered as they lie", &Known::packed},
-    {"repetition for each micro-batch", &Known::micro_batches},
-    {"gathered parameters that were kept for their next use", &Known::kept},
-    {"replicas of the shards", &Known::replicas},
-    {"loss and gradient norm", &Known::numbers},
-    {"scales of 8-bit states whose blocks ranks share", &Known::scales},
-    {"values of layers that tensor-parallel ranks share", &Known::layers},
-    {"gradients of what tensor-parallel ranks use together", &Known::copies},
-    {"values and gradients that go from stage to stage", &Known::stages},
+    {"small units, kept whole by every rank", &TrafficTerms::small_units},
+    {"padding of units and shards", &TrafficTerms::padding},
+    {"units that not exactly one forward and one backward list read", &TrafficTerms::readers},
+    {"gradients summed on every rank (reduce_scatter: false)", &TrafficTerms::whole_gradients},
+    {"frozen units, whose gradients and updates there are none of", &TrafficTerms::frozen},
+    {"packed weights (quantization), gathered as they lie", &TrafficTerms::packed},
+    {"repetition for each micro-batch", &TrafficTerms::micro_batches},
+    {"gathered parameters that were kept for their next use", &TrafficTerms::kept},
+    {"replicas of the shards", &TrafficTerms::replicas},
+    {"loss and gradient norm", &TrafficTerms::numbers},
+    {"scales of 8-bit states whose blocks ranks share", &TrafficTerms::scales},
+    {"values of layers that tensor-parallel ranks share", &TrafficTerms::layers},
+    {"gradients of what tensor-parallel ranks use together", &TrafficTerms::copies},
+    {"values and gradients that go from stage to stage", &TrafficTerms::stages},
 }};
 
 }  // namespace
@@ -316,7 +326,7 @@ TrafficTheory explain_traffic(const Program& program, const ModelDescription& mo
   theory.ranks = options.state.shard.count;
   if (theory.stage == 3) theory.node = options.state.node;
   theory.parameters = formula.parameters();
-  Known known;
+  TrafficTerms known;
   theory.bytes = formula.sum(known);
   int64_t explained = theory.bytes;
   const auto add = [&](const char* cause, int64_t bytes) {

@@ -20,10 +20,14 @@ RecomputeOptions recompute_options(const RecomputeConfig& config) {
 }
 
 template <class T>
-std::vector<std::pair<std::string, T>> pattern(const char* key, const std::vector<std::string>& texts, const std::vector<T>& values) {
+std::vector<std::pair<std::string, T>> pattern(const char* key,
+                                               const std::vector<std::string>& texts,
+                                               const std::vector<T>& values) {
   if (texts.size() != values.size())
-    throw Error(ExitCode::kUsage, cat("adapter.", key, ": ", texts.size(), " expressions, ", values.size(), " values"),
-                cat("write ", key, ": {expression: value}"));
+    throw Error(
+        ExitCode::kUsage,
+        cat("adapter.", key, ": ", texts.size(), " expressions, ", values.size(), " values"),
+        cat("write ", key, ": {expression: value}"));
   std::vector<std::pair<std::string, T>> pairs;
   for (size_t i = 0; i < texts.size(); ++i) pairs.emplace_back(texts[i], values[i]);
   return pairs;
@@ -43,7 +47,8 @@ LoraOptions lora_options(const AdapterConfig& config) {
   options.saved_modules = config.modules_to_save;
   options.layers = config.layers_to_transform;
   options.rank_pattern = pattern("rank_pattern", config.rank_pattern, config.rank_pattern_ranks);
-  options.alpha_pattern = pattern("alpha_pattern", config.alpha_pattern, config.alpha_pattern_alphas);
+  options.alpha_pattern =
+      pattern("alpha_pattern", config.alpha_pattern, config.alpha_pattern_alphas);
   options.begin = config.init_lora_weights;
   return options;
 }
@@ -61,33 +66,45 @@ TrainedOptions trained_options(const Config& config) {
 
 ModelDescription model_for(const Config& config, const ModelConfig& model, int rank, Mode mode) {
   const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
-  const RecomputeOptions recompute = mode == Mode::kTrain ? recompute_options(config.recompute) : RecomputeOptions{};
-  return build_model(model, shape, mode, model_dtypes(config), recompute, tensor_split(config, rank), adapter_of(config, model));
+  const RecomputeOptions recompute =
+      mode == Mode::kTrain ? recompute_options(config.recompute) : RecomputeOptions{};
+  return build_model(model, shape, mode, model_dtypes(config), recompute,
+                     tensor_split(config, rank), adapter_of(config, model));
 }
 
 }  // namespace
 
 DType dtype_of(ConfigDtype dtype) {
   switch (dtype) {
-    case ConfigDtype::kFp16: return DType::kF16;
-    case ConfigDtype::kBf16: return DType::kBF16;
-    case ConfigDtype::kFp32: return DType::kF32;
-    case ConfigDtype::kModel: break;
+    case ConfigDtype::kFp16:
+      return DType::kF16;
+    case ConfigDtype::kBf16:
+      return DType::kBF16;
+    case ConfigDtype::kFp32:
+      return DType::kF32;
+    case ConfigDtype::kModel:
+      break;
   }
   bug("a dtype is resolved");
 }
 
 ModelDtypes model_dtypes(const Config& config) {
   return {dtype_of(training_dtype(config)), dtype_of(gradient_dtype(config)),
-          config.device == DeviceKind::kCuda ? Kernels::kGpu : Kernels::kProcessor, packed_format(config.quantization)};
+          config.device == DeviceKind::kCuda ? Kernels::kGpu : Kernels::kProcessor,
+          packed_format(config.quantization)};
 }
 
 PackedFormat packed_format(const QuantizationConfig& quantization) {
   PackedFormat format;
   switch (quantization.type) {
-    case QuantizationType::kNone: return format;
-    case QuantizationType::kNf4: format.kind = PackedFormat::Kind::kNf4; break;
-    case QuantizationType::kInt8: format.kind = PackedFormat::Kind::kInt8; return format;
+    case QuantizationType::kNone:
+      return format;
+    case QuantizationType::kNf4:
+      format.kind = PackedFormat::Kind::kNf4;
+      break;
+    case QuantizationType::kInt8:
+      format.kind = PackedFormat::Kind::kInt8;
+      return format;
   }
   format.block = quantization.block;
   format.double_quantized = quantization.double_quantization;
@@ -100,7 +117,9 @@ TensorSplit tensor_split(const Config& config, int rank) {
 }
 
 Adapter adapter_of(const Config& config, const ModelConfig& model) {
-  return config.adapter.type == AdapterType::kLora ? make_adapter(model, lora_options(config.adapter)) : Adapter{};
+  return config.adapter.type == AdapterType::kLora
+             ? make_adapter(model, lora_options(config.adapter))
+             : Adapter{};
 }
 
 ModelDescription training_model(const Config& config, const ModelConfig& model, int rank) {

@@ -17,8 +17,8 @@ TensorSplit tensor_split(const Config& config, int rank);
 /// The adapter that a resolved config asks for; none without one. Errors of make_adapter.
 Adapter adapter_of(const Config& config, const ModelConfig& model);
 
-/// The model that a rank trains: its graphs for one micro-batch, with adapters and with what is frozen. Errors of
-/// build_model, make_adapter and choose_trained.
+/// The model that a rank trains: its graphs for one micro-batch, with adapters and with what is
+/// frozen. Errors of build_model, make_adapter and choose_trained.
 ModelDescription training_model(const Config& config, const ModelConfig& model, int rank);
 /// Builds the same model for the loss alone.
 ModelDescription evaluation_model(const Config& config, const ModelConfig& model, int rank);

@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage, const ScheduleAction& action,
-                             const LayersOfModel& layers) {
+ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage,
+                             const ScheduleAction& action, const LayersOfModel& layers) {
   if (action.phase == Phase::kWeightGrad) return {};
   const bool gradient = action.phase != Phase::kForward;
   const auto between = [&](int from, int to) {
@@ -19,7 +19,8 @@ ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage, const Sc
     if (!both || pipeline.stage_of(from) == pipeline.stage_of(to)) return Transfer{};
     const int32_t layer = pipeline.layers(std::min(from, to), layers.count).end - 1;
     if (gradient && layer < layers.first_trained) return Transfer{};
-    return Transfer{layer, action.micro_batch, gradient, pipeline.stage_of(from), pipeline.stage_of(to)};
+    return Transfer{layer, action.micro_batch, gradient, pipeline.stage_of(from),
+                    pipeline.stage_of(to)};
   };
   const int part = pipeline.part_of(stage, action.chunk);
   // Gradients go the other way.
@@ -38,12 +39,14 @@ class TransferPass {
   void send(const PlacedTransfer& placed) {
     Instr instr = transfer(InstrKind::kSend, placed);
     instr.reads = {program_.whole(placed.buffer)};
-    insertions_.push_back(
-        {.at = touches_[static_cast<size_t>(placed.buffer)].last, .after = true, .instrs = {std::move(instr)}});
+    insertions_.push_back({.at = touches_[static_cast<size_t>(placed.buffer)].last,
+                           .after = true,
+                           .instrs = {std::move(instr)}});
   }
 
   /// All that comes over one link, in the order in which it is sent.
-  void receive(const std::vector<const PlacedTransfer*>& arriving, const std::vector<size_t>& begins) {
+  void receive(const std::vector<const PlacedTransfer*>& arriving,
+               const std::vector<size_t>& begins) {
     std::vector<Insertion> made;
     size_t latest = program_.instrs.size();
     for (auto placed = arriving.rbegin(); placed != arriving.rend(); ++placed) {
@@ -82,8 +85,8 @@ class TransferPass {
 
 Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
                       const std::vector<size_t>& begins, const StageActions& actions,
-                      const StateOptions& state, const StateGroups& groups, const LayersOfModel& layers,
-                      DType dtype) {
+                      const StateOptions& state, const StateGroups& groups,
+                      const LayersOfModel& layers, DType dtype) {
   TransferPass pass(program, groups, dtype);
   std::map<std::pair<int32_t, std::pair<int32_t, bool>>, const PlacedTransfer*> arriving;
   for (const PlacedTransfer& placed : transfers) {

@@ -23,7 +23,8 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-/// The layers of a model, and the first of them that has backward lists (ModelDescription::first_trained).
+/// The layers of a model, and the first of them that has backward lists
+/// (ModelDescription::first_trained).
 struct LayersOfModel {
   int32_t count = 0;
   int32_t first_trained = 0;
@@ -36,8 +37,8 @@ struct ActionTransfers {
   Transfer received;
   Transfer sent;
 };
-ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage, const ScheduleAction& action,
-                             const LayersOfModel& layers);
+ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage,
+                             const ScheduleAction& action, const LayersOfModel& layers);
 
 /// A transfer of this rank and where it lies here.
 struct PlacedTransfer {
@@ -47,12 +48,12 @@ struct PlacedTransfer {
   size_t action = 0;
 };
 
-/// Sends what leaves this stage behind its last writer, and receives what arrives one action ahead of its first
-/// reader, in the order in which its sender's `actions` make it, so that it comes beside the work before it. `begins`: the
-/// plain instruction with which each action begins.
+/// Sends what leaves this stage behind its last writer, and receives what arrives one action ahead
+/// of its first reader, in the order in which its sender's `actions` make it, so that it comes
+/// beside the work before it. `begins`: the plain instruction with which each action begins.
 Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
                       const std::vector<size_t>& begins, const StageActions& actions,
-                      const StateOptions& state, const StateGroups& groups, const LayersOfModel& layers,
-                      DType dtype);
+                      const StateOptions& state, const StateGroups& groups,
+                      const LayersOfModel& layers, DType dtype);
 
 }  // namespace ftrun

@@ -55,7 +55,8 @@ UnitStore::UnitStore(Program& program, const ModelDescription& model, const Part
 }
 
 /// Adds a buffer; one that is not persistent has the number of its first unit in its name.
-BufferId UnitStore::add_buffer(const HomeOptions& options, Tier tier, int64_t elements, UnitId first) {
+BufferId UnitStore::add_buffer(const HomeOptions& options, Tier tier, int64_t elements,
+                               UnitId first) {
   std::string name = options.name;
   if (tier != Tier::kDevice) name += cat(".", tier_name(tier));
   if (!options.which) name += cat(".", first);
@@ -73,11 +74,13 @@ BufferId UnitStore::add_buffer(const HomeOptions& options, Tier tier, int64_t el
   return buffer;
 }
 
-/// Units that lie one after another, by the buffers that they lie in: in one where it is persistent, else in
-/// several, each of which has memory only while something of it is there.
-std::vector<std::vector<UnitId>> UnitStore::by_buffer(const HomeOptions& options, const FlatLayout& layout,
+/// Units that lie one after another, by the buffers that they lie in: in one where it is
+/// persistent, else in several, each of which has memory only while something of it is there.
+std::vector<std::vector<UnitId>> UnitStore::by_buffer(const HomeOptions& options,
+                                                      const FlatLayout& layout,
                                                       const std::vector<int64_t>& elements) const {
-  const int64_t enough = options.which ? std::numeric_limits<int64_t>::max() : options_.gradient_buffer_bytes;
+  const int64_t enough =
+      options.which ? std::numeric_limits<int64_t>::max() : options_.gradient_buffer_bytes;
   std::vector<std::vector<UnitId>> buffers;
   int64_t wanted = 0;  // bytes that the last buffer still lacks
   for (const UnitId id : layout.order) {
@@ -94,8 +97,8 @@ std::vector<std::vector<UnitId>> UnitStore::by_buffer(const HomeOptions& options
 }
 
 std::vector<UnitStore::Home> UnitStore::place(
-    const HomeOptions& options, const std::function<Part(const StateSpec&)>& part_of) {
-  std::vector<Part> parts;
+    const HomeOptions& options, const std::function<TierPart(const StateSpec&)>& part_of) {
+  std::vector<TierPart> parts;
   for (const StateSpec& spec : specs_) parts.push_back(part_of(spec));
   std::vector<Home> homes(parts.size());
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
@@ -112,7 +115,8 @@ std::vector<UnitStore::Home> UnitStore::place(
       const BufferId buffer = add_buffer(options, tier, end - begin, units.front());
       for (const UnitId id : units)
         homes[static_cast<size_t>(id)] = {buffer, layout.at(id) - begin,
-                                          parts[static_cast<size_t>(id)].cut ? cut_.begin(id) : 0, options.format};
+                                          parts[static_cast<size_t>(id)].cut ? cut_.begin(id) : 0,
+                                          options.format};
     }
   }
   return homes;
@@ -129,44 +133,45 @@ void UnitStore::place_parameters() {
     };
     const auto first = std::find_if(specs_.begin(), specs_.end(), is_in_it);
     if (first == specs_.end()) continue;
-    const std::vector<Home> homes = place({.which = which,
-                                           .name = name,
-                                           .category = Category::kParameters,
-                                           .format = first->compute,
-                                           .peer_visible = cuts},
-                                          [&](const StateSpec& spec) {
-                                            return Part{.tier = spec.parameters, .wanted = is_in_it(spec), .cut = spec.cuts_parameters};
-                                          });
+    const std::vector<Home> homes =
+        place({.which = which,
+               .name = name,
+               .category = Category::kParameters,
+               .format = first->compute,
+               .peer_visible = cuts},
+              [&](const StateSpec& spec) {
+                return TierPart{
+                    .tier = spec.parameters, .wanted = is_in_it(spec), .cut = spec.cuts_parameters};
+              });
     for (size_t u = 0; u < homes.size(); ++u)
       if (homes[u].buffer >= 0) parameters_[u] = homes[u];
   }
 }
 
 void UnitStore::place_training_state() {
-  gradients_ = place({.which = std::nullopt,
-                      .name = buffer_names::kGradients,
-                      .category = Category::kGradients,
-                      .format = specs_.front().gradient,
-                      .order = FlatOrder::kBackward,
-                      .peer_visible = groups_.all != kNoGroup},
-                     [](const StateSpec& spec) {
-                       return Part{.tier = spec.gradients,
-                                   .wanted = spec.trainable,
-                                   .cut = spec.cuts_gradients};
-                     });
+  gradients_ =
+      place({.which = std::nullopt,
+             .name = buffer_names::kGradients,
+             .category = Category::kGradients,
+             .format = specs_.front().gradient,
+             .order = FlatOrder::kBackward,
+             .peer_visible = groups_.all != kNoGroup},
+            [](const StateSpec& spec) {
+              return TierPart{
+                  .tier = spec.gradients, .wanted = spec.trainable, .cut = spec.cuts_gradients};
+            });
   const auto optimizer = [](const StateSpec& spec) {
-    return Part{.tier = spec.optimizer, .wanted = spec.trainable, .cut = spec.cuts_optimizer};
+    return TierPart{.tier = spec.optimizer, .wanted = spec.trainable, .cut = spec.cuts_optimizer};
   };
-  masters_ = place(
-      {.which = Persistent::kMaster,
-       .name = buffer_names::kMaster,
-       .category = Category::kOptimizer,
-       .format = specs_.front().master},
-      [&](const StateSpec& spec) {
-        Part part = optimizer(spec);
-        part.wanted = spec.has_master;
-        return part;
-      });
+  masters_ = place({.which = Persistent::kMaster,
+                    .name = buffer_names::kMaster,
+                    .category = Category::kOptimizer,
+                    .format = specs_.front().master},
+                   [&](const StateSpec& spec) {
+                     TierPart part = optimizer(spec);
+                     part.wanted = spec.has_master;
+                     return part;
+                   });
   for (size_t s = 0; s < options_.optimizer_states.size(); ++s) {
     const KeptState& kept = options_.optimizer_states[s];
     moments_.push_back(place({.which = moments_buffer(static_cast<int32_t>(s)),
@@ -174,7 +179,7 @@ void UnitStore::place_training_state() {
                               .category = Category::kOptimizer,
                               .format = {.dtype = kept.dtype, .block = kept.block}},
                              [&](const StateSpec& spec) {
-                               Part part = optimizer(spec);
+                               TierPart part = optimizer(spec);
                                part.wanted = part.wanted && spec.states[s].has_value();
                                // Few numbers, and not whole sectors.
                                if (kept.block > 1 && part.tier == Tier::kNvme)
@@ -229,7 +234,9 @@ Range UnitStore::held(const std::vector<Home>& homes, UnitId id) const {
 }
 
 /// Says whether checkpoints hold the unit; frozen ones are in the model folder.
-bool UnitStore::is_saved(UnitId id) const { return spec(id).counted && spec(id).trainable; }
+bool UnitStore::is_saved(UnitId id) const {
+  return spec(id).counted && spec(id).trainable;
+}
 
 ShardRange UnitStore::saved_part(UnitId id) const {
   if (!is_saved(id)) return {};
@@ -323,11 +330,12 @@ void UnitStore::place_snapshots() {
     in_memory += buffer.bytes_of(most_saved(piece.unit));  // whole blocks of the unit
   }
   const auto add = [&](Tier tier, int64_t bytes) {
-    return program_.add({.name = cat(buffer_names::kSnapshot, tier == Tier::kHost ? "" : cat(".", tier_name(tier))),
-                         .tier = tier,
-                         .category = Category::kSnapshot,
-                         .bytes = bytes,
-                         .persistent = Persistent::kSnapshot});
+    return program_.add(
+        {.name = cat(buffer_names::kSnapshot, tier == Tier::kHost ? "" : cat(".", tier_name(tier))),
+         .tier = tier,
+         .category = Category::kSnapshot,
+         .bytes = bytes,
+         .persistent = Persistent::kSnapshot});
   };
   if (in_memory > 0) {
     const BufferId host = add(Tier::kHost, in_memory);
@@ -347,7 +355,8 @@ ParameterHolders UnitStore::parameter_holders() const {
   for (const Unit& u : partition_.units) {
     const StateSpec& state = spec(u.id);
     const bool master = !masters_.empty() && state.has_master;
-    holders.units.push_back({state.first_stage, master ? state.cuts_optimizer : state.cuts_parameters});
+    holders.units.push_back(
+        {state.first_stage, master ? state.cuts_optimizer : state.cuts_parameters});
   }
   return holders;
 }
@@ -393,8 +402,8 @@ Range UnitStore::parameters(const ParamPlace& place, int64_t bytes, int32_t micr
   const auto [open, is_new] = open_parameters_.try_emplace(place.unit, parameter_uses_.size());
   if (is_new) {
     const std::string name = cat("gathered.", place.unit, ".", parameter_uses_.size());
-    const Range whole = temporary(name, Tier::kDevice, Category::kBuckets,
-                                  format, cut_.whole(place.unit));
+    const Range whole =
+        temporary(name, Tier::kDevice, Category::kBuckets, format, cut_.whole(place.unit));
     parameter_uses_.push_back({place.unit, micro_batch, whole.buffer});
   }
   return {parameter_uses_[open->second].buffer, format.bytes(place.position), bytes};
@@ -444,15 +453,13 @@ int32_t UnitStore::chunk_of(UnitId id) const {
 Range UnitStore::gradient(const ParamPlace& place, int64_t bytes, int32_t micro_batch) {
   const StateSpec& state = spec(place.unit);
   const int32_t of = state.reduces_micro_batches ? micro_batch : -1;
-  const auto [open, is_new] =
-      open_gradients_.try_emplace({place.unit, of}, gradient_uses_.size());
+  const auto [open, is_new] = open_gradients_.try_emplace({place.unit, of}, gradient_uses_.size());
   if (is_new) {
-    const Range whole =
-        state.reduces_micro_batches
-            ? temporary(cat("gradient.", place.unit, ".", micro_batch), Tier::kDevice,
-                        Category::kBuckets, state.gradient, cut_.whole(place.unit),
-                        groups_.all != kNoGroup)
-            : range(home(gradients_, place.unit), 0, cut_.whole(place.unit));
+    const Range whole = state.reduces_micro_batches
+                            ? temporary(cat("gradient.", place.unit, ".", micro_batch),
+                                        Tier::kDevice, Category::kBuckets, state.gradient,
+                                        cut_.whole(place.unit), groups_.all != kNoGroup)
+                            : range(home(gradients_, place.unit), 0, cut_.whole(place.unit));
     gradient_uses_.push_back({place.unit, of, chunk_of(place.unit), whole});
   }
   const Range& whole = gradient_uses_[open->second].whole;
@@ -510,11 +517,9 @@ std::vector<Instr> UnitStore::sum_shares(const GradientUse& use) const {
   for (const GradientShares& shares : spec(use.unit).shares) {
     std::vector<Range> ranges;
     for (const ShardRange& part : shares.parts)
-      add_range(ranges,
-                {use.whole.buffer, use.whole.offset + format.bytes(part.begin),
-                 format.bytes(part.size())});
-    Instr sum =
-        collective(InstrKind::kAllReduce, shares.group, ranges[0], ranges[0], use.unit);
+      add_range(ranges, {use.whole.buffer, use.whole.offset + format.bytes(part.begin),
+                         format.bytes(part.size())});
+    Instr sum = collective(InstrKind::kAllReduce, shares.group, ranges[0], ranges[0], use.unit);
     sum.reads = sum.writes = std::move(ranges);
     sums.push_back(std::move(sum));
   }
@@ -525,9 +530,9 @@ std::vector<Instr> UnitStore::sum_shares(const GradientUse& use) const {
 Range UnitStore::to_wire(const GradientUse& use, Reduction& reduction) {
   const StateSpec& state = spec(use.unit);
   if (state.communication == state.gradient) return use.whole;
-  const Range wire = temporary(cat("wire.", use.unit, ".", std::max(0, use.micro_batch)),
-                               Tier::kDevice, Category::kBuckets, state.communication,
-                               element_count(program_, use.whole), true);
+  const Range wire =
+      temporary(cat("wire.", use.unit, ".", std::max(0, use.micro_batch)), Tier::kDevice,
+                Category::kBuckets, state.communication, element_count(program_, use.whole), true);
   reduction.before.push_back(copy(use.whole, wire, use.unit));
   return wire;
 }

@@ -82,8 +82,8 @@ class UnitStore {
   /// Emits the sum of squares of this rank's part of the gradients, and its exchange.
   void norm(BufferId norm);
   /// Slots of the norm buffer (F64): one for each run and rank that may hold a part of it, added in
-  /// this order; or, where that would be more than `most_norm_slots`, one for each run, in which the
-  /// exchange adds up all ranks' parts.
+  /// this order; or, where that would be more than `most_norm_slots`, one for each run, in which
+  /// the exchange adds up all ranks' parts.
   int64_t norm_slots() const;
   /// Emits the update of all units and the gathers of what it changed, the latter joined until they
   /// have `bucket_elements` elements (DeepSpeed's allgather_bucket_size).
@@ -112,7 +112,7 @@ class UnitStore {
     bool peer_visible = false;
   };
   /// A part is what lies in one tier of a unit's state of one kind.
-  struct Part {
+  struct TierPart {
     Tier tier = Tier::kDevice;
     bool wanted = true;
     /// This rank's part of it, not a whole copy.
@@ -152,7 +152,7 @@ class UnitStore {
   int32_t chunk_of(UnitId id) const;
   bool has_data_peers() const { return data_ranks(options_) > 1; }
   std::vector<Home> place(const HomeOptions& options,
-                          const std::function<Part(const StateSpec&)>& part_of);
+                          const std::function<TierPart(const StateSpec&)>& part_of);
   std::vector<std::vector<UnitId>> by_buffer(const HomeOptions& options, const FlatLayout& layout,
                                              const std::vector<int64_t>& elements) const;
   BufferId add_buffer(const HomeOptions& options, Tier tier, int64_t elements, UnitId first);
@@ -238,7 +238,8 @@ class UnitStore {
   std::map<std::pair<UnitId, int32_t>, size_t> open_gradients_;
   /// Staging buffers of updates, by name, tier and turn.
   std::map<std::string, BufferId> staging_;
-  /// Element of each unit among all parameters that this tensor-parallel rank uses (UpdateRange::first_element).
+  /// Element of each unit among all parameters that this tensor-parallel rank uses
+  /// (UpdateRange::first_element).
   const FlatLayout index_;
 };
 

@@ -177,9 +177,8 @@ bool UnitStore::hand_on(std::vector<Range>& written, const Range& parameters, Up
   const bool makes_copy = here == there || state.compute != state.master;
   const int64_t elements = element_count(program_, parameters);
   if (makes_copy)
-    written.push_back(here == there
-                          ? parameters
-                          : staged("new_parameters", here, state.compute, elements, plan));
+    written.push_back(
+        here == there ? parameters : staged("new_parameters", here, state.compute, elements, plan));
   if (here == there) return makes_copy;
   Range from = makes_copy ? written.back() : written[0];
   // No link joins the device and the disk.

@@ -24,7 +24,8 @@ struct EffectiveTime {
 void note_first_start(RunManifest& manifest, double unix_seconds);
 
 /// Writes the figures of now to the manifest, and returns them.
-EffectiveTime note_effective_time(RunManifest& manifest, const std::vector<StepMetrics>& metrics, double unix_seconds);
+EffectiveTime note_effective_time(RunManifest& manifest, const std::vector<StepMetrics>& metrics,
+                                  double unix_seconds);
 
 /// "effective training time: 83.1 % of 12.3s since the first start (10.2s in steps that counted)".
 std::string effective_time_text(const EffectiveTime& time);

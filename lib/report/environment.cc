@@ -56,7 +56,8 @@ void hide_in(Json& value) {
     for (Json& item : value) hide_in(item);
   } else if (value.is_object()) {
     for (auto& [key, item] : value.items()) {
-      const bool empty = item.is_null() || (item.is_string() && item.get_ref<const std::string&>().empty());
+      const bool empty =
+          item.is_null() || (item.is_string() && item.get_ref<const std::string&>().empty());
       if (item.is_primitive() && !empty && is_secret_name(key))
         item = kHiddenSecret;
       else

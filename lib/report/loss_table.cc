@@ -57,7 +57,8 @@ std::vector<std::string> sets_of(const std::vector<StepMetrics>& metrics) {
   std::vector<std::string> sets;
   for (const StepMetrics& m : metrics)
     for (const EvaluationResult& evaluation : m.evaluations)
-      if (std::find(sets.begin(), sets.end(), evaluation.set) == sets.end()) sets.push_back(evaluation.set);
+      if (std::find(sets.begin(), sets.end(), evaluation.set) == sets.end())
+        sets.push_back(evaluation.set);
   return sets;
 }
 
@@ -68,9 +69,12 @@ std::string loss_on(const std::string& set, const StepMetrics& m) {
   return "-";
 }
 
-std::vector<std::string> row_of(const StepMetrics& m, const Since& since, const std::vector<std::string>& sets) {
-  std::vector<std::string> row{std::to_string(m.step),
-                               since.losses > 0 ? format_number("%.4f", since.loss / static_cast<double>(since.losses)) : "-"};
+std::vector<std::string> row_of(const StepMetrics& m, const Since& since,
+                                const std::vector<std::string>& sets) {
+  std::vector<std::string> row{
+      std::to_string(m.step),
+      since.losses > 0 ? format_number("%.4f", since.loss / static_cast<double>(since.losses))
+                       : "-"};
   for (const std::string& set : sets) row.push_back(loss_on(set, m));
   row.push_back(since.seconds > 0 ? format_number("%.0f", since.tokens / since.seconds) : "-");
   return row;

@@ -100,7 +100,8 @@ ProcessMemory read_process_memory() {
 }
 
 ProcessTimes read_process_times() {
-  ProcessTimes times = parse_process_stat(read_pseudo_file("/proc/self/stat"), ::sysconf(_SC_CLK_TCK));
+  ProcessTimes times =
+      parse_process_stat(read_pseudo_file("/proc/self/stat"), ::sysconf(_SC_CLK_TCK));
   timespec now{};
   if (::clock_gettime(CLOCK_BOOTTIME, &now) == 0)
     times.age_seconds = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 -

@@ -17,7 +17,8 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kFormat = 1;
 constexpr int64_t kLargest = int64_t{16} << 20;  // bytes
 constexpr const char* kDamaged =
-    "this file is written by ftrun: restore it from a copy, or move it away; a resume then compares "
+    "this file is written by ftrun: restore it from a copy, or move it away; a resume then "
+    "compares "
     "the run with what its checkpoint records";
 
 /// `config` as it stands in the file: an object where it is one, else a string; secrets hidden.
@@ -76,7 +77,8 @@ Json evaluations_json(const std::map<std::string, std::map<std::string, double>>
   Json json = Json::object();
   for (const auto& [set, figures] : evaluations)
     for (const auto& [name, value] : figures)
-      json[set][name] = name == "step" || name == "tokens" ? Json(static_cast<int64_t>(value)) : Json(value);
+      json[set][name] =
+          name == "step" || name == "tokens" ? Json(static_cast<int64_t>(value)) : Json(value);
   return json;
 }
 
@@ -104,7 +106,9 @@ Json manifest_json(const RunManifest& manifest) {
   json["restarts"] = restarts_json(manifest.restarts);
   if (!manifest.evaluations.empty()) json["evaluations"] = evaluations_json(manifest.evaluations);
   if (manifest.best)
-    json["best"] = {{"metric", manifest.best->metric}, {"value", manifest.best->value}, {"step", manifest.best->step}};
+    json["best"] = {{"metric", manifest.best->metric},
+                    {"value", manifest.best->value},
+                    {"step", manifest.best->step}};
   json["counters"] = manifest.counters;
   json["memory"] = manifest.memory;
   json["traffic"] = manifest.traffic;
@@ -134,8 +138,10 @@ class Fields {
   void get(const char* key, Integer& out) const {
     if (const Json* value = find(key)) {
       if (!value->is_number_integer()) fail(name(key), "an integer");
-      const bool fits = value->is_number_unsigned() ? std::in_range<Integer>(value->get<uint64_t>()) : std::in_range<Integer>(value->get<int64_t>());
-      if (!fits) fail(name(key), cat("an integer of at most ", std::numeric_limits<Integer>::max()).c_str());
+      const bool fits = value->is_number_unsigned() ? std::in_range<Integer>(value->get<uint64_t>())
+                                                    : std::in_range<Integer>(value->get<int64_t>());
+      if (!fits)
+        fail(name(key), cat("an integer of at most ", std::numeric_limits<Integer>::max()).c_str());
       out = value->get<Integer>();
     }
   }
@@ -256,7 +262,8 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   fields.object("environment", [&](const Fields& f) { read_map(f, manifest.environment); });
   fields.object("products", [&](const Fields& f) { read_map(f, manifest.products); });
   fields.object("counters", [&](const Fields& f) { read_map(f, manifest.counters); });
-  const auto read_figures = [&](const char* name, std::map<std::string, std::map<std::string, int64_t>>& out) {
+  const auto read_figures = [&](const char* name,
+                                std::map<std::string, std::map<std::string, int64_t>>& out) {
     fields.object(name, [&](const Fields& f) {
       for (const std::string& key : f.keys())
         f.object(key.c_str(), [&](const Fields& part) { read_map(part, out[key]); });

@@ -31,10 +31,12 @@ struct GroupFiles {
   const char* used;
   const char* cache;
 };
-constexpr GroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+constexpr GroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
+                               "total_inactive_file"};
 constexpr GroupFiles kVersion2{"memory.max", "memory.current", "inactive_file"};
 
-void tighten(MemoryLimit& limit, int64_t total, int64_t available, const std::string& by, bool by_group) {
+void tighten(MemoryLimit& limit, int64_t total, int64_t available, const std::string& by,
+             bool by_group) {
   if (limit.total == 0 || total < limit.total) {
     limit.total = total;
     limit.by = by;
@@ -46,12 +48,16 @@ void tighten(MemoryLimit& limit, int64_t total, int64_t available, const std::st
 /// Version 2 slows a group down that holds more than memory.high: no more than that is free.
 void tighten_by_group(MemoryLimit& limit, const ControlGroup& group) {
   const GroupFiles& files = group.version == 1 ? kVersion1 : kVersion2;
-  const auto number = [&](const char* file, int64_t otherwise) { return read_group_number(cat(group.folder, "/", file), otherwise); };
-  const int64_t held = number(files.used, 0) - statistic(group.folder + "/memory.stat", files.cache);
+  const auto number = [&](const char* file, int64_t otherwise) {
+    return read_group_number(cat(group.folder, "/", file), otherwise);
+  };
+  const int64_t held =
+      number(files.used, 0) - statistic(group.folder + "/memory.stat", files.cache);
   // Version 1 writes a huge number for no limit.
   constexpr int64_t kHuge = int64_t{1} << 60;
   const int64_t total = number(files.limit, kNoLimit);
-  if (total < kHuge) tighten(limit, total, total - held, cat("the control group ", group.name), true);
+  if (total < kHuge)
+    tighten(limit, total, total - held, cat("the control group ", group.name), true);
   const int64_t high = group.version == 1 ? kNoLimit : number("memory.high", kNoLimit);
   if (high < kHuge) limit.available = std::min(limit.available, std::max<int64_t>(0, high - held));
 }
@@ -78,8 +84,11 @@ AddressSpace address_space_left() {
   AddressSpace tightest;
   const auto tighten = [&](int resource, int64_t used_pages, const char* of) {
     rlimit limit{};
-    if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-    const int64_t left = std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_cur) - used_pages * ::sysconf(_SC_PAGESIZE));
+    if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 ||
+        limit.rlim_cur == RLIM_INFINITY)
+      return;
+    const int64_t left = std::max<int64_t>(
+        0, static_cast<int64_t>(limit.rlim_cur) - used_pages * ::sysconf(_SC_PAGESIZE));
     if (left < tightest.left) tightest = {left, of, resource == RLIMIT_AS};
   };
   tighten(RLIMIT_AS, size, "its address space (ulimit -v)");

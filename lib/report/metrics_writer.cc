@@ -42,16 +42,24 @@ int64_t cut_metrics(const std::string& path, int64_t first_step, FileSystem& fil
 }  // namespace
 
 MetricsWriter::MetricsWriter(const std::string& path, int64_t first_step, FileSystem& files)
-    : removed_lines_(cut_metrics(path, first_step, files)), last_step_(std::max<int64_t>(first_step - 1, 0)), file_(path) {}
+    : removed_lines_(cut_metrics(path, first_step, files)),
+      last_step_(std::max<int64_t>(first_step - 1, 0)),
+      file_(path) {}
 
-void MetricsWriter::write(const StepMetrics& metrics) { append(metrics_lines(metrics), metrics.step); }
+void MetricsWriter::write(const StepMetrics& metrics) {
+  append(metrics_lines(metrics), metrics.step);
+}
 
-void MetricsWriter::write_line(const std::string& line) { append(line + "\n", last_step_); }
+void MetricsWriter::write_line(const std::string& line) {
+  append(line + "\n", last_step_);
+}
 
 void MetricsWriter::append(const std::string& lines, int64_t step) {
   if (file_.begin_anew_if_lost())
-    log_warning(cat(file_.path(), ": was removed or replaced while this run writes it, and is written anew; the lines up to step ", last_step_,
-                    " are not in it any more"));
+    log_warning(cat(file_.path(),
+                    ": was removed or replaced while this run writes it, and is written anew; the "
+                    "lines up to step ",
+                    last_step_, " are not in it any more"));
   file_.append(lines);
   last_step_ = step;
 }

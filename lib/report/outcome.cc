@@ -23,7 +23,8 @@ std::string without_remedy(const std::string& message) {
 /// The ranks were started again and failed before one step was trained.
 void note_vain_start(RunManifest& manifest, const LaunchMark& launch) {
   const int64_t step = manifest.restarts.empty() ? 0 : manifest.restarts.back().to_step;
-  manifest.restarts.push_back({utc_text(launch.attempt), manifest.exit_reason, manifest.exit_rank, step, step, launch.ranks});
+  manifest.restarts.push_back({utc_text(launch.attempt), manifest.exit_reason, manifest.exit_rank,
+                               step, step, launch.ranks});
 }
 
 }  // namespace
@@ -39,15 +40,18 @@ bool began_by_agent(const std::string& path, const std::string& agent) {
   return found != environment.end() && found->second == agent;
 }
 
-bool note_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure, FileSystem& files) {
+bool note_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure,
+                  FileSystem& files) {
   if (!posix_files().exists(path)) return false;
   RunManifest manifest = read_manifest(path);
   if (!is_of(manifest, launch)) return false;
-  if (manifest.started < utc_text(launch.attempt) && manifest.exit_code) note_vain_start(manifest, launch);
+  if (manifest.started < utc_text(launch.attempt) && manifest.exit_code)
+    note_vain_start(manifest, launch);
   manifest.exit_code = failure.exit_code;
   manifest.exit_reason = without_remedy(failure.reason);
   manifest.exit_rank = failure.rank;
-  if (manifest.ended.empty() || manifest.started < utc_text(launch.attempt)) manifest.ended = utc_now();
+  if (manifest.ended.empty() || manifest.started < utc_text(launch.attempt))
+    manifest.ended = utc_now();
   write_file_atomic(files, path, manifest_text(manifest));
   return true;
 }

@@ -20,8 +20,10 @@ inline void flatten(const nlohmann::ordered_json& json, const std::string& name,
                     const std::function<void(const std::string&, const std::string&)>& leaf) {
   using Json = nlohmann::ordered_json;
   if (!json.is_object() || json.empty())
-    return leaf(name, json.is_string() ? json.get<std::string>() : json.dump(-1, ' ', false, Json::error_handler_t::replace));
-  for (const auto& [key, value] : json.items()) flatten(value, name.empty() ? key : name + "." + key, leaf);
+    return leaf(name, json.is_string() ? json.get<std::string>()
+                                       : json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  for (const auto& [key, value] : json.items())
+    flatten(value, name.empty() ? key : name + "." + key, leaf);
 }
 
 }  // namespace ftrun

@@ -29,9 +29,9 @@ constexpr std::string_view kPlain = "\x1b[0m";
 /// Carriage return, then erase to the end of the line.
 constexpr std::string_view kClear = "\r\x1b[K";
 
-/// Part is a piece of the live line. The part with the lowest `drop_order` is the first to go where
-/// the line is too long.
-struct Part {
+/// LinePart is a piece of the live line. The part with the lowest `drop_order` is the first to go
+/// where the line is too long.
+struct LinePart {
   std::string text;
   int drop_order = 0;
   std::string_view colour;
@@ -68,9 +68,9 @@ double fraction(const ProgressState& state) {
       static_cast<double>(state.metrics.step) / static_cast<double>(state.total_steps), 0.0, 1.0);
 }
 
-std::vector<Part> live_parts(const ProgressState& state) {
+std::vector<LinePart> live_parts(const ProgressState& state) {
   const StepMetrics& m = state.metrics;
-  std::vector<Part> parts{{step_text(state), 9, {}}};
+  std::vector<LinePart> parts{{step_text(state), 9, {}}};
   if (state.total_steps > 0)
     parts.push_back({cat(static_cast<int>(fraction(state) * 100), "%"), 2, {}});
   if (m.trained) {
@@ -83,14 +83,14 @@ std::vector<Part> live_parts(const ProgressState& state) {
   return parts;
 }
 
-size_t columns(const std::vector<Part>& parts) {
+size_t columns(const std::vector<LinePart>& parts) {
   size_t sum = 2 * (parts.size() - 1);
-  for (const Part& part : parts) sum += text_columns(part.text);
+  for (const LinePart& part : parts) sum += text_columns(part.text);
   return sum;
 }
 
-void drop_until_it_fits(std::vector<Part>& parts, size_t limit) {
-  const auto goes_first = [](const Part& a, const Part& b) {
+void drop_until_it_fits(std::vector<LinePart>& parts, size_t limit) {
+  const auto goes_first = [](const LinePart& a, const LinePart& b) {
     return a.drop_order < b.drop_order;
   };
   while (parts.size() > 1 && columns(parts) > limit)
@@ -140,14 +140,14 @@ double steady_seconds() {
 std::string live_progress_text(const ProgressState& state, const ProgressStyle& style) {
   // One column stays free: a line that fills the last one wraps on some terminals.
   const auto limit = static_cast<size_t>(std::max(style.width - 1, 1));
-  std::vector<Part> parts = live_parts(state);
+  std::vector<LinePart> parts = live_parts(state);
   const size_t wanted = parts.size();
   drop_until_it_fits(parts, limit);
   // Brackets and a space take three columns; where a part had to go there is no bar either.
   const int spare = parts.size() < wanted ? 0 : static_cast<int>(limit - columns(parts)) - 3;
   std::string line;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const Part& part = parts[i];
+    const LinePart& part = parts[i];
     const bool bar = i == 0 && state.total_steps > 0 && spare >= kShortestBar;
     if (i > 0) line += part.drop_order == 2 && line.ends_with(']') ? " " : "  ";
     line += style.colour && !part.colour.empty() ? cat(part.colour, part.text, kPlain) : part.text;
@@ -168,7 +168,8 @@ std::string plain_progress_text(const ProgressState& state) {
     parts.push_back(rate_text(m.tokens_per_second));
     parts.push_back(format_number("%.2f s/step", m.step_seconds));
   }
-  for (const EvaluationResult& evaluation : m.evaluations) parts.push_back(evaluation_text(evaluation));
+  for (const EvaluationResult& evaluation : m.evaluations)
+    parts.push_back(evaluation_text(evaluation));
   if (state.seconds_left) parts.push_back(human_seconds(*state.seconds_left) + " left");
   return join(parts, "  ");
 }
@@ -225,7 +226,8 @@ void ProgressLine::show(const StepMetrics& metrics) {
 
 void ProgressLine::show_live(const ProgressState& state, bool important) {
   // A line that must be found again later stays.
-  if (!state.metrics.evaluations.empty() || state.metrics.skipped) print(plain_progress_text(state));
+  if (!state.metrics.evaluations.empty() || state.metrics.skipped)
+    print(plain_progress_text(state));
   const double now = options_.clock();
   if (!important && now - drawn_at_ < options_.seconds_between) return;
   drawn_at_ = now;

@@ -31,7 +31,9 @@ void add_flat_differences(const Flat& before, const Flat& now, bool matters,
 Flat flat_section(const Json& manifest, const char* section) {
   Flat flat;
   const Json& json = manifest.at(section);
-  if (!json.empty()) flatten(json, section, [&](const std::string& name, const std::string& text) { flat[name] = text; });
+  if (!json.empty())
+    flatten(json, section,
+            [&](const std::string& name, const std::string& text) { flat[name] = text; });
   return flat;
 }
 
@@ -132,12 +134,13 @@ void refuse_other_run(const std::string& path, const std::vector<ManifestDiffere
     if (count++ == 0) first = difference.field;
   }
   if (count == 0) return;
-  throw Error(ExitCode::kUsage,
-              cat(path, ": this is not the run that was started there; ", count,
-                  count == 1 ? " thing differs:" : " things differ:", list),
-              cat("undo the change to continue that run, or admit it with --allow ", first,
-                  count == 1 ? "" : " (again for each field; the start of a name admits all below it)",
-                  ", or start a new one in another output_dir"));
+  throw Error(
+      ExitCode::kUsage,
+      cat(path, ": this is not the run that was started there; ", count,
+          count == 1 ? " thing differs:" : " things differ:", list),
+      cat("undo the change to continue that run, or admit it with --allow ", first,
+          count == 1 ? "" : " (again for each field; the start of a name admits all below it)",
+          ", or start a new one in another output_dir"));
 }
 
 }  // namespace ftrun

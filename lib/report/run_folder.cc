@@ -58,8 +58,9 @@ std::string how_to_stop(const std::string& pid, const std::string& host) {
 [[noreturn]] void busy_error(const std::string& root, const std::string& lock_text) {
   const std::string pid = lock_field(lock_text, "pid");
   const std::string host = lock_field(lock_text, "host");
-  const std::string who = pid.empty() ? "a process that has not written its name yet"
-                                      : cat("process ", pid, " on ", host, ", since ", lock_field(lock_text, "since"));
+  const std::string who =
+      pid.empty() ? "a process that has not written its name yet"
+                  : cat("process ", pid, " on ", host, ", since ", lock_field(lock_text, "since"));
   throw Error(ExitCode::kEnvironment,
               cat("output_dir ", root, ": another run is using it (", who, ")"),
               cat("wait for that run or stop it", how_to_stop(pid, host), ", or ", kElsewhere));
@@ -123,7 +124,8 @@ std::string run_near(const std::string& folder) {
   const fs::path parent = root.parent_path();
   std::error_code error;
   std::vector<std::string> runs;
-  for (fs::directory_iterator it(parent.empty() ? "." : parent, error), end; !error && it != end; it.increment(error))
+  for (fs::directory_iterator it(parent.empty() ? "." : parent, error), end; !error && it != end;
+       it.increment(error))
     if (it->path().filename() != root.filename() && fs::exists(it->path() / "run.json", error))
       runs.push_back(it->path().filename().string());
   std::sort(runs.begin(), runs.end());
@@ -141,9 +143,11 @@ std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool
   const bool has_run = told || posix_files().exists(paths.manifest());
   if (start == RunStart::kFresh)
     return Error(ExitCode::kUsage, found,
-                 has_run ? cat("continue the run that is there with --resume auto, or ", kElsewhere) : std::string(kElsewhere));
+                 has_run ? cat("continue the run that is there with --resume auto, or ", kElsewhere)
+                         : std::string(kElsewhere));
   if (!has_run)
-    return Error(ExitCode::kUsage, cat(found, " and no run.json, so there is no run to resume"), std::string(kElsewhere));
+    return Error(ExitCode::kUsage, cat(found, " and no run.json, so there is no run to resume"),
+                 std::string(kElsewhere));
   return std::nullopt;
 }
 
@@ -151,7 +155,8 @@ std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool
 /// nowhere else.
 std::optional<Error> absence_problem(const RunPaths& paths) {
   std::error_code unseen;
-  if (fs::is_directory(paths.root(), unseen) && !content_of(paths.root()).empty()) return std::nullopt;
+  if (fs::is_directory(paths.root(), unseen) && !content_of(paths.root()).empty())
+    return std::nullopt;
   return Error(ExitCode::kUsage,
                cat("output_dir ", paths.root(), " contains no run to resume",
                    did_you_mean(run_near(paths.root()))),
@@ -180,7 +185,8 @@ std::string without_end_slashes(std::string path) {
 }  // namespace
 
 void refuse_other_than_folder(const std::string& output_dir) {
-  if (output_dir.empty()) throw Error(ExitCode::kUsage, "output_dir is empty", "name the folder that the run writes to");
+  if (output_dir.empty())
+    throw Error(ExitCode::kUsage, "output_dir is empty", "name the folder that the run writes to");
   std::error_code error;
   const fs::file_status status = fs::status(output_dir, error);
   if (fs::exists(status) && !fs::is_directory(status))
@@ -223,17 +229,23 @@ RunFolder::RunFolder(const std::string& output_dir, RunStart start)
   }
 }
 
-std::string RunFolder::run_nearby() const { return run_near(paths_.root()); }
+std::string RunFolder::run_nearby() const {
+  return run_near(paths_.root());
+}
 
 bool RunFolder::is_another_runs() const {
-  struct stat held{}, there{};
-  return lock_fd_ >= 0 && ::fstat(lock_fd_, &held) == 0 && ::lstat(paths_.lock().c_str(), &there) == 0 &&
+  struct stat held {
+  }, there{};
+  return lock_fd_ >= 0 && ::fstat(lock_fd_, &held) == 0 &&
+         ::lstat(paths_.lock().c_str(), &there) == 0 &&
          (held.st_dev != there.st_dev || held.st_ino != there.st_ino);
 }
 
 void RunFolder::require_own() const {
   if (is_another_runs())
-    throw Error(ExitCode::kEnvironment, cat("output_dir ", paths_.root(), ": was removed while this run wrote into it, and another run has it now"),
+    throw Error(ExitCode::kEnvironment,
+                cat("output_dir ", paths_.root(),
+                    ": was removed while this run wrote into it, and another run has it now"),
                 "nothing more is written there; start this run again with another output_dir");
 }
 

@@ -34,7 +34,12 @@ class RunPaths {
   }
   /// Names of the files in the root that are replaced as a whole (write_file_atomic).
   static std::vector<std::string> replaced_files() {
-    return {"run.json", "config.yaml", "metrics.jsonl", "samples.jsonl", "report.html", "data-fingerprint.json",
+    return {"run.json",
+            "config.yaml",
+            "metrics.jsonl",
+            "samples.jsonl",
+            "report.html",
+            "data-fingerprint.json",
             "validation-fingerprint.json"};
   }
 

@@ -43,7 +43,8 @@ constexpr int kMomentAtStart = 300, kMomentAtEnd = 2000;
 /// The question whether this Python has the client: in none of its folders but the working one,
 /// where the client itself makes one of its name.
 constexpr const char* kQuestion =
-    "import importlib.util, sys; sys.path[:] = [p for p in sys.path if p]; s = importlib.util.find_spec('wandb'); "
+    "import importlib.util, sys; sys.path[:] = [p for p in sys.path if p]; s = "
+    "importlib.util.find_spec('wandb'); "
     "sys.exit(s is None or s.origin is None)";
 /// $1: the question; $2: how many Pythons follow; then the script and its arguments. Becomes the
 /// first Python that answers yes; says n to descriptor 3 where none does.
@@ -58,7 +59,8 @@ printf n >&3)";
 std::string root_folder() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  for (fs::path folder = program.parent_path(); folder.has_relative_path(); folder = folder.parent_path())
+  for (fs::path folder = program.parent_path(); folder.has_relative_path();
+       folder = folder.parent_path())
     if (fs::exists(folder / kScript, error)) return folder.string();
   return "";
 }
@@ -67,8 +69,11 @@ std::vector<std::string> pythons(const std::string& root) {
   std::vector<std::string> found;
   std::error_code error;
   const char* environment = std::getenv("VIRTUAL_ENV");
-  for (const std::string& folder : {std::string(environment == nullptr ? "" : environment), root + "/.venv"})
-    if (const std::string python = folder + "/bin/python3"; !folder.empty() && fs::exists(python, error)) found.push_back(python);
+  for (const std::string& folder :
+       {std::string(environment == nullptr ? "" : environment), root + "/.venv"})
+    if (const std::string python = folder + "/bin/python3";
+        !folder.empty() && fs::exists(python, error))
+      found.push_back(python);
   found.emplace_back("python3");
   return found;
 }
@@ -99,11 +104,13 @@ pid_t spawn(const std::vector<std::string>& command, int output, int answer) {
   sigfillset(&all);
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   const std::vector<char*> arguments = exec_arguments(command);
   const std::vector<char*> environment = passed_environment();
   pid_t process = -1;
-  const int error = ::posix_spawnp(&process, arguments[0], &files, &attributes, arguments.data(), environment.data());
+  const int error = ::posix_spawnp(&process, arguments[0], &files, &attributes, arguments.data(),
+                                   environment.data());
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) throw std::system_error(error, std::generic_category(), command[0]);
@@ -111,7 +118,8 @@ pid_t spawn(const std::vector<std::string>& command, int output, int answer) {
 }
 
 std::string how_it_ended(int status) {
-  return WIFSIGNALED(status) ? cat("by signal ", WTERMSIG(status)) : cat("with exit code ", WEXITSTATUS(status));
+  return WIFSIGNALED(status) ? cat("by signal ", WTERMSIG(status))
+                             : cat("with exit code ", WEXITSTATUS(status));
 }
 
 }  // namespace
@@ -143,40 +151,50 @@ void RunFollower::look(int milliseconds) {
     answer_.reset();
     if (none) {
       ::waitpid(process_, nullptr, 0);  // it has nothing left to do
-      why_not_ = cat("no Python here has the client ", kClient, "; install it (pip install ", kClient, ") and send the run afterwards: ", by_hand());
+      why_not_ = cat("no Python here has the client ", kClient, "; install it (pip install ",
+                     kClient, ") and send the run afterwards: ", by_hand());
       return;
     }
   }
   int status = 0;
   if (::waitpid(process_, &status, WNOHANG) != process_) return;
-  if (status != 0) why_not_ = cat("what sends it has ended ", how_it_ended(status), ": see ", RunPaths(options_.run).follower_log());
+  if (status != 0)
+    why_not_ = cat("what sends it has ended ", how_it_ended(status), ": see ",
+                   RunPaths(options_.run).follower_log());
 }
 
 /// The run and where it goes, as the script's own.
 std::vector<std::string> RunFollower::arguments() const {
   std::vector<std::string> words{options_.run, "--to", kClient};
-  for (const auto& [word, value] : {std::pair("project", &options_.project), {"group", &options_.group}, {"team", &options_.team}})
+  for (const auto& [word, value] : {std::pair("project", &options_.project),
+                                    {"group", &options_.group},
+                                    {"team", &options_.team}})
     if (!value->empty()) words.push_back(cat("--", word, "=", *value));
   return words;
 }
 
 /// Tells the command for a person who sends the run by hand.
-std::string RunFollower::by_hand() const { return cat(kScript, " ", join(arguments(), " ")); }
+std::string RunFollower::by_hand() const {
+  return cat(kScript, " ", join(arguments(), " "));
+}
 
 std::string RunFollower::try_to_start() {
   const std::string log = RunPaths(options_.run).follower_log();
   const OwnedFd output = open_to_write(log, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK, 0600);
   if (!output) return cat(log, ": ", std::strerror(errno));
   struct stat opened {};
-  if (::fstat(output.get(), &opened) != 0 || !S_ISREG(opened.st_mode)) return cat(log, " is no regular file");
+  if (::fstat(output.get(), &opened) != 0 || !S_ISREG(opened.st_mode))
+    return cat(log, " is no regular file");
   if (::flock(output.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) return "";
-    return cat(log, " cannot be locked (", std::strerror(errno), "), so nothing can follow the run; send it afterwards: ", by_hand());
+    return cat(log, " cannot be locked (", std::strerror(errno),
+               "), so nothing can follow the run; send it afterwards: ", by_hand());
   }
   const std::string root = root_folder();
   if (root.empty()) return cat(kScript, " is in no folder above the program");
   const std::vector<std::string> at_hand = pythons(root);
-  std::vector<std::string> command{"/bin/sh", "-c", kFirstPython, "follow_run", kQuestion, std::to_string(at_hand.size())};
+  std::vector<std::string> command{"/bin/sh",    "-c",      kFirstPython,
+                                   "follow_run", kQuestion, std::to_string(at_hand.size())};
   command.insert(command.end(), at_hand.begin(), at_hand.end());
   command.push_back(cat(root, "/", kScript));
   for (const std::string& word : arguments()) command.push_back(word);
@@ -194,8 +212,11 @@ std::string RunFollower::problem() noexcept {
     look(kMomentAtEnd);
     if (!why_not_.empty()) return cat("wandb.enabled: the run was not sent: ", why_not_);
     if (process_ > 0) return "";
-    return cat("wandb.enabled: what sends an earlier start of the run was still at it, so steps of this start may be missing there; send "
-               "them: ", by_hand());
+    return cat(
+        "wandb.enabled: what sends an earlier start of the run was still at it, so steps of this "
+        "start may be missing there; send "
+        "them: ",
+        by_hand());
   } catch (const std::exception&) {
     return "";
   }

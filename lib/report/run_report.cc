@@ -100,7 +100,8 @@ Json step_columns(const Steps& steps, size_t group) {
   for (const FigureOf& figure : kFigures) {
     Figures column;
     for (const StepMetrics* m : steps.trained) column.push_back(figure.of(*m));
-    if (std::any_of(column.begin(), column.end(), [](const auto& value) { return value.has_value(); }))
+    if (std::any_of(column.begin(), column.end(),
+                    [](const auto& value) { return value.has_value(); }))
       json[figure.name] = thinned(column, group);
   }
   return json;
@@ -128,17 +129,20 @@ Json evaluations_of(const std::vector<StepMetrics>& metrics, const Steps& steps)
       if (static_cast<size_t>(at) == names.size()) {
         names.push_back(evaluation.set);
         Json set{{"name", evaluation.set}};
-        for (const char* key : {"step", "tokens", "loss", "perplexity", "accuracy"}) set[key] = Json::array();
+        for (const char* key : {"step", "tokens", "loss", "perplexity", "accuracy"})
+          set[key] = Json::array();
         sets.push_back(std::move(set));
       }
       Json& set = sets[static_cast<size_t>(at)];
       const auto tokens = steps.tokens_after.find(m.step);
       set["step"].push_back(m.step);
-      set["tokens"].push_back(tokens == steps.tokens_after.end() ? Json(nullptr) : Json(tokens->second));
+      set["tokens"].push_back(tokens == steps.tokens_after.end() ? Json(nullptr)
+                                                                 : Json(tokens->second));
       const bool known = evaluation.has_value();
       set["loss"].push_back(known ? json_of_number(evaluation.loss) : Json(nullptr));
       set["perplexity"].push_back(known ? json_of_number(evaluation.perplexity()) : Json(nullptr));
-      set["accuracy"].push_back(evaluation.accuracy ? json_of_number(*evaluation.accuracy) : Json(nullptr));
+      set["accuracy"].push_back(evaluation.accuracy ? json_of_number(*evaluation.accuracy)
+                                                    : Json(nullptr));
     }
   return sets;
 }
@@ -160,7 +164,8 @@ std::string text_at(const Json& json, const char* key) {
 Json config_of(const Json& manifest) {
   Json flat = Json::object();
   if (manifest.contains("config") && manifest["config"].is_object() && !manifest["config"].empty())
-    flatten(manifest["config"], "", [&](const std::string& name, const std::string& text) { flat[name] = text; });
+    flatten(manifest["config"], "",
+            [&](const std::string& name, const std::string& text) { flat[name] = text; });
   return flat;
 }
 
@@ -184,15 +189,19 @@ Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics) {
     if (!value.empty()) facts.push_back(cat(name, ": ", value));
   };
   const Json none = Json::object();
-  const auto part = [&](const char* key) { return manifest.contains(key) && manifest[key].is_object() ? manifest[key] : none; };
+  const auto part = [&](const char* key) {
+    return manifest.contains(key) && manifest[key].is_object() ? manifest[key] : none;
+  };
   add("model", text_at(part("model"), "path"));
   add("started", text_at(manifest, "started"));
   add("from", text_at(manifest, "start"));
   const std::string ended = text_at(manifest, "ended");
-  add("ended", ended.empty() ? "not yet, or it was killed" : cat(ended, ", ", text_at(manifest, "exit_reason")));
+  add("ended", ended.empty() ? "not yet, or it was killed"
+                             : cat(ended, ", ", text_at(manifest, "exit_reason")));
   if (!metrics.empty()) add("last step", std::to_string(metrics.back().step));
   add("best", best_text(part("best"), metrics));
-  if (manifest.contains("restarts") && manifest["restarts"].is_array() && !manifest["restarts"].empty())
+  if (manifest.contains("restarts") && manifest["restarts"].is_array() &&
+      !manifest["restarts"].empty())
     add("restarts", std::to_string(manifest["restarts"].size()));
   add("on", cat(text_at(part("machine"), "hostname"), ", ", text_at(part("machine"), "cpu_model")));
   add("ftrun", text_at(part("build"), "version"));
@@ -217,7 +226,8 @@ Json texts_of(const std::string& path, int64_t& unreadable, size_t& left_out) {
   if (!posix_files().exists(path)) return texts;
   for (const StepSample& sample : read_samples(path, &unreadable))
     if (texts.size() < kMostTexts)
-      texts.push_back({{"step", sample.step}, {"prompt", sample.prompt}, {"answer", sample.answer}});
+      texts.push_back(
+          {{"step", sample.step}, {"prompt", sample.prompt}, {"answer", sample.answer}});
     else
       ++left_out;
   return texts;
@@ -226,7 +236,8 @@ Json texts_of(const std::string& path, int64_t& unreadable, size_t& left_out) {
 Json run_json(const std::string& folder) {
   const RunPaths paths(folder);
   if (!posix_files().exists(paths.metrics()) && !posix_files().exists(paths.manifest()))
-    throw Error(ExitCode::kBadInput, cat(folder, ": holds no run: neither metrics.jsonl nor run.json"),
+    throw Error(ExitCode::kBadInput,
+                cat(folder, ": holds no run: neither metrics.jsonl nor run.json"),
                 "give the output_dir of a run");
   int64_t unreadable = 0;
   std::vector<StepMetrics> metrics;
@@ -235,8 +246,9 @@ Json run_json(const std::string& folder) {
   const size_t group = (steps.trained.size() + kMostPoints - 1) / kMostPoints;
   const Json manifest = read_loose_json(paths.manifest());
   Json run;
-  run["name"] = fs::path(folder).filename().empty() ? fs::path(folder).parent_path().filename().string()
-                                                    : fs::path(folder).filename().string();
+  run["name"] = fs::path(folder).filename().empty()
+                    ? fs::path(folder).parent_path().filename().string()
+                    : fs::path(folder).filename().string();
   run["facts"] = facts_of(manifest, metrics);
   run["mean_of"] = std::max<size_t>(group, 1);
   run["steps"] = step_columns(steps, std::max<size_t>(group, 1));
@@ -248,7 +260,8 @@ Json run_json(const std::string& folder) {
   run["warnings"] = warnings_of(paths.log(0), warnings_left_out);
   run["warnings_left_out"] = warnings_left_out;
   run["config"] = config_of(manifest);
-  if (posix_files().exists(paths.config())) run["config_yaml"] = read_file(paths.config()).substr(0, kMostConfigBytes);
+  if (posix_files().exists(paths.config()))
+    run["config_yaml"] = read_file(paths.config()).substr(0, kMostConfigBytes);
   run["unreadable"] = unreadable;
   return run;
 }
@@ -268,7 +281,8 @@ std::string with(std::string page, std::string_view place, const std::string& te
 }
 
 bool is_report(const std::string& path) {
-  const std::string start = std::string(kReportPage).substr(0, std::string_view(kReportPage).find("-->"));
+  const std::string start =
+      std::string(kReportPage).substr(0, std::string_view(kReportPage).find("-->"));
   std::ifstream file(path, std::ios::binary);
   std::string found(start.size(), '\0');
   file.read(found.data(), static_cast<std::streamsize>(found.size()));
@@ -280,7 +294,8 @@ void refuse_foreign(const std::string& path) {
   const fs::file_status status = fs::symlink_status(path, error);
   if (!fs::exists(status)) return;
   if (fs::is_regular_file(status) && is_report(path)) return;
-  throw Error(ExitCode::kUsage, cat(path, ": there is something that is not a report of ftrun's; it stays as it is"),
+  throw Error(ExitCode::kUsage,
+              cat(path, ": there is something that is not a report of ftrun's; it stays as it is"),
               "give another name for the report (--out FILE.html), or move that away");
 }
 

@@ -84,15 +84,18 @@ bool read_old_validation(const Json& line, StepMetrics& m) {
   if (!line.contains("validation_loss")) return true;
   EvaluationResult& evaluation = m.evaluations.emplace_back();
   evaluation.set = "validation";
-  return read_field(line, "validation_loss", evaluation.loss) && read_field(line, "validation_seconds", evaluation.seconds);
+  return read_field(line, "validation_loss", evaluation.loss) &&
+         read_field(line, "validation_seconds", evaluation.seconds);
 }
 
 bool read_evaluation(const Json& line, StepMetrics& m) {
   EvaluationResult& evaluation = m.evaluations.emplace_back();
   if (!line.at("evaluation").is_string()) return false;
   evaluation.set = line.at("evaluation").get<std::string>();
-  return read_field(line, "step", m.step) && line.contains("loss") && read_field(line, "loss", evaluation.loss) &&
-         read_field(line, "accuracy", evaluation.accuracy) && read_field(line, "tokens", evaluation.tokens) &&
+  return read_field(line, "step", m.step) && line.contains("loss") &&
+         read_field(line, "loss", evaluation.loss) &&
+         read_field(line, "accuracy", evaluation.accuracy) &&
+         read_field(line, "tokens", evaluation.tokens) &&
          read_field(line, "seconds", evaluation.seconds);
 }
 
@@ -110,13 +113,15 @@ bool read_all(const Json& line, StepMetrics& m) {
          read_field(line, "data_wait_seconds", m.data_wait_seconds) &&
          read_field(line, "exposed_communication_seconds", m.exposed_communication_seconds) &&
          read_field(line, "loss_scale", m.loss_scale) && read_field(line, "skipped", m.skipped) &&
-         read_old_validation(line, m) &&
-         read_field(line, "counters", m.counters) && read_field(line, "memory", m.memory);
+         read_old_validation(line, m) && read_field(line, "counters", m.counters) &&
+         read_field(line, "memory", m.memory);
 }
 
 }  // namespace
 
-double EvaluationResult::perplexity() const { return std::exp(loss); }
+double EvaluationResult::perplexity() const {
+  return std::exp(loss);
+}
 
 // Lines of older versions have no count of tokens.
 bool EvaluationResult::has_value() const {
@@ -142,7 +147,8 @@ std::string metrics_line(const StepMetrics& m) {
 }
 
 std::string evaluation_line(int64_t step, const EvaluationResult& evaluation) {
-  Json line{{"step", step}, {"evaluation", evaluation.set}, {"loss", json_of_number(evaluation.loss)}};
+  Json line{
+      {"step", step}, {"evaluation", evaluation.set}, {"loss", json_of_number(evaluation.loss)}};
   line["perplexity"] = json_of_number(evaluation.perplexity());
   if (evaluation.accuracy) line["accuracy"] = json_of_number(*evaluation.accuracy);
   line["tokens"] = evaluation.tokens;
@@ -152,7 +158,8 @@ std::string evaluation_line(int64_t step, const EvaluationResult& evaluation) {
 
 std::string metrics_lines(const StepMetrics& m) {
   std::string lines = m.trained ? metrics_line(m) + "\n" : "";
-  for (const EvaluationResult& evaluation : m.evaluations) lines += evaluation_line(m.step, evaluation) + "\n";
+  for (const EvaluationResult& evaluation : m.evaluations)
+    lines += evaluation_line(m.step, evaluation) + "\n";
   return lines;
 }
 
@@ -173,8 +180,10 @@ std::vector<StepMetrics> read_metrics(const std::string& path, int64_t* unreadab
   const std::string text = read_file(path, INT64_MAX);
   std::vector<StepMetrics> all;
   const auto add = [&](StepMetrics&& metrics) {
-    if (metrics.trained || all.empty() || all.back().step != metrics.step) return all.push_back(std::move(metrics));
-    for (EvaluationResult& evaluation : metrics.evaluations) all.back().evaluations.push_back(std::move(evaluation));
+    if (metrics.trained || all.empty() || all.back().step != metrics.step)
+      return all.push_back(std::move(metrics));
+    for (EvaluationResult& evaluation : metrics.evaluations)
+      all.back().evaluations.push_back(std::move(evaluation));
   };
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
@@ -205,7 +214,8 @@ std::vector<Scalar> step_scalars(const StepMetrics& m) {
     if (!evaluation.has_value()) continue;
     scalars.push_back({evaluation.set + "/loss", evaluation.loss});
     scalars.push_back({evaluation.set + "/perplexity", evaluation.perplexity()});
-    if (evaluation.accuracy) scalars.push_back({evaluation.set + "/accuracy", *evaluation.accuracy});
+    if (evaluation.accuracy)
+      scalars.push_back({evaluation.set + "/accuracy", *evaluation.accuracy});
   }
   for (const NamedCount& counter : m.counters)
     scalars.push_back({"counters/" + counter.name, static_cast<double>(counter.value)});

@@ -15,9 +15,11 @@ std::optional<StepSample> sample_from(std::string_view line) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
   const auto text = [&](const char* key) { return json.contains(key) && json[key].is_string(); };
-  if (!json.contains("step") || !json["step"].is_number_integer() || !text("prompt") || !text("answer"))
+  if (!json.contains("step") || !json["step"].is_number_integer() || !text("prompt") ||
+      !text("answer"))
     return std::nullopt;
-  return StepSample{json["step"].get<int64_t>(), json["prompt"].get<std::string>(), json["answer"].get<std::string>()};
+  return StepSample{json["step"].get<int64_t>(), json["prompt"].get<std::string>(),
+                    json["answer"].get<std::string>()};
 }
 
 }  // namespace

@@ -51,8 +51,10 @@ bool check_ranges(const Program& program, Faults& faults) {
                  program.groups.size()));
     if (static_cast<int>(instr.lane) < 0 || static_cast<int>(instr.lane) >= lane_count(program))
       refuse(cat(place(program, i), " is on lane ", static_cast<int>(instr.lane)));
-    if (instr.is_transfer() && (instr.group() == kNoGroup || instr.reads.size() + instr.writes.size() != 1))
-      refuse(cat(place(program, i), " is a transfer of ", instr.reads.size() + instr.writes.size(), " ranges"));
+    if (instr.is_transfer() &&
+        (instr.group() == kNoGroup || instr.reads.size() + instr.writes.size() != 1))
+      refuse(cat(place(program, i), " is a transfer of ", instr.reads.size() + instr.writes.size(),
+                 " ranges"));
     if (instr.is_collective() &&
         (instr.writes.empty() || instr.reads.size() != instr.writes.size()))
       refuse(cat(place(program, i), " is a collective of ", instr.reads.size(), " ranges into ",
@@ -187,7 +189,8 @@ bool is_transfer(const Program& program, const Instr& instr) {
   const ProgramGroup& group = program.group(instr.group());
   const DType dtype = program.at(ranges[0].buffer).dtype;
   return group.ranks.is_link() && group.place.count == 2 &&
-         (group.ranks.ranks[static_cast<size_t>(group.place.index)] == group.ranks.sender) == sends &&
+         (group.ranks.ranks[static_cast<size_t>(group.place.index)] == group.ranks.sender) ==
+             sends &&
          (dtype == instr.exchange().dtype || dtype == DType::kU8) &&
          ranges[0].bytes % dtype_bytes(instr.exchange().dtype) == 0;
 }
@@ -237,8 +240,8 @@ void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Fau
   for (const Range& range : instr.reads)
     if (made.contains(range.buffer)) gradients.push_back(range);
   for (const Range& range : uncovered(gradients, instr.writes))
-    faults.push_back(cat(place(program, at), " reads bytes ", range.offset, "+", range.bytes, " of ",
-                         program.at(range.buffer).name, " and does not add to them"));
+    faults.push_back(cat(place(program, at), " reads bytes ", range.offset, "+", range.bytes,
+                         " of ", program.at(range.buffer).name, " and does not add to them"));
   for (const Range& range : instr.writes) {
     const Category category = program.at(range.buffer).category;
     if (category == Category::kGradients || category == Category::kBuckets)
@@ -291,8 +294,9 @@ ShardPlace place_of_sum(const Program& program, BufferId buffer) {
   return {};
 }
 
-/// Every sum of squares has a slot of its own, one for each run and rank of the stage that counts it: added
-/// in their order, they are the same bits everywhere. Where ranks share slots the exchange adds up theirs.
+/// Every sum of squares has a slot of its own, one for each run and rank of the stage that counts
+/// it: added in their order, they are the same bits everywhere. Where ranks share slots the
+/// exchange adds up theirs.
 bool is_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
   ShardPlace place = place_of_sum(program, instr.writes[0].buffer);
@@ -531,7 +535,8 @@ void check_result(const Program& program, Faults& faults) {
       if (range.buffer == result)
         made = true;
       else if (made && share_bytes(program, range, program.whole(result)))
-        faults.push_back(cat(place(program, i), " writes over the result ", program.at(result).name));
+        faults.push_back(
+            cat(place(program, i), " writes over the result ", program.at(result).name));
     }
 }
 
@@ -542,7 +547,8 @@ void check_disk_requests(const Program& program, Faults& faults) {
     const Instr& instr = program.instrs[i];
     const bool disk = instr.lane == Lane::kDisk;
     if (instr.starts_early() && (!disk || !last))
-      faults.push_back(cat(place(program, i), " starts early, but no disk request comes before it"));
+      faults.push_back(
+          cat(place(program, i), " starts early, but no disk request comes before it"));
     if (!disk) continue;
     const auto before = std::exchange(last, i);
     if (!instr.starts_early() || !before) continue;
@@ -578,10 +584,12 @@ std::vector<std::string> check_world(const World& world) {
   }
   std::vector<Faults> found(first.size());
   std::vector<char> sound(first.size());
-  side_by_side(first.size(), [&](size_t p) { sound[p] = check_alone(*first[p].program, found[p]) ? 1 : 0; });
+  side_by_side(first.size(),
+               [&](size_t p) { sound[p] = check_alone(*first[p].program, found[p]) ? 1 : 0; });
   for (size_t p = 0; p < first.size(); ++p)
     for (std::string& fault : found[p])
-      faults.push_back(first.size() > 1 ? cat("rank ", first[p].rank, ": ", fault) : std::move(fault));
+      faults.push_back(first.size() > 1 ? cat("rank ", first[p].rank, ": ", fault)
+                                        : std::move(fault));
   if (std::find(sound.begin(), sound.end(), 0) != sound.end()) return faults;
   check_lists(first, faults);
   const std::string fault = walk_collectives(world);

@@ -26,8 +26,8 @@ struct Ending {
   std::string place;
 };
 
-/// Known holds the facts in which all programs must agree.
-struct Known {
+/// AgreedFacts holds the facts in which all programs must agree.
+struct AgreedFacts {
   std::map<int32_t, int32_t> graph_of_layer;
   std::map<std::pair<int32_t, InstrKind>, Ending> endings;
 };
@@ -35,7 +35,7 @@ struct Known {
 /// Follows the lists of one program.
 class ListWalk {
  public:
-  ListWalk(const RankProgram& rank, Known& known, std::vector<std::string>& faults)
+  ListWalk(const RankProgram& rank, AgreedFacts& known, std::vector<std::string>& faults)
       : rank_(rank.rank), program_(*rank.program), known_(known), faults_(faults) {}
 
   void run() {
@@ -89,8 +89,8 @@ class ListWalk {
     const Instr& instr = program_.instrs[at];
     const auto [known, added] = known_.graph_of_layer.try_emplace(instr.layer, instr.ops().graph);
     if (known->second != instr.ops().graph)
-      faults_.push_back(cat(place(at), " runs graph ", instr.ops().graph, ", but that of the layer is ",
-                            known->second));
+      faults_.push_back(cat(place(at), " runs graph ", instr.ops().graph,
+                            ", but that of the layer is ", known->second));
   }
 
   void end(const Followed& list, int64_t operations) {
@@ -106,7 +106,7 @@ class ListWalk {
 
   int rank_;
   const Program& program_;
-  Known& known_;
+  AgreedFacts& known_;
   std::vector<std::string>& faults_;
   /// The followed lists, by layer and micro-batch.
   std::map<std::pair<int32_t, int32_t>, Followed> lists_;
@@ -115,7 +115,7 @@ class ListWalk {
 }  // namespace
 
 void check_lists(std::span<const RankProgram> ranks, std::vector<std::string>& faults) {
-  Known known;
+  AgreedFacts known;
   std::set<const Program*> seen;
   for (const RankProgram& rank : ranks)
     if (seen.insert(rank.program).second) ListWalk(rank, known, faults).run();

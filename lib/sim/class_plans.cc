@@ -12,8 +12,9 @@ namespace ftrun {
 
 std::string to_text(const OverBudget& over) {
   return cat(over.ranks, over.ranks == 1 ? " rank needs" : " ranks need", " more than ",
-             human_bytes(over.budget), " of the ", tier_name(over.tier), " tier", over.ranks == 1 ? ": rank " : "; rank ",
-             over.rank, over.ranks == 1 ? " needs " : " needs the most: ", human_bytes(over.needed));
+             human_bytes(over.budget), " of the ", tier_name(over.tier), " tier",
+             over.ranks == 1 ? ": rank " : "; rank ", over.rank,
+             over.ranks == 1 ? " needs " : " needs the most: ", human_bytes(over.needed));
 }
 
 ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,

@@ -14,7 +14,8 @@ using Cells = Numbering<std::map<std::vector<int32_t>, int32_t>>;
 
 class Folding {
  public:
-  Folding(const World& world, std::span<const int32_t> course_of) : world_(world), members_(world.groups.size()) {
+  Folding(const World& world, std::span<const int32_t> course_of)
+      : world_(world), members_(world.groups.size()) {
     Cells cells;
     for (const World::Rank& rank : world.ranks)
       rank_cell_.push_back(cells.number_of({course_of[static_cast<size_t>(rank.program)]}));
@@ -60,7 +61,8 @@ class Folding {
     return found;
   }
 
-  /// Groups by the cells of their members, then ranks by the cells of their groups. Cells only ever split.
+  /// Groups by the cells of their members, then ranks by the cells of their
+  /// groups. Cells only ever split.
   void refine() {
     Cells groups, ranks;
     group_cell_.clear();
@@ -94,7 +96,9 @@ class Folding {
   }
 
   World build() const {
-    World folded{.programs = world_.programs, .ranks = {}, .groups = std::vector<World::Group>(group_cells_)};
+    World folded{.programs = world_.programs,
+                 .ranks = {},
+                 .groups = std::vector<World::Group>(group_cells_)};
     // The first of a cell stands for it, and cells are numbered as they come.
     for (size_t r = 0; r < world_.ranks.size(); ++r) {
       if (static_cast<size_t>(rank_cell_[r]) != folded.ranks.size()) continue;

@@ -28,7 +28,8 @@ void forget(std::vector<uint64_t>& cells, std::mt19937_64& random) {
 
 World world_of_all(const std::vector<const Program*>& programs) {
   std::vector<RankProgram> ranks;
-  for (const Program* program : programs) ranks.push_back({static_cast<int>(ranks.size()), program});
+  for (const Program* program : programs)
+    ranks.push_back({static_cast<int>(ranks.size()), program});
   return world_of(ranks);
 }
 
@@ -59,11 +60,11 @@ inline int Interpreter::copies_of(UnitId unit, int64_t element) const {
 }
 
 Interpreter::Interpreter(const ModelDescription& model, const Partition& partition,
-                         std::vector<Step> steps, const RankMesh& mesh)
+                         std::vector<StepProgram> steps, const RankMesh& mesh)
     : model_(model), partition_(partition), tensor_ranks_(mesh.size(MeshAxis::kTensor)) {
   require(static_cast<int>(steps.size()) == mesh.world(), "a program for each rank");
   for (size_t r = 0; r < steps.size(); ++r) {
-    Rank rank;
+    RankMemory rank;
     rank.step = std::move(steps[r]);
     const MeshPoint place = mesh.coordinate(static_cast<int>(r));
     rank.tensor = place.tp;
@@ -91,7 +92,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
     copies_.push_back(std::move(copies));
   }
   std::vector<const Program*> programs;
-  for (const Rank& rank : ranks_) programs.push_back(&rank.step.program);
+  for (const RankMemory& rank : ranks_) programs.push_back(&rank.step.program);
   world_ = world_of_all(programs);
   Announcements announcements;
   for (const Program* program : programs) courses_.push_back(whole_course(*program, announcements));
@@ -100,7 +101,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
 
 // Memory.
 
-Interpreter::Cells Interpreter::cells(Rank& rank, const Range& range, DType dtype) const {
+Interpreter::Cells Interpreter::cells(RankMemory& rank, const Range& range, DType dtype) const {
   const Buffer& buffer = rank.step.program.at(range.buffer);
   const int64_t size = std::max<int64_t>(1, dtype_bytes(dtype) / 2);
   const int64_t count = (range.bytes / 2 + size - 1) / size;
@@ -111,7 +112,7 @@ Interpreter::Cells Interpreter::cells(Rank& rank, const Range& range, DType dtyp
   return {arena.data() + (buffer.arena_offset + range.offset) / 2, size, count};
 }
 
-Interpreter::Cells Interpreter::cells(Rank& rank, const Range& range) const {
+Interpreter::Cells Interpreter::cells(RankMemory& rank, const Range& range) const {
   return cells(rank, range, rank.step.program.at(range.buffer).dtype);
 }
 
@@ -129,7 +130,7 @@ int64_t elements_of_cell(const Program& program, const StatePiece& piece) {
 }  // namespace
 
 void Interpreter::load() {
-  for (Rank& rank : ranks_) {
+  for (RankMemory& rank : ranks_) {
     for (const StatePiece& piece : rank.step.pieces) {
       if (piece.straddling >= 0) continue;  // 0, as all persistent memory
       const Cells to = cells(rank, piece.range);
@@ -165,7 +166,7 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
   std::set<UnitId> kept;
   std::map<TensorId, std::vector<uint64_t>> scales;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    Rank& rank = const_cast<Rank&>(ranks_[r]);
+    RankMemory& rank = const_cast<RankMemory&>(ranks_[r]);
     for (const StatePiece& piece : rank.step.pieces) {
       // Working copies must say the same as what they are made of.
       const bool same = piece.state == StatePiece::kWorking && kind == StatePiece::kParam;
@@ -230,7 +231,7 @@ void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& value
 }
 
 std::vector<uint64_t> Interpreter::loss(int r) const {
-  Rank& rank = const_cast<Rank&>(ranks_[static_cast<size_t>(r)]);
+  RankMemory& rank = const_cast<RankMemory&>(ranks_[static_cast<size_t>(r)]);
   const Program& program = rank.step.program;
   const BufferId loss = find_persistent(program, Persistent::kLoss);
   require(loss >= 0, "a step has a loss");
@@ -249,14 +250,14 @@ const std::vector<InstrId>& Interpreter::compute_order(int rank) const {
 std::string Interpreter::run(std::mt19937_64& random, bool finite) {
   fault_.clear();
   ++step_;
-  for (Rank& rank : ranks_) {
+  for (RankMemory& rank : ranks_) {
     rank.computed.clear();
     for (auto& arena : rank.arenas) forget(arena, random);
     forget_persistent(rank, random);
   }
   // Lanes of high priority run whenever they can, those of low priority only when nothing else may.
   std::vector<std::vector<uint64_t>> priority;
-  for (const Rank& rank : ranks_)
+  for (const RankMemory& rank : ranks_)
     for (auto& lanes = priority.emplace_back(static_cast<size_t>(lane_count(rank.step.program)));
          uint64_t & value : lanes)
       value = random() % 1000;
@@ -267,9 +268,8 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
   walk_->begin(finite);
   while (!walk_->has_fault() && !walk_->ready().empty()) {
     const std::vector<Walk::Turn>& ready = walk_->ready();
-    auto chosen = std::max_element(ready.begin(), ready.end(), [&](auto a, auto b) {
-      return priority_of(a) < priority_of(b);
-    });
+    auto chosen = std::max_element(ready.begin(), ready.end(),
+                                   [&](auto a, auto b) { return priority_of(a) < priority_of(b); });
     if (random() % 4 < random_share)
       chosen = ready.begin() + static_cast<std::ptrdiff_t>(random() % ready.size());
     execute(*chosen);
@@ -280,7 +280,7 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
 }
 
 /// All that is not given when a step begins is garbage then.
-void Interpreter::forget_persistent(Rank& rank, std::mt19937_64& random) {
+void Interpreter::forget_persistent(RankMemory& rank, std::mt19937_64& random) {
   const Program& program = rank.step.program;
   std::vector<std::vector<uint64_t>> kept = rank.persistent;
   for (auto& cells : rank.persistent) forget(cells, random);
@@ -291,7 +291,7 @@ void Interpreter::forget_persistent(Rank& rank, std::mt19937_64& random) {
   }
 }
 
-std::string Interpreter::where(const Rank& rank, const Instr& instr) const {
+std::string Interpreter::where(const RankMemory& rank, const Instr& instr) const {
   return cat("instruction ", &instr - rank.step.program.instrs.data(), " (", instr_label(instr),
              ")");
 }
@@ -304,7 +304,7 @@ void Interpreter::execute(Walk::Turn turn) {
   const Instr& instr = walk_->instr(turn);
   const std::span<const int32_t> members = walk_->members(turn);
   if (turn.lane == static_cast<int32_t>(Lane::kCompute)) {
-    Rank& rank = ranks_[static_cast<size_t>(turn.rank)];
+    RankMemory& rank = ranks_[static_cast<size_t>(turn.rank)];
     rank.computed.push_back(static_cast<InstrId>(&instr - rank.step.program.instrs.data()));
   }
   if (!walk_->takes_part(turn)) return;
@@ -334,7 +334,8 @@ void Interpreter::transfer(std::span<const int32_t> members, Walk::Turn turn) {
   };
   const Cells from = cells_of(sender);
   const Cells to = cells_of(receiver);
-  if (from.count != to.count) return fail(cat(from.count, " elements are sent, ", to.count, " received"));
+  if (from.count != to.count)
+    return fail(cat(from.count, " elements are sent, ", to.count, " received"));
   for (int64_t e = 0; e < to.count; ++e) write(to, e, read(from, e));
 }
 
@@ -370,7 +371,7 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, si
   }
   for (int64_t m = 0; m < n; ++m) {
     const int32_t member = members[static_cast<size_t>(m)];
-    Rank& rank = ranks_[static_cast<size_t>(member)];
+    RankMemory& rank = ranks_[static_cast<size_t>(member)];
     const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
     const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
     if (to.count != (gathers    ? total * n
@@ -396,7 +397,7 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::Turn turn,
     for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
   }
   for (int64_t m = 0; m < n; ++m) {
-    Rank& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
+    RankMemory& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
     const Instr& instr = walk_->instr(walk_->turn_of(members[static_cast<size_t>(m)], turn));
     const bool shifts = instr.kind == InstrKind::kShift;
     const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
@@ -437,7 +438,7 @@ void Interpreter::move_counted(std::span<const int32_t> members, Walk::Turn turn
 }
 
 void Interpreter::run_instr(size_t r, const Instr& instr) {
-  Rank& rank = ranks_[r];
+  RankMemory& rank = ranks_[r];
   switch (instr.kind) {
     case InstrKind::kLoadBatch:
       return load_batch(rank, instr);
@@ -474,7 +475,7 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
   }
 }
 
-void Interpreter::load_batch(Rank& rank, const Instr& instr) {
+void Interpreter::load_batch(RankMemory& rank, const Instr& instr) {
   for (size_t port = 0; port < instr.writes.size(); ++port) {
     const Cells to = cells(rank, instr.writes[port], DType::kI32);
     const uint64_t seed =
@@ -502,7 +503,7 @@ ValueId without_place(const Op& op, const std::map<ValueId, Range>& places) {
 
 }  // namespace
 
-void Interpreter::run_ops(Rank& rank, const Instr& instr) {
+void Interpreter::run_ops(RankMemory& rank, const Instr& instr) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
   if (!has_ops(graph, instr)) return fail(cat(where(rank, instr), " is not in its list"));
   const std::span<const Op> ops = ops_of(graph, instr);
@@ -514,7 +515,9 @@ void Interpreter::run_ops(Rank& rank, const Instr& instr) {
     if (const ValueId id = without_place(op, places); id >= 0)
       return fail(cat(where(rank, instr), " has no place for ", graph.at(id).name));
   }
-  const auto at = [&](ValueId id) { return cells(rank, places.at(id), graph.at(id).stored_dtype()); };
+  const auto at = [&](ValueId id) {
+    return cells(rank, places.at(id), graph.at(id).stored_dtype());
+  };
   for (const Op& op : ops) {
     uint64_t hash = mix(static_cast<uint64_t>(op.kind), op.in.size());
     for (const ValueId id : op.in) {
@@ -528,7 +531,8 @@ void Interpreter::run_ops(Rank& rank, const Instr& instr) {
     for (size_t o = 0; o < op.out.size(); ++o) {
       const Value& value = graph.at(op.out[o]);
       const bool known = std::find(op.in.begin(), op.in.end(), op.out[o]) != op.in.end();
-      const bool adds = is_sum(value) && (instr.ops().accumulate || value.port == Port::kLoss || known);
+      const bool adds =
+          is_sum(value) && (instr.ops().accumulate || value.port == Port::kLoss || known);
       const Cells to = at(op.out[o]);
       for (int64_t e = 0; e < to.count; ++e) {
         const uint64_t made = mix(mix(hash, o), static_cast<uint64_t>(e));
@@ -542,7 +546,7 @@ void Interpreter::run_ops(Rank& rank, const Instr& instr) {
   }
 }
 
-void Interpreter::copy(Rank& rank, const Instr& instr) {
+void Interpreter::copy(RankMemory& rank, const Instr& instr) {
   const Cells from = cells(rank, instr.reads[0]);
   const Cells to = cells(rank, instr.writes[0]);
   if (from.count != to.count || instr.reads.size() != 1 || instr.writes.size() != 1)
@@ -551,7 +555,7 @@ void Interpreter::copy(Rank& rank, const Instr& instr) {
     write(to, e, read(from, e) + (instr.kind == InstrKind::kAccumulate ? read(to, e) : 0));
 }
 
-void Interpreter::norm(Rank& rank, const Instr& instr) {
+void Interpreter::norm(RankMemory& rank, const Instr& instr) {
   for (size_t i = 0; i < instr.reads.size(); ++i) {
     const Cells from = cells(rank, instr.reads[i]);
     uint64_t sum = 0;
@@ -560,7 +564,7 @@ void Interpreter::norm(Rank& rank, const Instr& instr) {
   }
 }
 
-void Interpreter::decide(Rank& rank, const Instr& instr) {
+void Interpreter::decide(RankMemory& rank, const Instr& instr) {
   const Cells norm = cells(rank, instr.reads[0]);
   uint64_t sum = 0;
   for (int64_t e = 0; e < norm.count; ++e) sum += read(norm, e);
@@ -584,7 +588,7 @@ void for_blocks(const BlockMap& map, int64_t count, Body body) {
 
 /// States of blocks: a block's scale comes from all of its elements, their codes from it too. A
 /// cell has two codes. `measures`: what only finds scales, the largest of those that are there.
-void Interpreter::update_codes(Rank& rank, const Instr& instr, bool measures) {
+void Interpreter::update_codes(RankMemory& rank, const Instr& instr, bool measures) {
   const Program& program = rank.step.program;
   const Cells gradient = cells(rank, instr.reads[0]), weights = cells(rank, instr.reads[1]);
   const bool straddles = instr.update().blocks.has_value();
@@ -631,7 +635,7 @@ void Interpreter::update_codes(Rank& rank, const Instr& instr, bool measures) {
   }
 }
 
-void Interpreter::update(Rank& rank, const Instr& instr) {
+void Interpreter::update(RankMemory& rank, const Instr& instr) {
   if (instr.reads.size() > 2 && rank.step.program.at(instr.reads[2].buffer).dtype == DType::kU8)
     return update_codes(rank, instr, false);
   const Cells gradient = cells(rank, instr.reads[0]);

@@ -26,13 +26,13 @@ namespace ftrun {
 ///
 /// Whatever a program does wrong (a missing wait, an arena too small, a gradient counted twice, a
 /// wrong part of a shard) shows as a fault or as other final parameters than those of the plainest
-/// program of the same mesh. Programs of all tensor ranks are run with the graphs of `model`: graphs of
-/// one split differ in attributes alone.
+/// program of the same mesh. Programs of all tensor ranks are run with the graphs of `model`:
+/// graphs of one split differ in attributes alone.
 class Interpreter {
  public:
   /// `steps[r]` is rank r's; model and partition are borrowed.
-  Interpreter(const ModelDescription& model, const Partition& partition, std::vector<Step> steps,
-              const RankMesh& mesh);
+  Interpreter(const ModelDescription& model, const Partition& partition,
+              std::vector<StepProgram> steps, const RankMesh& mesh);
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
@@ -51,8 +51,8 @@ class Interpreter {
   const std::vector<InstrId>& compute_order(int rank) const;
 
  private:
-  struct Rank {
-    Step step;
+  struct RankMemory {
+    StepProgram step;
     /// Place among the ranks of its samples, whose number they follow from.
     int tensor = 0;
     uint64_t data = 0;
@@ -68,8 +68,8 @@ class Interpreter {
     int64_t count;  // elements
   };
 
-  Cells cells(Rank& rank, const Range& range, DType dtype) const;
-  Cells cells(Rank& rank, const Range& range) const;
+  Cells cells(RankMemory& rank, const Range& range, DType dtype) const;
+  Cells cells(RankMemory& rank, const Range& range) const;
   static uint64_t read(const Cells& cells, int64_t element);
   static void write(const Cells& cells, int64_t element, uint64_t value);
 
@@ -79,16 +79,16 @@ class Interpreter {
   void move_blocks(std::span<const int32_t> members, Walk::Turn turn, size_t index);
   void move_counted(std::span<const int32_t> members, Walk::Turn turn);
   void run_instr(size_t rank, const Instr& instr);
-  void load_batch(Rank& rank, const Instr& instr);
-  void run_ops(Rank& rank, const Instr& instr);
-  void copy(Rank& rank, const Instr& instr);
-  void norm(Rank& rank, const Instr& instr);
-  void decide(Rank& rank, const Instr& instr);
-  void update(Rank& rank, const Instr& instr);
-  void update_codes(Rank& rank, const Instr& instr, bool measures);
+  void load_batch(RankMemory& rank, const Instr& instr);
+  void run_ops(RankMemory& rank, const Instr& instr);
+  void copy(RankMemory& rank, const Instr& instr);
+  void norm(RankMemory& rank, const Instr& instr);
+  void decide(RankMemory& rank, const Instr& instr);
+  void update(RankMemory& rank, const Instr& instr);
+  void update_codes(RankMemory& rank, const Instr& instr, bool measures);
   void fail(const std::string& fault);
-  std::string where(const Rank& rank, const Instr& instr) const;
-  static void forget_persistent(Rank& rank, std::mt19937_64& random);
+  std::string where(const RankMemory& rank, const Instr& instr) const;
+  static void forget_persistent(RankMemory& rank, std::mt19937_64& random);
   void compare_copies(const std::vector<std::vector<uint64_t>>& values, std::string& fault) const;
   static void compare_scales(const Cells& scales, const StatePiece& piece, std::string& fault,
                              std::map<TensorId, std::vector<uint64_t>>& known);
@@ -97,7 +97,7 @@ class Interpreter {
   const ModelDescription& model_;
   const Partition& partition_;
   const int tensor_ranks_;
-  std::vector<Rank> ranks_;
+  std::vector<RankMemory> ranks_;
   World world_;
   std::vector<Course> courses_;
   std::optional<Walk> walk_;

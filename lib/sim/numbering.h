@@ -6,12 +6,14 @@
 
 namespace ftrun {
 
-/// Numbers for keys, from 0 in the order in which they are first seen. `Map` is a map of keys to int32_t.
+/// Numbers for keys, from 0 in the order in which they are first seen. `Map` is
+/// a map of keys to int32_t.
 template <typename Map>
 class Numbering {
  public:
   int32_t number_of(typename Map::key_type key) {
-    return numbers_.try_emplace(std::move(key), static_cast<int32_t>(numbers_.size())).first->second;
+    return numbers_.try_emplace(std::move(key), static_cast<int32_t>(numbers_.size()))
+        .first->second;
   }
   size_t count() const { return numbers_.size(); }
 

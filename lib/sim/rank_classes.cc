@@ -23,7 +23,7 @@ struct NormPart {
   int copies = 1;
 };
 
-struct Shard {
+struct ShardTrait {
   Traits traits;
   std::vector<NormPart> norms;
 };
@@ -32,7 +32,8 @@ struct Shard {
 /// pipeline.
 class ShardTraits {
  public:
-  ShardTraits(const ModelDescription& model, const Partition& partition, const StateOptions& state, int stage)
+  ShardTraits(const ModelDescription& model, const Partition& partition, const StateOptions& state,
+              int stage)
       : model_(model), state_(state), cut_(cut_states(partition, state)) {
     kinds_.resize(model.tensors.size());
     for (const Unit& unit : partition.units)
@@ -44,8 +45,8 @@ class ShardTraits {
   }
 
   /// Returns the traits of shard `index`.
-  Shard of(int index) const {
-    Shard shard;
+  ShardTrait of(int index) const {
+    ShardTrait shard;
     for (const Unit* unit : units_) {
       const ShardRange own = shard_range(*unit, index, state_.shard.count);
       add_norm(*unit, own, shard.norms);
@@ -135,21 +136,24 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
                          const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
   const bool pads = has_padding(model);
-  std::vector<std::vector<Shard>> shards;  // of each stage
+  std::vector<std::vector<ShardTrait>> shards;  // of each stage
   for (int stage = 0; stage < state.pipeline.stages(); ++stage) {
     const ShardTraits traits(model, partition, state, stage);
     shards.emplace_back();
-    for (int index = 0; index < state.shard.count; ++index) shards.back().push_back(traits.of(index));
+    for (int index = 0; index < state.shard.count; ++index)
+      shards.back().push_back(traits.of(index));
   }
   Classes classes;
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const MeshPoint place = mesh.coordinate(rank);
-    const Shard& shard = shards[static_cast<size_t>(place.pp)][static_cast<size_t>(place.dp_shard)];
+    const ShardTrait& shard =
+        shards[static_cast<size_t>(place.pp)][static_cast<size_t>(place.dp_shard)];
     // Each stage computes something else.
     Traits traits{place.pp, static_cast<int64_t>(shard.traits.size())};
     traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
     for (const NormPart& norm : shard.norms)
-      if (place.tp % norm.copies == 0) traits.insert(traits.end(), norm.part.begin(), norm.part.end());
+      if (place.tp % norm.copies == 0)
+        traits.insert(traits.end(), norm.part.begin(), norm.part.end());
     // Shards were looked at with this rank's tensors: those of ranks with padding, and without, end
     // elsewhere.
     if (pads)

@@ -11,11 +11,12 @@
 
 namespace ftrun {
 
-/// Ranks whose programs are equal up to their place: the same instructions on the same lanes with the
-/// same waits, over ranges of the same buffers that are as long and begin elsewhere, in other groups.
-/// Its stage of the pipeline and what it has of the state decide it: how long its own part of each unit is, where that is cut
-/// for weight decay and into intervals, and which sums of squares it adds to the gradient norm. So
-/// there are a handful of classes, whatever the number of ranks.
+/// Ranks whose programs are equal up to their place: the same instructions on the same lanes
+/// with the same waits, over ranges of the same buffers that are as long and begin elsewhere,
+/// in other groups. Its stage of the pipeline and what it has of the state decide it: how long
+/// its own part of each unit is, where that is cut for weight decay and into intervals, and
+/// which sums of squares it adds to the gradient norm. So there are a handful of classes,
+/// whatever the number of ranks.
 struct RankClasses {
   /// The class of each rank, by rank.
   std::vector<int32_t> of_rank;
@@ -27,8 +28,8 @@ struct RankClasses {
   int32_t class_of(int rank) const { return of_rank[static_cast<size_t>(rank)]; }
 };
 
-/// The classes of all ranks of these options, found by arithmetic alone: no program is built. Model and
-/// partition are those of any rank, as the place and the stage in `state` may be.
+/// The classes of all ranks of these options, found by arithmetic alone: no program is built. Model
+/// and partition are those of any rank, as the place and the stage in `state` may be.
 RankClasses rank_classes(const ModelDescription& model, const Partition& partition,
                          const StateOptions& state);
 

@@ -47,7 +47,7 @@ class TimedWalk {
  private:
   using Turn = Walk::Turn;
   /// A step that runs; entry i is that of walk_.ready()[i].
-  struct Running {
+  struct RunningStep {
     Picoseconds left = 0;
     int threads = 0;
     bool on_compute = false;
@@ -122,7 +122,7 @@ class TimedWalk {
 
   void finish(size_t which) {
     const Turn turn = walk_.ready()[which];
-    const Running done = running_[which];
+    const RunningStep done = running_[which];
     for (const int32_t member : walk_.members(turn)) {
       const auto r = static_cast<size_t>(member);
       busy_[static_cast<size_t>(node_of(member))] -= done.threads;
@@ -146,7 +146,7 @@ class TimedWalk {
   const std::function<InstrCost(int32_t, const Instr&)>& cost_;
   const TimedStepSink& sink_;
   std::vector<RankTime> times_;
-  std::vector<Running> running_;
+  std::vector<RunningStep> running_;
   /// Threads of what runs, by node.
   std::vector<int64_t> busy_;
   std::vector<int64_t> crowds_;

@@ -40,8 +40,14 @@ std::string announcement_of(const Program& program, const Instr& instr) {
     // The two ranks may place their buffers differently, but both have the same value in them.
     std::string text("transfer ");
     text.append(dtype_name(instr.exchange().dtype)).append(" ").append(std::to_string(range.bytes));
-    text.append(" of ").append(program.at(range.buffer).name).append("+").append(std::to_string(range.offset));
-    return text.append(" ").append(std::to_string(instr.layer)).append(" ").append(std::to_string(instr.micro_batch));
+    text.append(" of ")
+        .append(program.at(range.buffer).name)
+        .append("+")
+        .append(std::to_string(range.offset));
+    return text.append(" ")
+        .append(std::to_string(instr.layer))
+        .append(" ")
+        .append(std::to_string(instr.micro_batch));
   }
   // append() instead of cat(), which takes several times as long: there are millions of these.
   std::string text(instr_name(instr.kind));
@@ -60,11 +66,14 @@ std::string announcement_of(const Program& program, const Instr& instr) {
         .append(std::to_string(instr.unit));
   const bool parts = adds_parts(program, instr);
   for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
-    text.append(" ").append(program.at(range.buffer).name).append("+").append(std::to_string(parts ? 0 : range.offset));
+    text.append(" ")
+        .append(program.at(range.buffer).name)
+        .append("+")
+        .append(std::to_string(parts ? 0 : range.offset));
   return text;
 }
 
-Course::Step step_of(const Program& program, InstrId id) {
+Course::LaneStep step_of(const Program& program, InstrId id) {
   const Instr& instr = program.instr(id);
   return {.instr = id,
           .group = instr.group(),
@@ -95,7 +104,7 @@ Course whole_course(const Program& program, Announcements& announcements) {
     position[i] = static_cast<int32_t>(lane.size());
   }
   for (auto& lane : course.lanes)
-    for (Course::Step& step : lane) {
+    for (Course::LaneStep& step : lane) {
       const Instr& instr = program.instr(step.instr);
       step.first_wait = static_cast<int32_t>(course.waits.size());
       for (const InstrId wait : instr.waits)
@@ -103,11 +112,10 @@ Course whole_course(const Program& program, Announcements& announcements) {
             {static_cast<int32_t>(program.instr(wait).lane), position[static_cast<size_t>(wait)]});
       step.end_wait = static_cast<int32_t>(course.waits.size());
       if (!instr.communicates()) continue;
-      step.announced =
-          announcements.number_of(instr.is_transfer()
-                                      ? announcement_of(program, instr)
-                                      : cat(instr_label(instr), " ", static_cast<int>(instr.lane), " ",
-                                            announcement_of(program, instr)));
+      step.announced = announcements.number_of(
+          instr.is_transfer() ? announcement_of(program, instr)
+                              : cat(instr_label(instr), " ", static_cast<int>(instr.lane), " ",
+                                    announcement_of(program, instr)));
     }
   note_used(course);
   return course;
@@ -136,12 +144,13 @@ Course collective_course(const Program& program, Announcements& announcements) {
       InstrId& latest = done[course_lane(program, lane)];
       latest = std::max(latest, known[i][lane]);
     }
-    Course::Step step{.instr = static_cast<InstrId>(i),
-                      .group = instr.group(),
-                      .announced = announcements.number_of(announcement_of(program, instr)),
-                      .first_wait = static_cast<int32_t>(course.waits.size())};
+    Course::LaneStep step{.instr = static_cast<InstrId>(i),
+                          .group = instr.group(),
+                          .announced = announcements.number_of(announcement_of(program, instr)),
+                          .first_wait = static_cast<int32_t>(course.waits.size())};
     for (size_t lane = 0; lane < ids.size(); ++lane) {
-      const auto steps = std::upper_bound(ids[lane].begin(), ids[lane].end(), done[lane]) - ids[lane].begin();
+      const auto steps =
+          std::upper_bound(ids[lane].begin(), ids[lane].end(), done[lane]) - ids[lane].begin();
       if (lane != own && steps > 0)
         course.waits.push_back({static_cast<int32_t>(lane), static_cast<int32_t>(steps)});
     }
@@ -162,16 +171,16 @@ class Joining {
       : from_(from), announcements_(announcements), known_(from.lanes.size(), 0) {
     out_.lanes.resize(from.lanes.size());
     for (size_t lane = 1; lane < from.lanes.size(); ++lane)
-      for (const Course::Step& step : from.lanes[lane])
+      for (const Course::LaneStep& step : from.lanes[lane])
         for (const Course::Wait& wait : waits_of(step))
           if (wait.lane == 0) awaited_.insert(wait.steps);
   }
 
   Course run() {
-    for (const Course::Step& step : from_.lanes[0]) add(step);
+    for (const Course::LaneStep& step : from_.lanes[0]) add(step);
     for (size_t lane = 1; lane < from_.lanes.size(); ++lane)
-      for (const Course::Step& step : from_.lanes[lane]) {
-        Course::Step& copy = out_.lanes[lane].emplace_back(step);
+      for (const Course::LaneStep& step : from_.lanes[lane]) {
+        Course::LaneStep& copy = out_.lanes[lane].emplace_back(step);
         copy_waits(step, copy);
       }
     note_used(out_);
@@ -179,13 +188,14 @@ class Joining {
   }
 
  private:
-  std::span<const Course::Wait> waits_of(const Course::Step& step) const {
-    return std::span(from_.waits).subspan(static_cast<size_t>(step.first_wait),
-                                          static_cast<size_t>(step.end_wait - step.first_wait));
+  std::span<const Course::Wait> waits_of(const Course::LaneStep& step) const {
+    return std::span(from_.waits)
+        .subspan(static_cast<size_t>(step.first_wait),
+                 static_cast<size_t>(step.end_wait - step.first_wait));
   }
 
-  void add(const Course::Step& step) {
-    std::vector<Course::Step>& steps = out_.lanes[0];
+  void add(const Course::LaneStep& step) {
+    std::vector<Course::LaneStep>& steps = out_.lanes[0];
     bool waits = false;
     for (const Course::Wait& wait : waits_of(step)) {
       int32_t& known = known_[static_cast<size_t>(wait.lane)];
@@ -193,16 +203,17 @@ class Joining {
     }
     const auto before = static_cast<int32_t>(joined_.size());
     if (steps.empty() || steps.back().group != step.group || waits || awaited_.contains(before)) {
-      Course::Step& copy = steps.emplace_back(step);
+      Course::LaneStep& copy = steps.emplace_back(step);
       copy_waits(step, copy);
     } else {
       int32_t& all = steps.back().announced;
-      all = announcements_.number_of(std::to_string(all) + ", then " + std::to_string(step.announced));
+      all = announcements_.number_of(std::to_string(all) + ", then " +
+                                     std::to_string(step.announced));
     }
     joined_.push_back(static_cast<int32_t>(steps.size()));
   }
 
-  void copy_waits(const Course::Step& from, Course::Step& to) {
+  void copy_waits(const Course::LaneStep& from, Course::LaneStep& to) {
     to.first_wait = static_cast<int32_t>(out_.waits.size());
     for (Course::Wait wait : waits_of(from)) {
       if (wait.lane == 0) wait.steps = joined_[static_cast<size_t>(wait.steps) - 1];
@@ -243,7 +254,7 @@ void Walk::begin(bool finite) {
   finite_ = finite;
   fault_.clear();
   ready_.clear();
-  for (Rank& rank : ranks_) rank.decided = false;
+  for (WalkedRank& rank : ranks_) rank.decided = false;
   std::fill(lanes_.begin(), lanes_.end(), LaneState());
   std::fill(meetings_.begin(), meetings_.end(), Meeting());
   for (size_t r = 0; r < ranks_.size(); ++r) look_at(static_cast<int32_t>(r));
@@ -254,13 +265,13 @@ const Instr& Walk::instr(Turn turn) const {
 }
 
 std::span<const int32_t> Walk::members(const Turn& turn) const {
-  const Course::Step& now = step(turn);
+  const Course::LaneStep& now = step(turn);
   if (now.group == kNoGroup || !takes_part(now)) return {&turn.rank, 1};
   const int32_t group = world_.group_of(static_cast<size_t>(turn.rank), now.group);
   return world_.groups[static_cast<size_t>(group)].members;
 }
 
-bool Walk::waits_done(const Rank& rank, const Course::Step& step) const {
+bool Walk::waits_done(const WalkedRank& rank, const Course::LaneStep& step) const {
   for (int32_t w = step.first_wait; w < step.end_wait; ++w) {
     const Course::Wait& wait = rank.course->waits[static_cast<size_t>(w)];
     if (lane_at(rank, wait.lane).next < wait.steps) return false;
@@ -270,7 +281,7 @@ bool Walk::waits_done(const Rank& rank, const Course::Step& step) const {
 
 /// Whichever lanes of a rank may go on now.
 void Walk::look_at(int32_t number) {
-  Rank& rank = at(number);
+  WalkedRank& rank = at(number);
   for (const int32_t lane : rank.course->used) {
     const Turn turn{number, lane};
     if (has_come(turn) || at_end(turn) || !waits_done(rank, step(turn))) continue;
@@ -280,7 +291,7 @@ void Walk::look_at(int32_t number) {
 }
 
 void Walk::come(Turn turn) {
-  const Course::Step& now = step(turn);
+  const Course::LaneStep& now = step(turn);
   if (now.if_finite && !at(turn.rank).decided)
     return refuse(cat("rank ", number(turn), ": ", place(turn), " starts before the decision"));
   if (now.group != kNoGroup && takes_part(now)) return meet(turn, now.group);
@@ -326,7 +337,7 @@ Walk::Turn Walk::turn_of(int32_t member, Turn turn) const {
 }
 
 void Walk::advance(Turn turn) {
-  Rank& rank = at(turn.rank);
+  WalkedRank& rank = at(turn.rank);
   rank.decided |= step(turn).decides;
   LaneState& lane = lane_at(rank, turn.lane);
   lane.come = false;
@@ -363,8 +374,8 @@ std::string Walk::entry(Turn turn) const {
   int64_t bytes = 0;
   const std::vector<Range>& ranges = now.writes.empty() ? now.reads : now.writes;
   for (const Range& range : ranges) bytes += range.bytes;
-  return cat(place(turn), " with ", bytes, " bytes of ", program.at(ranges[0].buffer).name,
-             " as ", dtype_name(now.exchange().dtype), " over ", group_name(turn));
+  return cat(place(turn), " with ", bytes, " bytes of ", program.at(ranges[0].buffer).name, " as ",
+             dtype_name(now.exchange().dtype), " over ", group_name(turn));
 }
 
 /// Tells what a rank does on a lane: "enters ...".
@@ -378,18 +389,19 @@ std::string Walk::difference(Turn one, Turn other) const {
   if (one.rank > other.rank) std::swap(one, other);
   const auto& instrs = world_.program_of(static_cast<size_t>(one.rank)).instrs;
   const bool transfer = instr(one).is_transfer();
-  const auto before = std::count_if(instrs.begin(), instrs.begin() + step(one).instr, [&](const Instr& earlier) {
-    return earlier.communicates() && earlier.is_transfer() == transfer;
-  });
-  return cat(transfer ? "transfer " : "collective ", before, ": rank ", number(one), " ", doing(one), ", rank ",
-             number(other), " ", doing(other));
+  const auto before =
+      std::count_if(instrs.begin(), instrs.begin() + step(one).instr, [&](const Instr& earlier) {
+        return earlier.communicates() && earlier.is_transfer() == transfer;
+      });
+  return cat(transfer ? "transfer " : "collective ", before, ": rank ", number(one), " ",
+             doing(one), ", rank ", number(other), " ", doing(other));
 }
 
 /// The first member whom a rank that has come to a collective waits for.
 Walk::Turn Walk::missing(Turn turn) const {
   const int32_t group = group_at(turn);
   for (const int32_t member : members(turn)) {
-    const Rank& rank = at(member);
+    const WalkedRank& rank = at(member);
     const auto there = [&](int32_t lane) { return is_at({member, lane}, group); };
     if (std::any_of(rank.course->used.begin(), rank.course->used.end(), there)) continue;
     // The rank's lane for the group, or the one that all collectives share.
@@ -406,8 +418,8 @@ Walk::Turn Walk::missing(Turn turn) const {
 /// Finds, for a step that has not come, a lane of its rank that has yet to do what the step waits
 /// for.
 Walk::Turn Walk::held_by(Turn turn) const {
-  const Rank& rank = at(turn.rank);
-  const Course::Step& now = step(turn);
+  const WalkedRank& rank = at(turn.rank);
+  const Course::LaneStep& now = step(turn);
   for (int32_t w = now.first_wait; w < now.end_wait; ++w) {
     const Course::Wait& wait = rank.course->waits[static_cast<size_t>(w)];
     if (lane_at(rank, wait.lane).next < wait.steps) return {turn.rank, wait.lane};
@@ -443,8 +455,8 @@ std::string Walk::stalled() const {
     waits = turn;
   }
   const Turn other = missing(*waits);
-  return cat("rank ", number(*waits), " ", doing(*waits), " and waits for rank ", number(other), ", which ",
-             doing(other));
+  return cat("rank ", number(*waits), " ", doing(*waits), " and waits for rank ", number(other),
+             ", which ", doing(other));
 }
 
 std::string Walk::fault() const {
@@ -470,11 +482,12 @@ std::vector<int32_t> course_numbers(std::span<const Course> courses) {
     for (const int32_t lane : course.used) {
       const auto& steps = course.lanes[static_cast<size_t>(lane)];
       key.insert(key.end(), {lane, static_cast<int32_t>(steps.size())});
-      for (const Course::Step& step : steps) {
-        key.insert(key.end(), {step.group, step.announced, step.if_finite ? 1 : 0, step.decides ? 1 : 0,
-                                 step.end_wait - step.first_wait});
+      for (const Course::LaneStep& step : steps) {
+        key.insert(key.end(), {step.group, step.announced, step.if_finite ? 1 : 0,
+                               step.decides ? 1 : 0, step.end_wait - step.first_wait});
         for (int32_t w = step.first_wait; w < step.end_wait; ++w)
-          key.insert(key.end(), {course.waits[static_cast<size_t>(w)].lane, course.waits[static_cast<size_t>(w)].steps});
+          key.insert(key.end(), {course.waits[static_cast<size_t>(w)].lane,
+                                 course.waits[static_cast<size_t>(w)].steps});
       }
     }
     numbers.push_back(known.number_of(std::move(key)));

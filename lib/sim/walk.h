@@ -15,7 +15,7 @@ namespace ftrun {
 /// A course is a program as those who walk it see it: the steps of each lane, what they wait for,
 /// and in which of them ranks meet.
 struct Course {
-  struct Step {
+  struct LaneStep {
     InstrId instr = -1;
     /// The group of a collective, and what all members must announce when they come to it.
     GroupId group = kNoGroup;
@@ -33,7 +33,7 @@ struct Course {
   };
 
   /// Lanes of the program, also those without steps.
-  std::vector<std::vector<Step>> lanes;
+  std::vector<std::vector<LaneStep>> lanes;
   /// Lanes that have steps.
   std::vector<int32_t> used;
   std::vector<Wait> waits;
@@ -52,9 +52,9 @@ Course whole_course(const Program& program, Announcements& announcements);
 /// all that has not happened the first of this walk always can.
 Course collective_course(const Program& program, Announcements& announcements);
 
-/// A collective_course() with collectives that follow each other in one group as one step, but for those that
-/// transfers wait for and that wait for transfers. Where all ranks come to the end of these, they do so
-/// without joining; where they do not, that may be due to the joining.
+/// A collective_course() with collectives that follow each other in one group as one step, but for
+/// those that transfers wait for and that wait for transfers. Where all ranks come to the end of
+/// these, they do so without joining; where they do not, that may be due to the joining.
 Course joined(const Course& collectives, Announcements& announcements);
 
 /// Walk moves all ranks along their courses. An instruction may run when what it waits for is done,
@@ -95,7 +95,7 @@ class Walk {
   bool has_fault() const { return !fault_.empty(); }
 
  private:
-  struct Rank {
+  struct WalkedRank {
     const Course* course = nullptr;
     /// Index of its first lane in `lanes_`.
     size_t first_lane = 0;
@@ -114,33 +114,33 @@ class Walk {
   };
 
   // Small, and asked for tens of millions of times.
-  Rank& at(int32_t rank) { return ranks_[static_cast<size_t>(rank)]; }
-  const Rank& at(int32_t rank) const { return ranks_[static_cast<size_t>(rank)]; }
-  LaneState& lane_at(const Rank& rank, int32_t lane) {
+  WalkedRank& at(int32_t rank) { return ranks_[static_cast<size_t>(rank)]; }
+  const WalkedRank& at(int32_t rank) const { return ranks_[static_cast<size_t>(rank)]; }
+  LaneState& lane_at(const WalkedRank& rank, int32_t lane) {
     return lanes_[rank.first_lane + static_cast<size_t>(lane)];
   }
-  const LaneState& lane_at(const Rank& rank, int32_t lane) const {
+  const LaneState& lane_at(const WalkedRank& rank, int32_t lane) const {
     return lanes_[rank.first_lane + static_cast<size_t>(lane)];
   }
-  static const std::vector<Course::Step>& steps(const Rank& rank, int32_t lane) {
+  static const std::vector<Course::LaneStep>& steps(const WalkedRank& rank, int32_t lane) {
     return rank.course->lanes[static_cast<size_t>(lane)];
   }
-  size_t next(const Rank& rank, int32_t lane) const {
+  size_t next(const WalkedRank& rank, int32_t lane) const {
     return static_cast<size_t>(lane_at(rank, lane).next);
   }
   /// Serves lanes that the rank's program does not have, too.
   bool at_end(Turn turn) const {
-    const Rank& rank = at(turn.rank);
+    const WalkedRank& rank = at(turn.rank);
     return static_cast<size_t>(turn.lane) >= rank.course->lanes.size() ||
            next(rank, turn.lane) == steps(rank, turn.lane).size();
   }
-  const Course::Step& step(Turn turn) const {
-    const Rank& rank = at(turn.rank);
+  const Course::LaneStep& step(Turn turn) const {
+    const WalkedRank& rank = at(turn.rank);
     return steps(rank, turn.lane)[next(rank, turn.lane)];
   }
   bool has_come(Turn turn) const { return lane_at(at(turn.rank), turn.lane).come; }
-  bool takes_part(const Course::Step& step) const { return finite_ || !step.if_finite; }
-  bool waits_done(const Rank& rank, const Course::Step& step) const;
+  bool takes_part(const Course::LaneStep& step) const { return finite_ || !step.if_finite; }
+  bool waits_done(const WalkedRank& rank, const Course::LaneStep& step) const;
   void look_at(int32_t rank);
   void come(Turn turn);
   void meet(Turn turn, GroupId group);
@@ -149,7 +149,8 @@ class Walk {
     return world_.group_of(static_cast<size_t>(turn.rank), step(turn).group);
   }
   bool is_at(Turn turn, int32_t group) const {
-    return !at_end(turn) && has_come(turn) && step(turn).group != kNoGroup && group_at(turn) == group;
+    return !at_end(turn) && has_come(turn) && step(turn).group != kNoGroup &&
+           group_at(turn) == group;
   }
   Turn missing(Turn turn) const;
   Turn held_by(Turn turn) const;
@@ -163,7 +164,7 @@ class Walk {
   std::string stalled() const;
 
   const World& world_;
-  std::vector<Rank> ranks_;
+  std::vector<WalkedRank> ranks_;
   /// Lanes of all ranks, one rank's after another's.
   std::vector<LaneState> lanes_;
   std::vector<Meeting> meetings_;
@@ -173,11 +174,12 @@ class Walk {
   std::string fault_;
 };
 
-/// Numbers for courses: those that are equal but for where in their programs the steps are have the same.
+/// Numbers for courses: those that are equal but for where in their programs the
+/// steps are have the same.
 std::vector<int32_t> course_numbers(std::span<const Course> courses);
 
-/// Walks the communication of all ranks to the end: collectives on one lane, joined, and one rank for all that
-/// are alike first, which is quick. What stops them, or "".
+/// Walks the communication of all ranks to the end: collectives on one lane, joined, and one rank
+/// for all that are alike first, which is quick. What stops them, or "".
 std::string walk_collectives(const World& world);
 
 /// "instruction 14 (all_reduce unit 2)".

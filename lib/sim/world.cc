@@ -41,8 +41,8 @@ class WorldBuilder {
   }
 
   int32_t index_of(const RankGroup& group) {
-    const auto [known, added] =
-        groups_.try_emplace({group.ranks, group.sender}, static_cast<int32_t>(world_.groups.size()));
+    const auto [known, added] = groups_.try_emplace({group.ranks, group.sender},
+                                                    static_cast<int32_t>(world_.groups.size()));
     if (!added) return known->second;
     World::Group& made = world_.groups.emplace_back(World::Group{group.name(), {}});
     for (const int rank : group.ranks)

@@ -6,8 +6,9 @@
 
 namespace ftrun {
 
-/// Block is one operation of the kernel: `bytes` between memory at `data` and the file at `offset`.
-struct Block {
+/// IoBlock is one operation of the kernel: `bytes` between memory at `data`
+/// and the file at `offset`.
+struct IoBlock {
   char* data = nullptr;
   int64_t bytes = 0;
   int64_t offset = 0;
@@ -31,7 +32,7 @@ class BlockQueue {
   virtual ~BlockQueue() = default;
   /// Hands blocks over; with those not reaped yet, no more than the depth of the queue.
   /// Error(kEnvironment) when the kernel takes none any more.
-  virtual void submit(std::span<const Block> blocks) = 0;
+  virtual void submit(std::span<const IoBlock> blocks) = 0;
   /// The results that are there, waiting up to `seconds` for the first; 0 when none came.
   virtual size_t reap(std::span<BlockResult> results, double seconds) = 0;
   /// Memory in which most blocks will lie, so that it need not be pinned for each. It must stay

@@ -43,8 +43,8 @@ class RingQueue : public BlockQueue {
     io_uring_queue_exit(&ring_);
   }
 
-  void submit(std::span<const Block> blocks) override {
-    for (const Block& block : blocks) {
+  void submit(std::span<const IoBlock> blocks) override {
+    for (const IoBlock& block : blocks) {
       prepare(block);
       if (single_submit_) enter();
     }
@@ -75,7 +75,7 @@ class RingQueue : public BlockQueue {
   }
 
  private:
-  void prepare(const Block& block) {
+  void prepare(const IoBlock& block) {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
     require(entry != nullptr, "more blocks in flight than the depth of the ring");
     const auto bytes = static_cast<unsigned>(block.bytes);
@@ -95,7 +95,7 @@ class RingQueue : public BlockQueue {
     ++in_flight_;
   }
 
-  int registered_index(const Block& block) const {
+  int registered_index(const IoBlock& block) const {
     for (size_t i = 0; i < registered_.size(); ++i) {
       const char* start = static_cast<const char*>(registered_[i].iov_base);
       if (block.data >= start && block.data + block.bytes <= start + registered_[i].iov_len)

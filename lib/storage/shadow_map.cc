@@ -6,7 +6,9 @@
 namespace ftrun {
 namespace {
 
-size_t first_sector(int64_t offset) { return static_cast<size_t>(offset / kSwapAlignment); }
+size_t first_sector(int64_t offset) {
+  return static_cast<size_t>(offset / kSwapAlignment);
+}
 size_t end_sector(int64_t offset, int64_t bytes) {
   return static_cast<size_t>(swap_align(offset + bytes) / kSwapAlignment);
 }
@@ -25,7 +27,9 @@ void ShadowMap::begin() {
   keeps_ = true;
 }
 
-void ShadowMap::end() { keeps_ = false; }
+void ShadowMap::end() {
+  keeps_ = false;
+}
 
 /// Says whether the newest bytes lie in the shadow; sectors that were never written read as zeros
 /// from either place.
@@ -33,7 +37,8 @@ bool ShadowMap::is_in_shadow(const Sectors& sectors, int64_t offset, int64_t byt
   if (shadow_ < 0 || bytes == 0) return false;
   const bool first = sectors.in_shadow[first_sector(offset)];
   for (size_t s = first_sector(offset); s < end_sector(offset, bytes); ++s)
-    require(sectors.in_shadow[s] == first || !sectors.written[s], "what is used at once was written at once");
+    require(sectors.in_shadow[s] == first || !sectors.written[s],
+            "what is used at once was written at once");
   return first;
 }
 

@@ -39,7 +39,9 @@ class ShadowMap {
     std::vector<bool> written;
   };
   bool is_in_shadow(const Sectors& sectors, int64_t offset, int64_t bytes) const;
-  int64_t place(bool in_shadow, int64_t offset) const { return (in_shadow ? shadow_ : home_) + offset; }
+  int64_t place(bool in_shadow, int64_t offset) const {
+    return (in_shadow ? shadow_ : home_) + offset;
+  }
 
   int64_t home_ = 0;
   int64_t shadow_ = -1;

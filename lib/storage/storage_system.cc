@@ -68,7 +68,8 @@ class MachineStorage : public StorageSystem {
   int use_direct(int fd) override {
     alignas(kSwapAlignment) static const std::array<char, kSwapAlignment> zeros{};
     if (const int result = set_flag(fd, O_DIRECT, true); result < 0) return result;
-    const ssize_t written = uninterrupted([&] { return ::pwrite(fd, zeros.data(), zeros.size(), 0); });
+    const ssize_t written =
+        uninterrupted([&] { return ::pwrite(fd, zeros.data(), zeros.size(), 0); });
     return written < 0 ? -errno : 0;
   }
   int use_page_cache(int fd) override { return set_flag(fd, O_DIRECT, false); }

@@ -155,8 +155,8 @@ void SwapFile::issue() {
 
 /// The next whole sectors of a request, or its last part sector, which goes through a bounce sector
 /// so that the caller's memory ends where it ends.
-Block SwapFile::next_block(Request& request, uint32_t index) {
-  Slot& slot = slots_[free_slots_.back()];
+IoBlock SwapFile::next_block(Request& request, uint32_t index) {
+  BlockInFlight& slot = slots_[free_slots_.back()];
   const uint32_t number = free_slots_.back();
   free_slots_.pop_back();
   const int64_t left = request.bytes - request.issued;
@@ -189,7 +189,7 @@ void SwapFile::advance(double seconds) {
 }
 
 void SwapFile::complete(const BlockResult& result) {
-  Slot& slot = slots_[result.slot];
+  BlockInFlight& slot = slots_[result.slot];
   const int64_t moved = result.result;
   if (moved == slot.block.bytes) return retire(slot);
   if (moved == -EINTR || moved == -EAGAIN) return retry(slot, static_cast<int>(-moved));
@@ -200,7 +200,7 @@ void SwapFile::complete(const BlockResult& result) {
 }
 
 /// A part was moved: the rest follows from the last whole sector, as direct I/O demands.
-void SwapFile::move_on(Slot& slot, int64_t moved) {
+void SwapFile::move_on(BlockInFlight& slot, int64_t moved) {
   const int64_t step = moved / kSwapAlignment * kSwapAlignment;
   if (step == 0) return retry(slot, 0);
   slot.block.data += step;
@@ -212,7 +212,7 @@ void SwapFile::move_on(Slot& slot, int64_t moved) {
   batch_.push_back(slot.block);
 }
 
-void SwapFile::retry(Slot& slot, int error_number) {
+void SwapFile::retry(BlockInFlight& slot, int error_number) {
   if (++slot.tries >= kTries)
     return fail(slot,
                 cat("no progress in ", kTries, " tries",
@@ -222,7 +222,7 @@ void SwapFile::retry(Slot& slot, int error_number) {
   batch_.push_back(slot.block);
 }
 
-void SwapFile::retire(Slot& slot) {
+void SwapFile::retire(BlockInFlight& slot) {
   Request& request = requests_[slot.request];
   const bool tail = slot.payload < slot.block.bytes;
   if (tail && !request.write)
@@ -233,7 +233,7 @@ void SwapFile::retire(Slot& slot) {
   free_slots_.push_back(slot.block.slot);
 }
 
-void SwapFile::fail(Slot& slot, const std::string& reason, bool full) {
+void SwapFile::fail(BlockInFlight& slot, const std::string& reason, bool full) {
   Request& request = requests_[slot.request];
   if (request.failure.empty()) {
     const std::string wanted = human_bytes(slot.payload);
@@ -250,16 +250,19 @@ void SwapFile::fail(Slot& slot, const std::string& reason, bool full) {
 }
 
 void SwapFile::read_beside(void* data, int64_t bytes, int64_t offset) const {
-  require(on_sector(data) && on_sector(bytes) && on_sector(offset), "whole sectors are read beside requests");
+  require(on_sector(data) && on_sector(bytes) && on_sector(offset),
+          "whole sectors are read beside requests");
   require(bytes >= 0 && offset >= 0 && offset <= bytes_ && bytes <= bytes_ - offset,
           "a swap request leaves the reserved file");
   for (int64_t done = 0; done < bytes;) {
-    const ssize_t n = uninterrupted(
-        [&] { return ::pread(fd_.get(), static_cast<char*>(data) + done, static_cast<size_t>(bytes - done), offset + done); });
+    const ssize_t n = uninterrupted([&] {
+      return ::pread(fd_.get(), static_cast<char*>(data) + done, static_cast<size_t>(bytes - done),
+                     offset + done);
+    });
     if (n <= 0)
       throw Error(ExitCode::kEnvironment,
-                  cat(path_, ": reading ", human_bytes(bytes - done), " at ", offset + done, " failed: ",
-                      n < 0 ? errno_text(errno) : "the file ends there"),
+                  cat(path_, ": reading ", human_bytes(bytes - done), " at ", offset + done,
+                      " failed: ", n < 0 ? errno_text(errno) : "the file ends there"),
                   "look at that disk");
     done += n;
   }

@@ -116,8 +116,8 @@ class SwapFile {
 
     bool finished() const { return issued == bytes && in_flight == 0; }
   };
-  struct Slot {
-    Block block;
+  struct BlockInFlight {
+    IoBlock block;
     int64_t payload = 0;  // bytes of the request in this block; below the block's at the tail
     uint32_t request = 0;
     int tries = 0;  // without progress
@@ -128,14 +128,14 @@ class SwapFile {
   uint32_t take_request();
   Request& request_of(Ticket ticket);
   void issue();
-  Block next_block(Request& request, uint32_t index);
+  IoBlock next_block(Request& request, uint32_t index);
   char* bounce(uint32_t slot) const { return bounce_.get() + int64_t{slot} * kSwapAlignment; }
   void advance(double seconds);
   void complete(const BlockResult& result);
-  void move_on(Slot& slot, int64_t moved);
-  void retry(Slot& slot, int error_number);
-  void retire(Slot& slot);
-  void fail(Slot& slot, const std::string& reason, bool full);
+  void move_on(BlockInFlight& slot, int64_t moved);
+  void retry(BlockInFlight& slot, int error_number);
+  void retire(BlockInFlight& slot);
+  void fail(BlockInFlight& slot, const std::string& reason, bool full);
   void block_until_finished(const Request& request);
   void release(Request& request, uint32_t index);
   void tell_slow(double waited, int64_t moved);
@@ -154,9 +154,9 @@ class SwapFile {
   std::vector<Request> requests_;
   std::vector<uint32_t> free_requests_;
   uint32_t first_waiting_ = kNone, last_waiting_ = kNone;  // requests with bytes to issue
-  std::vector<Slot> slots_;
+  std::vector<BlockInFlight> slots_;
   std::vector<uint32_t> free_slots_;
-  std::vector<Block> batch_;
+  std::vector<IoBlock> batch_;
   std::vector<BlockResult> results_;
   // The queue goes first: until it is gone the kernel may use the file and the bounce sectors.
   std::unique_ptr<char, FreeAligned> bounce_;

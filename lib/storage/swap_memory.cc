@@ -34,9 +34,10 @@ SwapMemory::SwapMemory(int64_t bytes) : bytes_(swap_align(bytes)) {
   const auto size = static_cast<size_t>(bytes_);
   data_ = map_on_huge_page(size);
   if (data_ == nullptr)
-    throw Error(ExitCode::kEnvironment,
-                cat("swap buffers of ", human_bytes(bytes_), " cannot be allocated: ", errno_text(errno)),
-                "free memory on this machine, or lower offload_param's buffer_count × buffer_size");
+    throw Error(
+        ExitCode::kEnvironment,
+        cat("swap buffers of ", human_bytes(bytes_), " cannot be allocated: ", errno_text(errno)),
+        "free memory on this machine, or lower offload_param's buffer_count × buffer_size");
   ::madvise(data_, size, MADV_HUGEPAGE);  // a wish: small pages are slower, not wrong
 }
 

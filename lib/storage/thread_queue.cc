@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-int64_t transfer(int fd, const Block& block) {
+int64_t transfer(int fd, const IoBlock& block) {
   const auto bytes = static_cast<size_t>(block.bytes);
   const ssize_t moved = block.write ? ::pwrite(fd, block.data, bytes, block.offset)
                                     : ::pread(fd, block.data, bytes, block.offset);
@@ -38,11 +38,11 @@ ThreadQueue::~ThreadQueue() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void ThreadQueue::submit(std::span<const Block> blocks) {
+void ThreadQueue::submit(std::span<const IoBlock> blocks) {
   {
     const std::lock_guard lock(mutex_);
     require(count_ + blocks.size() <= todo_.size(), "more blocks in flight than the queue's depth");
-    for (const Block& block : blocks) todo_[(first_ + count_++) % todo_.size()] = block;
+    for (const IoBlock& block : blocks) todo_[(first_ + count_++) % todo_.size()] = block;
   }
   blocks.size() == 1 ? work_.notify_one() : work_.notify_all();
 }
@@ -62,7 +62,7 @@ void ThreadQueue::serve() {
   while (true) {
     work_.wait(lock, [this] { return stopping_ || count_ > 0; });
     if (stopping_) return;
-    const Block block = todo_[first_];
+    const IoBlock block = todo_[first_];
     first_ = (first_ + 1) % todo_.size();
     --count_;
     lock.unlock();

@@ -20,7 +20,7 @@ class ThreadQueue : public BlockQueue {
   ThreadQueue(const ThreadQueue&) = delete;
   ThreadQueue& operator=(const ThreadQueue&) = delete;
 
-  void submit(std::span<const Block> blocks) override;
+  void submit(std::span<const IoBlock> blocks) override;
   size_t reap(std::span<BlockResult> results, double seconds) override;
   int register_memory(std::span<const std::span<std::byte>>) override { return 0; }
 
@@ -33,7 +33,7 @@ class ThreadQueue : public BlockQueue {
   const int fd_;
   std::mutex mutex_;
   std::condition_variable work_, finished_;
-  std::vector<Block> todo_;  // a ring of `depth` entries
+  std::vector<IoBlock> todo_;  // a ring of `depth` entries
   size_t first_ = 0, count_ = 0;
   std::vector<BlockResult> done_;  // never above its first capacity
   bool stopping_ = false;

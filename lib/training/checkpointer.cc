@@ -65,7 +65,9 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
 /// Returns the fingerprint of the base; "" where all of the model trains, and on other ranks than
 /// the first, whose record counts.
 std::string Checkpointer::base_fingerprint() const {
-  return setup_.train().model.trains_all() || !session_.is_first() ? "" : setup_.folder().weights_fingerprint();
+  return setup_.train().model.trains_all() || !session_.is_first()
+             ? ""
+             : setup_.folder().weights_fingerprint();
 }
 
 FirstWeights Checkpointer::first_weights(const AdapterFolder* adapter) const {
@@ -79,8 +81,8 @@ void Checkpointer::load_state(Checkpoint& checkpoint) {
 
 ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
   const auto start = std::chrono::steady_clock::now();
-  const std::string folder =
-      choose_checkpoint(RunPaths(config_.output_dir).checkpoints(), request_.resume.step, session_.checkpoint_group());
+  const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(),
+                                               request_.resume.step, session_.checkpoint_group());
   ResumedRun resumed{folder, {}};
   session_.together("reading the checkpoint", [&] {
     Checkpoint checkpoint(folder);
@@ -90,13 +92,15 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
     load_state(checkpoint);
   });
   saved_step_ = resumed.meta.step;
-  journal_.say(cat("resumed from ", folder, " (read in ", human_seconds(seconds_since(start)), ")"));
+  journal_.say(
+      cat("resumed from ", folder, " (read in ", human_seconds(seconds_since(start)), ")"));
   return resumed;
 }
 
 void Checkpointer::add_votes(Votes& votes) const {
   if (under_way_ == nullptr || under_way_->has_ended()) votes.add(Vote::kSaveEnded);
-  const std::chrono::duration<double, std::ratio<60>> minutes = std::chrono::steady_clock::now() - last_begun_;
+  const std::chrono::duration<double, std::ratio<60>> minutes =
+      std::chrono::steady_clock::now() - last_begun_;
   const double every = config_.checkpoint.every_minutes;
   if (session_.is_first() && every > 0 && minutes.count() >= every) votes.add(Vote::kSaveDue);
 }
@@ -170,8 +174,8 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
   if (!best && skips()) {
     ++skipped_;
     last_begun_ = std::chrono::steady_clock::now();  // not again after each step
-    journal_.say(cat("no checkpoint after step ", progress.step, ": the one after step ", under_way_->step(),
-                     " is still being written (checkpoint.if_busy: skip)"));
+    journal_.say(cat("no checkpoint after step ", progress.step, ": the one after step ",
+                     under_way_->step(), " is still being written (checkpoint.if_busy: skip)"));
     return false;
   }
   save_in_background(progress, data_fingerprint);
@@ -179,7 +183,8 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
 }
 
 /// Starts a save in the background, after waiting for one that is under way.
-void Checkpointer::save_in_background(TrainingProgress& progress, const std::string& data_fingerprint) {
+void Checkpointer::save_in_background(TrainingProgress& progress,
+                                      const std::string& data_fingerprint) {
   session_.show_phase(cat("copying the checkpoint of step ", progress.step));
   const auto start = std::chrono::steady_clock::now();
   settle(progress);
@@ -187,8 +192,10 @@ void Checkpointer::save_in_background(TrainingProgress& progress, const std::str
   last_begun_ = start;
   under_way_ = std::make_unique<BackgroundSave>(
       progress.step,
-      [options = save_options(progress), meta = meta_of(progress, data_fingerprint), slices = setup_.state().snapshot(setup_.save_room().sectors()),
-       group = *background_] { return save_checkpoint(posix_files(), options, meta, slices, group); });
+      [options = save_options(progress), meta = meta_of(progress, data_fingerprint),
+       slices = setup_.state().snapshot(setup_.save_room().sectors()), group = *background_] {
+        return save_checkpoint(posix_files(), options, meta, slices, group);
+      });
   all_have_ended_ = false;
   if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
   paused_seconds_ = seconds_since(start);
@@ -204,20 +211,25 @@ void Checkpointer::settle(TrainingProgress& progress) {
   setup_.state().release_snapshot();
   if (outcome.failure.empty())
     return tell_saved(over->step(), outcome.result, outcome.seconds,
-                      cat(" while training went on, which paused for ", std::llround(1e3 * paused_seconds_), " ms"));
+                      cat(" while training went on, which paused for ",
+                          std::llround(1e3 * paused_seconds_), " ms"));
   ++failed_;
   progress.evaluations.lose_best(over->step());
-  journal_.warn(cat(outcome.failure, "; training goes on and tries again when the next one is due"));
+  journal_.warn(
+      cat(outcome.failure, "; training goes on and tries again when the next one is due"));
   journal_.update([&](RunManifest& manifest) { add_to(manifest); });
 }
 
-void Checkpointer::tell_saved(int64_t step, const SaveResult& result, double seconds, const std::string& how) {
+void Checkpointer::tell_saved(int64_t step, const SaveResult& result, double seconds,
+                              const std::string& how) {
   ++saved_;
   saved_step_ = step;
   longest_save_ = std::max(longest_save_, seconds);
-  journal_.say(cat("saved ", result.folder, " (", human_bytes(result.bytes), ", in ", human_seconds(seconds), how, "; ",
-                   human_seconds(result.read_back_seconds), " of it to verify it",
-                   result.read_from_disk ? "" : " in memory: this file system reads nothing back from a disk", ")"));
+  journal_.say(cat(
+      "saved ", result.folder, " (", human_bytes(result.bytes), ", in ", human_seconds(seconds),
+      how, "; ", human_seconds(result.read_back_seconds), " of it to verify it",
+      result.read_from_disk ? "" : " in memory: this file system reads nothing back from a disk",
+      ")"));
 }
 
 void Checkpointer::save(TrainingProgress& progress, const std::string& data_fingerprint) {
@@ -226,8 +238,9 @@ void Checkpointer::save(TrainingProgress& progress, const std::string& data_fing
   settle(progress);
   if (has_saved(progress.step)) return mark_best(progress);
   last_begun_ = start;
-  const SaveResult result = save_checkpoint(posix_files(), save_options(progress), meta_of(progress, data_fingerprint),
-                                            setup_.state().slices(setup_.save_room().sectors()), session_.checkpoint_group());
+  const SaveResult result = save_checkpoint(
+      posix_files(), save_options(progress), meta_of(progress, data_fingerprint),
+      setup_.state().slices(setup_.save_room().sectors()), session_.checkpoint_group());
   tell_saved(progress.step, result, seconds_since(start), "");
   if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
   held_seconds_ += seconds_since(start);
@@ -238,7 +251,8 @@ void Checkpointer::mark_best(const TrainingProgress& progress) {
   const std::optional<BestCheckpoint> best = best_of(progress);
   if (!best || marked_step_ == best->step) return;
   session_.together("noting the best checkpoint", [&] {
-    if (session_.is_first()) write_best(posix_files(), RunPaths(config_.output_dir).checkpoints(), *best);
+    if (session_.is_first())
+      write_best(posix_files(), RunPaths(config_.output_dir).checkpoints(), *best);
   });
   marked_step_ = best->step;
 }
@@ -246,17 +260,21 @@ void Checkpointer::mark_best(const TrainingProgress& progress) {
 void Checkpointer::take_up_best(TrainingProgress& progress) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
   const auto exists = [&] {
-    return posix_files().exists(cat(root, "/", step_folder_name(progress.evaluations.best()->step), "/checkpoint.json"));
+    return posix_files().exists(
+        cat(root, "/", step_folder_name(progress.evaluations.best()->step), "/checkpoint.json"));
   };
-  while (progress.evaluations.best() && !session_.first_decides("looking for the best checkpoint", exists)) {
+  while (progress.evaluations.best() &&
+         !session_.first_decides("looking for the best checkpoint", exists)) {
     const int64_t step = progress.evaluations.best()->step;
-    journal_.warn(cat(root, "/", step_folder_name(step), ": the best checkpoint is gone; it is chosen among those to come"));
+    journal_.warn(cat(root, "/", step_folder_name(step),
+                      ": the best checkpoint is gone; it is chosen among those to come"));
     progress.evaluations.lose_best(step);
   }
   const auto& best = progress.evaluations.best();
   if (!best) return;
   session_.together("noting the best checkpoint", [&] {
-    if (session_.is_first()) write_best(posix_files(), root, {best->step, progress.evaluations.metric(), best->value});
+    if (session_.is_first())
+      write_best(posix_files(), root, {best->step, progress.evaluations.metric(), best->value});
   });
   marked_step_ = best->step;
 }
@@ -273,12 +291,14 @@ void Checkpointer::drop_best(int64_t step) {
 void Checkpointer::load_best(const TrainingProgress& progress) {
   const auto& best = progress.evaluations.best();
   if (best->step == progress.step) return;
-  const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(), best->step, session_.checkpoint_group());
+  const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(),
+                                               best->step, session_.checkpoint_group());
   session_.together("reading the best checkpoint", [&] {
     Checkpoint checkpoint(folder);
     load_state(checkpoint);
   });
-  weights_of_ = cat(" (of step ", best->step, ", the best by ", progress.evaluations.metric(), ": ", number_text(best->value), ")");
+  weights_of_ = cat(" (of step ", best->step, ", the best by ", progress.evaluations.metric(), ": ",
+                    number_text(best->value), ")");
 }
 
 void Checkpointer::add_to(RunManifest& manifest) const {
@@ -294,7 +314,8 @@ void Checkpointer::leave(const Error& error) noexcept {
   if (!under_way_) return;
   if (error.code() != ExitCode::kPeerLost) {
     const BackgroundSave::Outcome& outcome = under_way_->finish();
-    if (outcome.failure.empty() && session_.is_first()) log_notice(cat("saved ", outcome.result.folder));
+    if (outcome.failure.empty() && session_.is_first())
+      log_notice(cat("saved ", outcome.result.folder));
     return;
   }
   // The thread may still write: what it writes to stays until the process ends.
@@ -312,7 +333,8 @@ void Checkpointer::export_model(StopAgreement& stop) {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
     if (outcome.stopped) return;
     journal_.say(cat("exported ", export_folder(config_), weights_of_));
-    if (const std::string limits = serving_limits(config_.adapter); !limits.empty()) journal_.say(limits);
+    if (const std::string limits = serving_limits(config_.adapter); !limits.empty())
+      journal_.say(limits);
     if (!outcome.unmoved.empty()) journal_.warn(outcome.unmoved);
   });
 }

@@ -35,10 +35,13 @@ void DataIdentity::expect() {
   expected_ = saved_;
   const auto& before = journal_.recorder()->before();
   if (checkpoint_.empty() || !before) return;
-  if (const auto train = before->data.find("train"); expected_.empty() && train != before->data.end()) expected_ = train->second.fingerprint;
+  if (const auto train = before->data.find("train");
+      expected_.empty() && train != before->data.end())
+    expected_ = train->second.fingerprint;
   journal_.update([&](RunManifest& manifest) {
     for (const auto& [role, data] : before->data)
-      if (const auto now = manifest.data.find(role); now != manifest.data.end()) now->second.fingerprint = data.fingerprint;
+      if (const auto now = manifest.data.find(role); now != manifest.data.end())
+        now->second.fingerprint = data.fingerprint;
   });
 }
 

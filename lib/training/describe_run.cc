@@ -29,18 +29,27 @@ bool is_recorded(const std::string& gpu) {
                      [&](std::string_view recorded) { return gpu.starts_with(recorded); });
 }
 
-void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu, std::vector<std::string>& notes) {
+void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
+                             std::vector<std::string>& notes) {
   const std::string attention = gpu.kernels().attention_in_use();
   if (attention != "own")
-    notes.push_back(cat("attention by ", attention, ", with ", human_bytes(gpu.kernels().attention_workspace_bytes()),
+    notes.push_back(cat("attention by ", attention, ", with ",
+                        human_bytes(gpu.kernels().attention_workspace_bytes()),
                         " of memory beside what is planned",
-                        cudnn_is_measured(gpu.info()) ? "" : "; it has not run on a GPU of this compute capability before"));
+                        cudnn_is_measured(gpu.info())
+                            ? ""
+                            : "; it has not run on a GPU of this compute capability before"));
   else if (choice == AttentionChoice::kCudnn)
-    notes.push_back("kernels.attention: cudnn has no effect: it computes bf16 with heads of a multiple of 8 up to 128, on "
-                    "GPUs of compute capability 9 up to 256 and documents too (packing), with a workspace of an eighth of "
-                    "the GPU's memory at most");
-  if (const std::string why = gpu.kernels().attention_notice(); choice == AttentionChoice::kAuto && !why.empty())
-    notes.push_back(cat("attention by our kernels, which take several times as long as cuDNN's: ", why));
+    notes.push_back(
+        "kernels.attention: cudnn has no effect: it computes bf16 with heads of a multiple of 8 up "
+        "to 128, on "
+        "GPUs of compute capability 9 up to 256 and documents too (packing), with a workspace of "
+        "an eighth of "
+        "the GPU's memory at most");
+  if (const std::string why = gpu.kernels().attention_notice();
+      choice == AttentionChoice::kAuto && !why.empty())
+    notes.push_back(
+        cat("attention by our kernels, which take several times as long as cuDNN's: ", why));
 }
 
 void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
@@ -48,14 +57,20 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
   if (gpu == nullptr) return;
   notes.push_back(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
   if (!is_recorded(gpu->info().name))
-    notes.push_back("ftrun has no record of this kind of GPU (docs/benchmarks.md): compare the first losses with those of device: cpu");
+    notes.push_back(
+        "ftrun has no record of this kind of GPU (docs/benchmarks.md): compare the first losses "
+        "with those of device: cpu");
   if (const auto& compared = run.setup.compared())
-    notes.push_back(cat(compared->operations, " operations compared with the processor's on a small model in ",
-                        human_seconds(compared->seconds), ": off by ", compared->largest_difference, " at most (",
-                        compared->operation, ")"));
-  if (const std::vector<std::string> features = only_emulated_on_gpus(run.request.config); !features.empty())
-    notes.push_back(cat(join(features, ", "), ": never run on GPUs so far, only in emulators of them: compare the first losses "
-                        "with those of device: cpu"));
+    notes.push_back(cat(compared->operations,
+                        " operations compared with the processor's on a small model in ",
+                        human_seconds(compared->seconds), ": off by ", compared->largest_difference,
+                        " at most (", compared->operation, ")"));
+  if (const std::vector<std::string> features = only_emulated_on_gpus(run.request.config);
+      !features.empty())
+    notes.push_back(
+        cat(join(features, ", "),
+            ": never run on GPUs so far, only in emulators of them: compare the first losses "
+            "with those of device: cpu"));
   add_gpu_attention_notes(run.request.config.kernels.attention, *gpu, notes);
   if (!gpu->options().pin_memory)
     notes.push_back(
@@ -70,8 +85,9 @@ void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& not
   if (threads.used <= threads.share)
     notes.push_back(cat(plural(threads.used), " a rank: ", threads.limited_by));
   else
-    notes.push_back(cat("threads: ", threads.used, " share the time of ", threads.share, ", and will wait for it: ", threads.limited_by,
-                        "; leave threads out for ", plural(threads.share), " a rank"));
+    notes.push_back(cat("threads: ", threads.used, " share the time of ", threads.share,
+                        ", and will wait for it: ", threads.limited_by, "; leave threads out for ",
+                        plural(threads.share), " a rank"));
 }
 
 /// Says how ranks add; one rank alone adds nothing up.
@@ -83,7 +99,9 @@ std::string sums_text(const RunParts& run) {
 void add_attention_notes(const RunParts& run, std::vector<std::string>& notes) {
   if (run.request.config.kernels.attention != AttentionChoice::kAmx) return;
   if (!run.products || run.products->attention != kOnMatrixUnits)
-    notes.push_back("kernels.attention: amx has no effect: there are no matrix units for bf16 that this process may use");
+    notes.push_back(
+        "kernels.attention: amx has no effect: there are no matrix units for bf16 that this "
+        "process may use");
   else
     notes.push_back("attention in bf16 on matrix units (AMX), where it has not run before");
 }
@@ -172,7 +190,8 @@ RunManifest describe_run(const RunParts& run) {
   }
   manifest.model = describe_model(manifest.model.path, run.setup.folder(), run.setup.train().model);
   manifest.data["train"] = describe_data(*run.data.train);
-  for (const NamedSamples& set : run.data.validation) manifest.data[set.role()] = describe_data(*set.samples);
+  for (const NamedSamples& set : run.data.validation)
+    manifest.data[set.role()] = describe_data(*set.samples);
   return manifest;
 }
 

@@ -7,17 +7,20 @@
 namespace ftrun {
 namespace {
 
-std::string milliseconds(double seconds) { return fixed_text(seconds * 1e3, 2); }
+std::string milliseconds(double seconds) {
+  return fixed_text(seconds * 1e3, 2);
+}
 
 }  // namespace
 
 std::string plain_step_text(const StepMetrics& m) {
-  return cat("step ", m.step, ": loss ", number_text(m.loss), ", ", milliseconds(m.step_seconds),
-             " ms, waited ", milliseconds(m.data_wait_seconds), " ms for data",
-             m.exposed_communication_seconds
-                 ? cat(" and ", milliseconds(*m.exposed_communication_seconds), " ms for other ranks")
-                 : "",
-             m.skipped ? ", update left out" : "");
+  return cat(
+      "step ", m.step, ": loss ", number_text(m.loss), ", ", milliseconds(m.step_seconds),
+      " ms, waited ", milliseconds(m.data_wait_seconds), " ms for data",
+      m.exposed_communication_seconds
+          ? cat(" and ", milliseconds(*m.exposed_communication_seconds), " ms for other ranks")
+          : "",
+      m.skipped ? ", update left out" : "");
 }
 
 std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& run,
@@ -28,8 +31,7 @@ std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& ru
           : number_text(optimizer.momentum);
   // The rate as it is set, not as the double of its nearest float.
   const std::string rate = format_number("%.7g", static_cast<double>(run.scalars.learning_rate));
-  return cat("step=", step, ", skipped=", skipped, ", lr=[", rate, "], mom=[", momentum,
-             "]");
+  return cat("step=", step, ", skipped=", skipped, ", lr=[", rate, "], mom=[", momentum, "]");
 }
 
 std::string breakdown_text(const std::array<double, kInstrKinds>& seconds) {
@@ -42,7 +44,8 @@ std::string breakdown_text(const std::array<double, kInstrKinds>& seconds) {
 }
 
 std::string overlap_text(const DeviceTimes& times) {
-  const std::string percent = fixed_text(times.copies > 0 ? 100 * times.hidden_copies / times.copies : 0.0, 0);
+  const std::string percent =
+      fixed_text(times.copies > 0 ? 100 * times.hidden_copies / times.copies : 0.0, 0);
   return cat("copies between device and host: ", milliseconds(times.copies), " ms, ", percent,
              " % of it beside computation");
 }

@@ -27,12 +27,14 @@ void refuse_uncounted_best(const Config& config, const NamedSamples& set, int64_
 }
 
 /// `is_last`: what follows a signal is not worth its time.
-std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup& setup, const NamedSamples& set,
-                                             bool is_last, StopAgreement& stop) {
+std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup& setup,
+                                             const NamedSamples& set, bool is_last,
+                                             StopAgreement& stop) {
   const auto start = std::chrono::steady_clock::now();
   const StateOptions& place = setup.plan().options.state;
-  ValidationReader reader(*set.samples, config.train.evaluation.samples, config.train_micro_batch_size_per_gpu,
-                          data_ranks(place), data_index(place), setup.evaluate().model.vocab_rows,
+  ValidationReader reader(*set.samples, config.train.evaluation.samples,
+                          config.train_micro_batch_size_per_gpu, data_ranks(place),
+                          data_index(place), setup.evaluate().model.vocab_rows,
                           setup.plan().evaluation_micro_batches);
   if (reader.counted_tokens_global() == 0) {
     refuse_uncounted_best(config, set, reader.sequences());
@@ -61,12 +63,14 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
 
 }  // namespace
 
-std::optional<std::vector<EvaluationResult>> evaluate_sets(const Config& config, TrainingSetup& setup,
+std::optional<std::vector<EvaluationResult>> evaluate_sets(const Config& config,
+                                                           TrainingSetup& setup,
                                                            const std::vector<NamedSamples>& sets,
                                                            StopAgreement& stop) {
   std::vector<EvaluationResult> results;
   for (const NamedSamples& set : sets) {
-    std::optional<EvaluationResult> result = evaluate_set(config, setup, set, &set == &sets.back(), stop);
+    std::optional<EvaluationResult> result =
+        evaluate_set(config, setup, set, &set == &sets.back(), stop);
     if (!result) return std::nullopt;
     results.push_back(*std::move(result));
   }

@@ -15,7 +15,8 @@ namespace ftrun {
 /// asks for; nothing when the ranks agreed to stop before all of them were read: they vote with
 /// each round's loss. A set of which no token counts has no value; Error(kBadInput) where
 /// export.which: best goes by it. The same figures on every rank.
-std::optional<std::vector<EvaluationResult>> evaluate_sets(const Config& config, TrainingSetup& setup,
+std::optional<std::vector<EvaluationResult>> evaluate_sets(const Config& config,
+                                                           TrainingSetup& setup,
                                                            const std::vector<NamedSamples>& sets,
                                                            StopAgreement& stop);
 

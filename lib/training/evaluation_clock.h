@@ -15,7 +15,10 @@ class EvaluationClock {
  public:
   /// `seconds`: since any moment. The config is borrowed.
   EvaluationClock(const EvaluationConfig& config, bool is_first, std::function<double()> seconds)
-      : config_(config), is_first_(is_first), seconds_(std::move(seconds)), last_begun_(seconds_()) {}
+      : config_(config),
+        is_first_(is_first),
+        seconds_(std::move(seconds)),
+        last_begun_(seconds_()) {}
 
   /// Adds rank 0's vote; read_votes() gets those of all ranks.
   void add_vote(Votes& votes) const;

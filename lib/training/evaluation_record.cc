@@ -91,7 +91,8 @@ void EvaluationRecord::note_best(int64_t step, const std::vector<EvaluationResul
   best_ = Best{step, *value};
 }
 
-void EvaluationRecord::note_improvement(int64_t step, const std::vector<EvaluationResult>& results) {
+void EvaluationRecord::note_improvement(int64_t step,
+                                        const std::vector<EvaluationResult>& results) {
   if (!stop_metric_ || !results.at(stop_metric_->set).has_value()) return;
   const std::optional<double> value = finite_value(*stop_metric_, results);
   const bool more = more_is_better(*stop_metric_);
@@ -110,12 +111,16 @@ void EvaluationRecord::lose_best(int64_t step) {
     before_.reset();
 }
 
-bool EvaluationRecord::stops() const { return stop_metric_ && without_improvement_ >= stopping_.patience; }
+bool EvaluationRecord::stops() const {
+  return stop_metric_ && without_improvement_ >= stopping_.patience;
+}
 
 std::string EvaluationRecord::stop_reason() const {
-  const std::string by = stopping_.min_delta > 0 ? cat(" by more than ", number_text(stopping_.min_delta)) : "";
+  const std::string by =
+      stopping_.min_delta > 0 ? cat(" by more than ", number_text(stopping_.min_delta)) : "";
   const std::string best =
-      improved_ ? cat("best ", number_text(improved_->value), " after step ", improved_->step) : "it never was finite";
+      improved_ ? cat("best ", number_text(improved_->value), " after step ", improved_->step)
+                : "it never was finite";
   return cat(stopping_.metric, " has not improved", by, " in ", without_improvement_,
              without_improvement_ == 1 ? " evaluation" : " evaluations", " (", best, ")");
 }
@@ -130,7 +135,9 @@ std::string EvaluationRecord::text() const {
                     {"now", json_of(best_)},
                     {"before", json_of(before_)}};
   if (stop_metric_)
-    json["stopping"] = {{"metric", stopping_.metric}, {"improved", json_of(improved_)}, {"without", without_improvement_}};
+    json["stopping"] = {{"metric", stopping_.metric},
+                        {"improved", json_of(improved_)},
+                        {"without", without_improvement_}};
   return json.dump();
 }
 
@@ -146,7 +153,8 @@ void EvaluationRecord::restore(const std::string& text) {
     best_ = best_from(json["best"].at("now"));
     before_ = best_from(json["best"].at("before"));
   }
-  if (stop_metric_ && json.contains("stopping") && json["stopping"].at("metric") == stopping_.metric) {
+  if (stop_metric_ && json.contains("stopping") &&
+      json["stopping"].at("metric") == stopping_.metric) {
     improved_ = best_from(json["stopping"].at("improved"));
     without_improvement_ = json["stopping"].at("without").get<int64_t>();
   }

@@ -89,12 +89,14 @@ class Journal {
   virtual void warn(const std::string& line) = 0;
   virtual void update(const std::function<void(RunManifest&)>& change) = 0;
   /// Collective: an update that fails on the first rank fails on all.
-  virtual void update_together(const std::string& what, const std::function<void(RunManifest&)>& change) = 0;
+  virtual void update_together(const std::string& what,
+                               const std::function<void(RunManifest&)>& change) = 0;
   virtual void record(const StepMetrics& metrics) = 0;
   /// Called when a step has its data: the first call notes how long the start took.
   virtual void note_ready() = 0;
   /// Shows what the config wants to see of a step.
-  virtual void show_step(const TrainingProgress& progress, const StepRun& step, const StepMetrics& metrics) = 0;
+  virtual void show_step(const TrainingProgress& progress, const StepRun& step,
+                         const StepMetrics& metrics) = 0;
   /// Shows what this rank does from now on, to whoever would wait for it.
   virtual void show_phase(const std::string& what) = 0;
 };

@@ -11,11 +11,14 @@ LossScaler::LossScaler(const Config& config)
       with_hysteresis_(config.zero.stage > 0),
       config_(config.fp16) {
   if (!enabled_) return;
-  state_.scale = dynamic_ ? std::exp2(static_cast<double>(config_.initial_scale_power)) : config_.loss_scale;
+  state_.scale =
+      dynamic_ ? std::exp2(static_cast<double>(config_.initial_scale_power)) : config_.loss_scale;
   state_.hysteresis = config_.hysteresis;
 }
 
-bool LossScaler::expects_overflow() const { return dynamic_ && state_.scale > config_.min_loss_scale; }
+bool LossScaler::expects_overflow() const {
+  return dynamic_ && state_.scale > config_.min_loss_scale;
+}
 
 void LossScaler::shrink() {
   if (with_hysteresis_ && config_.hysteresis != 1 && state_.hysteresis != 1) {

@@ -69,15 +69,16 @@ std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement pla
 
 PipelineUse::PipelineUse(TrainingSetup& setup) : setup_(setup) {
   if (pipeline().stages() == 1) return;
-  lists_ = make_schedules(options().schedule, pipeline().stages(), pipeline().chunks(), options().micro_batches);
+  lists_ = make_schedules(options().schedule, pipeline().stages(), pipeline().chunks(),
+                          options().micro_batches);
 }
 
 void PipelineUse::end_step() {
   if (lists_.empty()) return;
   if (++steps_ == 2) sums_ = {};
   const int stage = options().state.pipeline_stage;
-  sums_.add(setup_.train_executor().pipeline_seconds(), lists_[static_cast<size_t>(stage)], pipeline(), stage,
-            static_cast<int32_t>(setup_.train().model.layers.size()));
+  sums_.add(setup_.train_executor().pipeline_seconds(), lists_[static_cast<size_t>(stage)],
+            pipeline(), stage, static_cast<int32_t>(setup_.train().model.layers.size()));
 }
 
 void PipelineUse::total(Session& session) {
@@ -86,7 +87,8 @@ void PipelineUse::total(Session& session) {
   std::vector<StageSeconds> stages(lists_.size());
   const std::vector<std::string> texts = session.exchange("pipeline", encode(sums_));
   for (size_t rank = 0; rank < texts.size(); ++rank)
-    stages[static_cast<size_t>(mesh.coordinate(static_cast<int>(rank)).pp)].add(decode(texts[rank]));
+    stages[static_cast<size_t>(mesh.coordinate(static_cast<int>(rank)).pp)].add(
+        decode(texts[rank]));
   idle_ = idle_shares(lists_, placement_of(options().schedule), stages);
 }
 
@@ -94,7 +96,8 @@ std::string PipelineUse::text() const {
   if (idle_.empty()) return "";
   std::vector<std::vector<std::string>> rows;
   for (size_t stage = 0; stage < idle_.size(); ++stage)
-    rows.push_back({cat("stage ", stage), percent_text(idle_[stage].measured, 1), percent_text(idle_[stage].by_schedule, 1)});
+    rows.push_back({cat("stage ", stage), percent_text(idle_[stage].measured, 1),
+                    percent_text(idle_[stage].by_schedule, 1)});
   return cat("\nwhat each stage waited for the others, of its steps until the update\n",
              format_table({"pipeline", "measured", "by the schedule alone"}, rows));
 }
@@ -103,8 +106,9 @@ std::map<std::string, std::map<std::string, int64_t>> PipelineUse::record() cons
   const auto per_million = [](double share) { return std::llround(share * 1e6); };
   std::map<std::string, std::map<std::string, int64_t>> record;
   for (size_t stage = 0; stage < idle_.size(); ++stage)
-    record[cat("stage ", stage)] = {{"idle_per_million", per_million(idle_[stage].measured)},
-                                    {"schedule_idle_per_million", per_million(idle_[stage].by_schedule)}};
+    record[cat("stage ", stage)] = {
+        {"idle_per_million", per_million(idle_[stage].measured)},
+        {"schedule_idle_per_million", per_million(idle_[stage].by_schedule)}};
   return record;
 }
 

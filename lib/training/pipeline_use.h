@@ -23,8 +23,8 @@ struct StageSeconds {
 
   /// Adds a step with this list; `layers` of the model. Seconds before the first layer count with
   /// the first action.
-  void add(const PipelineSeconds& step, const std::vector<ScheduleAction>& list, const PipelineLayout& pipeline, int stage,
-           int32_t layers);
+  void add(const PipelineSeconds& step, const std::vector<ScheduleAction>& list,
+           const PipelineLayout& pipeline, int stage, int32_t layers);
   void add(const StageSeconds& other);
 };
 

@@ -61,10 +61,9 @@ RunManifest make_manifest(const TrainRequest& request) {
 
 Recorder::Recorder(const TrainRequest& request)
     : request_(request),
-      folder_(request.config.output_dir,
-              request.resume.step     ? RunStart::kResumeStep
-              : request.resume.resume ? RunStart::kResume
-                                      : RunStart::kFresh) {
+      folder_(request.config.output_dir, request.resume.step     ? RunStart::kResumeStep
+                                         : request.resume.resume ? RunStart::kResume
+                                                                 : RunStart::kFresh) {
   if (folder_.has_earlier_run()) before_ = read_manifest(paths().manifest());
 }
 
@@ -89,7 +88,8 @@ void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
   if (is_imported(saved))
     log_notice(import_notice(folder, saved));
   else if (!before_ && !saved.extra.contains(kConfigRecord) && saved.config_hash != hash)
-    refuse_other_run(path, {{"config", "text with xxh3 " + saved.config_hash, "text with xxh3 " + hash}},
+    refuse_other_run(path,
+                     {{"config", "text with xxh3 " + saved.config_hash, "text with xxh3 " + hash}},
                      request_.resume.allowed);
   admit(path, recorded_run(saved, now), now);
   start_ = folder;
@@ -100,7 +100,9 @@ void Recorder::refuse_where_saved_ones_are_gone() const {
   const auto saved = before_->counters.find("checkpoints_saved");
   const bool counted = saved != before_->counters.end() && saved->second > 0;
   if (!counted && !posix_files().exists(paths().checkpoints() + "/latest")) return;
-  throw Error(ExitCode::kBadInput, cat(paths().manifest(), ": the run has saved checkpoints, and ", paths().checkpoints(), " holds none"),
+  throw Error(ExitCode::kBadInput,
+              cat(paths().manifest(), ": the run has saved checkpoints, and ",
+                  paths().checkpoints(), " holds none"),
               "bring one back, or start anew in another output_dir");
 }
 
@@ -163,8 +165,8 @@ void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
   manifest.counters = before_->counters;
   RestartRecord restart;
   restart.time = manifest.started;
-  restart.reason =
-      before_->exit_code ? before_->exit_reason : "the previous run ended without recording a reason";
+  restart.reason = before_->exit_code ? before_->exit_reason
+                                      : "the previous run ended without recording a reason";
   restart.rank = before_->exit_rank;
   if (posix_files().exists(paths().metrics()))
     for (const StepMetrics& metrics : read_metrics(paths().metrics()))
@@ -195,7 +197,8 @@ void Recorder::record(const StepMetrics& metrics) {
   progress_->show(metrics);
   if (metrics.evaluations.empty()) return;
   update([&](RunManifest& manifest) {
-    for (const EvaluationResult& evaluation : metrics.evaluations) manifest.evaluations[evaluation.set] = figures_of(metrics.step, evaluation);
+    for (const EvaluationResult& evaluation : metrics.evaluations)
+      manifest.evaluations[evaluation.set] = figures_of(metrics.step, evaluation);
   });
 }
 
@@ -214,7 +217,8 @@ void Recorder::say(const std::string& line) {
 
 void Recorder::warn(const std::string& line) {
   if (!live_) return log_warning(line);
-  progress_->print("warning: " + terminal_text(line));  // straight to stderr it would run into the live line
+  progress_->print("warning: " +
+                   terminal_text(line));  // straight to stderr it would run into the live line
   log_warning_to_file(line);
 }
 
@@ -226,7 +230,8 @@ std::string Recorder::finish(int exit_code, const std::string& reason) {
   write_report();
   if (metrics.empty()) return "";
   std::string report = loss_table(metrics);
-  for (const std::string& line : restart_texts(manifest_->manifest(), request_.launch.restart)) report += line + "\n";
+  for (const std::string& line : restart_texts(manifest_->manifest(), request_.launch.restart))
+    report += line + "\n";
   return report + effective_time_text(time) + "\n";
 }
 
@@ -239,7 +244,8 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
     if (request_.launch.world == 1)
       manifest_->update([](RunManifest& manifest) { manifest.exit_rank = 0; });
     const bool trained = posix_files().exists(paths().metrics());
-    write_outcome(exit_code, reason, trained ? read_metrics(paths().metrics()) : std::vector<StepMetrics>{});
+    write_outcome(exit_code, reason,
+                  trained ? read_metrics(paths().metrics()) : std::vector<StepMetrics>{});
     if (trained) write_report();
   } catch (const std::exception&) {
     // A full disk may be what ends the run; the error itself is reported elsewhere.
@@ -255,7 +261,8 @@ void Recorder::write_report() noexcept {
   }
 }
 
-EffectiveTime Recorder::write_outcome(int exit_code, const std::string& reason, const std::vector<StepMetrics>& metrics) {
+EffectiveTime Recorder::write_outcome(int exit_code, const std::string& reason,
+                                      const std::vector<StepMetrics>& metrics) {
   EffectiveTime time;
   manifest_->update([&](RunManifest& manifest) {
     manifest.ended = utc_now();

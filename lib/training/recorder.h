@@ -70,7 +70,8 @@ class Recorder {
   void follow();
   void end_following();
   void write_report() noexcept;
-  EffectiveTime write_outcome(int exit_code, const std::string& reason, const std::vector<StepMetrics>& metrics);
+  EffectiveTime write_outcome(int exit_code, const std::string& reason,
+                              const std::vector<StepMetrics>& metrics);
 
   const TrainRequest& request_;
   RunFolder folder_;

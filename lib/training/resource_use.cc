@@ -56,15 +56,17 @@ std::string ResourceUse::stage_memory() const {
   const StateOptions& state = setup_.plan().options.state;
   if (state.pipeline.stages() == 1 || data_index(state) > 0 || state.tensor.index > 0) return "";
   std::string text = cat(" process ", memory_->measured);
-  for (const NamedBytes& figure : memory_metrics(setup_.memory())) text += cat(" ", figure.name, " ", figure.bytes);
+  for (const NamedBytes& figure : memory_metrics(setup_.memory()))
+    text += cat(" ", figure.name, " ", figure.bytes);
   return text;
 }
 
 void ResourceUse::total_memory(Session& session) {
   const ProcessMemory own = read_process_memory();
   memory_ = report_memory(setup_, std::max(peak_.held(), own.held()));
-  for (const std::string& text :
-       session.exchange("memory", cat(own.peak_resident, " ", own.held(), " ", own.file_backed, stage_memory()))) {
+  for (const std::string& text : session.exchange(
+           "memory",
+           cat(own.peak_resident, " ", own.held(), " ", own.file_backed, stage_memory()))) {
     std::istringstream figures(text);
     for (int64_t* const most : {&most_resident_, &most_held_, &most_of_files_}) {
       int64_t bytes = 0;
@@ -95,7 +97,8 @@ void ResourceUse::add_to(RunManifest& manifest) const {
   manifest.counters["anonymous_and_shared_bytes"] = most_held_;
   manifest.counters["file_backed_bytes"] = most_of_files_;
   manifest.memory = memory_record(*memory_);
-  for (size_t stage = 0; stage < stages_.size(); ++stage) manifest.memory[cat("stage ", stage)] = stages_[stage];
+  for (size_t stage = 0; stage < stages_.size(); ++stage)
+    manifest.memory[cat("stage ", stage)] = stages_[stage];
   manifest.pipeline = pipeline_.record();
   if (all_traffic_) manifest.traffic = traffic_record(*all_traffic_);
 }

@@ -25,7 +25,8 @@ std::vector<int32_t> beginning_of(const Batch& row, size_t begin, size_t end, in
   while (context < end && row.labels[context] < 0) ++context;
   const bool masked = context > begin && context < end;
   const size_t stop = masked ? context + 1 : std::min(end, begin + static_cast<size_t>(count));
-  return {row.tokens.begin() + static_cast<std::ptrdiff_t>(begin), row.tokens.begin() + static_cast<std::ptrdiff_t>(stop)};
+  return {row.tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+          row.tokens.begin() + static_cast<std::ptrdiff_t>(stop)};
 }
 
 /// Finds the first position of each document of a row, and where the tokens of the last one end.
@@ -48,7 +49,8 @@ class BeginningOfTraining {
     try {
       const std::string& begun_from = config.adapter.path;
       if (!begun_from.empty()) adapter_.emplace(find_adapter_folder(begun_from).folder);
-      first_.emplace(setup.folder(), static_cast<uint64_t>(config.train.seed), adapter_ ? &*adapter_ : nullptr);
+      first_.emplace(setup.folder(), static_cast<uint64_t>(config.train.seed),
+                     adapter_ ? &*adapter_ : nullptr);
       first_->require_fit(setup.train().model);
       moved_.emplace(setup.train().model, *first_, dtype);
     } catch (const Error& error) {
@@ -86,7 +88,8 @@ class Pieces {
       if (moved_ != nullptr && !out.empty()) moved_->look(piece.tensor, piece.begin, out);
     } catch (const std::exception& exception) {
       broken_ = true;
-      const std::string reason = cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
+      const std::string reason =
+          cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
       for (Communicator* group : setup_.groups().distinct()) group->abort(reason);
       throw;
     }
@@ -116,11 +119,12 @@ class Pieces {
 };
 
 /// The writer's part; what failed between pieces, of which the others do not know.
-std::exception_ptr write_export(const ExportOptions& options, const std::vector<ExportTensor>& tensors,
-                                Pieces& pieces) {
+std::exception_ptr write_export(const ExportOptions& options,
+                                const std::vector<ExportTensor>& tensors, Pieces& pieces) {
   try {
-    export_model(posix_files(), options, tensors,
-                 [&](const ExportPiece& piece, std::span<float> out) { pieces.collect(piece, out); });
+    export_model(
+        posix_files(), options, tensors,
+        [&](const ExportPiece& piece, std::span<float> out) { pieces.collect(piece, out); });
   } catch (const std::exception&) {
     if (pieces.broken()) throw;
     return std::current_exception();
@@ -154,11 +158,13 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
 
 std::optional<Detokenizer> read_detokenizer(const Config& config, const TrainingSetup& setup) {
   const std::string tokenizer = setup.folder().path() + "/tokenizer.json";
-  if (config.train.generate.prompt_tokens == 0 || !posix_files().exists(tokenizer)) return std::nullopt;
+  if (config.train.generate.prompt_tokens == 0 || !posix_files().exists(tokenizer))
+    return std::nullopt;
   return Detokenizer::parse(read_file(tokenizer), tokenizer);
 }
 
-std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup, const SampleSet& validation) {
+std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup,
+                                                 const SampleSet& validation) {
   const ModelDescription& model = setup.text().model;
   const auto wanted = static_cast<size_t>(config.train.generate.prompts);
   const int64_t longest = std::min(config.train.generate.prompt_tokens, model.batch.row_tokens);
@@ -175,25 +181,26 @@ std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingS
   return prompts;
 }
 
-TextSample sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
-                        const Detokenizer* detokenizer, const std::function<bool()>& stop) {
+TextSample sample_text(const Config& config, TrainingSetup& setup,
+                       const std::vector<int32_t>& prompt, const Detokenizer* detokenizer,
+                       const std::function<bool()>& stop) {
   const GenerateConfig& wanted = config.train.generate;
   // The stage with the head has the logits.
   const StateOptions& state = setup.plan().options.state;
   const int head_stage = state.pipeline.last_stage();
-  const GenerateOptions options{
-      .tokens = wanted.tokens,
-      .temperature = wanted.temperature,
-      .seed = static_cast<uint64_t>(config.train.seed),
-      .stop_ids = setup.model_config().eos_ids,
-      .chooser = state_mesh(state).rank_at({.pp = head_stage}),
-      .has_logits = state.pipeline_stage == head_stage,
-      .stop = stop};
+  const GenerateOptions options{.tokens = wanted.tokens,
+                                .temperature = wanted.temperature,
+                                .seed = static_cast<uint64_t>(config.train.seed),
+                                .stop_ids = setup.model_config().eos_ids,
+                                .chooser = state_mesh(state).rank_at({.pp = head_stage}),
+                                .has_logits = state.pipeline_stage == head_stage,
+                                .stop = stop};
   Communicator* others = setup.needs_all_ranks() ? setup.groups().host_world : nullptr;
   const std::vector<int32_t> text =
       generate(setup.text_executor(), setup.text(), setup.memory(), prompt, options, others);
   if (detokenizer == nullptr) return {};
-  return {static_cast<int64_t>(prompt.size()), detokenizer->decode(prompt), detokenizer->decode(text)};
+  return {static_cast<int64_t>(prompt.size()), detokenizer->decode(prompt),
+          detokenizer->decode(text)};
 }
 
 }  // namespace ftrun

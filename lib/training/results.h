@@ -40,12 +40,14 @@ std::optional<Detokenizer> read_detokenizer(const Config& config, const Training
 /// The beginnings of validation documents, which the model continues, and the model made ready for
 /// it: all of it that may fail on one rank alone. A document that begins with tokens that are not
 /// trained on (a chat) gives all of these.
-std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup, const SampleSet& validation);
+std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup,
+                                                 const SampleSet& validation);
 
 /// The prompt and what the model writes after it; empty on ranks without `detokenizer`. Collective
 /// over all ranks where one alone cannot run the model. Each of them asks `stop` before each token;
 /// the text ends where it says true.
-TextSample sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
-                        const Detokenizer* detokenizer, const std::function<bool()>& stop);
+TextSample sample_text(const Config& config, TrainingSetup& setup,
+                       const std::vector<int32_t>& prompt, const Detokenizer* detokenizer,
+                       const std::function<bool()>& stop);
 
 }  // namespace ftrun

@@ -14,7 +14,8 @@ std::optional<std::vector<EvaluationResult>> RunEvaluator::evaluate(StopAgreemen
   return evaluate_sets(config_, setup_, data_.validation, stop);
 }
 
-std::vector<StepMetrics> RunEvaluator::all_recorded(const std::string& what, const std::function<bool(const StepMetrics&)>& wanted) {
+std::vector<StepMetrics> RunEvaluator::all_recorded(
+    const std::string& what, const std::function<bool(const StepMetrics&)>& wanted) {
   const std::string lines = session_.first_tells(what, [&] {
     std::string found;
     const std::string path = RunPaths(config_.output_dir).metrics();
@@ -37,8 +38,11 @@ std::vector<EvaluationResult> RunEvaluator::recorded(int64_t step) {
   for (StepMetrics& metrics : all_recorded("looking for the evaluation of the last step",
                                            [step](const StepMetrics& m) { return m.step == step; }))
     results.push_back(std::move(metrics.evaluations.at(0)));
-  const auto is_of = [](const EvaluationResult& result, const NamedSamples& set) { return result.set == set.name; };
-  const bool all = std::equal(results.begin(), results.end(), data_.validation.begin(), data_.validation.end(), is_of);
+  const auto is_of = [](const EvaluationResult& result, const NamedSamples& set) {
+    return result.set == set.name;
+  };
+  const bool all = std::equal(results.begin(), results.end(), data_.validation.begin(),
+                              data_.validation.end(), is_of);
   return all ? results : std::vector<EvaluationResult>{};
 }
 
@@ -54,8 +58,9 @@ void RunEvaluator::write_texts(int64_t step) {
 void RunEvaluator::say_text(int64_t step) {
   if (stop_.reached() || samples_.empty() || sampled_step_ != step) return;
   const TextSample& sample = samples_.front();
-  journal_.say(cat("\nsample (the validation text's first ", sample.prompt_tokens, " tokens, continued by the model):\n",
-                   sample.prompt, " >>>", sample.answer, "\n"));
+  journal_.say(cat("\nsample (the validation text's first ", sample.prompt_tokens,
+                   " tokens, continued by the model):\n", sample.prompt, " >>>", sample.answer,
+                   "\n"));
 }
 
 }  // namespace ftrun

@@ -20,18 +20,24 @@ namespace ftrun {
 class RunEvaluator : public Evaluator {
  public:
   /// All borrowed. No text is written once `stop` is reached.
-  RunEvaluator(const Config& config, Session& session, TrainingSetup& setup, const RunData& data, RunJournal& journal,
-               const StopAgreement& stop)
-      : config_(config), session_(session), setup_(setup), data_(data), journal_(journal), stop_(stop) {}
+  RunEvaluator(const Config& config, Session& session, TrainingSetup& setup, const RunData& data,
+               RunJournal& journal, const StopAgreement& stop)
+      : config_(config),
+        session_(session),
+        setup_(setup),
+        data_(data),
+        journal_(journal),
+        stop_(stop) {}
 
   bool has_sets() const override { return !data_.validation.empty(); }
   std::optional<std::vector<EvaluationResult>> evaluate(StopAgreement& stop) override;
   std::vector<EvaluationResult> recorded(int64_t step) override;
   void write_texts(int64_t step) override;
 
-  /// Collective: the evaluations that rank 0 finds in metrics.jsonl and wants, each set of a step by
-  /// itself; `what` for messages.
-  std::vector<StepMetrics> all_recorded(const std::string& what, const std::function<bool(const StepMetrics&)>& wanted);
+  /// Collective: the evaluations that rank 0 finds in metrics.jsonl and wants, each set of a step
+  /// by itself; `what` for messages.
+  std::vector<StepMetrics> all_recorded(const std::string& what,
+                                        const std::function<bool(const StepMetrics&)>& wanted);
   /// Shows the first text on the terminal, if it is of the weights after `step`.
   void say_text(int64_t step);
 

@@ -24,8 +24,8 @@ std::string fewer_ranks_text(const TrainRequest& request) {
   const ParallelConfig& mesh = request.config.parallel;
   const int64_t replica = request.launch.world / mesh.data;  // ranks
   const int64_t left = std::ssize(request.ranks.left) / replica;
-  return cat("goes on with ", mesh.data, mesh.data == 1 ? " data rank" : " data ranks", " of ", mesh.data + left, " since ",
-             request.ranks.why_left);
+  return cat("goes on with ", mesh.data, mesh.data == 1 ? " data rank" : " data ranks", " of ",
+             mesh.data + left, " since ", request.ranks.why_left);
 }
 
 }  // namespace
@@ -67,7 +67,8 @@ void RunJournal::update(const std::function<void(RunManifest&)>& change) {
   if (recorder_) recorder_->update(change);
 }
 
-void RunJournal::update_together(const std::string& what, const std::function<void(RunManifest&)>& change) {
+void RunJournal::update_together(const std::string& what,
+                                 const std::function<void(RunManifest&)>& change) {
   session_.together(what, [&] { update(change); });
 }
 
@@ -85,7 +86,8 @@ void RunJournal::note_ready() {
   update([&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
 }
 
-void RunJournal::show_step(const TrainingProgress& progress, const StepRun& step, const StepMetrics& metrics) {
+void RunJournal::show_step(const TrainingProgress& progress, const StepRun& step,
+                           const StepMetrics& metrics) {
   const Config& config = request_.config;
   log_debug(plain_step_text(metrics));
   if (config.steps_per_print > 0 && progress.step % config.steps_per_print == 0)

@@ -35,14 +35,16 @@ class RunJournal : public Journal {
   void say(const std::string& line) override;
   void warn(const std::string& line) override;
   void update(const std::function<void(RunManifest&)>& change) override;
-  void update_together(const std::string& what, const std::function<void(RunManifest&)>& change) override;
+  void update_together(const std::string& what,
+                       const std::function<void(RunManifest&)>& change) override;
   void record(const StepMetrics& metrics) override;
   void record(int64_t step, const std::vector<TextSample>& samples);
 
   void note_ready() override;
   /// Steps are shown with the times of this executor, which is borrowed.
   void show_times_of(const Executor& executor) { executor_ = &executor; }
-  void show_step(const TrainingProgress& progress, const StepRun& step, const StepMetrics& metrics) override;
+  void show_step(const TrainingProgress& progress, const StepRun& step,
+                 const StepMetrics& metrics) override;
   void show_phase(const std::string& what) override { session_.show_phase(what); }
   /// Concludes the run on rank 0: the outcome, and the table of losses on standard output.
   void conclude(int exit_code, const std::string& reason);

@@ -11,7 +11,8 @@
 
 namespace ftrun {
 
-RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& setup, Journal& journal, PredictedStep predicted)
+RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& setup,
+                       Journal& journal, PredictedStep predicted)
     : session_(session), setup_(setup), use_(setup), times_(std::move(predicted)) {
   if (session.world() == 1) return;
   open_replica_check(config, journal);
@@ -20,9 +21,10 @@ RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& se
 
 void RunStepper::open_replica_check(const Config& config, Journal& journal) {
   if (config.train.check_replicas == 0) return;
-  replicas_.emplace(setup_.train(), setup_.partition(), setup_.memory(), optimizer_state_kinds(config.optimizer),
-                    [this](const std::string& text) { return session_.exchange("replicas", text); },
-                    [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
+  replicas_.emplace(
+      setup_.train(), setup_.partition(), setup_.memory(), optimizer_state_kinds(config.optimizer),
+      [this](const std::string& text) { return session_.exchange("replicas", text); },
+      [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
   if (!replicas_->compares())
     journal.say(
         "no state is replicated across ranks, so train.check_replicas cannot detect silent "
@@ -34,8 +36,9 @@ void RunStepper::open_slow_ranks(const Config& config) {
   const RankMesh mesh = rank_mesh(config);
   std::vector<int> stages;
   for (int rank = 0; rank < session_.world(); ++rank) stages.push_back(mesh.coordinate(rank).pp);
-  slow_ranks_.emplace(session_.rank(), std::move(stages),
-                      [this](std::span<double> numbers) { session_.sum(numbers, "times of ranks"); });
+  slow_ranks_.emplace(session_.rank(), std::move(stages), [this](std::span<double> numbers) {
+    session_.sum(numbers, "times of ranks");
+  });
 }
 
 void RunStepper::run(StepRun& step) {
@@ -57,8 +60,8 @@ NonfiniteSearch RunStepper::find_nonfinite(const StepRun& step) {
 std::vector<std::string> RunStepper::find_slow_ranks(const StepMetrics& metrics) {
   if (!slow_ranks_ || !metrics.exposed_communication_seconds) return {};
   const double disk = use_.disk_wait_seconds();
-  const double compute =
-      metrics.step_seconds - metrics.data_wait_seconds - *metrics.exposed_communication_seconds - disk;
+  const double compute = metrics.step_seconds - metrics.data_wait_seconds -
+                         *metrics.exposed_communication_seconds - disk;
   return slow_ranks_->step(metrics.step, {std::max(0.0, compute), metrics.data_wait_seconds, disk});
 }
 

@@ -20,7 +20,8 @@ namespace ftrun {
 class RunStepper : public Stepper {
  public:
   /// Collective: finds what ranks hold alike. All but `predicted` is borrowed.
-  RunStepper(const Config& config, Session& session, TrainingSetup& setup, Journal& journal, PredictedStep predicted);
+  RunStepper(const Config& config, Session& session, TrainingSetup& setup, Journal& journal,
+             PredictedStep predicted);
 
   void run(StepRun& step) override;
   void add_use(StepMetrics& metrics) const override { use_.add_to(metrics); }

@@ -34,7 +34,9 @@ constexpr milliseconds kFirstStepLimit = std::chrono::minutes(30);
 constexpr double kSlowestSteps = 10;
 constexpr milliseconds kLeastLimit = std::chrono::minutes(10);
 
-bool is_auto(const Config& config) { return config.comm.timeout == 0; }
+bool is_auto(const Config& config) {
+  return config.comm.timeout == 0;
+}
 
 milliseconds wait_of(const Config& config, milliseconds by_itself) {
   return is_auto(config) ? by_itself : std::chrono::seconds(config.comm.timeout);
@@ -134,12 +136,14 @@ void Session::choose_device(const TrainRequest& request) {
   if (request.config.device != DeviceKind::kCuda) return;
   together("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
   const std::vector<int> near = bind_near(gpu_->info().bus_id);
-  if (!near.empty()) log_debug(cat("runs on ", near.size(), " processors beside GPU ", gpu_->info().bus_id));
+  if (!near.empty())
+    log_debug(cat("runs on ", near.size(), " processors beside GPU ", gpu_->info().bus_id));
   require_own_gpus(exchange("GPU", gpu_place(gpu_->info(), rendezvous_->identity(rank_).host)));
   gpu_names_ = exchange("GPU name", gpu_->info().name);
   const LaunchEnvironment& launch = request.launch;
   if (launch.local_size > 1 && launch.local_rank == 0)
-    if (const std::string warning = shared_folder_warning(launch.local_size); !warning.empty()) log_warning(warning);
+    if (const std::string warning = shared_folder_warning(launch.local_size); !warning.empty())
+      log_warning(warning);
   require_same("driver", driver_facts(gpu_->info().driver_version));
   require_equal("who computes attention", gpu_->kernels().attention());
 }
@@ -168,7 +172,8 @@ int Session::share_processors(const ProcessorLimit& own) {
   const std::vector<std::string> texts = exchange("processors", processor_text(own));
   std::vector<RankProcessors> ranks;
   for (size_t rank = 0; rank < texts.size(); ++rank)
-    ranks.push_back({rendezvous_->identity(static_cast<int>(rank)).host, parse_processors(texts[rank])});
+    ranks.push_back(
+        {rendezvous_->identity(static_cast<int>(rank)).host, parse_processors(texts[rank])});
   return threads_of_rank(ranks, rank_);
 }
 
@@ -181,13 +186,16 @@ void Session::together(const std::string& what, const std::function<void()>& wor
   });
 }
 
-std::string Session::first_tells(const std::string& what, const std::function<std::string()>& text) {
+std::string Session::first_tells(const std::string& what,
+                                 const std::function<std::string()>& text) {
   if (world_ == 1) return text();
-  return ftrun::together(checkpoint_group(), what, [&] { return is_first() ? text() : std::string(); })[0];
+  return ftrun::together(checkpoint_group(), what,
+                         [&] { return is_first() ? text() : std::string(); })[0];
 }
 
 bool Session::first_decides(const std::string& what, const std::function<bool()>& question) {
-  return first_tells(what, [&] { return question() ? std::string("yes") : std::string("no"); }) == "yes";
+  return first_tells(what, [&] { return question() ? std::string("yes") : std::string("no"); }) ==
+         "yes";
 }
 
 /// The hashes first: the texts are sent only when there is something to say.
@@ -204,7 +212,8 @@ void Session::require_equal(const std::string& what, const std::string& text) {
   const std::vector<std::string> all = exchange("equal", text);
   const std::vector<std::string> others = unlike_first(all);
   if (others.empty()) return;
-  refuse_together({ExitCode::kUsage, cat(what, " differs from rank 0's on rank ", join(others, ", ")), kStartAlike});
+  refuse_together({ExitCode::kUsage,
+                   cat(what, " differs from rank 0's on rank ", join(others, ", ")), kStartAlike});
 }
 
 /// All ranks have the same reason. Rank 0 serves what the others have yet to read: it waits for
@@ -239,13 +248,18 @@ CheckpointGroup Session::checkpoint_group() {
 }
 
 CheckpointGroup Session::background_group() {
-  return {rank_, world_, [rendezvous = std::shared_ptr<Rendezvous>(rendezvous_->beside())](const std::string& text) {
-            return rendezvous->exchange_text("together", text, Patience::kWhileAlive);
-          }};
+  return {
+      rank_, world_,
+      [rendezvous = std::shared_ptr<Rendezvous>(rendezvous_->beside())](const std::string& text) {
+        return rendezvous->exchange_text("together", text, Patience::kWhileAlive);
+      }};
 }
 
 void Session::sum(std::span<double> numbers, const char* what) {
-  groups().host_world->all_reduce(numbers.data(), static_cast<int64_t>(numbers.size()), DType::kF64, ReduceOp::kSum, {what})
+  groups()
+      .host_world
+      ->all_reduce(numbers.data(), static_cast<int64_t>(numbers.size()), DType::kF64,
+                   ReduceOp::kSum, {what})
       .wait();
 }
 

@@ -54,7 +54,8 @@ std::string SkippedSteps::where() const {
              : cat(": first met by ", search_->place);
 }
 
-std::string SkippedSteps::count(int64_t step, bool finite, const std::optional<NonfiniteSearch>& search) {
+std::string SkippedSteps::count(int64_t step, bool finite,
+                                const std::optional<NonfiniteSearch>& search) {
   const double scale = scaler_.scale();
   const bool answered = scaler_.expects_overflow();
   scaler_.update(!finite);
@@ -69,15 +70,15 @@ std::string SkippedSteps::count(int64_t step, bool finite, const std::optional<N
                "; the update was left out, the next scale is ", scaler_.scale());
   ++in_a_row_;
   if (search) search_ = search;
-  return cat("step ", step, ": loss or gradient is not finite; the update was left out (", in_a_row_,
-             " in a row)", where());
+  return cat("step ", step, ": loss or gradient is not finite; the update was left out (",
+             in_a_row_, " in a row)", where());
 }
 
 void SkippedSteps::refuse_too_many(int64_t step) const {
   if (scaler_.exhausted())
     throw Error(ExitCode::kNumerical,
-                cat("step ", step, ": the gradients overflow at the smallest loss scale (", scaler_.scale(),
-                    ")", where()),
+                cat("step ", step, ": the gradients overflow at the smallest loss scale (",
+                    scaler_.scale(), ")", where()),
                 "lower the learning rate, train in bf16, or lower fp16.min_loss_scale");
   if (in_a_row_ < limit_) return;
   throw Error(
@@ -90,7 +91,8 @@ void SkippedSteps::refuse_too_many(int64_t step) const {
 void SkippedSteps::refuse_none_trained(int64_t steps) const {
   if (steps == 0 || in_a_row_ < steps) return;
   throw Error(ExitCode::kNumerical,
-              cat("loss or gradient was not finite in ", steps == 1 ? "the only step" : cat("all ", steps, " steps"), where(),
+              cat("loss or gradient was not finite in ",
+                  steps == 1 ? "the only step" : cat("all ", steps, " steps"), where(),
                   ": nothing was trained"),
               "check the weights and the data, or lower the learning rate");
 }

@@ -15,26 +15,33 @@ namespace {
 constexpr std::array<std::string_view, kRankPhases> kPhaseTexts{"computing", "waiting for its data",
                                                                 "waiting for its disk"};
 
-double total(const RankSeconds& seconds) { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
+double total(const RankSeconds& seconds) {
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
 
 }  // namespace
 
 SlowRanks::SlowRanks(int rank, std::vector<int> teams, Sum sum)
-    : rank_(static_cast<size_t>(rank)), teams_(std::move(teams)), sum_(std::move(sum)), slow_(teams_.size(), 0) {}
+    : rank_(static_cast<size_t>(rank)),
+      teams_(std::move(teams)),
+      sum_(std::move(sum)),
+      slow_(teams_.size(), 0) {}
 
 std::vector<std::string> SlowRanks::step(int64_t number, const RankSeconds& seconds) {
-  window_.push_back(seconds);
-  if (static_cast<int64_t>(window_.size()) < kWindow) return {};
-  const auto middle = window_.begin() + kWindow / 2;
-  std::nth_element(window_.begin(), middle, window_.end(),
+  seconds_.push_back(seconds);
+  if (static_cast<int64_t>(seconds_.size()) < kComparedSteps) return {};
+  const auto middle = seconds_.begin() + kComparedSteps / 2;
+  std::nth_element(seconds_.begin(), middle, seconds_.end(),
                    [](const RankSeconds& a, const RankSeconds& b) { return total(a) < total(b); });
   std::vector<double> sums(teams_.size() * kRankPhases, 0.0);
-  std::copy(middle->begin(), middle->end(), sums.begin() + static_cast<std::ptrdiff_t>(rank_ * kRankPhases));
-  window_.clear();
+  std::copy(middle->begin(), middle->end(),
+            sums.begin() + static_cast<std::ptrdiff_t>(rank_ * kRankPhases));
+  seconds_.clear();
   sum_(sums);
   std::vector<RankSeconds> all(teams_.size());
   for (size_t r = 0; r < all.size(); ++r)
-    std::copy_n(sums.begin() + static_cast<std::ptrdiff_t>(r * kRankPhases), kRankPhases, all[r].begin());
+    std::copy_n(sums.begin() + static_cast<std::ptrdiff_t>(r * kRankPhases), kRankPhases,
+                all[r].begin());
   std::vector<std::string> lines;
   for (size_t r = 0; r < all.size(); ++r)
     if (std::string line = judge(r, all, number); !line.empty()) lines.push_back(std::move(line));
@@ -59,9 +66,10 @@ std::string SlowRanks::judge(size_t rank, const std::vector<RankSeconds>& all, i
   size_t most = 0;
   for (size_t p = 1; p < kRankPhases; ++p)
     if (all[rank][p] - median(phases[p]) > all[rank][most] - median(phases[most])) most = p;
-  return cat("rank ", rank, " is slow, and the others wait for it: ", human_seconds(own), " a step by itself where ",
-             human_seconds(usual), " are usual, most of what it takes longer for ", kPhaseTexts[most], " (steps ",
-             number - 2 * kWindow + 1, " to ", number, ")");
+  return cat("rank ", rank, " is slow, and the others wait for it: ", human_seconds(own),
+             " a step by itself where ", human_seconds(usual),
+             " are usual, most of what it takes longer for ", kPhaseTexts[most], " (steps ",
+             number - 2 * kComparedSteps + 1, " to ", number, ")");
 }
 
 }  // namespace ftrun

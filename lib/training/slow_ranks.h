@@ -23,7 +23,7 @@ class SlowRanks {
  public:
   /// Steps of a window. A window's median is a slow step once 5 of its 10 are slow, so that a rank
   /// that turns slow is named 15 to 24 steps later, depending on where in a window it begins.
-  static constexpr int64_t kWindow = 10;
+  static constexpr int64_t kComparedSteps = 10;
   /// A rank is slow whose step takes at least `kFactor` times the median of all ranks with the same
   /// work, and at least `kLeastSeconds` more than it.
   static constexpr double kFactor = 1.5;
@@ -45,7 +45,7 @@ class SlowRanks {
   const size_t rank_;
   const std::vector<int> teams_;
   Sum sum_;
-  std::vector<RankSeconds> window_;
+  std::vector<RankSeconds> seconds_;
   /// Windows in a row in which a rank was slow.
   std::vector<int> slow_;
 };

@@ -9,10 +9,11 @@ namespace ftrun {
 
 bool TextSamples::wanted() {
   if (!wanted_)
-    wanted_ = config_.train.generate.prompt_tokens > 0 && session_.first_decides("reading the tokenizer", [&] {
-      detokenizer_ = read_detokenizer(config_, setup_);
-      return detokenizer_.has_value();
-    });
+    wanted_ = config_.train.generate.prompt_tokens > 0 &&
+              session_.first_decides("reading the tokenizer", [&] {
+                detokenizer_ = read_detokenizer(config_, setup_);
+                return detokenizer_.has_value();
+              });
   return *wanted_;
 }
 
@@ -45,7 +46,8 @@ std::vector<TextSample> TextSamples::write_all() {
   signal_ = 0;
   std::vector<TextSample> samples;
   for (const std::vector<int32_t>& prompt : prompts_) {
-    samples.push_back(sample_text(config_, setup_, prompt, detokenizer_ ? &*detokenizer_ : nullptr, [this] { return stops(); }));
+    samples.push_back(sample_text(config_, setup_, prompt, detokenizer_ ? &*detokenizer_ : nullptr,
+                                  [this] { return stops(); }));
     if (signal_ == 0) continue;
     journal_.say(cat("no sample of text: ", signal_name(signal_), " ended it"));
     return {};

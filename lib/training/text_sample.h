@@ -19,8 +19,13 @@ namespace ftrun {
 class TextSamples {
  public:
   /// All borrowed.
-  TextSamples(const Config& config, Session& session, TrainingSetup& setup, const SampleSet& validation, RunJournal& journal)
-      : config_(config), session_(session), setup_(setup), validation_(validation), journal_(journal) {}
+  TextSamples(const Config& config, Session& session, TrainingSetup& setup,
+              const SampleSet& validation, RunJournal& journal)
+      : config_(config),
+        session_(session),
+        setup_(setup),
+        validation_(validation),
+        journal_(journal) {}
 
   /// Collective: on rank 0 the texts of the model as it is now; none where the config asks for
   /// none, a signal ends it, or they cannot be written: rank 0 then says why, once, as a run that

@@ -59,7 +59,8 @@ TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> a
   request.launch.restart = agent->earlier_starts;
   if (request.launch.rank > 0 || agent->earlier_starts == 0) return request;  // rank 0 decides
   try {
-    if (began_by_agent(RunPaths(request.config.output_dir).manifest(), agent->name)) request.resume.resume_newest();
+    if (began_by_agent(RunPaths(request.config.output_dir).manifest(), agent->name))
+      request.resume.resume_newest();
   } catch (const Error& error) {
     log_debug(error.what());  // the run itself refuses the folder, and says why
   }
@@ -136,7 +137,8 @@ void Trainer::prepare_process() {
   set_kernel_threads(threads_.used);
   if (session_.gpu() != nullptr) return;
   session_.together("choosing the library of matrix products", [&] {
-    products_ = use_products(pinned_products(config_.kernels), config_.kernels.attention == AttentionChoice::kAmx);
+    products_ = use_products(pinned_products(config_.kernels),
+                             config_.kernels.attention == AttentionChoice::kAmx);
   });
 }
 
@@ -181,7 +183,9 @@ void Trainer::load_or_resume() {
   identity_.resumed_from(resumed->folder, meta.data_fingerprint);
   if (!has_ended()) return;
   journal_.say(cat("nothing is left to train: step ", progress_.step, " of ", total_steps_,
-                   progress_.step < total_steps_ ? cat("; stopped early: ", progress_.evaluations.stop_reason()) : ""));
+                   progress_.step < total_steps_
+                       ? cat("; stopped early: ", progress_.evaluations.stop_reason())
+                       : ""));
 }
 
 void Trainer::open_outputs() {
@@ -194,7 +198,8 @@ void Trainer::open_outputs() {
     if (!session_.is_first()) return;
     for (const std::string& note : opening_notes(parts())) journal_.say(note);
     // A notice reports it for a config that says how many steps.
-    const std::string rise = config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
+    const std::string rise =
+        config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
     if (!rise.empty()) journal_.warn(rise);
     identity_.start(data_);
   });
@@ -301,7 +306,8 @@ void Trainer::export_model() {
   withheld_ = why_not_exported();
   if (!withheld_.empty()) return;
   if (config_.model_export.which == ExportWhich::kBest) {
-    evaluator_->write_texts(progress_.step);  // of the weights of the last step, as at every evaluation
+    evaluator_->write_texts(
+        progress_.step);  // of the weights of the last step, as at every evaluation
     checkpointer_->load_best(progress_);
   }
   checkpointer_->export_model(stop_);
@@ -328,7 +334,8 @@ std::string Trainer::how_it_ended() const {
 }
 
 std::string Trainer::how_to_continue() const {
-  if (!has_ended() || config_.model_export.which == ExportWhich::kBest || !config_.model_export.enabled)
+  if (!has_ended() || config_.model_export.which == ExportWhich::kBest ||
+      !config_.model_export.enabled)
     return "continue with --resume auto";
   return cat("what is left is the export, which --resume auto makes, or: ", convert_command());
 }

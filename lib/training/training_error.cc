@@ -8,8 +8,7 @@ namespace ftrun {
 
 Error training_error(const std::exception& exception) {
   if (!is_out_of_memory(exception)) return as_error(exception);
-  return {ExitCode::kEnvironment, "out of memory",
-          less_memory_remedy()};
+  return {ExitCode::kEnvironment, "out of memory", less_memory_remedy()};
 }
 
 }  // namespace ftrun

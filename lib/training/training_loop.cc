@@ -13,7 +13,8 @@
 
 namespace ftrun {
 
-TrainingLoop::TrainingLoop(const Config& config, const LoopPlan& plan, TrainingProgress& progress, LoopParts parts)
+TrainingLoop::TrainingLoop(const Config& config, const LoopPlan& plan, TrainingProgress& progress,
+                           LoopParts parts)
     : config_(config),
       plan_(plan),
       progress_(progress),
@@ -42,7 +43,8 @@ void TrainingLoop::run() {
 void TrainingLoop::end_step() {
   const bool saves = parts_.saver.will_save(progress_);
   if (saves) parts_.data.await_before_saving(parts_.stop);
-  const bool is_check_due = progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0;
+  const bool is_check_due =
+      progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0;
   // Before each checkpoint, so that none holds what a memory has changed.
   if (is_check_due || saves || parts_.stop.reached()) check_replicas();
   if (parts_.stop.reached())
@@ -67,13 +69,15 @@ void TrainingLoop::review_stop_lead() {
   if (lead.has_news()) {
     lead.note_written();
     try {
-      parts_.journal.update([&lead](RunManifest& manifest) { lead.write_counters(manifest.counters); });
+      parts_.journal.update(
+          [&lead](RunManifest& manifest) { lead.write_counters(manifest.counters); });
     } catch (const Error& error) {
       // A measurement ends no run; a write that matters reports the disk's failure itself.
       log_debug(error.what());
     }
   }
-  if (const std::string warning = lead.take_warning(); !warning.empty()) parts_.journal.warn(warning);
+  if (const std::string warning = lead.take_warning(); !warning.empty())
+    parts_.journal.warn(warning);
 }
 
 StepMetrics TrainingLoop::train_step() {
@@ -120,7 +124,8 @@ StepMetrics TrainingLoop::metrics_of(const StepRun& step) const {
   metrics.step = progress_.step;
   metrics.samples = progress_.step * config_.train_batch_size;
   metrics.tokens = static_cast<int64_t>(step.counted_tokens);
-  metrics.loss = step.counted_tokens > 0 ? step.loss_sum / step.counted_tokens : std::numeric_limits<double>::quiet_NaN();
+  metrics.loss = step.counted_tokens > 0 ? step.loss_sum / step.counted_tokens
+                                         : std::numeric_limits<double>::quiet_NaN();
   metrics.grad_norm = step.gradient_norm;
   metrics.learning_rate = step.scalars.learning_rate;
   metrics.exposed_communication_seconds = step.exposed_communication_seconds;
@@ -135,7 +140,9 @@ void TrainingLoop::count_skipped(const StepRun& step) {
   const std::string warning = progress_.skipped.count(progress_.step, step.finite, search);
   if (warning.empty()) return;
   parts_.journal.warn(warning);
-  parts_.journal.update([this](RunManifest& manifest) { manifest.counters["skipped_steps"] = progress_.skipped.total(); });
+  parts_.journal.update([this](RunManifest& manifest) {
+    manifest.counters["skipped_steps"] = progress_.skipped.total();
+  });
 }
 
 /// Warns once a run that no label counts: possible under packing "concat" with a loss mask.
@@ -143,7 +150,8 @@ void TrainingLoop::warn_of_no_labels(const StepMetrics& metrics) {
   if (metrics.tokens > 0 || std::exchange(warned_of_no_labels_, true)) return;
   parts_.journal.warn(cat("step ", metrics.step,
                           ": all labels are masked: the loss is NaN and the gradients are zero",
-                          "\n  remedy: a larger batch, or \"packing\": \"documents\", which leaves out rows without such labels"));
+                          "\n  remedy: a larger batch, or \"packing\": \"documents\", which leaves "
+                          "out rows without such labels"));
 }
 
 // Evaluation.
@@ -181,7 +189,8 @@ bool TrainingLoop::evaluate(StepMetrics& metrics) {
   evaluation_clock_.begin();
   std::optional<std::vector<EvaluationResult>> results = parts_.evaluator.evaluate(parts_.stop);
   if (!results) {
-    parts_.journal.say(cat("validation after step ", progress_.step, " stopped by ", parts_.stop.name()));
+    parts_.journal.say(
+        cat("validation after step ", progress_.step, " stopped by ", parts_.stop.name()));
     return false;
   }
   metrics.evaluations = *std::move(results);

@@ -23,7 +23,8 @@ struct LoopPlan {
 class TrainingLoop {
  public:
   /// The config, the progress and what `parts` refer to are borrowed.
-  TrainingLoop(const Config& config, const LoopPlan& plan, TrainingProgress& progress, LoopParts parts);
+  TrainingLoop(const Config& config, const LoopPlan& plan, TrainingProgress& progress,
+               LoopParts parts);
 
   /// Collective: returns when all steps are done, the evaluations stop the run, or the ranks agree
   /// to stop, in which case the state has been saved. Error(kNumerical) when too many steps are not

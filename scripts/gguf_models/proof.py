@@ -29,10 +29,10 @@ PROMPTS = [
 CHAT = [{"role": "user", "content": "Name a prime above ten."},
         {"role": "assistant", "content": "Eleven."},
         {"role": "user", "content": "And another?"}]
-# Bounds of what rounding does, by type: the largest difference of a log-probability among the tokens
-# that may come, and the divergence (Kullback-Leibler, nats) of the distributions. llama.cpp rounds
-# activations to the type as well, so both are measured: on SmolLM2-135M the hand-over reaches a
-# third of these at most; rows of q and k in another order reach 0.3 nats and more.
+# Bounds of what rounding does, by type: the largest difference of a log-probability among the
+# tokens that may come, and the divergence (Kullback-Leibler, nats) of the distributions. llama.cpp
+# rounds activations to the type as well, so both are measured: on SmolLM2-135M the hand-over
+# reaches a third of these at most; rows of q and k in another order reach 0.3 nats and more.
 TOLERANCE = {"f32": (2e-3, 1e-5), "f16": (6e-2, 1e-3), "bf16": (4e-1, 1e-2), "q8_0": (2.0, 5e-2)}
 # llama.cpp reads gelu from a table in f16: small random models in f32 reach a third of these.
 GELU_TOLERANCE = (1e-2, 3e-5)
@@ -126,8 +126,8 @@ class LlamaCpp:
         try:
             self.server = xllamacpp.Server(params)
         except RuntimeError as error:
-            raise UserError(f"{adapter or path}: llama.cpp does not load it ({error}); a model that "
-                            "it does not compute is served from its folder: transformers, "
+            raise UserError(f"{adapter or path}: llama.cpp does not load it ({error}); a model "
+                            "that it does not compute is served from its folder: transformers, "
                             "vLLM") from None
         self.letter = self.ids("a")[-1]
 

@@ -89,7 +89,8 @@ TEST_CASE("closing wakes a consumer of an empty queue and a producer of a full o
   CHECK(nothing == 2);
 }
 
-TEST_CASE("a timed pop waits for what comes in its time, gives up after it, and still works after it") {
+TEST_CASE(
+    "a timed pop waits for what comes in its time, gives up after it, and still works after it") {
   BoundedQueue<int> queue(1);
   // One that does not wait comes back with nothing.
   std::thread producer([&] {

@@ -88,7 +88,8 @@ TEST_CASE("a named file may be a link that leads anywhere, and must be a regular
   fs::create_symlink(outside.path(), folder.file("to-folder"));
   CHECK(named_file(folder.path(), "link") == folder.file("link"));
   CHECK(named_file(folder.path(), "absent") == folder.file("absent"));
-  for (const char* name : {"to-folder", "../x", ""}) CHECK_THROWS_AS(named_file(folder.path(), name), Error);
+  for (const char* name : {"to-folder", "../x", ""})
+    CHECK_THROWS_AS(named_file(folder.path(), name), Error);
 }
 
 TEST_CASE("why a file cannot be read is told") {
@@ -101,7 +102,8 @@ TEST_CASE("why a file cannot be read is told") {
   CHECK(reading_problem(folder.file("real")) == "");
   CHECK(reading_problem(folder.file("link")) == "");
   CHECK(reading_problem(folder.file("absent")) == "No such file or directory");
-  CHECK(reading_problem(folder.file("dead")) == "it is a link to ../blobs/gone, which is not there");
+  CHECK(reading_problem(folder.file("dead")) ==
+        "it is a link to ../blobs/gone, which is not there");
   CHECK(reading_problem(folder.file("loop")) == "it is a link to loop, which is not there");
   CHECK(reading_problem(folder.file("pipe")) == "it is not a regular file");
 }
@@ -127,10 +129,12 @@ TEST_CASE("what this user may not read or write is told without trying") {
   fs::permissions(folder.file("closed"), fs::perms::none);
   fs::create_directory(folder.file("sealed"));
   fs::permissions(folder.file("sealed"), fs::perms(0555));
-  CHECK(writing_problem(folder.file("closed/below")) == folder.file("closed") + ": is not a folder");
+  CHECK(writing_problem(folder.file("closed/below")) ==
+        folder.file("closed") + ": is not a folder");
   if (::geteuid() == 0) CHECK(writing_problem(folder.file("not/yet")) == "");
   fs::create_symlink("gone", folder.file("dead"));
-  CHECK(writing_problem(folder.file("dead/below")) == folder.file("dead") + ": is a link to gone, which is not there");
+  CHECK(writing_problem(folder.file("dead/below")) ==
+        folder.file("dead") + ": is a link to gone, which is not there");
   const std::string refused = folder.file("sealed") + ": cannot be written: Permission denied";
   const AsNobody nobody;
   CHECK(reading_problem(folder.file("closed")) == "Permission denied");

@@ -16,7 +16,8 @@ using fixtures::PseudoRoot;
 std::string groups_of(const PseudoRoot& root, const std::string& controller) {
   std::vector<std::string> texts;
   for (const ControlGroup& group : control_groups(controller, root.path()))
-    texts.push_back(cat(group.name, " at ", group.folder.substr(root.path().size()), " (", group.version, ")"));
+    texts.push_back(
+        cat(group.name, " at ", group.folder.substr(root.path().size()), " (", group.version, ")"));
   return join(texts, ", ");
 }
 
@@ -24,7 +25,9 @@ TEST_CASE("a group of version 2 is followed by those around it") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "0::/job/rank\n");
   root.write("/sys/fs/cgroup/job/rank/cpu.max", "max 100000\n");
-  CHECK(groups_of(root, "cpu") == "/job/rank at /sys/fs/cgroup/job/rank (2), /job at /sys/fs/cgroup/job (2), / at /sys/fs/cgroup (2)");
+  CHECK(groups_of(root, "cpu") ==
+        "/job/rank at /sys/fs/cgroup/job/rank (2), /job at /sys/fs/cgroup/job (2), / at "
+        "/sys/fs/cgroup (2)");
 }
 
 TEST_CASE("of version 1 the hierarchy of the controller counts, wherever it is mounted") {
@@ -32,8 +35,10 @@ TEST_CASE("of version 1 the hierarchy of the controller counts, wherever it is m
   root.write("/proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/other\n3:cpuset:/set\n");
   root.write("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "-1\n");
   root.write("/sys/fs/cgroup/memory/other/memory.limit_in_bytes", "1\n");
-  CHECK(groups_of(root, "cpu") == "/job at /sys/fs/cgroup/cpu,cpuacct/job (1), / at /sys/fs/cgroup/cpu,cpuacct (1)");
-  CHECK(groups_of(root, "memory") == "/other at /sys/fs/cgroup/memory/other (1), / at /sys/fs/cgroup/memory (1)");
+  CHECK(groups_of(root, "cpu") ==
+        "/job at /sys/fs/cgroup/cpu,cpuacct/job (1), / at /sys/fs/cgroup/cpu,cpuacct (1)");
+  CHECK(groups_of(root, "memory") ==
+        "/other at /sys/fs/cgroup/memory/other (1), / at /sys/fs/cgroup/memory (1)");
   root.write("/proc/self/mountinfo",
              "36 25 0:30 / /groups/of\\040all rw,nosuid shared:9 - cgroup cgroup rw,cpuacct,cpu\n"
              "37 25 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
@@ -45,20 +50,24 @@ TEST_CASE("both versions may be mounted, the second beside the first") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "4:memory:/one\n0::/two\n");
   root.write("/proc/self/mountinfo",
-             "30 25 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+             "30 25 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n31 25 0:27 / "
+             "/sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
   root.write("/sys/fs/cgroup/memory/one/memory.limit_in_bytes", "1\n");
   root.write("/sys/fs/cgroup/unified/two/memory.max", "1\n");
   CHECK(groups_of(root, "memory") ==
-        "/one at /sys/fs/cgroup/memory/one (1), / at /sys/fs/cgroup/memory (1), /two at /sys/fs/cgroup/unified/two (2), / at "
+        "/one at /sys/fs/cgroup/memory/one (1), / at /sys/fs/cgroup/memory (1), /two at "
+        "/sys/fs/cgroup/unified/two (2), / at "
         "/sys/fs/cgroup/unified (2)");
 }
 
 TEST_CASE("a container's mounted folder is its own group, below which it may have others") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "0::/docker/abc/inner\n");
-  root.write("/proc/self/mountinfo", "30 25 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
+  root.write("/proc/self/mountinfo",
+             "30 25 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
   root.write("/sys/fs/cgroup/inner/cpu.max", "max 100000\n");
-  CHECK(groups_of(root, "cpu") == "/docker/abc/inner at /sys/fs/cgroup/inner (2), /docker/abc at /sys/fs/cgroup (2)");
+  CHECK(groups_of(root, "cpu") ==
+        "/docker/abc/inner at /sys/fs/cgroup/inner (2), /docker/abc at /sys/fs/cgroup (2)");
   // A group whose name only begins alike is another one, of which nothing is seen but the mounted
   // folder.
   root.write("/proc/self/cgroup", "0::/docker/abcdef\n");
@@ -72,7 +81,8 @@ TEST_CASE("a container's mounted folder is its own group, below which it may hav
   }
 }
 
-TEST_CASE("where nothing can be seen there are no groups, and lines without sense are passed over") {
+TEST_CASE(
+    "where nothing can be seen there are no groups, and lines without sense are passed over") {
   PseudoRoot root;
   CHECK(groups_of(root, "cpu").empty());
   root.write("/proc/self/cgroup", "nonsense\n\n:::\n7:cpu\n0::/job\n");

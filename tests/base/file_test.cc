@@ -79,7 +79,8 @@ TEST_CASE("what is made is for its owner alone, whatever the umask, unless it is
   for (const char* name : {"own", "own/deep"}) CHECK(mode_of(folder.file(name)) == 0700);
   for (const char* name : {"own/file", "own/atomic"}) CHECK(mode_of(folder.file(name)) == 0600);
   for (const char* name : {"shared", "shared/deep"}) CHECK(mode_of(folder.file(name)) == 0755);
-  for (const char* name : {"shared/file", "shared/atomic"}) CHECK(mode_of(folder.file(name)) == 0644);
+  for (const char* name : {"shared/file", "shared/atomic"})
+    CHECK(mode_of(folder.file(name)) == 0644);
 }
 
 TEST_CASE("a file is not made through a link of its name") {
@@ -100,9 +101,10 @@ TEST_CASE("a unique name is not met twice and is told from names of others") {
   CHECK(name != unique_name("run.json"));
   CHECK(origin_of_unique(name) == "run.json");
   CHECK(origin_of_unique(unique_name("step-1", ".replaced-"), ".replaced-") == "step-1");
-  for (const char* other : {"run.json", "run.json.tmp", "run.json.tmp-", ".tmp-0123456a",
-                            "run.json.tmp-012345a", "run.json.tmp-01234567a", "run.json.tmp-0123456G",
-                            "run.json.tmp-0123ABCD", "run.json.tmp-0123456a.txt", "run.json.tmp-20251125"})
+  for (const char* other :
+       {"run.json", "run.json.tmp", "run.json.tmp-", ".tmp-0123456a", "run.json.tmp-012345a",
+        "run.json.tmp-01234567a", "run.json.tmp-0123456G", "run.json.tmp-0123ABCD",
+        "run.json.tmp-0123456a.txt", "run.json.tmp-20251125"})
     CHECK(origin_of_unique(other) == std::nullopt);
 }
 
@@ -141,7 +143,8 @@ TEST_CASE("pages of a file that lies in memory alone stay") {
   CHECK_FALSE(drop_cached(memory.file("absent")));
 }
 
-TEST_CASE("a file's pages are given back to the kernel where a disk has the bytes", "[.needs-disk]") {
+TEST_CASE("a file's pages are given back to the kernel where a disk has the bytes",
+          "[.needs-disk]") {
   const TemporaryFolder disk;
   put(disk.file("f"), std::string(1 << 20, 'x'));
   CHECK(drop_cached(disk.file("f")));
@@ -250,9 +253,8 @@ TEST_CASE("an atomic write syncs the file before the rename and the folder after
   const TemporaryFolder folder;
   RecordingFiles files;
   write_file_atomic(files, folder.file("state"), "x");
-  CHECK(files.calls ==
-        std::vector<std::string>{"create state.tmp-ID", "write", "sync", "close", "rename",
-                                 "sync_folder"});
+  CHECK(files.calls == std::vector<std::string>{"create state.tmp-ID", "write", "sync", "close",
+                                                "rename", "sync_folder"});
 }
 
 TEST_CASE("an atomic write that fails keeps the old content and leaves no temporary file") {
@@ -284,9 +286,10 @@ TEST_CASE("a lasting folder is synced into its parent, and so is each parent tha
   const TemporaryFolder folder;
   RecordingFiles files;
   make_lasting_folder(files, folder.file("a/b/c"));
-  CHECK(files.calls == std::vector<std::string>{"make_folder " + fs::path(folder.path()).filename().string(),
-                                                "make_folder a", "sync_folder", "make_folder b",
-                                                "sync_folder", "make_folder c", "sync_folder"});
+  CHECK(files.calls ==
+        std::vector<std::string>{"make_folder " + fs::path(folder.path()).filename().string(),
+                                 "make_folder a", "sync_folder", "make_folder b", "sync_folder",
+                                 "make_folder c", "sync_folder"});
   CHECK(files.synced == std::vector<std::string>{fs::path(folder.path()).filename(), "a", "b"});
   files.calls.clear();
   make_lasting_folder(files, folder.file("a/b/c"));
@@ -344,7 +347,8 @@ TEST_CASE("folders are made with their parents, listed by name and removed with 
   CHECK(posix_files().free_bytes(folder.file("not/yet/there")) > 0);
 }
 
-TEST_CASE("a file system that says nothing of its size has no limit, and sums with it do not overflow") {
+TEST_CASE(
+    "a file system that says nothing of its size has no limit, and sums with it do not overflow") {
   CHECK(posix_files().free_bytes("/proc") == kFreeUnknown);  // which answers with zeros
   CHECK(posix_files().free_bytes("/proc/not/there") == kFreeUnknown);
   CHECK(posix_files().free_bytes("not/there") < kFreeUnknown);
@@ -407,12 +411,16 @@ TEST_CASE("a file that this process has no room for is no bad file") {
   REQUIRE(::ftruncate(huge.get(), int64_t{1} << 48) == 0);  // more than there are addresses
   const std::string path = cat("/proc/self/fd/", huge.get());
   CHECK_THAT(fixtures::failure_of([&] { MappedFile file(path); }),
-             Catch::Equals(cat("5: ", path, ": cannot be read: Cannot allocate memory | raise the memory limit (ulimit -v), or use a machine with more memory")));
+             Catch::Equals(cat("5: ", path,
+                               ": cannot be read: Cannot allocate memory | raise the memory limit "
+                               "(ulimit -v), or use a machine with more memory")));
   CHECK(testing::text_of([&] {
           const rlimit none{0, 0};
           ::setrlimit(RLIMIT_NOFILE, &none);
           return fixtures::failure_of([&] { MappedFile file("/dev/null"); });
-        }) == "5: /dev/null: cannot be read: Too many open files | raise the limit of open files (ulimit -n)");
+        }) ==
+        "5: /dev/null: cannot be read: Too many open files | raise the limit of open files (ulimit "
+        "-n)");
 }
 
 TEST_CASE("a descriptor is closed by its last owner") {

@@ -52,8 +52,9 @@ TEST_CASE("a file that may not grow further ends the write with the bytes that w
   });
   INFO(text);
   CHECK(std::regex_match(
-      text, std::regex(cat("5: ", path, R"(: write failed: File too large \(5\.77 KiB wanted, )",
-                           kFree, R"( \| raise the limit of file sizes \(ulimit -f\), which is 4\.00 KiB)"))));
+      text,
+      std::regex(cat("5: ", path, R"(: write failed: File too large \(5\.77 KiB wanted, )", kFree,
+                     R"( \| raise the limit of file sizes \(ulimit -f\), which is 4\.00 KiB)"))));
 }
 
 TEST_CASE("reserving more than there is fails before any data is written") {

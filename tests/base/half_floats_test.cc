@@ -85,12 +85,17 @@ TEST_CASE("F32 rounds to the nearest F16, ties to even") {
   // Against the two values around it.
   std::mt19937 random(4);
   for (int i = 0; i < 200'000; ++i) {
-    const float value = std::ldexp(1 + static_cast<float>(random() >> 8) * 0x1p-24F, static_cast<int>(random() % 42) - 26);
+    const float value = std::ldexp(1 + static_cast<float>(random() >> 8) * 0x1p-24F,
+                                   static_cast<int>(random() % 42) - 26);
     if (value >= 65504) continue;
     const uint16_t rounded = f16_from_f32(value);
     const double away = std::abs(static_cast<double>(f32_from_f16(rounded)) - value);
-    REQUIRE(away <= std::abs(static_cast<double>(f32_from_f16(static_cast<uint16_t>(rounded + 1))) - value));
-    if (rounded > 0) REQUIRE(away <= std::abs(static_cast<double>(f32_from_f16(static_cast<uint16_t>(rounded - 1))) - value));
+    REQUIRE(away <= std::abs(static_cast<double>(f32_from_f16(static_cast<uint16_t>(rounded + 1))) -
+                             value));
+    if (rounded > 0)
+      REQUIRE(
+          away <=
+          std::abs(static_cast<double>(f32_from_f16(static_cast<uint16_t>(rounded - 1))) - value));
   }
 }
 

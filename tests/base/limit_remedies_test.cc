@@ -34,14 +34,20 @@ TEST_CASE("a file that may not be so large names the limit, or the file system")
 }
 
 TEST_CASE("each reason why a file cannot be written has its remedy") {
-  CHECK(writing_remedy(ENOSPC) == "free space on that file system, or write to another one (output_dir)");
-  CHECK(writing_remedy(EDQUOT, "choose another folder") == "free space on that file system, or choose another folder");
-  CHECK(writing_remedy(EROFS) == "that file system is mounted read-only: write to another one (output_dir)");
+  CHECK(writing_remedy(ENOSPC) ==
+        "free space on that file system, or write to another one (output_dir)");
+  CHECK(writing_remedy(EDQUOT, "choose another folder") ==
+        "free space on that file system, or choose another folder");
+  CHECK(writing_remedy(EROFS) ==
+        "that file system is mounted read-only: write to another one (output_dir)");
   CHECK(writing_remedy(EMFILE) == kMoreFiles);
-  CHECK(writing_remedy(EACCES) == "check that the folder exists and that this user may write to it");
+  CHECK(writing_remedy(EACCES) ==
+        "check that the folder exists and that this user may write to it");
 }
 
-TEST_CASE("where no thread can be started the limits that hold are named with their values, the tightest first") {
+TEST_CASE(
+    "where no thread can be started the limits that hold are named with their values, the tightest "
+    "first") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "8:pids:/job/rank\n");
   root.write("/sys/fs/cgroup/pids/job/rank/pids.max", "max\n");
@@ -52,16 +58,20 @@ TEST_CASE("where no thread can be started the limits that hold are named with th
       return more_threads_remedy(root.path(), is_superuser);
     });
   };
-  CHECK(remedy(true, RLIM_INFINITY) == "end other programs, or raise kernel.threads-max and vm.max_map_count (sysctl)");
+  CHECK(remedy(true, RLIM_INFINITY) ==
+        "end other programs, or raise kernel.threads-max and vm.max_map_count (sysctl)");
   CHECK(remedy(false, RLIM_INFINITY) ==
-        "raise the limit of this user's processes and threads (ulimit -u), which is 40; or end other programs of this user");
+        "raise the limit of this user's processes and threads (ulimit -u), which is 40; or end "
+        "other programs of this user");
   root.write("/sys/fs/cgroup/pids/job/rank/pids.max", "64\n");
   root.write("/sys/fs/cgroup/pids/job/pids.max", "16\n");
   CHECK(remedy(false, RLIM_INFINITY) ==
-        "raise pids.max of the control group /job, which is 16, or the limit of this user's processes and threads (ulimit -u), which is 40; or end other "
+        "raise pids.max of the control group /job, which is 16, or the limit of this user's "
+        "processes and threads (ulimit -u), which is 40; or end other "
         "programs of this user");
   CHECK(remedy(true, rlim_t{1} << 50) ==
-        "raise pids.max of the control group /job, which is 16, or pids.max of the control group /job/rank, which is 64, or the limit of address space "
+        "raise pids.max of the control group /job, which is 16, or pids.max of the control group "
+        "/job/rank, which is 64, or the limit of address space "
         "(ulimit -v), which is 1.00 PiB; or end other programs of this user");
 }
 
@@ -74,13 +84,17 @@ TEST_CASE("memory that is refused names the limit that holds") {
     });
   };
   constexpr rlim_t kMuch = rlim_t{1} << 50, kNone = RLIM_INFINITY;
-  const std::string more = ", or use a machine with more memory", less = "use a smaller micro-batch or sequence, or a machine with more memory";
+  const std::string more = ", or use a machine with more memory",
+                    less = "use a smaller micro-batch or sequence, or a machine with more memory";
   CHECK(remedies(kNone, kNone) == "raise the memory limit (ulimit -v)" + more + " | " + less);
-  CHECK(remedies(kMuch, kMuch) == "raise the memory limit (ulimit -v)" + more + " | raise the memory limit (ulimit -v), " + less);
-  CHECK(remedies(kNone, kMuch) == "raise the memory limit (ulimit -d)" + more + " | raise the memory limit (ulimit -d), " + less);
+  CHECK(remedies(kMuch, kMuch) == "raise the memory limit (ulimit -v)" + more +
+                                      " | raise the memory limit (ulimit -v), " + less);
+  CHECK(remedies(kNone, kMuch) == "raise the memory limit (ulimit -d)" + more +
+                                      " | raise the memory limit (ulimit -d), " + less);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which map more addresses than any limit allows
+#if !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)  // which map more addresses than any limit allows
 TEST_CASE("threads that the system would not start are refused before a library tries") {
   const std::string refused = text_of([] {
     limit(RLIMIT_AS, rlim_t{100} << 20);  // the stacks of a dozen threads
@@ -91,16 +105,23 @@ TEST_CASE("threads that the system would not start are refused before a library 
     }
     return std::string("(started)");
   });
-  CHECK_THAT(refused, Catch::Matches(R"(no 64 threads can be started for computing, only \d+: Resource temporarily unavailable \| )"
-                                     R"(raise .*the limit of address space \(ulimit -v\), which is 100.00 MiB; or end other programs of this user; )"
-                                     R"(or set "threads": \d+)"));
+  CHECK_THAT(refused,
+             Catch::Matches(
+                 R"(no 64 threads can be started for computing, only \d+: Resource temporarily )"
+                 R"(unavailable \| )"
+                 R"(raise .*the limit of address space \(ulimit -v\), which is 100.00 MiB; )"
+                 R"(or end other programs of this user; )"
+                 R"(or set "threads": \d+)"));
 }
 #endif
 
-TEST_CASE("threads that start are started and ended") { CHECK_NOTHROW(require_threads(4, "computing")); }
+TEST_CASE("threads that start are started and ended") {
+  CHECK_NOTHROW(require_threads(4, "computing"));
+}
 
 TEST_CASE("a thread that any part of the program cannot start is told with the limits") {
-  const Error error = as_error(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)));
+  const Error error =
+      as_error(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)));
   CHECK(error.code() == ExitCode::kEnvironment);
   CHECK(error.message() == "the system starts no further thread: Resource temporarily unavailable");
   CHECK_FALSE(error.remedy().empty());

@@ -66,12 +66,14 @@ TEST_CASE("a line waits for the reader of an output that stands still and does n
     log_error("rank 1 is lost");
     is_written = true;
   });
-  for (int tries = 0; tries < 100 && !is_written; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int tries = 0; tries < 100 && !is_written; ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   CHECK_FALSE(is_written);  // nobody has read yet
   std::string text, piece(1 << 16, 0);
   for (bool was_written = false; !was_written;) {
     was_written = is_written;
-    for (ssize_t got = 0; (got = ::read(ends[0], piece.data(), piece.size())) > 0;) text.append(piece, 0, static_cast<size_t>(got));
+    for (ssize_t got = 0; (got = ::read(ends[0], piece.data(), piece.size())) > 0;)
+      text.append(piece, 0, static_cast<size_t>(got));
   }
   writer.join();
   ::dup2(kept, STDERR_FILENO);

@@ -16,7 +16,8 @@ namespace {
 /// Returns what `body` returns in a network namespace of its own, where the loopback interface is
 /// down.
 std::string without_network(const std::function<std::string()>& body) {
-  return testing::text_of([&] { return ::unshare(CLONE_NEWNET) == 0 ? body() : std::string("no namespace"); });
+  return testing::text_of(
+      [&] { return ::unshare(CLONE_NEWNET) == 0 ? body() : std::string("no namespace"); });
 }
 
 /// Asked before the first test, outside of which nothing may be required.
@@ -37,11 +38,14 @@ std::string refusal() {
   return "up";
 }
 
-TEST_CASE("a loopback interface that is up is none to speak of") { CHECK(refusal() == "up"); }
+TEST_CASE("a loopback interface that is up is none to speak of") {
+  CHECK(refusal() == "up");
+}
 
 TEST_CASE("a loopback interface that is down is named with what brings it up", "[.needs-network]") {
   CHECK(without_network(refusal) ==
-        "5: the ranks of this machine cannot reach each other: no way to 127.0.0.1: Network is unreachable | bring the loopback interface "
+        "5: the ranks of this machine cannot reach each other: no way to 127.0.0.1: Network is "
+        "unreachable | bring the loopback interface "
         "of this network namespace up: ip link set lo up");
 }
 

@@ -20,7 +20,8 @@ using Kind = PackedFormat::Kind;
 /// FNV-1a.
 uint64_t hash_of(const void* data, size_t bytes) {
   uint64_t hash = 0xcbf29ce484222325ULL;
-  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001b3ULL;
+  for (size_t i = 0; i < bytes; ++i)
+    hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001b3ULL;
   return hash;
 }
 
@@ -30,7 +31,8 @@ constexpr int64_t kRows = 96, kColumns = 640;
 std::vector<float> matrix() {
   std::vector<float> values(kRows * kColumns);
   for (size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<float>((static_cast<double>(splitmix64(i) >> 40) - (1 << 23)) / (1 << 23) * 0x1p-5 * static_cast<double>(1 + i / 5000));
+    values[i] = static_cast<float>((static_cast<double>(splitmix64(i) >> 40) - (1 << 23)) /
+                                   (1 << 23) * 0x1p-5 * static_cast<double>(1 + i / 5000));
   return values;
 }
 
@@ -56,14 +58,16 @@ struct Packed {
   std::vector<std::byte> parts(int64_t offset, int64_t bytes) const {
     std::vector<std::byte> found;
     for (size_t at = 0; at < records.size(); at += static_cast<size_t>(format.record_bytes()))
-      found.insert(found.end(), records.begin() + static_cast<int64_t>(at) + offset, records.begin() + static_cast<int64_t>(at) + offset + bytes);
+      found.insert(found.end(), records.begin() + static_cast<int64_t>(at) + offset,
+                   records.begin() + static_cast<int64_t>(at) + offset + bytes);
     return found;
   }
 };
 
 // Hashes: of what bitsandbytes 0.50.2 makes of these numbers (the codes of scales by its kernel for
 // any device, which takes the nearest; that for processors does not always).
-TEST_CASE("nf4 codes, codes of scales and the numbers that they stand for are those of bitsandbytes") {
+TEST_CASE(
+    "nf4 codes, codes of scales and the numbers that they stand for are those of bitsandbytes") {
   const std::vector<float> values = matrix();
   const Packed packed({Kind::kNf4, 64, true, false}, values, kColumns);
   const std::vector<std::byte> codes = packed.parts(0, 128), scale_codes = packed.parts(128, 4);
@@ -76,7 +80,8 @@ TEST_CASE("nf4 codes, codes of scales and the numbers that they stand for are th
 
 TEST_CASE("nf4 packs the first element into the upper half of a byte") {
   std::vector<float> values(64);
-  for (size_t i = 0; i < 64; ++i) values[i] = std::sin(0.7F * static_cast<float>(i)) * (0.1F + 2.9F / 63 * static_cast<float>(i));
+  for (size_t i = 0; i < 64; ++i)
+    values[i] = std::sin(0.7F * static_cast<float>(i)) * (0.1F + 2.9F / 63 * static_cast<float>(i));
   const Packed packed({Kind::kNf4, 64, false, false}, values, 64);
   std::string text;
   for (size_t i = 0; i < 32; ++i) {
@@ -100,7 +105,8 @@ TEST_CASE("int8 codes are the nearest ones of each row's scale, of weights in fp
     float largest = 0, far = 0;
     for (int64_t i = row * kColumns; i < (row + 1) * kColumns; ++i) {
       largest = std::max(largest, std::abs(values[static_cast<size_t>(i)]));
-      far = std::max(far, std::abs(values[static_cast<size_t>(i)] - numbers[static_cast<size_t>(i)]));
+      far =
+          std::max(far, std::abs(values[static_cast<size_t>(i)] - numbers[static_cast<size_t>(i)]));
     }
     CAPTURE(row, largest);
     CHECK(far <= largest * (0.5 / 127 + 0x1p-11 + 1e-6));
@@ -108,14 +114,20 @@ TEST_CASE("int8 codes are the nearest ones of each row's scale, of weights in fp
   }
 }
 
-TEST_CASE("any cut on blocks packs the same, and records that hold scales stand for the same numbers") {
+TEST_CASE(
+    "any cut on blocks packs the same, and records that hold scales stand for the same numbers") {
   const std::vector<float> values = matrix();
-  for (const PackedFormat& format : {PackedFormat{Kind::kNf4, 64, true, false}, PackedFormat{Kind::kNf4, 128, false, false}, PackedFormat{Kind::kInt8}}) {
+  for (const PackedFormat& format :
+       {PackedFormat{Kind::kNf4, 64, true, false}, PackedFormat{Kind::kNf4, 128, false, false},
+        PackedFormat{Kind::kInt8}}) {
     const Packed whole(format, values, kColumns);
     std::vector<std::byte> pieces(whole.records.size());
     for (int64_t at = 0; at < static_cast<int64_t>(values.size());) {
-      const int64_t end = std::min<int64_t>(at + format.block * (1 + at / format.block % 4), (at / kColumns + 1) * kColumns);
-      pack_values(format, whole.scales, at, std::span(values).subspan(static_cast<size_t>(at), static_cast<size_t>(end - at)), at, pieces.data());
+      const int64_t end = std::min<int64_t>(at + format.block * (1 + at / format.block % 4),
+                                            (at / kColumns + 1) * kColumns);
+      pack_values(format, whole.scales, at,
+                  std::span(values).subspan(static_cast<size_t>(at), static_cast<size_t>(end - at)),
+                  at, pieces.data());
       at = end;
     }
     CHECK(pieces == whole.records);
@@ -138,12 +150,14 @@ TEST_CASE("a block of columns packs as a part of the whole tensor") {
   constexpr int64_t kFirst = 192, kWidth = 320;
   std::vector<std::byte> records(static_cast<size_t>(format.bytes(kRows * kWidth)));
   for (int64_t row = 0; row < kRows; ++row)
-    pack_values(format, whole.scales, row * kColumns + kFirst, std::span(values).subspan(static_cast<size_t>(row * kColumns + kFirst), kWidth),
+    pack_values(format, whole.scales, row * kColumns + kFirst,
+                std::span(values).subspan(static_cast<size_t>(row * kColumns + kFirst), kWidth),
                 row * kWidth, records.data());
   std::vector<float> part(kRows * kWidth);
   unpack_values(format, records.data(), 0, part);
   for (int64_t row = 0; row < kRows; ++row)
-    CHECK(std::equal(part.begin() + row * kWidth, part.begin() + (row + 1) * kWidth, numbers.begin() + row * kColumns + kFirst));
+    CHECK(std::equal(part.begin() + row * kWidth, part.begin() + (row + 1) * kWidth,
+                     numbers.begin() + row * kColumns + kFirst));
 }
 
 TEST_CASE("normal numbers lose as much as the literature says") {
@@ -154,7 +168,8 @@ TEST_CASE("normal numbers lose as much as the literature says") {
   const auto mean_error = [&](const PackedFormat& format) {
     const std::vector<float> numbers = Packed(format, values, 1024).numbers(values.size());
     double sum = 0;
-    for (size_t i = 0; i < values.size(); ++i) sum += std::abs(static_cast<double>(values[i]) - static_cast<double>(numbers[i]));
+    for (size_t i = 0; i < values.size(); ++i)
+      sum += std::abs(static_cast<double>(values[i]) - static_cast<double>(numbers[i]));
     return sum / static_cast<double>(values.size());
   };
   CHECK(mean_error({Kind::kNf4, 64, false, false}) == Approx(0.0728).epsilon(0.003));
@@ -166,7 +181,8 @@ TEST_CASE("normal numbers lose as much as the literature says") {
 TEST_CASE("blocks of zeros stay zero, and what is not finite is refused") {
   std::vector<float> values(512, 0.0F);
   values[300] = 1;
-  for (const PackedFormat& format : {PackedFormat{Kind::kNf4, 64, false, false}, PackedFormat{Kind::kInt8}}) {
+  for (const PackedFormat& format :
+       {PackedFormat{Kind::kNf4, 64, false, false}, PackedFormat{Kind::kInt8}}) {
     const std::vector<float> numbers = Packed(format, values, 256).numbers(values.size());
     CHECK(numbers == values);
   }

@@ -14,7 +14,8 @@ namespace {
 
 using fixtures::PseudoRoot;
 
-TEST_CASE("a quota of version 2 is the time of so many processors, the least of all groups around") {
+TEST_CASE(
+    "a quota of version 2 is the time of so many processors, the least of all groups around") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "0::/job/rank\n");
   root.write("/sys/fs/cgroup/job/rank/cpu.max", "max 100000\n");
@@ -44,15 +45,19 @@ TEST_CASE("a quota of version 1 is the time of so many processors") {
 TEST_CASE("texts without sense do not limit") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "0::/job\n");
-  for (const char* text : {"", "max", "100000", "0 100000", "-5 100000", "100000 0", "nan nan", "\n"}) {
+  for (const char* text :
+       {"", "max", "100000", "0 100000", "-5 100000", "100000 0", "nan nan", "\n"}) {
     root.write("/sys/fs/cgroup/job/cpu.max", text);
     CHECK(read_processor_limit(root.path()).quota == 0);
   }
 }
 
-TEST_CASE("there are as many threads as can run at once: part of a processor is time for one more") {
+TEST_CASE(
+    "there are as many threads as can run at once: part of a processor is time for one more") {
   const auto count = [](size_t processors, double quota) {
-    return ProcessorLimit{.allowed = std::vector<int>(processors, 0), .quota = quota, .group = "", .group_id = ""}.count();
+    return ProcessorLimit{
+        .allowed = std::vector<int>(processors, 0), .quota = quota, .group = "", .group_id = ""}
+        .count();
   };
   CHECK(count(8, 0) == 8);
   CHECK(count(8, 0.1) == 1);
@@ -71,7 +76,10 @@ TEST_CASE("a process that may run on one processor has one") {
           CPU_SET(::sched_getcpu(), &one);
           if (::sched_setaffinity(0, sizeof one, &one) != 0) return 100;
           const ProcessorLimit limit = read_processor_limit("/nowhere");
-          return limit.count() == 1 && usable_processors() == 1 && CPU_ISSET(limit.allowed.at(0), &one) ? 0 : 1;
+          return limit.count() == 1 && usable_processors() == 1 &&
+                         CPU_ISSET(limit.allowed.at(0), &one)
+                     ? 0
+                     : 1;
         }) == 0);
 }
 

@@ -68,7 +68,8 @@ void refuse_from_now_on(const Refused& refused) {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   }};
   const sock_fprog filter{program.size(), program.data()};
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
     ::_exit(9);
 }
 
@@ -83,7 +84,8 @@ std::string failure_without(const Refused& refused, const std::function<void()>&
 TEST_CASE("a file system that cannot sync folders is no reason to stop; a disk that fails to is") {
   const TemporaryFolder folder;
   const auto failure = [&](int error_number) {
-    return failure_without({SYS_fsync, error_number}, [&] { posix_files().sync_folder(folder.path()); });
+    return failure_without({SYS_fsync, error_number},
+                           [&] { posix_files().sync_folder(folder.path()); });
   };
   for (const int error_number : {EINVAL, EBADF, ENOSYS, EOPNOTSUPP}) {
     INFO(errno_text(error_number));
@@ -102,7 +104,8 @@ TEST_CASE("a file system that cannot sync files is named as what it is") {
       file->sync();
     });
     CHECK(text == cat("5: ", folder.file("f"), ": fsync failed: ", errno_text(error_number),
-                      " | this file system cannot tell when a file is on its disk: write to another one (output_dir)"));
+                      " | this file system cannot tell when a file is on its disk: write to "
+                      "another one (output_dir)"));
   }
 }
 
@@ -110,7 +113,9 @@ TEST_CASE("what a signal interrupts while a file or a folder is synced is done a
   const TemporaryFolder folder;
   const auto file = posix_files().create(folder.file("f"));
   file->write("1", 1);
-  for (const auto& sync : {std::function<void()>([&] { file->sync(); }), std::function<void()>([&] { posix_files().sync_folder(folder.path()); })}) {
+  for (const auto& sync : {std::function<void()>([&] { file->sync(); }), std::function<void()>([&] {
+                             posix_files().sync_folder(folder.path());
+                           })}) {
     interruptions = 2;
     CHECK_NOTHROW(sync());
     CHECK(std::exchange(interruptions, 0) == 0);
@@ -125,36 +130,45 @@ TEST_CASE("a folder is replaced where names cannot be swapped") {
       write_file_atomic(posix_files(), root.file(name) + "/content", name);
     }
     CHECK(failure_without({SYS_renameat2, error_number}, [&] {
-            replace_folder(posix_files(), root.file("new"), root.file("old"), "content", identity_of(root.file("old")));
+            replace_folder(posix_files(), root.file("new"), root.file("old"), "content",
+                           identity_of(root.file("old")));
           }) == "no failure");
     CHECK(read_file(root.file("old") + "/content") == "new");
     CHECK(posix_files().list(root.path()) == std::vector<std::string>{"old"});
   }
 }
 
-TEST_CASE("a folder that a lower layer of a container holds is named as one that cannot be renamed") {
+TEST_CASE(
+    "a folder that a lower layer of a container holds is named as one that cannot be renamed") {
   const TemporaryFolder root;
   for (const char* name : {"old", "new"}) posix_files().make_folder(root.file(name));
-  CHECK(failure_without({SYS_renameat2, EXDEV}, [&] {
-          replace_folder(posix_files(), root.file("new"), root.file("old"), "content", identity_of(root.file("old")));
-        }) == cat("5: ", root.file("old"), ": exchange failed: Invalid cross-device link",
-                  " | its file system cannot rename what a lower layer holds: write to another folder, or remove that one first"));
+  CHECK(failure_without({SYS_renameat2, EXDEV},
+                        [&] {
+                          replace_folder(posix_files(), root.file("new"), root.file("old"),
+                                         "content", identity_of(root.file("old")));
+                        }) == cat("5: ", root.file("old"),
+                                  ": exchange failed: Invalid cross-device link",
+                                  " | its file system cannot rename what a lower layer holds: "
+                                  "write to another folder, or remove that one first"));
 }
 
 TEST_CASE("files are read where shared mappings are refused") {
   const TemporaryFolder folder;
   write_file_atomic(posix_files(), folder.file("f"), "content");
   CHECK(failure_without({SYS_mmap, ENODEV, 3, MAP_SHARED}, [&] {
-          if (read_file(folder.file("f")) != "content") throw Error(ExitCode::kBug, "another content");
+          if (read_file(folder.file("f")) != "content")
+            throw Error(ExitCode::kBug, "another content");
         }) == "no failure");
 }
 
 TEST_CASE("files are written where space cannot be reserved, nor the kernel's memory passed by") {
   const std::string content(1 << 20, 'x');
-  const std::unique_ptr<void, decltype(&std::free)> aligned(std::aligned_alloc(kDirectAlignment, content.size()), &std::free);
+  const std::unique_ptr<void, decltype(&std::free)> aligned(
+      std::aligned_alloc(kDirectAlignment, content.size()), &std::free);
   content.copy(static_cast<char*>(aligned.get()), content.size());
-  for (const Refused& refused : {Refused{SYS_fallocate, EOPNOTSUPP}, Refused{SYS_fallocate, ENOSYS}, Refused{SYS_fallocate, EINVAL},
-                                 Refused{SYS_fcntl, EINVAL, 2, O_DIRECT}}) {
+  for (const Refused& refused :
+       {Refused{SYS_fallocate, EOPNOTSUPP}, Refused{SYS_fallocate, ENOSYS},
+        Refused{SYS_fallocate, EINVAL}, Refused{SYS_fcntl, EINVAL, 2, O_DIRECT}}) {
     const TemporaryFolder folder;
     CHECK(failure_without(refused, [&] {
             const auto file = posix_files().create(folder.file("f"));

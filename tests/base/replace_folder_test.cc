@@ -23,9 +23,13 @@ void make(const std::string& folder, const std::string& content) {
   std::ofstream(folder + "/content") << content;
 }
 
-std::string content(const std::string& folder) { return read_file(folder + "/content"); }
+std::string content(const std::string& folder) {
+  return read_file(folder + "/content");
+}
 
-bool anything(const Leftover&, const std::string&) { return true; }
+bool anything(const Leftover&, const std::string&) {
+  return true;
+}
 
 TEST_CASE("a folder takes a new name, or that of another, which goes") {
   const TemporaryFolder root;
@@ -57,12 +61,14 @@ TEST_CASE("only whole names of leftovers are leftovers") {
   CHECK(told("model.tmp-0123abcd") == "model");
   CHECK(told("model.replaced-0123abcd") == "model, complete");
   CHECK(told("a.tmp-0000000a.replaced-0123abcd") == "a.tmp-0000000a, complete");
-  for (const char* name : {"model", "model.tmp-", "model.tmp-0123abc", "model.tmp-0123abcde", "model.tmp-0123ABCD",
-                           "model.tmp-0123abcd.txt", ".tmp-0123abcd", "model.old-0123abcd", "model.replaced-notes ab"})
+  for (const char* name :
+       {"model", "model.tmp-", "model.tmp-0123abc", "model.tmp-0123abcde", "model.tmp-0123ABCD",
+        "model.tmp-0123abcd.txt", ".tmp-0123abcd", "model.old-0123abcd", "model.replaced-notes ab"})
     CHECK(told(name) == "none");
 }
 
-TEST_CASE("recovery puts a complete folder back where its place is empty, and removes what is ours") {
+TEST_CASE(
+    "recovery puts a complete folder back where its place is empty, and removes what is ours") {
   const TemporaryFolder root;
   make(root.file("a.replaced-000000a1"), "old a");
   make(root.file("b"), "new b");
@@ -80,9 +86,13 @@ TEST_CASE("recovery puts a complete folder back where its place is empty, and re
   recover_folders(posix_files(), root.file("absent"), anything);
 }
 
-TEST_CASE("what recovery would free is counted before: what it removes, not what it puts back or leaves") {
+TEST_CASE(
+    "what recovery would free is counted before: what it removes, not what it puts back or "
+    "leaves") {
   const TemporaryFolder root;
-  const auto bytes = [&](const IsOurs& is_ours) { return leftover_bytes(posix_files(), root.path(), is_ours); };
+  const auto bytes = [&](const IsOurs& is_ours) {
+    return leftover_bytes(posix_files(), root.path(), is_ours);
+  };
   const std::string text(1 << 20, 'x');
   CHECK(leftover_bytes(posix_files(), root.file("absent"), anything) == 0);
   make(root.file("a.replaced-000000a1"), text);  // goes back
@@ -94,8 +104,11 @@ TEST_CASE("what recovery would free is counted before: what it removes, not what
   CHECK(one < 2 << 20);
   make(root.file("a"), "new a");
   CHECK(bytes(anything) == 2 * one);
-  CHECK(bytes([](const Leftover& leftover, const std::string&) { return leftover.original == "c"; }) == one);
-  fs::create_hard_link(root.file("c.tmp-000000a3/below/content"), root.file("kept"));  // stays under this name
+  CHECK(bytes([](const Leftover& leftover, const std::string&) {
+          return leftover.original == "c";
+        }) == one);
+  fs::create_hard_link(root.file("c.tmp-000000a3/below/content"),
+                       root.file("kept"));  // stays under this name
   CHECK(bytes(anything) == one);
   CHECK(posix_files().list(root.path()).size() == 5);
 }

@@ -17,9 +17,11 @@ namespace fs = std::filesystem;
 using fixtures::failure_of;
 using fixtures::TemporaryFolder;
 
-const std::string kPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0f0f\nsize 269060552\n";
+const std::string kPointer =
+    "version https://git-lfs.github.com/spec/v1\noid sha256:0f0f\nsize 269060552\n";
 
-std::string put_in(const TemporaryFolder& folder, const std::string& name, const std::string& content) {
+std::string put_in(const TemporaryFolder& folder, const std::string& name,
+                   const std::string& content) {
   const std::string path = folder.file(name);
   fs::create_directories(fs::path(path).parent_path());
   std::ofstream(path, std::ios::binary) << content;
@@ -29,23 +31,33 @@ std::string put_in(const TemporaryFolder& folder, const std::string& name, const
 TEST_CASE("a pointer of Git LFS is refused by every reader with the line that fetches the file") {
   const TemporaryFolder folder;
   const std::string path = put_in(folder, "my model/tokenizer.json", kPointer);
-  const std::string fetch = "fetch it: git -C '" + folder.file("my model") + "' lfs pull (or download the file itself)";
-  const std::string refused = "4: " + path + ": is a Git LFS pointer, not the file itself | " + fetch;
+  const std::string fetch =
+      "fetch it: git -C '" + folder.file("my model") + "' lfs pull (or download the file itself)";
+  const std::string refused =
+      "4: " + path + ": is a Git LFS pointer, not the file itself | " + fetch;
   CHECK(failure_of([&] { read_file(path); }) == refused);
   CHECK(failure_of([&] { MappedFile{path}; }) == refused);
   CHECK(reading_problem(path) == "it is a Git LFS pointer; " + fetch);
 }
 
 TEST_CASE("a file name alone is fetched in the working directory") {
-  const auto remedy = [](const std::string& text) { return stand_in_of("data.jsonl", std::as_bytes(std::span(text))).remedy; };
+  const auto remedy = [](const std::string& text) {
+    return stand_in_of("data.jsonl", std::as_bytes(std::span(text))).remedy;
+  };
   CHECK(remedy(kPointer) == "fetch it: git lfs pull (or download the file itself)");
   CHECK(remedy("/annex/objects/SHA256E-s5--00.jsonl\n") == "fetch it: git annex get data.jsonl");
 }
 
-TEST_CASE("pointers in older words and with other line ends are pointers; what is longer or begins otherwise is not") {
-  const auto kind = [](const std::string& name, const std::string& text) { return stand_in_of(name, std::as_bytes(std::span(text))).kind; };
-  CHECK(kind("m", "version https://hawser.github.com/spec/v1\noid sha256:0\nsize 5\n") == "a Git LFS pointer");
-  CHECK(kind("m", "version https://git-lfs.github.com/spec/v1\r\noid sha256:0\r\nsize 5\r\n") == "a Git LFS pointer");
+TEST_CASE(
+    "pointers in older words and with other line ends are pointers; what is longer or begins "
+    "otherwise is not") {
+  const auto kind = [](const std::string& name, const std::string& text) {
+    return stand_in_of(name, std::as_bytes(std::span(text))).kind;
+  };
+  CHECK(kind("m", "version https://hawser.github.com/spec/v1\noid sha256:0\nsize 5\n") ==
+        "a Git LFS pointer");
+  CHECK(kind("m", "version https://git-lfs.github.com/spec/v1\r\noid sha256:0\r\nsize 5\r\n") ==
+        "a Git LFS pointer");
   CHECK(kind("m", "/annex/objects/SHA256E-s5--00.bin\n") == "a git-annex pointer");
   CHECK(kind("m.json", "<!DOCTYPE html>\n<html class=\"\">") == "a web page (HTML)");
   CHECK(kind("m.json", "<html><body>404") == "a web page (HTML)");
@@ -60,8 +72,10 @@ TEST_CASE("a web page that was saved under a file's name is refused") {
   const TemporaryFolder folder;
   const std::string path = put_in(folder, "config.json", "<!doctype html><html></html>");
   CHECK(failure_of([&] { read_file(path); }) ==
-        "4: " + path + ": is a web page (HTML), not the file itself | download the file itself; where a site's address of its "
-        "page has /blob/, that of the file has /resolve/ or /raw/");
+        "4: " + path +
+            ": is a web page (HTML), not the file itself | download the file itself; where a "
+            "site's address of its "
+            "page has /blob/, that of the file has /resolve/ or /raw/");
 }
 
 }  // namespace

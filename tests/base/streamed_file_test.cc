@@ -28,16 +28,20 @@ constexpr size_t kPiece = 512 << 10;
 
 class Staging {
  public:
-  std::span<std::byte> area() const { return {static_cast<std::byte*>(memory_.get()), kStagedPieces * kPiece}; }
+  std::span<std::byte> area() const {
+    return {static_cast<std::byte*>(memory_.get()), kStagedPieces * kPiece};
+  }
 
  private:
-  std::unique_ptr<void, decltype(&std::free)> memory_{std::aligned_alloc(kDirectAlignment, kStagedPieces * kPiece), &std::free};
+  std::unique_ptr<void, decltype(&std::free)> memory_{
+      std::aligned_alloc(kDirectAlignment, kStagedPieces* kPiece), &std::free};
 };
 
 std::string text_of(size_t size) {
   std::string text(size, '\0');
   uint64_t value = size;
-  for (char& c : text) c = static_cast<char>((value = value * 6364136223846793005U + 1442695040888963407U) >> 56);
+  for (char& c : text)
+    c = static_cast<char>((value = value * 6364136223846793005U + 1442695040888963407U) >> 56);
   return text;
 }
 
@@ -63,7 +67,8 @@ class CountedFile : public WritableFile {
   explicit CountedFile(Calls& calls) : calls_(calls) {}
   void write(const void*, size_t) override { FAIL("pieces have their place"); }
   void write_at(int64_t, const void*, size_t) override {
-    if (calls_.written++ == calls_.fails_at) throw Error(ExitCode::kEnvironment, "no space", "free some");
+    if (calls_.written++ == calls_.fails_at)
+      throw Error(ExitCode::kEnvironment, "no space", "free some");
   }
   void reserve(int64_t) override {}
   void sync() override { ++calls_.synced; }
@@ -93,8 +98,9 @@ TEST_CASE("what is streamed to a file is what it holds, wherever it ends") {
   const TemporaryFolder memory("/dev/shm");
   const TemporaryFolder disk;
   const Staging staging;
-  for (const size_t size : {size_t{0}, size_t{1}, size_t{4095}, size_t{4096}, kPiece - 1, kPiece, kPiece + 1, kPiece + 4096,
-                            kStagedPieces * kPiece, 3 * kStagedPieces * kPiece + 4097})
+  for (const size_t size :
+       {size_t{0}, size_t{1}, size_t{4095}, size_t{4096}, kPiece - 1, kPiece, kPiece + 1,
+        kPiece + 4096, kStagedPieces * kPiece, 3 * kStagedPieces * kPiece + 4097})
     for (const size_t at_once : {size_t{70'001}, kPiece, 5 * kPiece + 3})
       for (const TemporaryFolder* where : {&memory, &disk}) {
         INFO(size << " bytes, " << at_once << " at once");
@@ -111,9 +117,11 @@ TEST_CASE("what is streamed to a disk does not stay in the kernel's memory", "[.
   stream(disk.file("f"), text, kPiece, true);
   const MappedFile mapped(disk.file("f"));
   std::vector<unsigned char> resident(mapped.bytes().size() / 4096 + 1);
-  REQUIRE(::mincore(const_cast<std::byte*>(mapped.bytes().data()), mapped.bytes().size(), resident.data()) == 0);
+  REQUIRE(::mincore(const_cast<std::byte*>(mapped.bytes().data()), mapped.bytes().size(),
+                    resident.data()) == 0);
   // What does not fill a sector at the end goes that way.
-  CHECK(std::count_if(resident.begin(), resident.end(), [](auto flags) { return (flags & 1) != 0; }) <= 16);
+  CHECK(std::count_if(resident.begin(), resident.end(),
+                      [](auto flags) { return (flags & 1) != 0; }) <= 16);
 }
 
 TEST_CASE("a piece that cannot be written fails the stream, at its sync at the latest") {

@@ -10,8 +10,8 @@ namespace ftrun::fixtures {
 /// A fresh folder that is removed with everything in it.
 class TemporaryFolder {
  public:
-  explicit TemporaryFolder(const std::filesystem::path& parent =
-                               std::filesystem::temp_directory_path()) {
+  explicit TemporaryFolder(
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
     std::string name = (parent / "ftrun-base-XXXXXX").string();
     path_ = ::mkdtemp(name.data());
   }

@@ -49,7 +49,8 @@ TEST_CASE("a number is formatted as printf does, whatever its length") {
   CHECK(format_number("%.2f", 1.005) == "1.00");
   CHECK(format_number("%+.1f %%", -12.34) == "-12.3 %");
   CHECK(format_number("%.3g", 1234567) == "1.23e+06");
-  CHECK(format_number("%.4f", std::copysign(std::numeric_limits<double>::quiet_NaN(), -1.0)) == "nan");
+  CHECK(format_number("%.4f", std::copysign(std::numeric_limits<double>::quiet_NaN(), -1.0)) ==
+        "nan");
   CHECK(format_number("%.0f", 1e300).size() == 301);
 }
 

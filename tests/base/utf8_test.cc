@@ -17,8 +17,10 @@ TEST_CASE("what a message holds cannot steer the terminal that shows it") {
   CHECK(terminal_text("runs/日本 [v2]:\n\tgood") == "runs/日本 [v2]:\n\tgood");
   CHECK(terminal_text("\x1b[2Jgone\r\x07\x7f") == "\\x1B[2Jgone\\x0D\\x07\\x7F");
   CHECK(terminal_text("caf\xe9") == "caf\\xE9");
-  CHECK(terminal_text("\xc2\x9b" "2J") == "\\xC2\\x9B2J");              // CSI as one character
-  CHECK(terminal_text("a\xe2\x80\xae" "b") == "a\\xE2\\x80\\xAEb");  // right to left from here
+  CHECK(terminal_text("\xc2\x9b"
+                      "2J") == "\\xC2\\x9B2J");  // CSI as one character
+  CHECK(terminal_text("a\xe2\x80\xae"
+                      "b") == "a\\xE2\\x80\\xAEb");  // right to left from here
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ TEST_CASE("waits: the exit code 6 instead of 0", "[.waits]") {
 }
 
 TEST_CASE("waits: an assertion that shows an error of a wait", "[.waits]") {
-  const std::string failure = testing::said_by(Error(ExitCode::kPeerLost, "rank 0 waited 3.0s", "raise the limit"));
+  const std::string failure =
+      testing::said_by(Error(ExitCode::kPeerLost, "rank 0 waited 3.0s", "raise the limit"));
   CHECK(failure == "");
 }
 
@@ -48,7 +49,8 @@ namespace {
 
 /// The last line that this program prints when it runs the named test cases, all of which fail.
 std::string last_line(const std::string& cases) {
-  FILE* output = ::popen(cat("'", testing::binary_dir(), "/bin/test_base", "' '", cases, "' 2>&1").c_str(), "r");
+  FILE* output = ::popen(
+      cat("'", testing::binary_dir(), "/bin/test_base", "' '", cases, "' 2>&1").c_str(), "r");
   REQUIRE(output != nullptr);
   std::string text, last;
   std::array<char, 4096> part{};
@@ -73,6 +75,7 @@ TEST_CASE("a program that fails by waits alone says so in its last line") {
 }
 
 TEST_CASE("a program with any other failure does not say that it waited") {
-  for (const char* cases : {"fault: an assertion", "fault: another*", "fault: an error*", "waits: *,fault: an assertion"})
+  for (const char* cases : {"fault: an assertion", "fault: another*", "fault: an error*",
+                            "waits: *,fault: an assertion"})
     CHECK_THAT(last_line(cases), !Catch::StartsWith("waited: "));
 }

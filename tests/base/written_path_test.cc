@@ -23,17 +23,23 @@ namespace fs = std::filesystem;
 using fixtures::failure_of;
 using fixtures::TemporaryFolder;
 
-const testing::Need kRoot("root", [] { return ::geteuid() == 0 ? "" : "another user's link is made by root alone"; });
+const testing::Need kRoot("root", [] {
+  return ::geteuid() == 0 ? "" : "another user's link is made by root alone";
+});
 
 struct stat owned_by(uid_t user, mode_t mode) {
-  struct stat info{};
+  struct stat info {};
   info.st_uid = user;
   info.st_mode = mode;
   return info;
 }
 
-TEST_CASE("a link counts that is the user's or root's own, or lies where only the folder's owner may write") {
-  const auto counts = [](uid_t link, uid_t folder, mode_t mode) { return link_counts(owned_by(link, S_IFLNK | 0777), owned_by(folder, S_IFDIR | mode), 1000); };
+TEST_CASE(
+    "a link counts that is the user's or root's own, or lies where only the folder's owner may "
+    "write") {
+  const auto counts = [](uid_t link, uid_t folder, mode_t mode) {
+    return link_counts(owned_by(link, S_IFLNK | 0777), owned_by(folder, S_IFDIR | mode), 1000);
+  };
   CHECK(counts(1000, 1001, 0777));
   CHECK(counts(0, 0, 01777));
   CHECK(counts(1001, 0, 0755));
@@ -43,7 +49,9 @@ TEST_CASE("a link counts that is the user's or root's own, or lies where only th
   CHECK_FALSE(counts(1001, 1001, 0777));
 }
 
-TEST_CASE("the user's own links are followed on the way to what is written, one of a file's own name never") {
+TEST_CASE(
+    "the user's own links are followed on the way to what is written, one of a file's own name "
+    "never") {
   const TemporaryFolder folder;
   fs::create_directories(folder.file("real/deep"));
   fs::create_directory_symlink("real", folder.file("link"));
@@ -61,7 +69,9 @@ TEST_CASE("the user's own links are followed on the way to what is written, one 
   files.remove_all(folder.file("none/at/all"));
   fs::create_symlink("moved", folder.file("real/alias"));
   CHECK(failure_of([&] { files.create(folder.file("link/alias")); }) ==
-        "5: " + folder.file("link/alias") + ": create failed: Too many levels of symbolic links | check that the folder exists and that this user may write to it");
+        "5: " + folder.file("link/alias") +
+            ": create failed: Too many levels of symbolic links | check that the folder exists and "
+            "that this user may write to it");
   fs::create_directory_symlink("round", folder.file("round"));
   CHECK_FALSE(open_on_the_way(folder.file("round/x")));
   CHECK(errno == ELOOP);
@@ -82,7 +92,9 @@ TEST_CASE("a relative path is walked from the working directory, the root is a p
   CHECK(walk_to("//x//").name == "x");
 }
 
-TEST_CASE("a file is made again where it was removed, and where its folder is gone it is left without a name") {
+TEST_CASE(
+    "a file is made again where it was removed, and where its folder is gone it is left without a "
+    "name") {
   const TemporaryFolder folder;
   fs::create_directory(folder.file("run"));
   const std::string path = folder.file("run/lines");
@@ -110,7 +122,8 @@ TEST_CASE("a file is made again where it was removed, and where its folder is go
   CHECK(read_file(folder.file("moved/lines")) == "3\n4\n5\n6\n");
 }
 
-TEST_CASE("nothing is written through another user's link in a folder that others may write to", "[.needs-root]") {
+TEST_CASE("nothing is written through another user's link in a folder that others may write to",
+          "[.needs-root]") {
   const TemporaryFolder folder;
   constexpr uid_t kOther = 12345;
   fs::create_directories(folder.file("secret/run"));
@@ -120,16 +133,21 @@ TEST_CASE("nothing is written through another user's link in a folder that other
   REQUIRE(::chmod(folder.file("shared").c_str(), 01777) == 0);
   const std::string told = folder.file("shared/out");
   const auto refused = [&](const std::string& on_the_way) {
-    return "5: " + on_the_way + ": nothing is written there: \"out\" on the way is a link of another user (uid 12345) in a folder that others may write to | "
-           "name the folder that the link leads to, if that is where it should go; else choose a folder that only you may write to";
+    return "5: " + on_the_way +
+           ": nothing is written there: \"out\" on the way is a link of another user (uid 12345) "
+           "in a folder that others may write to | "
+           "name the folder that the link leads to, if that is where it should go; else choose a "
+           "folder that only you may write to";
   };
   FileSystem& files = posix_files();
   CHECK(failure_of([&] { files.create(told + "/file"); }) == refused(told));
   CHECK(failure_of([&] { files.make_folder(told + "/run/new"); }) == refused(told + "/run"));
   CHECK(failure_of([&] { files.remove_all(told + "/run"); }) == refused(told));
-  CHECK(failure_of([&] { files.rename(folder.file("secret/run"), told + "/run2"); }) == refused(told));
+  CHECK(failure_of([&] { files.rename(folder.file("secret/run"), told + "/run2"); }) ==
+        refused(told));
   CHECK(failure_of([&] { AppendFile{told + "/log"}; }) == refused(told));
-  CHECK(writing_problem(told + "/run/new") == refused(told + "/run").substr(3, refused(told + "/run").find(" | ") - 3));
+  CHECK(writing_problem(told + "/run/new") ==
+        refused(told + "/run").substr(3, refused(told + "/run").find(" | ") - 3));
   CHECK(files.list(folder.file("secret")) == std::vector<std::string>{"run"});
   REQUIRE(::chmod(folder.file("shared").c_str(), 0755) == 0);
   files.create(told + "/file")->close();

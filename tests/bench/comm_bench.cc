@@ -1,10 +1,11 @@
-// comm_bench [RANKS] [ROUNDS] [BYTES]: collectives of this project against c10d's Gloo, ranks as processes
-// of one machine, one thread each. Every round runs all candidates one after the other; the table
-// shows the median and the least time of each and how many times faster than c10d it is by either, and its share of what plain
-// loops take for the bytes that the operation must move: each rank (ranks - 1) / ranks of them (a gather of a block that lies
-// elsewhere, all), at the rates at which all ranks together copy a buffer of that size (a gather) and add two of them into a third
-// (a sum), in the same run. A time is from the first rank's start to the last one's end: with fewer processors than ranks some
-// are done before others begin.
+// comm_bench [RANKS] [ROUNDS] [BYTES]: collectives of this project against c10d's Gloo, ranks as
+// processes of one machine, one thread each. Every round runs all candidates one after the other;
+// the table shows the median and the least time of each and how many times faster than c10d it is
+// by either, and its share of what plain loops take for the bytes that the operation must move:
+// each rank (ranks - 1) / ranks of them (a gather of a block that lies elsewhere, all), at the
+// rates at which all ranks together copy a buffer of that size (a gather) and add two of them into
+// a third (a sum), in the same run. A time is from the first rank's start to the last one's end:
+// with fewer processors than ranks some are done before others begin.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -84,7 +85,8 @@ std::vector<Case> our_cases(const std::string& name, Communicator& group, Buffer
                                  {"bench"})
                  .wait();
            }},
-          {name + " all_gather", [=, &group] {
+          {name + " all_gather",
+           [=, &group] {
              group.all_gather(buffers.source, buffers.full, part, DType::kF32, {"bench"}).wait();
            },
            buffers.source == buffers.part}};
@@ -93,7 +95,9 @@ std::vector<Case> our_cases(const std::string& name, Communicator& group, Buffer
 /// Seconds from the first rank's start to the last one's end.
 double seconds_of(Communicator& group, const Case& one, int repeats, float* full, int64_t count) {
   std::fill(full, full + count, 1.0F);  // sums must not overflow to infinity
-  const auto now = [] { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); };
+  const auto now = [] {
+    return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+  };
   group.barrier({"start"});
   double span[2] = {-now()};
   for (int i = 0; i < repeats; ++i) one.run();
@@ -108,13 +112,14 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Seconds in which the machine could do an operation: `moved` of all bytes by each rank, added by a reduce_scatter, copied by
-/// an all_gather, one after the other by an all_reduce.
-std::vector<double> bounds(const std::string& operation, double moved, const std::vector<double>& copy,
-                           const std::vector<double>& add) {
+/// Seconds in which the machine could do an operation: `moved` of all bytes by each rank, added by
+/// a reduce_scatter, copied by an all_gather, one after the other by an all_reduce.
+std::vector<double> bounds(const std::string& operation, double moved,
+                           const std::vector<double>& copy, const std::vector<double>& add) {
   std::vector<double> seconds;
   for (size_t i = 0; i < copy.size(); ++i)
-    seconds.push_back(moved * ((operation == "all_gather" ? 0 : add[i]) + (operation == "reduce_scatter" ? 0 : copy[i])));
+    seconds.push_back(moved * ((operation == "all_gather" ? 0 : add[i]) +
+                               (operation == "reduce_scatter" ? 0 : copy[i])));
   return seconds;
 }
 
@@ -126,12 +131,15 @@ void print_table(int ranks, int64_t bytes, const std::vector<Case>& cases,
     const std::vector<double>& own = times[one.name];
     if (operation == "copy" || operation == "add") continue;
     const double moved = one.brings_own ? 1.0 : (ranks - 1.0) / ranks;
-    const std::vector<double> bound = bounds(operation, moved, times["limit copy"], times["limit add"]);
+    const std::vector<double> bound =
+        bounds(operation, moved, times["limit copy"], times["limit add"]);
     const double least = *std::min_element(own.begin(), own.end());
-    std::printf("%9.3f MB  %-28s median %9.1f us %6.2fx   least %9.1f us %6.2fx   of plain loops %5.2f (median)\n",
-                static_cast<double>(bytes) * 1e-6, one.name.c_str(), median(own) * 1e6,
-                median(base) / median(own), least * 1e6,
-                *std::min_element(base.begin(), base.end()) / least, median(bound) / median(own));
+    std::printf(
+        "%9.3f MB  %-28s median %9.1f us %6.2fx   least %9.1f us %6.2fx   of plain loops %5.2f "
+        "(median)\n",
+        static_cast<double>(bytes) * 1e-6, one.name.c_str(), median(own) * 1e6,
+        median(base) / median(own), least * 1e6,
+        *std::min_element(base.begin(), base.end()) / least, median(bound) / median(own));
   }
 }
 
@@ -171,10 +179,13 @@ void bench_size(Rendezvous& rendezvous, Peer& peer, Communicator& shm, Communica
   if (rendezvous.rank() == 0) print_table(world, full * 4, cases, times);
 }
 
-void run_rank(int rank, int world, int port, int listen_fd, int rounds, const std::vector<int64_t>& sizes,
-              const std::string& token) {
-  const auto rendezvous = Rendezvous::connect(
-      {.rank = rank, .world = world, .port = port, .listen_fd = rank == 0 ? listen_fd : -1, .token = token});
+void run_rank(int rank, int world, int port, int listen_fd, int rounds,
+              const std::vector<int64_t>& sizes, const std::string& token) {
+  const auto rendezvous = Rendezvous::connect({.rank = rank,
+                                               .world = world,
+                                               .port = port,
+                                               .listen_fd = rank == 0 ? listen_fd : -1,
+                                               .token = token});
   std::vector<int> members;
   for (int i = 0; i < world; ++i) members.push_back(i);
   Peer peer(*rendezvous);
@@ -182,8 +193,7 @@ void run_rank(int rank, int world, int port, int listen_fd, int rounds, const st
       open_communicator(*rendezvous, "shm", members, {.backend = CommBackend::kSharedMemory});
   const auto gloo = open_communicator(*rendezvous, "gloo", members,
                                       {.backend = CommBackend::kGloo, .checked_collectives = 0});
-  for (const int64_t bytes : sizes)
-    bench_size(*rendezvous, peer, *shm, *gloo, bytes, rounds);
+  for (const int64_t bytes : sizes) bench_size(*rendezvous, peer, *shm, *gloo, bytes, rounds);
   shm->shutdown();
   rendezvous->shutdown();
 }

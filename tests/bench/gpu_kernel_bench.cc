@@ -1,11 +1,13 @@
-// Times the CUDA kernels at the shapes of Llama 3 8B and SmolLM2-135M, each by events around several calls.
+// Times the CUDA kernels at the shapes of Llama 3 8B and SmolLM2-135M, each by
+// events around several calls.
 //
 //   gpu_kernel_bench [--only word] [--attention own|cudnn] [--rounds N] [--small]
 //
-// One line of JSON a case: {"case": ..., "ms": ..., "tflops": ..., "gbytes": ...}. The floating-point operations and
-// bytes are the plan's own (graph/cost.h): each operand moves once. Operands hold random numbers, as zeros draw less
-// power and run faster. --small runs every case at toy sizes, to see that it runs; --rounds 1 calls each case once, for
-// runs under a sanitizer. Exits with 77 where there is no GPU. gpu_kernel_bench.py puts torch's figures beside these.
+// One line of JSON a case: {"case": ..., "ms": ..., "tflops": ..., "gbytes": ...}. The
+// floating-point operations and bytes are the plan's own (graph/cost.h): each operand moves once.
+// Operands hold random numbers, as zeros draw less power and run faster. --small runs every case at
+// toy sizes, to see that it runs; --rounds 1 calls each case once, for runs under a sanitizer.
+// Exits with 77 where there is no GPU. gpu_kernel_bench.py puts torch's figures beside these.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -38,7 +40,8 @@ namespace {
 
 /// Calls that are timed at once, and rounds of them; the least round counts.
 constexpr int kCalls = 5, kRounds = 5;
-/// Elements of the random block that fills operands, repeated; no power of two, so that rows differ.
+/// Elements of the random block that fills operands, repeated; no power of
+/// two, so that rows differ.
 constexpr int64_t kBlockElements = (1 << 22) - 12345;
 
 /// An operand: activations are bf16. Integers are random below `below`, or 0.
@@ -78,14 +81,19 @@ const ModelShape kSmall{"135M", 576, 9, 3, 64, 1536, 49152, 8192};
 const ModelShape kToyLarge{"8B", 64, 4, 2, 128, 96, 160, 128};
 const ModelShape kToySmall{"135M", 64, 3, 1, 64, 96, 160, 128};
 
-Operand f32(std::vector<int64_t> dims) { return {std::move(dims), DType::kF32}; }
+Operand f32(std::vector<int64_t> dims) {
+  return {std::move(dims), DType::kF32};
+}
 /// Starts of documents: all 0, one document a row.
-Operand starts(int64_t tokens) { return {{tokens}, DType::kI32}; }
+Operand starts(int64_t tokens) {
+  return {{tokens}, DType::kI32};
+}
 Operand tokens_below(int64_t tokens, int64_t vocabulary) {
   return {{tokens}, DType::kI32, static_cast<int32_t>(vocabulary)};
 }
 
-void add_attention(std::vector<Case>& cases, const ModelShape& m, int64_t row_tokens, int64_t rows) {
+void add_attention(std::vector<Case>& cases, const ModelShape& m, int64_t row_tokens,
+                   int64_t rows) {
   const int64_t n = rows * row_tokens, wide = (m.query_heads + 2 * m.kv_heads) * m.head_size;
   const int64_t narrow = m.query_heads * m.head_size;
   AttentionAttrs attrs{};
@@ -95,15 +103,21 @@ void add_attention(std::vector<Case>& cases, const ModelShape& m, int64_t row_to
   attrs.row_tokens = row_tokens;
   attrs.scale = 0.1;
   const std::string where = cat(m.name, " ", rows, " x ", row_tokens);
-  cases.push_back({cat("attention ", where), OpKind::kAttention, {{{n, wide}}, starts(n)},
-                   {{{n, narrow}}, f32({m.query_heads, n})}, attrs});
-  cases.push_back({cat("attention_dgrad ", where), OpKind::kAttentionDgrad,
-                   {{{n, narrow}}, {{n, wide}}, {{n, narrow}}, f32({m.query_heads, n}), starts(n)}, {{{n, wide}}},
+  cases.push_back({cat("attention ", where),
+                   OpKind::kAttention,
+                   {{{n, wide}}, starts(n)},
+                   {{{n, narrow}}, f32({m.query_heads, n})},
+                   attrs});
+  cases.push_back({cat("attention_dgrad ", where),
+                   OpKind::kAttentionDgrad,
+                   {{{n, narrow}}, {{n, wide}}, {{n, narrow}}, f32({m.query_heads, n}), starts(n)},
+                   {{{n, wide}}},
                    attrs});
 }
 
 /// Rows of documents of 320 to 704 tokens.
-void add_attention_of_documents(std::vector<Case>& cases, const ModelShape& m, int64_t row_tokens, int64_t rows) {
+void add_attention_of_documents(std::vector<Case>& cases, const ModelShape& m, int64_t row_tokens,
+                                int64_t rows) {
   std::vector<Case> made;
   add_attention(made, m, row_tokens, rows);
   for (Case& c : made) {
@@ -115,39 +129,59 @@ void add_attention_of_documents(std::vector<Case>& cases, const ModelShape& m, i
   }
 }
 
-void add_product(std::vector<Case>& cases, const ModelShape& m, const std::string& name, int64_t inputs,
-                 int64_t outputs) {
+void add_product(std::vector<Case>& cases, const ModelShape& m, const std::string& name,
+                 int64_t inputs, int64_t outputs) {
   const int64_t n = m.tokens;
   const std::string where = cat(m.name, " ", name, " ", n, " x ", inputs, " x ", outputs);
-  cases.push_back({cat("linear ", where), OpKind::kLinear, {{{n, inputs}}, {{outputs, inputs}}}, {{{n, outputs}}}});
-  cases.push_back(
-      {cat("linear_dgrad ", where), OpKind::kLinearDgrad, {{{n, outputs}}, {{outputs, inputs}}}, {{{n, inputs}}}});
-  cases.push_back({cat("linear_wgrad ", where), OpKind::kLinearWgrad, {{{n, outputs}}, {{n, inputs}}},
+  cases.push_back({cat("linear ", where),
+                   OpKind::kLinear,
+                   {{{n, inputs}}, {{outputs, inputs}}},
+                   {{{n, outputs}}}});
+  cases.push_back({cat("linear_dgrad ", where),
+                   OpKind::kLinearDgrad,
+                   {{{n, outputs}}, {{outputs, inputs}}},
+                   {{{n, inputs}}}});
+  cases.push_back({cat("linear_wgrad ", where),
+                   OpKind::kLinearWgrad,
+                   {{{n, outputs}}, {{n, inputs}}},
                    {f32({outputs, inputs})}});
 }
 
 void add_model(std::vector<Case>& cases, const ModelShape& m) {
   const int64_t n = m.tokens, d = m.hidden, f = m.feed_forward;
-  const int64_t wide = (m.query_heads + 2 * m.kv_heads) * m.head_size, narrow = m.query_heads * m.head_size;
+  const int64_t wide = (m.query_heads + 2 * m.kv_heads) * m.head_size,
+                narrow = m.query_heads * m.head_size;
   add_product(cases, m, "qkv", d, wide);
   add_product(cases, m, "o", narrow, d);
   add_product(cases, m, "gate_up", d, 2 * f);
   add_product(cases, m, "down", f, d);
   const CrossEntropyAttrs head{true, gpu_head_chunk(m.vocabulary, 2)};
-  cases.push_back({cat("linear_cross_entropy ", m.name), OpKind::kLinearCrossEntropy,
+  cases.push_back({cat("linear_cross_entropy ", m.name),
+                   OpKind::kLinearCrossEntropy,
                    {{{n, d}}, {{m.vocabulary, d}}, tokens_below(n, m.vocabulary)},
-                   {{{2}, DType::kF64}, {{n, d}}, f32({m.vocabulary, d})}, head});
+                   {{{2}, DType::kF64}, {{n, d}}, f32({m.vocabulary, d})},
+                   head});
   const HeadAttrs heads{m.query_heads, m.kv_heads, m.head_size, 1e-6};
   const int64_t normed = m.query_heads + m.kv_heads;
-  cases.push_back({cat("rms_norm ", m.name), OpKind::kRmsNorm, {{{n, d}}, {{d}}}, {{{n, d}}, f32({n})}, NormAttrs{1e-5}});
+  cases.push_back({cat("rms_norm ", m.name),
+                   OpKind::kRmsNorm,
+                   {{{n, d}}, {{d}}},
+                   {{{n, d}}, f32({n})},
+                   NormAttrs{1e-5}});
   cases.push_back({cat("rms_norm_dgrad ", m.name),
                    OpKind::kRmsNormDgrad,
                    {{{n, d}}, {{n, d}}, f32({n}), {{d}}},
                    {{{n, d}}},
                    NormAttrs{}});
-  cases.push_back({cat("rms_norm_wgrad ", m.name), OpKind::kRmsNormWgrad, {{{n, d}}, {{n, d}}, f32({n})}, {f32({d})}});
-  cases.push_back({cat("qk_norm ", m.name), OpKind::kQkNorm, {{{n, wide}}, {{m.head_size}}, {{m.head_size}}},
-                   {{{n, wide}}, f32({n, normed})}, heads});
+  cases.push_back({cat("rms_norm_wgrad ", m.name),
+                   OpKind::kRmsNormWgrad,
+                   {{{n, d}}, {{n, d}}, f32({n})},
+                   {f32({d})}});
+  cases.push_back({cat("qk_norm ", m.name),
+                   OpKind::kQkNorm,
+                   {{{n, wide}}, {{m.head_size}}, {{m.head_size}}},
+                   {{{n, wide}}, f32({n, normed})},
+                   heads});
   cases.push_back({cat("rope ", m.name),
                    OpKind::kRope,
                    {{{n, wide}}, f32({n, m.head_size})},
@@ -159,12 +193,22 @@ void add_model(std::vector<Case>& cases, const ModelShape& m) {
                    OpKind::kGatedActivationDgrad,
                    {{{n, f}}, {{n, 2 * f}}},
                    {{{n, 2 * f}}}});
-  cases.push_back({cat("embed ", m.name), OpKind::kEmbed, {tokens_below(n, m.vocabulary), {{m.vocabulary, d}}}, {{{n, d}}}});
-  cases.push_back({cat("embed_wgrad of one token ", m.name), OpKind::kEmbedWgrad, {tokens_below(n, 1), {{n, d}}}, {f32({m.vocabulary, d})}});
-  cases.push_back({cat("embed_wgrad ", m.name), OpKind::kEmbedWgrad, {tokens_below(n, m.vocabulary), {{n, d}}}, {f32({m.vocabulary, d})}});
+  cases.push_back({cat("embed ", m.name),
+                   OpKind::kEmbed,
+                   {tokens_below(n, m.vocabulary), {{m.vocabulary, d}}},
+                   {{{n, d}}}});
+  cases.push_back({cat("embed_wgrad of one token ", m.name),
+                   OpKind::kEmbedWgrad,
+                   {tokens_below(n, 1), {{n, d}}},
+                   {f32({m.vocabulary, d})}});
+  cases.push_back({cat("embed_wgrad ", m.name),
+                   OpKind::kEmbedWgrad,
+                   {tokens_below(n, m.vocabulary), {{n, d}}},
+                   {f32({m.vocabulary, d})}});
 }
 
-/// Products of an adapter of rank 16 beside qkv, a packed base, and the head after one token was added.
+/// Products of an adapter of rank 16 beside qkv, a packed base, and the head
+/// after one token was added.
 void add_fine_tuning(std::vector<Case>& cases, const ModelShape& m) {
   constexpr int64_t kRank = 16;
   const int64_t n = m.tokens, d = m.hidden;
@@ -172,20 +216,32 @@ void add_fine_tuning(std::vector<Case>& cases, const ModelShape& m) {
   const LoraAttrs qkv{{{0, 2.0}, {q, 2.0}, {q + kv, 2.0}}};
   const Operand y{{n, wide}}, h{{n, 3 * kRank}};
   const std::vector<Operand> b{{{q, kRank}}, {{kv, kRank}}, {{kv, kRank}}};
-  cases.push_back({cat("linear ", m.name, " lora_a ", n, " x ", d, " x ", 3 * kRank), OpKind::kLinear,
-                   {{{n, d}}, {{3 * kRank, d}}}, {h}});
-  cases.push_back({cat("lora_up qkv ", m.name), OpKind::kLoraUp, {y, h, b[0], b[1], b[2]}, {y}, qkv});
-  cases.push_back({cat("lora_up_dgrad qkv ", m.name), OpKind::kLoraUpDgrad, {y, b[0], b[1], b[2]}, {h}, qkv});
-  cases.push_back({cat("lora_up_wgrad qkv ", m.name), OpKind::kLoraUpWgrad, {y, h},
-                   {f32({q, kRank}), f32({kv, kRank}), f32({kv, kRank})}, qkv});
-  const PackedFormat nf4{PackedFormat::Kind::kNf4, 64}, int8{PackedFormat::Kind::kInt8, kPackedRecord};
+  cases.push_back({cat("linear ", m.name, " lora_a ", n, " x ", d, " x ", 3 * kRank),
+                   OpKind::kLinear,
+                   {{{n, d}}, {{3 * kRank, d}}},
+                   {h}});
+  cases.push_back(
+      {cat("lora_up qkv ", m.name), OpKind::kLoraUp, {y, h, b[0], b[1], b[2]}, {y}, qkv});
+  cases.push_back(
+      {cat("lora_up_dgrad qkv ", m.name), OpKind::kLoraUpDgrad, {y, b[0], b[1], b[2]}, {h}, qkv});
+  cases.push_back({cat("lora_up_wgrad qkv ", m.name),
+                   OpKind::kLoraUpWgrad,
+                   {y, h},
+                   {f32({q, kRank}), f32({kv, kRank}), f32({kv, kRank})},
+                   qkv});
+  const PackedFormat nf4{PackedFormat::Kind::kNf4, 64},
+      int8{PackedFormat::Kind::kInt8, kPackedRecord};
   for (const auto& [name, format] : {std::pair{"nf4", nf4}, {"int8", int8}})
-    cases.push_back({cat("packed_linear ", name, " ", m.name, " ", n, " x ", d, " x ", wide), OpKind::kLinear,
-                     {{{n, d}}, {{wide, d}, DType::kBF16, 0, format}}, {y}});
+    cases.push_back({cat("packed_linear ", name, " ", m.name, " ", n, " x ", d, " x ", wide),
+                     OpKind::kLinear,
+                     {{{n, d}}, {{wide, d}, DType::kBF16, 0, format}},
+                     {y}});
   const int64_t odd = m.vocabulary + 1;
-  cases.push_back({cat("linear_cross_entropy odd vocabulary ", m.name), OpKind::kLinearCrossEntropy,
+  cases.push_back({cat("linear_cross_entropy odd vocabulary ", m.name),
+                   OpKind::kLinearCrossEntropy,
                    {{{n, d}}, {{odd, d}}, tokens_below(n, odd)},
-                   {{{2}, DType::kF64}, {{n, d}}, f32({odd, d})}, CrossEntropyAttrs{true, gpu_head_chunk(odd, 2)}});
+                   {{{2}, DType::kF64}, {{n, d}}, f32({odd, d})},
+                   CrossEntropyAttrs{true, gpu_head_chunk(odd, 2)}});
 }
 
 std::vector<Case> all_cases(bool small) {
@@ -203,7 +259,8 @@ std::vector<Case> all_cases(bool small) {
   return cases;
 }
 
-/// Random bits in pinned memory, as numbers of either sign between 2^-7 and 2^-5, and positive ones.
+/// Random bits in pinned memory, as numbers of either sign between 2^-7 and
+/// 2^-5, and positive ones.
 class RandomBlock {
  public:
   RandomBlock(DeviceKernels& gpu, DeviceStream stream) : gpu_(gpu), stream_(stream) {
@@ -249,8 +306,12 @@ class RandomBlock {
 class Bench {
  public:
   Bench(DeviceKernels& gpu, int rounds)
-      : gpu_(gpu), rounds_(rounds), stream_(gpu.create_stream(false)), begin_(gpu.create_event(true)),
-        end_(gpu.create_event(true)), random_(gpu, stream_) {}
+      : gpu_(gpu),
+        rounds_(rounds),
+        stream_(gpu.create_stream(false)),
+        begin_(gpu.create_event(true)),
+        end_(gpu.create_event(true)),
+        random_(gpu, stream_) {}
 
   void run(const Case& c) {
     LayerGraph graph;
@@ -266,7 +327,9 @@ class Bench {
     void* const on_device = allocate(sizeof scalars);
     gpu_.copy(on_device, &scalars, sizeof scalars, stream_);
     const KernelContext context{false, static_cast<const StepScalars*>(on_device)};
-    const double ms = milliseconds([&] { gpu_.run_ops(graph, {&op, 1}, storage_, context, stream_); });
+    const double ms = milliseconds([&] {
+      gpu_.run_ops(graph, {&op, 1}, storage_, context, stream_);
+    });
     print(c.name, ms, flops(graph, op), traffic_bytes(graph, op));
     release();
   }
@@ -283,20 +346,29 @@ class Bench {
     const StepScalars scalars;
     auto* const on_device = static_cast<StepScalars*>(allocate(sizeof scalars));
     gpu_.copy(on_device, &scalars, sizeof scalars, stream_);
-    const FlatUpdate update{.parameters = parameters, .gradients = gradients, .states = {m, v}, .copy = copy, .count = count};
+    const FlatUpdate update{.parameters = parameters,
+                            .gradients = gradients,
+                            .states = {m, v},
+                            .copy = copy,
+                            .count = count};
     const auto wide = static_cast<double>(count);
-    print("adam", milliseconds([&] { gpu_.optimizer_update(update, {}, on_device, stream_); }), 0, 30 * wide);
+    print("adam", milliseconds([&] { gpu_.optimizer_update(update, {}, on_device, stream_); }), 0,
+          30 * wide);
     void* const scratch = allocate(gpu_.sum_of_squares_scratch_bytes(count));
     auto* const sum = static_cast<double*>(allocate(8));
-    print("sum_of_squares",
-          milliseconds([&] { gpu_.sum_of_squares(gradients, DType::kF32, count, false, sum, scratch, stream_); }), 0,
-          4 * wide);
-    print("convert fp32 to bf16",
-          milliseconds([&] { gpu_.convert(gradients, DType::kF32, copy, DType::kBF16, count, stream_); }), 0, 6 * wide);
+    print("sum_of_squares", milliseconds([&] {
+            gpu_.sum_of_squares(gradients, DType::kF32, count, false, sum, scratch, stream_);
+          }),
+          0, 4 * wide);
+    print("convert fp32 to bf16", milliseconds([&] {
+            gpu_.convert(gradients, DType::kF32, copy, DType::kBF16, count, stream_);
+          }),
+          0, 6 * wide);
     const int64_t part = count / 8 / 8 * 8;
-    print("sum_blocks of 8 ranks, bf16",
-          milliseconds([&] { gpu_.sum_blocks(gradients, 8, part, DType::kBF16, part, copy, stream_); }), 0,
-          static_cast<double>(part) * 18);
+    print("sum_blocks of 8 ranks, bf16", milliseconds([&] {
+            gpu_.sum_blocks(gradients, 8, part, DType::kBF16, part, copy, stream_);
+          }),
+          0, static_cast<double>(part) * 18);
     release();
   }
 
@@ -317,11 +389,13 @@ class Bench {
     if (operand.below > 1) {
       std::mt19937 numbers(2);
       std::vector<int32_t> drawn(element_count(operand.dims));
-      for (int32_t& token : drawn) token = static_cast<int32_t>(numbers() % static_cast<uint32_t>(operand.below));
+      for (int32_t& token : drawn)
+        token = static_cast<int32_t>(numbers() % static_cast<uint32_t>(operand.below));
       gpu_.copy(memory, drawn.data(), value.bytes(), stream_);
       gpu_.synchronize(stream_);
     } else if (operand.documents_of_row > 0) {
-      const std::vector<int32_t> starts = starts_of_documents(operand.dims[0], operand.documents_of_row);
+      const std::vector<int32_t> starts =
+          starts_of_documents(operand.dims[0], operand.documents_of_row);
       gpu_.copy(memory, starts.data(), value.bytes(), stream_);
       gpu_.synchronize(stream_);
     } else if (operand.packed || operand.dtype == DType::kBF16) {
@@ -373,8 +447,9 @@ class Bench {
   }
 
   static void print(const std::string& name, double ms, double operations, double bytes) {
-    std::printf("{\"case\": \"%s\", \"ms\": %.6f, \"tflops\": %.3f, \"gbytes\": %.3f}\n", name.c_str(), ms,
-                ms > 0 ? operations / ms * 1e-9 : 0.0, ms > 0 ? bytes / ms * 1e-6 : 0.0);
+    std::printf("{\"case\": \"%s\", \"ms\": %.6f, \"tflops\": %.3f, \"gbytes\": %.3f}\n",
+                name.c_str(), ms, ms > 0 ? operations / ms * 1e-9 : 0.0,
+                ms > 0 ? bytes / ms * 1e-6 : 0.0);
     std::fflush(stdout);
   }
 
@@ -390,11 +465,17 @@ Options options_of(const std::vector<std::string>& words) {
   Options options;
   for (size_t i = 0; i < words.size(); ++i) {
     const bool has_value = i + 1 < words.size();
-    if (words[i] == "--small") options.small = true;
-    else if (words[i] == "--only" && has_value) options.only = words[++i];
-    else if (words[i] == "--rounds" && has_value) options.rounds = std::max(1, std::stoi(words[++i]));
-    else if (words[i] == "--attention" && has_value) options.cudnn = words[++i] == "cudnn" ? CudnnUse::kAlways : CudnnUse::kNever;
-    else throw Error(ExitCode::kUsage, cat("unknown option ", words[i]), "--only WORD, --attention own|cudnn, --rounds N, --small");
+    if (words[i] == "--small")
+      options.small = true;
+    else if (words[i] == "--only" && has_value)
+      options.only = words[++i];
+    else if (words[i] == "--rounds" && has_value)
+      options.rounds = std::max(1, std::stoi(words[++i]));
+    else if (words[i] == "--attention" && has_value)
+      options.cudnn = words[++i] == "cudnn" ? CudnnUse::kAlways : CudnnUse::kNever;
+    else
+      throw Error(ExitCode::kUsage, cat("unknown option ", words[i]),
+                  "--only WORD, --attention own|cudnn, --rounds N, --small");
   }
   return options;
 }
@@ -407,10 +488,12 @@ int run(const Options& options) {
   } catch (const Error& error) {
     return testing::exit_code_without_gpu(error);
   }
-  std::fprintf(stderr, "on %s, attention: %s\n", gpu->info().name.c_str(), gpu->attention().c_str());
+  std::fprintf(stderr, "on %s, attention: %s\n", gpu->info().name.c_str(),
+               gpu->attention().c_str());
   Bench bench(*gpu, options.rounds), bench_of_documents(*with_documents, options.rounds);
   for (const Case& c : all_cases(options.small))
-    if (c.name.find(options.only) != std::string::npos) (c.documents ? bench_of_documents : bench).run(c);
+    if (c.name.find(options.only) != std::string::npos)
+      (c.documents ? bench_of_documents : bench).run(c);
   if (std::string("adam sum_of_squares convert sum_blocks").find(options.only) != std::string::npos)
     bench.run_flat(options.small ? 1 << 14 : 256 << 20);
   return 0;

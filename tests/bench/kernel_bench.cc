@@ -1,7 +1,8 @@
 // Times each kernel at the shapes of SmolLM2-135M against ATen and against this machine's own
 // limits (matrix products, in-place add), all in one run.
 //
-//   kernel_bench [--threads N] [--rows B] [--row-tokens T] [--isa avx2|avx512|avx512_bf16|amx] [--only word]
+//   kernel_bench [--threads N] [--rows B] [--row-tokens T] [--isa
+//   avx2|avx512|avx512_bf16|amx] [--only word]
 //                [--dtype F32|BF16|F16] [--products mkl|onednn|openblas]
 //
 // The dtype is that of activations; gradients of parameters are F32, and so is ATen's side.
@@ -307,7 +308,9 @@ void Bench::optimizer() {
                           .count = kOptimizerElements};
   line("optimizer adam", time([&] { optimizer_update(update, {}, scalars_); }), 0.0, elements,
        28.0 * elements);
-  line("optimizer sgd momentum", time([&] { optimizer_update(update, {.type = OptimizerType::kSgd, .momentum = 0.9}, scalars_); }),
+  line("optimizer sgd momentum", time([&] {
+         optimizer_update(update, {.type = OptimizerType::kSgd, .momentum = 0.9}, scalars_);
+       }),
        0.0, elements, 20.0 * elements);
   line("optimizer sum_of_squares",
        time([&] { sum_of_squares(data(g), DType::kF32, kOptimizerElements); }), 0.0, elements,
@@ -384,14 +387,17 @@ void Bench::run() {
 }
 
 ProductLibrary product_library(const std::string& name) {
-  for (const ProductLibrary library : {ProductLibrary::kMkl, ProductLibrary::kOneDnn, ProductLibrary::kOpenBlas})
+  for (const ProductLibrary library :
+       {ProductLibrary::kMkl, ProductLibrary::kOneDnn, ProductLibrary::kOpenBlas})
     if (product_library_name(library) == name) return library;
   throw std::invalid_argument(name + " is no library of products");
 }
 
 Isa isa(const std::string& name) {
-  const std::pair<const char*, Isa> names[] = {
-      {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}, {"avx512_bf16", Isa::kAvx512Bf16}, {"amx", Isa::kAmx}};
+  const std::pair<const char*, Isa> names[] = {{"avx2", Isa::kAvx2},
+                                               {"avx512", Isa::kAvx512},
+                                               {"avx512_bf16", Isa::kAvx512Bf16},
+                                               {"amx", Isa::kAmx}};
   for (const auto& [spelled, value] : names) {
     if (name != spelled) continue;
     if (!can_run(value)) throw std::invalid_argument("this processor cannot run " + name);

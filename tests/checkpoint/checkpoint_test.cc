@@ -174,7 +174,9 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
               ": tensor \"model.embed_tokens.weight\" (exp_avg_sq) is F32, the run needs F16");
 }
 
-TEST_CASE("a state is read in the precision that is asked for: rounded to the nearest, ties to even, or exact") {
+TEST_CASE(
+    "a state is read in the precision that is asked for: rounded to the nearest, ties to even, or "
+    "exact") {
   const TempFolder run;
   // Between neighbours of bf16: ties to either side, one bit off them, into infinity; what stays is
   // at the end. So often that it is converted in several pieces.
@@ -183,18 +185,22 @@ TEST_CASE("a state is read in the precision that is asked for: rounded to the ne
     for (int i = 1; i < 8'000; ++i) all.insert(all.end(), values.begin(), values.end());
     return all;
   };
-  auto wide = repeated(std::vector<uint32_t>{0x3f808000, 0x3f818000, 0x3f808001, 0x3f817fff, 0xbf808000, 0x7f7fffff, 0x00018000,
-                                             0x80000000, 0x7f800000});
-  auto narrow = repeated(std::vector<uint16_t>{0x3f80, 0x3f82, 0x3f81, 0x3f81, 0xbf80, 0x7f80, 0x0002, 0x8000, 0x7f80});
+  auto wide =
+      repeated(std::vector<uint32_t>{0x3f808000, 0x3f818000, 0x3f808001, 0x3f817fff, 0xbf808000,
+                                     0x7f7fffff, 0x00018000, 0x80000000, 0x7f800000});
+  auto narrow = repeated(std::vector<uint16_t>{0x3f80, 0x3f82, 0x3f81, 0x3f81, 0xbf80, 0x7f80,
+                                               0x0002, 0x8000, 0x7f80});
   const auto elements = static_cast<int64_t>(wide.size());
   const auto slice = [&](const char* kind, DType dtype, int64_t begin, int64_t end, void* data) {
     return StateSlice{"w", kind, dtype, {elements}, {{begin}, {end - begin}}, data, nullptr};
   };
   save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
-                  {slice("param", DType::kF32, 0, elements, wide.data()), slice("exp_avg", DType::kBF16, 0, elements, narrow.data())}, {});
+                  {slice("param", DType::kF32, 0, elements, wide.data()),
+                   slice("exp_avg", DType::kBF16, 0, elements, narrow.data())},
+                  {});
   Checkpoint checkpoint(run / "step-00000001");
-  const std::vector<StateConversion> conversions =
-      checkpoint.require_states({{"w", "param", DType::kBF16, {elements}}, {"w", "exp_avg", DType::kF32, {elements}}});
+  const std::vector<StateConversion> conversions = checkpoint.require_states(
+      {{"w", "param", DType::kBF16, {elements}}, {"w", "exp_avg", DType::kF32, {elements}}});
   REQUIRE(conversions.size() == 2);
   REQUIRE(conversions[0].kinds == std::vector<std::string>{"param"});
   REQUIRE(conversions[1].kinds == std::vector<std::string>{"exp_avg"});
@@ -209,12 +215,14 @@ TEST_CASE("a state is read in the precision that is asked for: rounded to the ne
   REQUIRE((rounded == narrow));
 }
 
-TEST_CASE("a manifest that is far too large is refused before it is read, and its folder passed over") {
+TEST_CASE(
+    "a manifest that is far too large is refused before it is read, and its folder passed over") {
   const TempFolder run;
   save(run.path(), 2, 1, 1);
   const std::string folder = run / "step-00000001";
   fs::resize_file(folder + "/checkpoint.json", 257 << 20);  // sparse
-  const std::string refused = folder + "/checkpoint.json: has 257.00 MiB, at most 256.00 MiB are read";
+  const std::string refused =
+      folder + "/checkpoint.json: has 257.00 MiB, at most 256.00 MiB are read";
   REQUIRE(bad_input([&] { Checkpoint checkpoint(folder); }) == refused);
   const std::vector<CheckpointEntry> entries = list_checkpoints(run.path());
   REQUIRE(entries.size() == 1);
@@ -351,16 +359,21 @@ TEST_CASE("a step that is saved again replaces the old folder") {
 TEST_CASE("what has the name of a step and is no checkpoint stays, under a name beside it") {
   const TempFolder run, elsewhere;
   write_text(elsewhere / "thesis.tex", "mine");
-  const auto linked = [&] { fs::create_directory_symlink(elsewhere.path(), run / "step-00000002"); };
+  const auto linked = [&] {
+    fs::create_directory_symlink(elsewhere.path(), run / "step-00000002");
+  };
   const auto folder = [&] {
     fs::create_directory(run / "step-00000002");
     write_text(run / "step-00000002/thesis.tex", "mine");
   };
   const auto dangling = [&] { fs::create_directory_symlink("nowhere", run / "step-00000002"); };
-  for (const std::function<void()>& put : {std::function<void()>(linked), std::function<void()>(folder), std::function<void()>(dangling)}) {
+  for (const std::function<void()>& put :
+       {std::function<void()>(linked), std::function<void()>(folder),
+        std::function<void()>(dangling)}) {
     put();
     const std::string said = logged([&] { save(run.path(), 1, 2, 1); });
-    CHECK_THAT(said, Catch::Contains(cat(run / "step-00000002", ": was there and is no checkpoint of this run; it is ")));
+    CHECK_THAT(said, Catch::Contains(cat(run / "step-00000002",
+                                         ": was there and is no checkpoint of this run; it is ")));
     CHECK(loads_as(run / "step-00000002", 1, 1));
     clean_checkpoints(posix_files(), run.path());
     fs::remove_all(run / "step-00000002");
@@ -370,7 +383,8 @@ TEST_CASE("what has the name of a step and is no checkpoint stays, under a name 
   for (const std::string& name : names_in(run.path())) {
     kept += name.starts_with("step-00000002.other-");
     links += fs::is_symlink(run / name);
-    if (!fs::is_symlink(run / name) && name.starts_with("step")) CHECK(read_text(run / (name + "/thesis.tex")) == "mine");
+    if (!fs::is_symlink(run / name) && name.starts_with("step"))
+      CHECK(read_text(run / (name + "/thesis.tex")) == "mine");
   }
   CHECK((kept == 3 && links == 2));
 }
@@ -387,22 +401,26 @@ TEST_CASE("keep_last removes older commits and never the newest good one") {
   REQUIRE(loads_as(run / "step-00000002", 2, 9));
 }
 
-TEST_CASE("the best checkpoint is kept beside those of keep_last, and its record outlasts what cannot be read") {
+TEST_CASE(
+    "the best checkpoint is kept beside those of keep_last, and its record outlasts what cannot be "
+    "read") {
   const TempFolder run;
   const auto save_as = [&](int64_t step, std::optional<BestCheckpoint> best) {
     ToyState state(1, 0, static_cast<int>(step));
-    save_checkpoint(posix_files(), {.root = run.path(), .keep_last = 2, .best = best}, toy_meta(step, 1), state.slices(), {});
+    save_checkpoint(posix_files(), {.root = run.path(), .keep_last = 2, .best = best},
+                    toy_meta(step, 1), state.slices(), {});
   };
   save_as(1, BestCheckpoint{1, "a.loss", 0.1});
   for (int64_t step = 2; step <= 4; ++step) save_as(step, std::nullopt);
-  REQUIRE(names_in(run.path()) ==
-          std::vector<std::string>{"best", "latest", "step-00000001", "step-00000003", "step-00000004"});
+  REQUIRE(names_in(run.path()) == std::vector<std::string>{"best", "latest", "step-00000001",
+                                                           "step-00000003", "step-00000004"});
   REQUIRE(read_best(posix_files(), run.path())->value == 0.1);
   save_as(5, BestCheckpoint{5, "a.loss", 0.05});
   save_as(6, std::nullopt);
-  REQUIRE(names_in(run.path()) ==
-          std::vector<std::string>{"best", "latest", "step-00000004", "step-00000005", "step-00000006"});
-  for (const char* text : {"", "step-00000005", R"({"checkpoint":"../x","metric":"a","value":1})", R"({"checkpoint":"step-00000005"})"}) {
+  REQUIRE(names_in(run.path()) == std::vector<std::string>{"best", "latest", "step-00000004",
+                                                           "step-00000005", "step-00000006"});
+  for (const char* text : {"", "step-00000005", R"({"checkpoint":"../x","metric":"a","value":1})",
+                           R"({"checkpoint":"step-00000005"})"}) {
     write_text(run / "best", text);
     REQUIRE_THROWS_WITH(read_best(posix_files(), run.path()),
                         Catch::Contains("best: does not name a checkpoint, its metric and value"));
@@ -435,10 +453,12 @@ TEST_CASE("what only looks like a leftover stays, and a link is not followed") {
   save(run.path(), 1, 1, 1);
   write_text(elsewhere / "precious", "years of work");
   // Names near to ours, and files where we make folders.
-  for (const char* name : {"step-00000003.tmp-backup", "step-3.tmp-0011aabb", "my.replaced-0011aabb",
-                           "step-00000001.replaced-by-me", "step-00000003.tmp-0011aabb.old"})
+  for (const char* name :
+       {"step-00000003.tmp-backup", "step-3.tmp-0011aabb", "my.replaced-0011aabb",
+        "step-00000001.replaced-by-me", "step-00000003.tmp-0011aabb.old"})
     fs::create_directories(run / name);
-  for (const char* name : {"step-00000004.tmp-0011aabb", "step-00000004.replaced-0011aabb", "latest.tmp"})
+  for (const char* name :
+       {"step-00000004.tmp-0011aabb", "step-00000004.replaced-0011aabb", "latest.tmp"})
     write_text(run / name, "mine");
   fs::create_directory_symlink(elsewhere.path(), run / "step-00000005.tmp-0011aabb");
   fs::create_directory_symlink(elsewhere.path(), run / "step-00000006.replaced-0011aabb");
@@ -483,8 +503,10 @@ TEST_CASE("a person can read what a checkpoint holds") {
   REQUIRE(bad_input([&] { describe_checkpoint(run / "absent"); }) ==
           (run / "absent") + ": is not a folder");
   fs::create_directories(run / "other/checkpoints");
-  REQUIRE(bad_input([&] { describe_checkpoint(run / "other"); }) == (run / "other") + ": holds no checkpoint");
-  REQUIRE(bad_input([&] { verify_checkpoint(run / "other"); }) == (run / "other") + ": holds no checkpoint");
+  REQUIRE(bad_input([&] { describe_checkpoint(run / "other"); }) ==
+          (run / "other") + ": holds no checkpoint");
+  REQUIRE(bad_input([&] { verify_checkpoint(run / "other"); }) ==
+          (run / "other") + ": holds no checkpoint");
   REQUIRE(describe_checkpoint(run / "other/checkpoints").text() ==
           (run / "other/checkpoints") + ": holds no checkpoint\n");
 }
@@ -495,7 +517,8 @@ std::pair<bool, std::string> read_back(const std::string& root, bool verify) {
   ToyState state(1, 0, 1);
   const SaveOptions options{.root = root, .verify_written = verify};
   const bool from_disk =
-      save_checkpoint(posix_files(), options, toy_meta(1, 1), state.slices(), CheckpointGroup{}).read_from_disk;
+      save_checkpoint(posix_files(), options, toy_meta(1, 1), state.slices(), CheckpointGroup{})
+          .read_from_disk;
   return {from_disk, Checkpoint(root + "/step-00000001").manifest().files[0].read_back};
 }
 
@@ -516,11 +539,13 @@ TEST_CASE("a checkpoint is for its owner alone") {
   save(run / "checkpoints", 1, 1, 1);
   ::umask(before);
   struct stat info {};
-  for (const fs::path& path : {fs::path(run / "checkpoints"), fs::path(run / "checkpoints/step-00000001")}) {
+  for (const fs::path& path :
+       {fs::path(run / "checkpoints"), fs::path(run / "checkpoints/step-00000001")}) {
     REQUIRE(::stat(path.c_str(), &info) == 0);
     REQUIRE((info.st_mode & 0777) == 0700);
   }
-  for (const char* name : {"latest", "step-00000001/checkpoint.json", "step-00000001/rank-00000.safetensors"}) {
+  for (const char* name :
+       {"latest", "step-00000001/checkpoint.json", "step-00000001/rank-00000.safetensors"}) {
     REQUIRE(::stat((run / "checkpoints/" + name).c_str(), &info) == 0);
     REQUIRE((info.st_mode & 0777) == 0600);
   }

@@ -91,7 +91,8 @@ void FaultFileSystem::fail_call(int64_t k, int error_number) {
   error_number_ = error_number;
 }
 
-void FaultFileSystem::fail_next(const std::string& what, const std::string& part, int error_number) {
+void FaultFileSystem::fail_next(const std::string& what, const std::string& part,
+                                int error_number) {
   fail_what_ = what;
   fail_part_ = part;
   error_number_ = error_number;
@@ -182,11 +183,14 @@ bool FaultFileSystem::exchange(const std::string& a, const std::string& b) {
   const std::lock_guard lock(mutex_);
   enter("exchange", b);
   if (!can_exchange_) return false;
-  if (!posix_files().exchange(a, b)) throw Error(ExitCode::kBug, "these tests need a file system that exchanges", "-");
+  if (!posix_files().exchange(a, b))
+    throw Error(ExitCode::kBug, "these tests need a file system that exchanges", "-");
   const auto [first, first_name] = parent_of(a);
   const auto [second, second_name] = parent_of(b);
-  if (first != second) throw Error(ExitCode::kBug, "an exchange across folders is not modelled", "-");
-  change(first, {{first_name, first->entries.at(second_name)}, {second_name, first->entries.at(first_name)}});
+  if (first != second)
+    throw Error(ExitCode::kBug, "an exchange across folders is not modelled", "-");
+  change(first, {{first_name, first->entries.at(second_name)},
+                 {second_name, first->entries.at(first_name)}});
   return true;
 }
 
@@ -238,10 +242,13 @@ std::string FaultFileSystem::torn(const Node& node) {
   std::string bytes = node.bytes;
   for (size_t at = 0; at < bytes.size(); at += kSector) {
     const size_t size = std::min(kSector, bytes.size() - at);
-    if (node.durable_bytes.size() >= at + size && node.durable_bytes.compare(at, size, bytes, at, size) == 0) continue;
+    if (node.durable_bytes.size() >= at + size &&
+        node.durable_bytes.compare(at, size, bytes, at, size) == 0)
+      continue;
     const uint64_t what = random_() % 3;
     if (what == 0) bytes.replace(at, size, size, '\0');
-    if (what == 1 && node.durable_bytes.size() >= at + size) bytes.replace(at, size, node.durable_bytes, at, size);
+    if (what == 1 && node.durable_bytes.size() >= at + size)
+      bytes.replace(at, size, node.durable_bytes, at, size);
   }
   return bytes;
 }
@@ -251,7 +258,9 @@ void FaultFileSystem::put_back(const NodePtr& node, const std::string& path, Sur
   if (!node->is_folder) {
     Survival how = survival;
     if (random) how = static_cast<Survival>(random_() % 5);
-    std::string bytes = how == Survival::kTornSectors ? torn(*node) : how == Survival::kEverything ? node->bytes : node->durable_bytes;
+    std::string bytes = how == Survival::kTornSectors  ? torn(*node)
+                        : how == Survival::kEverything ? node->bytes
+                                                       : node->durable_bytes;
     if (how == Survival::kEntriesAndZeros) bytes.resize(node->bytes.size(), '\0');
     write_text(path, bytes);
     return;

@@ -19,8 +19,9 @@ enum class Survival {
   kEntriesAndZeros,  // all entries; bytes that were not synced are zeros
   kEntriesShort,     // all entries; files cut to what was synced
   kEverything,       // a killed process: the machine stayed up
-  kTornSectors,      // all entries; of what was not synced each sector is there, zeros, or what was synced
-  kRandom,           // each change of a folder and each file decides for itself
+  // all entries; of what was not synced each sector is there, zeros, or what was synced
+  kTornSectors,
+  kRandom,  // each change of a folder and each file decides for itself
 };
 
 /// A file system on a real folder that counts calls, makes the k-th fail, or cuts the power there.

@@ -29,8 +29,8 @@ struct Scene {
   std::string root = run / "checkpoints";
 };
 
-std::vector<std::string> save_step(FileSystem& files, const std::string& root, int64_t step, int version,
-                              int64_t keep_last = 0) {
+std::vector<std::string> save_step(FileSystem& files, const std::string& root, int64_t step,
+                                   int version, int64_t keep_last = 0) {
   return run_ranks(kRanks, [&](const CheckpointGroup& group) {
     ToyState state(kRanks, group.rank, version);
     save_checkpoint(files, {.root = root, .keep_last = keep_last}, toy_meta(step, kRanks),
@@ -99,7 +99,8 @@ std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
     refused += errors[0].empty() ? 0 : 1;
     const std::string name = step_folder_name(step);
     const bool in_place =
-        errors[0].find(cat("checkpoint ", name, " was written, but what follows a save failed: ")) == 0;
+        errors[0].find(
+            cat("checkpoint ", name, " was written, but what follows a save failed: ")) == 0;
     committed += in_place ? 1 : 0;
     if (!errors[0].empty() && !in_place)
       REQUIRE(errors[0].find(cat("checkpoint ", name, " was not written: rank ")) == 0);
@@ -113,10 +114,12 @@ std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
   }
   REQUIRE(refused > count / 2);
   REQUIRE(committed >= 3);  // the folder's sync, and the write of latest
-  return cat("failing calls: each of ", count, " of a save, ", errno_text(error_number), "; ", refused, " saves said so\n");
+  return cat("failing calls: each of ", count, " of a save, ", errno_text(error_number), "; ",
+             refused, " saves said so\n");
 }
 
-void fail_and_tell(int error_number, int64_t step, int64_t keep_last, Replacing way = Replacing::kExchange) {
+void fail_and_tell(int error_number, int64_t step, int64_t keep_last,
+                   Replacing way = Replacing::kExchange) {
   std::string told;
   logged([&] { told = fail_each_call(error_number, step, keep_last, way); });
   std::cout << told;
@@ -182,7 +185,8 @@ TEST_CASE("a failure at any call of a save over the same step leaves one of the 
 }
 
 // The removal fails as on a network file system, while another process reads a file of it.
-TEST_CASE("a checkpoint that was replaced and cannot be removed is a warning, and never comes back") {
+TEST_CASE(
+    "a checkpoint that was replaced and cannot be removed is a warning, and never comes back") {
   for (const Replacing way : {Replacing::kExchange, Replacing::kStepAside}) {
     Scene scene;
     FaultFileSystem files(scene.run.path());
@@ -190,14 +194,16 @@ TEST_CASE("a checkpoint that was replaced and cannot be removed is a warning, an
     save_step(files, scene.root, 1, 1);
     files.fail_next("remove_all", "/step-00000001.tmp-", EBUSY);
     const std::string text = logged([&] { REQUIRE(save_step(files, scene.root, 1, 2)[0] == ""); });
-    REQUIRE(text.find("step-00000001: was replaced; what it was before could not be removed: ") != std::string::npos);
+    REQUIRE(text.find("step-00000001: was replaced; what it was before could not be removed: ") !=
+            std::string::npos);
     REQUIRE(resumed_version(scene.root) == 2);
     REQUIRE(has_leftovers(scene.root));
     // By the next start the one that replaced it may have gone.
     REQUIRE(save_step(files, scene.root, 2, 3, 1)[0] == "");
     files.fail_next("remove_all", "/step-00000001.tmp-", EBUSY);
     const std::string again = logged([&] { clean_checkpoints(files, scene.root); });
-    REQUIRE(again.find("step-00000001: what an earlier process left could not be removed: ") != std::string::npos);
+    REQUIRE(again.find("step-00000001: what an earlier process left could not be removed: ") !=
+            std::string::npos);
     clean_checkpoints(files, scene.root);
     REQUIRE(posix_files().list(scene.root) == std::vector<std::string>{"latest", "step-00000002"});
     REQUIRE(resumed_version(scene.root) == 3);
@@ -219,13 +225,18 @@ class ForgetfulFileSystem final : public FaultFileSystem {
 
 }  // namespace
 
-TEST_CASE("a lack of memory after the new checkpoint is in place costs neither it nor the one that it replaces") {
+TEST_CASE(
+    "a lack of memory after the new checkpoint is in place costs neither it nor the one that it "
+    "replaces") {
   Scene scene;
   ForgetfulFileSystem files(scene.run.path());
   save_step(files, scene.root, 1, 1);
   files.no_memory_for = "/latest";
   const auto errors = save_step(files, scene.root, 1, 2);
-  REQUIRE(errors[0].find("checkpoint step-00000001 was written, but what follows a save failed: out of memory") == 0);
+  REQUIRE(
+      errors[0].find(
+          "checkpoint step-00000001 was written, but what follows a save failed: out of memory") ==
+      0);
   REQUIRE(errors[1] == errors[0]);
   REQUIRE(resumed_version(scene.root) == 2);
   // The one that it replaces, which is known to be on the disk.
@@ -235,7 +246,8 @@ TEST_CASE("a lack of memory after the new checkpoint is in place costs neither i
   REQUIRE(Checkpoint(scene.root + "/" + names[2]).meta().step == 1);
 }
 
-TEST_CASE("after a power cut at any call of a save the newest checkpoint that verifies loads", "[long]") {
+TEST_CASE("after a power cut at any call of a save the newest checkpoint that verifies loads",
+          "[long]") {
   logged([] {
     const Outcomes outcomes = cut_power_at_each_call(2, 0, false);
     REQUIRE(outcomes.versions == std::set<int>{1, 2});
@@ -250,7 +262,8 @@ TEST_CASE("after a power cut while old checkpoints are removed the new one loads
 TEST_CASE("after a power cut while a step is replaced one of the two loads", "[long]") {
   logged([] { REQUIRE(cut_power_at_each_call(1, 0, true).versions == std::set<int>{1, 2}); });
   logged([] {
-    REQUIRE(cut_power_at_each_call(1, 0, true, Replacing::kStepAside).versions == std::set<int>{1, 2});
+    REQUIRE(cut_power_at_each_call(1, 0, true, Replacing::kStepAside).versions ==
+            std::set<int>{1, 2});
   });
   // One step: a reader that comes before the clean-up finds a whole checkpoint too.
   logged([] { REQUIRE(cut_power_at_each_call(1, 0, false).versions == std::set<int>{1, 2}); });
@@ -312,7 +325,8 @@ TEST_CASE("a failed save says what failed, on which rank, and what to do") {
   files.fail_next("reserve", "/rank-00001.safetensors", ENOSPC);
   const auto errors = save_step(files, scene.root, 2, 2);
   REQUIRE(errors[0] == errors[1]);
-  REQUIRE(errors[0].find(cat("checkpoint step-00000002 was not written: rank 1: ", scene.root)) == 0);
+  REQUIRE(errors[0].find(cat("checkpoint step-00000002 was not written: rank 1: ", scene.root)) ==
+          0);
   REQUIRE(errors[0].find("/rank-00001.safetensors: reserve failed: No space left on device") !=
           std::string::npos);
 }
@@ -356,7 +370,8 @@ TEST_CASE("every flipped bit of a checkpoint is found and its file named", "[lon
     write_text(path, good);
   }
   REQUIRE(in_data > 50);
-  std::cout << "bit flips: " << flips << ", seed 5, all found; " << in_data << " of them in values of tensors\n";
+  std::cout << "bit flips: " << flips << ", seed 5, all found; " << in_data
+            << " of them in values of tensors\n";
   REQUIRE(verify_checkpoint(scene.root).empty());
 }
 

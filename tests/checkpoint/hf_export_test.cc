@@ -113,14 +113,16 @@ TEST_CASE("what fp16 cannot hold is no infinity of an export") {
   ExportOptions options = options_for(folder / "export");
   options.dtype = DType::kF16;
   const auto exports = [&](float value) {
-    export_model(posix_files(), options, kTensors, [&](const ExportPiece& piece, std::span<float> out) {
-      read_values(piece, out);
-      if (piece.tensor == "model.norm.weight") out[2] = value;
-    });
+    export_model(posix_files(), options, kTensors,
+                 [&](const ExportPiece& piece, std::span<float> out) {
+                   read_values(piece, out);
+                   if (piece.tensor == "model.norm.weight") out[2] = value;
+                 });
   };
   exports(-65504);
   exports(std::numeric_limits<float>::infinity());  // as it was trained
-  REQUIRE(error_of(ExitCode::kNumerical, [&] { exports(70'000); }) == "tensor model.norm.weight holds 70000, and fp16 no more than 65504");
+  REQUIRE(error_of(ExitCode::kNumerical, [&] { exports(70'000); }) ==
+          "tensor model.norm.weight holds 70000, and fp16 no more than 65504");
   REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
 }
 
@@ -183,13 +185,15 @@ TEST_CASE("tokenizer and other files pass through byte for byte, weights do not"
   options.source_folder = source.path();
   export_model(posix_files(), options, kTensors, read_values);
   REQUIRE(posix_files().list(folder / "export") ==
-          std::vector<std::string>{"LICENSE", "additional_chat_templates", "chat_template.jinja", "config.json", kOutputMark,
-                                   "generation_config.json", "model.safetensors",
-                                   "tokenizer.json"});
+          std::vector<std::string>{"LICENSE", "additional_chat_templates", "chat_template.jinja",
+                                   "config.json", kOutputMark, "generation_config.json",
+                                   "model.safetensors", "tokenizer.json"});
   REQUIRE(read_text(folder / "export/tokenizer.json") == std::string("{\"a\":\0 }", 8));
-  REQUIRE(posix_files().list(folder / "export/additional_chat_templates") == std::vector<std::string>{"tools.jinja"});
+  REQUIRE(posix_files().list(folder / "export/additional_chat_templates") ==
+          std::vector<std::string>{"tools.jinja"});
   REQUIRE(read_text(folder / "export/additional_chat_templates/tools.jinja") == "{{ tools }}");
-  REQUIRE(read_text(folder / cat("export/", kOutputMark)).find("\"complete\": true") != std::string::npos);
+  REQUIRE(read_text(folder / cat("export/", kOutputMark)).find("\"complete\": true") !=
+          std::string::npos);
 }
 
 TEST_CASE("files of a hub's cache, all of them links, come along as files") {
@@ -197,7 +201,8 @@ TEST_CASE("files of a hub's cache, all of them links, come along as files") {
   const std::string snapshot = cache / "models--me--tiny/snapshots/0123";
   fs::create_directories(cache / "models--me--tiny/blobs");
   fs::create_directories(snapshot);
-  for (const std::string name : {"config.json", "tokenizer.json", "vocab.txt", "model.safetensors"}) {
+  for (const std::string name :
+       {"config.json", "tokenizer.json", "vocab.txt", "model.safetensors"}) {
     write_text(cache / ("models--me--tiny/blobs/" + name), "blob of " + name);
     fs::create_symlink("../../blobs/" + name, snapshot + "/" + name);
   }
@@ -219,8 +224,8 @@ TEST_CASE("a link that leads elsewhere is followed, and said") {
   ExportOptions options = options_for(folder / "export");
   options.source_folder = source.path();
   REQUIRE(logged([&] { export_model(posix_files(), options, kTensors, read_values); })
-              .find(cat(source / "vocab.txt", ": is a link to ", elsewhere / "words", ", whose content is copied")) !=
-          std::string::npos);
+              .find(cat(source / "vocab.txt", ": is a link to ", elsewhere / "words",
+                        ", whose content is copied")) != std::string::npos);
   REQUIRE(read_text(folder / "export/vocab.txt") == "words");
 }
 
@@ -229,16 +234,20 @@ TEST_CASE("files that cannot come along are all named before anything is written
   const TempFolder folder;
   fs::create_symlink("../../blobs/77", source / "tokenizer.json");
   fs::create_symlink("/dev/null", source / "merges.txt");
-  write_text(source / "special_tokens_map.json", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n");
+  write_text(source / "special_tokens_map.json",
+             "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n");
   fs::create_directories(source / "onnx");
   fs::create_symlink(source / "gone.bin", source / "pytorch_model.bin");  // does not come along
   ExportOptions options = options_for(folder / "export");
   options.source_folder = source.path();
   REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
-          source.path() + ": files that the exported model needs cannot be read:\n"
-                          "  merges.txt: it is not a regular file\n"
-                          "  special_tokens_map.json: it is a Git LFS pointer; fetch it: git -C " + source.path() + " lfs pull (or download the file itself)\n"
-                          "  tokenizer.json: it is a link to ../../blobs/77, which is not there");
+          source.path() +
+              ": files that the exported model needs cannot be read:\n"
+              "  merges.txt: it is not a regular file\n"
+              "  special_tokens_map.json: it is a Git LFS pointer; fetch it: git -C " +
+              source.path() +
+              " lfs pull (or download the file itself)\n"
+              "  tokenizer.json: it is a link to ../../blobs/77, which is not there");
   REQUIRE(posix_files().list(folder.path()).empty());
 }
 
@@ -267,19 +276,25 @@ TEST_CASE("config.json keeps what it held and is spelt for old and new readers")
       config(R"({"rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 1e4}})",
              DType::kF32);
   REQUIRE(scaled["rope_scaling"].dump() == R"({"rope_type":"linear","factor":2})");
-  const std::string longrope =
-      R"({"type":"longrope","short_factor":[1.0,2.000000000000001],"long_factor":[1.0,64.81001281738281]})";
-  const auto phi = config(R"({"original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
-                              "rope_theta": 1e4, "rope_scaling": )" + longrope + "}", DType::kBF16);
+  const std::string longrope = R"({"type":"longrope","short_factor":[1.0,2.000000000000001],)"
+                               R"("long_factor":[1.0,64.81001281738281]})";
+  const auto phi =
+      config(R"({"original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
+                              "rope_theta": 1e4, "rope_scaling": )" +
+                 longrope + "}",
+             DType::kBF16);
   REQUIRE(phi["rope_scaling"].dump() == longrope);
-  REQUIRE(phi["rope_parameters"].dump() ==
-          longrope.substr(0, longrope.size() - 1) + R"(,"rope_theta":10000.0,"rope_type":"longrope"})");
+  REQUIRE(phi["rope_parameters"].dump() == longrope.substr(0, longrope.size() - 1) +
+                                               R"(,"rope_theta":10000.0,"rope_type":"longrope"})");
   REQUIRE(phi["original_max_position_embeddings"] == 4096);
-  const auto yarn =
-      config(R"({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32, "truncate": false,
-                                     "mscale_all_dim": null, "rope_theta": 1e6}})", DType::kF32);
-  REQUIRE(yarn["rope_scaling"].dump() ==
-          R"({"rope_type":"yarn","factor":4.0,"beta_fast":32,"truncate":false,"mscale_all_dim":null})");
+  const auto yarn = config(
+      R"({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32,
+                                     "truncate": false,
+                                     "mscale_all_dim": null, "rope_theta": 1e6}})",
+      DType::kF32);
+  REQUIRE(
+      yarn["rope_scaling"].dump() ==
+      R"({"rope_type":"yarn","factor":4.0,"beta_fast":32,"truncate":false,"mscale_all_dim":null})");
   REQUIRE(yarn["rope_theta"] == 1e6);
   REQUIRE(bad_input([&] { config("[]", DType::kF32); }) == "c: must be a JSON object");
   REQUIRE(bad_input([&] { config("{\"a\":1,\"a\":2}", DType::kF32); }) ==
@@ -305,10 +320,12 @@ TEST_CASE("an export replaces an empty folder and an earlier export") {
   fs::create_directories(folder / "disk");
   fs::create_symlink("disk", folder / "link");
   options.folder = folder / "link";
-  for (int again = 0; again < 2; ++again) export_model(posix_files(), options, kTensors, read_values);
+  for (int again = 0; again < 2; ++again)
+    export_model(posix_files(), options, kTensors, read_values);
   check_values(folder / "disk", DType::kF32);
   REQUIRE(fs::is_symlink(folder / "link"));
-  REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"a", "disk", "link", "out"});
+  REQUIRE(posix_files().list(folder.path()) ==
+          std::vector<std::string>{"a", "disk", "link", "out"});
 }
 
 namespace {
@@ -327,7 +344,8 @@ std::string everything(const std::string& folder) {
 std::string export_refusal(const TempFolder& folder, const ExportOptions& options) {
   const std::string before = everything(folder.path());
   const std::string checked = bad_input([&] { check_export(posix_files(), options, kTensors); });
-  REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) == checked);
+  REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
+          checked);
   REQUIRE(everything(folder.path()) == before);
   return checked;
 }
@@ -345,14 +363,18 @@ TEST_CASE("a folder that this program did not write is never replaced") {
   REQUIRE(export_refusal(folder, options_for(mine)) ==
           cat(mine, ": is not replaced: ", mine, "/ftrun-output.json: was not written by ftrun"));
   write_text(folder / "mine/ftrun-output.json", "{");
-  REQUIRE(export_refusal(folder, options_for(mine)).find(cat(mine, ": is not replaced: ", mine, "/ftrun-output.json")) == 0);
+  REQUIRE(export_refusal(folder, options_for(mine))
+              .find(cat(mine, ": is not replaced: ", mine, "/ftrun-output.json")) == 0);
   write_text(folder / "file", "x");
-  REQUIRE(export_refusal(folder, options_for(folder / "file")) == folder / "file" + ": is not replaced: it is not a folder");
+  REQUIRE(export_refusal(folder, options_for(folder / "file")) ==
+          folder / "file" + ": is not replaced: it is not a folder");
   fs::create_symlink("nowhere", folder / "link");
   REQUIRE(export_refusal(folder, options_for(folder / "link")) ==
           folder / "link" + ": is a link to nowhere, which is not there");
-  REQUIRE(error_of(ExitCode::kBadInput, [&] { check_export(posix_files(), options_for("/proc"), kTensors); }) ==
-          "/proc: is not replaced: another file system is mounted there; a folder in it can be written");
+  REQUIRE(error_of(ExitCode::kBadInput,
+                   [&] { check_export(posix_files(), options_for("/proc"), kTensors); }) ==
+          "/proc: is not replaced: another file system is mounted there; a folder in it can be "
+          "written");
 }
 
 TEST_CASE("an export to which something was done is not replaced, and what was done is named") {
@@ -376,13 +398,16 @@ TEST_CASE("an export to which something was done is not replaced, and what was d
   fs::last_write_time(folder / "out/model.safetensors", time);
   REQUIRE(export_refusal(folder, options) == start + "model.safetensors was changed");
   fs::remove(folder / "out/config.json");
-  REQUIRE(export_refusal(folder, options) == start + "model.safetensors was changed, config.json was removed");
+  REQUIRE(export_refusal(folder, options) ==
+          start + "model.safetensors was changed, config.json was removed");
   weights.back() ^= 1;
   write_text(folder / "weights", weights);
   fs::remove(folder / "out/model.safetensors");
   fs::create_symlink("../weights", folder / "out/model.safetensors");
-  REQUIRE(export_refusal(folder, options) == start + "model.safetensors was changed, config.json was removed");
-  for (char name = 'a'; name < 'h'; ++name) write_text(folder / ("out/" + std::string(1, name)), "x");
+  REQUIRE(export_refusal(folder, options) ==
+          start + "model.safetensors was changed, config.json was removed");
+  for (char name = 'a'; name < 'h'; ++name)
+    write_text(folder / ("out/" + std::string(1, name)), "x");
   REQUIRE(export_refusal(folder, options) ==
           start + "a was added, b was added, c was added, d was added, e was added and 4 more");
 }
@@ -391,20 +416,27 @@ TEST_CASE("a folder in an export is guarded as the export is") {
   const Base base;
   const TempFolder folder;
   const ExportOptions options = base.export_to(folder / "out");
-  const std::string templates = folder / "out/additional_chat_templates", start = options.folder + ": is not replaced: since ftrun wrote it, ";
-  for (int again = 0; again < 2; ++again) export_model(posix_files(), options, kTensors, read_values);
+  const std::string templates = folder / "out/additional_chat_templates",
+                    start = options.folder + ": is not replaced: since ftrun wrote it, ";
+  for (int again = 0; again < 2; ++again)
+    export_model(posix_files(), options, kTensors, read_values);
   write_text(templates + "/mine.jinja", "mine");
-  REQUIRE(export_refusal(folder, options) == start + "additional_chat_templates/mine.jinja was added");
+  REQUIRE(export_refusal(folder, options) ==
+          start + "additional_chat_templates/mine.jinja was added");
   fs::remove(templates + "/mine.jinja");
   write_text(templates + "/tools.jinja", "{{ TOOLS }}");
-  REQUIRE(export_refusal(folder, options) == start + "additional_chat_templates/tools.jinja was changed");
+  REQUIRE(export_refusal(folder, options) ==
+          start + "additional_chat_templates/tools.jinja was changed");
   write_text(templates + "/tools.jinja", "{{ tools }}");
   fs::rename(templates, folder / "moved");
   fs::create_directory_symlink(folder / "moved", templates);
-  REQUIRE(export_refusal(folder, options) ==
-          start + "additional_chat_templates was added, additional_chat_templates/tools.jinja was removed");
+  REQUIRE(
+      export_refusal(folder, options) ==
+      start +
+          "additional_chat_templates was added, additional_chat_templates/tools.jinja was removed");
   fs::remove(templates);
-  REQUIRE(export_refusal(folder, options) == start + "additional_chat_templates/tools.jinja was removed");
+  REQUIRE(export_refusal(folder, options) ==
+          start + "additional_chat_templates/tools.jinja was removed");
 }
 
 TEST_CASE("an export never touches what is read for it") {
@@ -416,16 +448,19 @@ TEST_CASE("an export never touches what is read for it") {
     for (const std::string source : {"base", "alias"}) {
       options.folder = folder / out;
       options.source_folder = folder / source;
-      REQUIRE(export_refusal(folder, options) ==
-              folder / "base" + ": is not written: the model is read from " + options.source_folder);
+      REQUIRE(export_refusal(folder, options) == folder / "base" +
+                                                     ": is not written: the model is read from " +
+                                                     options.source_folder);
     }
   options.source_folder = "";
   fs::create_directories(folder / "run/checkpoints/step-00000001");
   options.kept_folders = {folder / "run/checkpoints"};
-  for (const std::string out : {"run", "run/checkpoints", "run/checkpoints/step-00000001", "run/checkpoints/step-00000001/out",
-                                "run/other/../checkpoints/out"}) {
+  for (const std::string out :
+       {"run", "run/checkpoints", "run/checkpoints/step-00000001",
+        "run/checkpoints/step-00000001/out", "run/other/../checkpoints/out"}) {
     options.folder = folder / out;
-    REQUIRE(export_refusal(folder, options).find(cat(": is not written: it would change ", folder / "run/checkpoints")) !=
+    REQUIRE(export_refusal(folder, options)
+                .find(cat(": is not written: it would change ", folder / "run/checkpoints")) !=
             std::string::npos);
   }
   options.folder = folder / "run/checkpoints-as-hf";
@@ -436,9 +471,9 @@ TEST_CASE("too little room for an export is told before anything is written") {
   const TempFolder folder;
   FaultFileSystem files(folder.path());
   files.set_free_bytes(271);
-  REQUIRE(error_of(ExitCode::kEnvironment,
-                   [&] { export_model(files, options_for(folder / "out"), kTensors, read_values); }) ==
-          folder / "out" + ": the model takes 272 B, 271 B are free");
+  REQUIRE(error_of(ExitCode::kEnvironment, [&] {
+            export_model(files, options_for(folder / "out"), kTensors, read_values);
+          }) == folder / "out" + ": the model takes 272 B, 271 B are free");
   REQUIRE(posix_files().list(folder.path()).empty());
   files.set_free_bytes(272);
   check_export(files, options_for(folder / "out"), kTensors);
@@ -457,10 +492,11 @@ TEST_CASE("an export that was changed while the next one was written is not repl
     const ExportOptions options = options_for(folder / "out");
     export_model(files, options, kTensors, read_values);
     REQUIRE(bad_input([&] {
-              export_model(files, options, kTensors, [&](const ExportPiece& piece, std::span<float> out) {
-                write_text(folder / "out/README.md", "what I found");
-                read_values(piece, out);
-              });
+              export_model(files, options, kTensors,
+                           [&](const ExportPiece& piece, std::span<float> out) {
+                             write_text(folder / "out/README.md", "what I found");
+                             read_values(piece, out);
+                           });
             }) == options.folder + ": is not replaced: since ftrun wrote it, README.md was added");
     REQUIRE(read_text(folder / "out/README.md") == "what I found");
     check_values(folder / "out", DType::kF32);
@@ -468,20 +504,26 @@ TEST_CASE("an export that was changed while the next one was written is not repl
   }
 }
 
-TEST_CASE("of two exports into one folder that are under way together the first that is done wins and the other fails") {
+TEST_CASE(
+    "of two exports into one folder that are under way together the first that is done wins and "
+    "the other fails") {
   for (const bool is_new : {true, false}) {
     const TempFolder folder;
     const ExportOptions options = options_for(folder / "out");
     if (!is_new) export_model(posix_files(), options, kTensors, read_values);
     bool is_first = true;
-    REQUIRE(error_of(ExitCode::kEnvironment, [&] {
-              export_model(posix_files(), options, kTensors, [&](const ExportPiece& piece, std::span<float> out) {
-                ExportOptions halves = options;
-                halves.dtype = DType::kBF16;
-                if (std::exchange(is_first, false)) export_model(posix_files(), halves, kTensors, read_values);
-                read_values(piece, out);
-              });
-            }) == cat(options.folder, ": another process ", is_new ? "wrote" : "replaced", " it while this one was writing it"));
+    REQUIRE(error_of(ExitCode::kEnvironment,
+                     [&] {
+                       export_model(posix_files(), options, kTensors,
+                                    [&](const ExportPiece& piece, std::span<float> out) {
+                                      ExportOptions halves = options;
+                                      halves.dtype = DType::kBF16;
+                                      if (std::exchange(is_first, false))
+                                        export_model(posix_files(), halves, kTensors, read_values);
+                                      read_values(piece, out);
+                                    });
+                     }) == cat(options.folder, ": another process ", is_new ? "wrote" : "replaced",
+                               " it while this one was writing it"));
     check_values(folder / "out", DType::kBF16);
     REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"out"});
   }
@@ -496,25 +538,28 @@ TEST_CASE("files whose names are not UTF-8 come along, and the export stays repl
   options.source_folder = source.path();
   for (int i = 0; i < 2; ++i) export_model(posix_files(), options, kTensors, read_values);
   REQUIRE(read_text(folder / "export/caf\xe9 \"x\".txt") == "words");
-  REQUIRE(read_text(folder / "export/ftrun-output.json").find(R"("name": "caf\\xE9 \"x\".txt")") != std::string::npos);
+  REQUIRE(read_text(folder / "export/ftrun-output.json").find(R"("name": "caf\\xE9 \"x\".txt")") !=
+          std::string::npos);
   const std::vector<std::string> names = require_complete_output(posix_files(), folder / "export");
   REQUIRE(std::count(names.begin(), names.end(), "caf\xe9 \"x\".txt") == 1);
   write_text(folder / "export/caf\xe9 \"x\".txt", "other");
   REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
-          options.folder + R"(: is not replaced: since ftrun wrote it, caf\xe9 "x".txt was changed)");
+          options.folder +
+              R"(: is not replaced: since ftrun wrote it, caf\xe9 "x".txt was changed)");
 }
 
 TEST_CASE("an export that is under way is no leftover") {
   const TempFolder folder;
   const ExportOptions options = options_for(folder / "out");
   const auto beside = [&] { return posix_files().list(folder.path()).size(); };
-  export_model(posix_files(), options, kTensors, [&](const ExportPiece& piece, std::span<float> out) {
-    REQUIRE(beside() == 1);
-    recover_export(posix_files(), options.folder);
-    REQUIRE(beside() == 1);
-    REQUIRE(export_leftover_bytes(posix_files(), options.folder) == 0);
-    read_values(piece, out);
-  });
+  export_model(posix_files(), options, kTensors,
+               [&](const ExportPiece& piece, std::span<float> out) {
+                 REQUIRE(beside() == 1);
+                 recover_export(posix_files(), options.folder);
+                 REQUIRE(beside() == 1);
+                 REQUIRE(export_leftover_bytes(posix_files(), options.folder) == 0);
+                 read_values(piece, out);
+               });
   check_values(folder / "out", DType::kF32);
   begin_output(posix_files(), folder / "out.tmp-0123abcd", {}).reset();
   REQUIRE(export_leftover_bytes(posix_files(), options.folder) > 0);
@@ -530,10 +575,13 @@ TEST_CASE("looking at sizes alone reads no contents of an earlier export") {
   weights.back() ^= 1;
   write_text(folder / "out/model.safetensors", weights);
   check_export_folder(posix_files(), options, OutputCheck::kSizes);
-  const std::string changed = options.folder + ": is not replaced: since ftrun wrote it, model.safetensors was changed";
-  REQUIRE(bad_input([&] { check_export_folder(posix_files(), options, OutputCheck::kContents); }) == changed);
+  const std::string changed =
+      options.folder + ": is not replaced: since ftrun wrote it, model.safetensors was changed";
+  REQUIRE(bad_input([&] { check_export_folder(posix_files(), options, OutputCheck::kContents); }) ==
+          changed);
   write_text(folder / "out/model.safetensors", weights + "x");
-  REQUIRE(bad_input([&] { check_export_folder(posix_files(), options, OutputCheck::kSizes); }) == changed);
+  REQUIRE(bad_input([&] { check_export_folder(posix_files(), options, OutputCheck::kSizes); }) ==
+          changed);
 }
 
 namespace {
@@ -554,7 +602,8 @@ ExportOptions second_export(const Base& base, const TempFolder& folder) {
   return options;
 }
 
-void first_export(FaultFileSystem& files, const Base& base, const TempFolder& folder, bool can_exchange) {
+void first_export(FaultFileSystem& files, const Base& base, const TempFolder& folder,
+                  bool can_exchange) {
   if (!can_exchange) files.refuse_exchange();
   export_model(files, base.export_to(folder / "export"), kTensors, read_values);
 }
@@ -593,7 +642,9 @@ TEST_CASE("a failure at any call of an export leaves the old folder or the new o
   }
 }
 
-TEST_CASE("after a kill or a power cut at any call of an export the old folder or the new one is whole", "[long]") {
+TEST_CASE(
+    "after a kill or a power cut at any call of an export the old folder or the new one is whole",
+    "[long]") {
   const Base base;
   for (const bool can_exchange : {true, false}) {
     std::set<DType> found;
@@ -610,7 +661,8 @@ TEST_CASE("after a kill or a power cut at any call of an export the old folder o
       }
       for (int variant = 0; variant < 4 + 6; ++variant) {
         if (variant > 0) files.go_back_to_cut();
-        files.restart(static_cast<Survival>(std::min(variant, 5)), static_cast<uint64_t>(k * 100 + variant));
+        files.restart(static_cast<Survival>(std::min(variant, 5)),
+                      static_cast<uint64_t>(k * 100 + variant));
         INFO("call " << k << ", variant " << variant << ", exchange " << can_exchange);
         if (!posix_files().exists(folder / "export")) ++apart;
         recover_export(files, folder / "export");
@@ -635,9 +687,11 @@ TEST_CASE("what only looks like a leftover of an export stays") {
   export_model(posix_files(), options, kTensors, read_values);
   // Copies of an export: under the date of a day, with something of somebody's, and with something
   // changed.
-  for (const char* name : {"out.tmp-20251125", "out.replaced-20251125", "out.tmp-0123abcd", "out.replaced-0123abcd", "out.tmp-4567abcd"})
+  for (const char* name : {"out.tmp-20251125", "out.replaced-20251125", "out.tmp-0123abcd",
+                           "out.replaced-0123abcd", "out.tmp-4567abcd"})
     fs::copy(options.folder, folder / name, fs::copy_options::recursive);
-  for (const std::string copy : {"out.tmp-0123abcd", "out.replaced-0123abcd"}) write_text(folder / (copy + "/notes.md"), "what I found");
+  for (const std::string copy : {"out.tmp-0123abcd", "out.replaced-0123abcd"})
+    write_text(folder / (copy + "/notes.md"), "what I found");
   write_text(folder / "out.tmp-4567abcd/config.json", "{}");
   // An export that was cut short, to which somebody has added something.
   begin_output(posix_files(), folder / "out.tmp-89abcdef", {"model.safetensors"}).reset();
@@ -645,7 +699,8 @@ TEST_CASE("what only looks like a leftover of an export stays") {
   write_text(folder / "out.tmp-89abcdef/notes.md", "what I found");
   const std::string before = everything(folder.path());
   REQUIRE(export_leftover_bytes(posix_files(), options.folder) == 0);
-  for (int again = 0; again < 2; ++again) export_model(posix_files(), options, kTensors, read_values);
+  for (int again = 0; again < 2; ++again)
+    export_model(posix_files(), options, kTensors, read_values);
   REQUIRE(everything(folder.path()) == before);
 }
 

@@ -23,7 +23,8 @@ namespace ftrun::test {
 namespace {
 namespace fs = std::filesystem;
 
-const std::string kWholeImport = R"({"format": "ftrun-import", "version": 1, "source": "a test", "model": "/m", "step": 9,
+const std::string kWholeImport =
+    R"({"format": "ftrun-import", "version": 1, "source": "a test", "model": "/m", "step": 9,
   "skipped_steps": 2, "samples": 72, "tokens": null, "scheduler": {"last_batch_iteration": 6},
   "loss_scaler": {"scale": 1024.0, "iteration": 9, "last_overflow": -1, "hysteresis": 2},
   "known": {"train_batch_size": 8}, "unknown": ["tokens"], "zero_moments": []})";
@@ -40,7 +41,8 @@ std::string write_import_states(const std::string& path, const std::vector<Tenso
   float n = 0;
   for (const TensorSpec& tensor : writer.tensors()) {
     std::vector<float> values;
-    const int64_t elements = checked_elements(tensor.shape, "a shape") * dtype_bytes(tensor.dtype) / 4;
+    const int64_t elements =
+        checked_elements(tensor.shape, "a shape") * dtype_bytes(tensor.dtype) / 4;
     for (int64_t i = 0; i < elements; ++i) values.push_back(100 * n + static_cast<float>(i));
     writer.append(tensor.name, std::as_bytes(std::span(values)));
     ++n;
@@ -49,14 +51,17 @@ std::string write_import_states(const std::string& path, const std::vector<Tenso
   return path;
 }
 
-std::vector<TensorSpec> import_states(const std::string& tensor, const std::vector<int64_t>& shape) {
+std::vector<TensorSpec> import_states(const std::string& tensor,
+                                      const std::vector<int64_t>& shape) {
   std::vector<TensorSpec> all;
-  for (const char* kind : {".param", ".exp_avg", ".exp_avg_sq"}) all.push_back({tensor + kind, DType::kF32, shape});
+  for (const char* kind : {".param", ".exp_avg", ".exp_avg_sq"})
+    all.push_back({tensor + kind, DType::kF32, shape});
   return all;
 }
 
 /// An imported folder as the script writes it, with its mark.
-std::string imported_folder(const TempFolder& temp, const std::string& json, const std::vector<TensorSpec>& states) {
+std::string imported_folder(const TempFolder& temp, const std::string& json,
+                            const std::vector<TensorSpec>& states) {
   const std::string folder = temp / "imported";
   fs::remove_all(folder);
   {
@@ -73,7 +78,8 @@ std::string imported_folder(const TempFolder& temp, const std::string& json, con
   return folder;
 }
 
-std::string import_refusal(const TempFolder& temp, const std::string& json, const std::vector<TensorSpec>& states) {
+std::string import_refusal(const TempFolder& temp, const std::string& json,
+                           const std::vector<TensorSpec>& states) {
   const std::string folder = imported_folder(temp, json, states);
   const std::string message = bad_input([&] { ImportedState state(folder); });
   REQUIRE(message.starts_with(folder));
@@ -88,8 +94,10 @@ TEST_CASE("an import becomes a checkpoint with its states, numbers and what is n
   REQUIRE(state.model() == "/m");
   REQUIRE(state.tensors().size() == 1);
   REQUIRE(state.record().unknown == std::vector<std::string>{"tokens"});
-  REQUIRE(state.record().known.at(0) == std::pair<std::string, std::string>("train_batch_size", "8"));
-  const SaveResult saved = save_checkpoint(posix_files(), {.root = temp / "checkpoints"}, state.meta(), state.slices(), {});
+  REQUIRE(state.record().known.at(0) ==
+          std::pair<std::string, std::string>("train_batch_size", "8"));
+  const SaveResult saved = save_checkpoint(posix_files(), {.root = temp / "checkpoints"},
+                                           state.meta(), state.slices(), {});
   Checkpoint checkpoint(saved.folder);
   REQUIRE(checkpoint.meta().step == 9);
   REQUIRE(checkpoint.meta().skipped_steps == 2);
@@ -102,7 +110,8 @@ TEST_CASE("an import becomes a checkpoint with its states, numbers and what is n
   std::vector<float> found(2);
   checkpoint.read({"w", "param", DType::kF32, {2, 3}, Box{{1, 1}, {1, 2}}, found.data(), nullptr});
   REQUIRE(found == std::vector<float>{204, 205});
-  checkpoint.read({"w", "exp_avg", DType::kF32, {2, 3}, Box{{0, 1}, {1, 2}}, found.data(), nullptr});
+  checkpoint.read(
+      {"w", "exp_avg", DType::kF32, {2, 3}, Box{{0, 1}, {1, 2}}, found.data(), nullptr});
   REQUIRE(found == std::vector<float>{1, 2});
 }
 
@@ -111,23 +120,29 @@ TEST_CASE("an import is refused whose numbers or tensors are not what they must 
   const auto states = import_states("w", {2});
   REQUIRE(import_refusal(temp, changed_json(kWholeImport, "ftrun-import", "other"), states) ==
           "/import.json: was not written by scripts/import_checkpoint.py");
-  REQUIRE(import_refusal(temp, changed_json(kWholeImport, "\"version\": 1", "\"version\": 2"), states) == "/import.json: is of version 2, 1 is read");
-  REQUIRE(import_refusal(temp, changed_json(kWholeImport, "\"skipped_steps\": 2", "\"skipped_steps\": 10"), states) ==
-          "/import.json: 10 of 9 steps were skipped");
-  REQUIRE(import_refusal(temp, changed_json(kWholeImport, "[\"tokens\"]", "[1]"), states) == "/import.json: field \"unknown\" must hold texts");
+  REQUIRE(import_refusal(temp, changed_json(kWholeImport, "\"version\": 1", "\"version\": 2"),
+                         states) == "/import.json: is of version 2, 1 is read");
+  REQUIRE(import_refusal(
+              temp, changed_json(kWholeImport, "\"skipped_steps\": 2", "\"skipped_steps\": 10"),
+              states) == "/import.json: 10 of 9 steps were skipped");
+  REQUIRE(import_refusal(temp, changed_json(kWholeImport, "[\"tokens\"]", "[1]"), states) ==
+          "/import.json: field \"unknown\" must hold texts");
   auto fewer = states;
   fewer.pop_back();
   REQUIRE(import_refusal(temp, kWholeImport, fewer) == ": w.exp_avg_sq is missing");
   auto misnamed = states;
   misnamed[1].name = "w.momentum";
   REQUIRE(import_refusal(temp, kWholeImport, misnamed) ==
-          "/state-00001.safetensors: tensor \"w.momentum\" is named for none of param, exp_avg, exp_avg_sq");
+          "/state-00001.safetensors: tensor \"w.momentum\" is named for none of param, exp_avg, "
+          "exp_avg_sq");
   auto narrow = states;
   narrow[0].dtype = DType::kBF16;
-  REQUIRE(import_refusal(temp, kWholeImport, narrow) == "/state-00001.safetensors: tensor \"w.param\" is BF16, expected F32");
+  REQUIRE(import_refusal(temp, kWholeImport, narrow) ==
+          "/state-00001.safetensors: tensor \"w.param\" is BF16, expected F32");
   auto misshapen = states;
   misshapen[2].shape = {1, 2};
-  REQUIRE(import_refusal(temp, kWholeImport, misshapen) == ": the states of w have different shapes");
+  REQUIRE(import_refusal(temp, kWholeImport, misshapen) ==
+          ": the states of w have different shapes");
   REQUIRE(import_refusal(temp, kWholeImport, {}) == ": holds no tensors");
   REQUIRE(import_refusal(temp, kWholeImport + std::string(65 << 20, ' '), states) ==
           "/import.json: has 65.00 MiB, at most 64.00 MiB are read");
@@ -137,11 +152,14 @@ TEST_CASE("an import whose files are not those that were written is refused") {
   const TempFolder temp;
   const std::string folder = imported_folder(temp, kWholeImport, import_states("w", {2}));
   write_text(folder + "/notes.txt", "mine");
-  REQUIRE(bad_input([&] { ImportedState state(folder); }) == folder + ": since it was written, notes.txt was added");
+  REQUIRE(bad_input([&] { ImportedState state(folder); }) ==
+          folder + ": since it was written, notes.txt was added");
   fs::remove(folder + "/notes.txt");
   write_text(folder + "/import.json", kWholeImport + " ");
-  REQUIRE(bad_input([&] { ImportedState state(folder); }) == folder + ": since it was written, import.json was changed");
-  REQUIRE(bad_input([&] { ImportedState state(temp / "nothing"); }) == temp / "nothing" + ": holds no import.json");
+  REQUIRE(bad_input([&] { ImportedState state(folder); }) ==
+          folder + ": since it was written, import.json was changed");
+  REQUIRE(bad_input([&] { ImportedState state(temp / "nothing"); }) ==
+          temp / "nothing" + ": holds no import.json");
   const OwnedFd begun = begin_output(posix_files(), temp / "begun", {"import.json"});
   write_text(temp / "begun/import.json", kWholeImport);
   REQUIRE(bad_input([&] { ImportedState state(temp / "begun"); }) ==

@@ -35,21 +35,26 @@ int64_t peak_of(const std::function<void()>& work) {
   return status_bytes("VmHWM:") - before;
 }
 
-float loaded_value(int64_t element) { return static_cast<float>(element % 16777213); }
+float loaded_value(int64_t element) {
+  return static_cast<float>(element % 16777213);
+}
 
 /// Saves one tensor, cut by rows or by columns over two files.
 std::string saved_tensor(const TempFolder& temp, bool columns) {
   const auto errors = run_ranks(2, [&](const CheckpointGroup& group) {
-    const Box box = columns ? Box{{0, group.rank * kLoadedColumns / 2}, {kLoadedRows, kLoadedColumns / 2}}
-                            : Box{{group.rank * kLoadedRows / 2, 0}, {kLoadedRows / 2, kLoadedColumns}};
+    const Box box =
+        columns ? Box{{0, group.rank * kLoadedColumns / 2}, {kLoadedRows, kLoadedColumns / 2}}
+                : Box{{group.rank * kLoadedRows / 2, 0}, {kLoadedRows / 2, kLoadedColumns}};
     StateSlice slice{"w", "param", DType::kF32, {kLoadedRows, kLoadedColumns}, box};
     slice.read = [&](int64_t first, int64_t last, void* out) {
       for (int64_t i = first; i < last; ++i) {
         const int64_t row = box.offset[0] + i / box.extent[1];
-        static_cast<float*>(out)[i - first] = loaded_value(row * kLoadedColumns + box.offset[1] + i % box.extent[1]);
+        static_cast<float*>(out)[i - first] =
+            loaded_value(row * kLoadedColumns + box.offset[1] + i % box.extent[1]);
       }
     };
-    save_checkpoint(posix_files(), {.root = temp.path(), .verify_written = false}, toy_meta(columns ? 2 : 1, 2), {slice}, group);
+    save_checkpoint(posix_files(), {.root = temp.path(), .verify_written = false},
+                    toy_meta(columns ? 2 : 1, 2), {slice}, group);
   });
   for (const std::string& error : errors) REQUIRE(error == "");
   return temp / step_folder_name(columns ? 2 : 1);
@@ -57,11 +62,13 @@ std::string saved_tensor(const TempFolder& temp, bool columns) {
 
 /// Reads a box as `dtype` into `state`; returns the memory that it took beside the box itself.
 template <typename T>
-int64_t beside_a_read(const std::string& folder, const Box& box, DType dtype, std::vector<T>& state) {
+int64_t beside_a_read(const std::string& folder, const Box& box, DType dtype,
+                      std::vector<T>& state) {
   const int64_t peak = peak_of([&] {
     state.resize(static_cast<size_t>(box.numel()));
     Checkpoint checkpoint(folder);
-    checkpoint.read({"w", "param", dtype, {kLoadedRows, kLoadedColumns}, box, state.data(), nullptr});
+    checkpoint.read(
+        {"w", "param", dtype, {kLoadedRows, kLoadedColumns}, box, state.data(), nullptr});
   });
   return peak - box.numel() * static_cast<int64_t>(sizeof(T));
 }
@@ -77,7 +84,10 @@ int64_t beside_when_reading(const std::string& folder, const Box& box) {
   int64_t wrong = 0;
   for (int64_t i = 0; i < box.numel(); ++i) {
     const int64_t row = box.offset[0] + i / box.extent[1];
-    wrong += state[static_cast<size_t>(i)] == loaded_value(row * kLoadedColumns + box.offset[1] + i % box.extent[1]) ? 0 : 1;
+    wrong += state[static_cast<size_t>(i)] ==
+                     loaded_value(row * kLoadedColumns + box.offset[1] + i % box.extent[1])
+                 ? 0
+                 : 1;
   }
   REQUIRE(wrong == 0);
   return beside;
@@ -88,12 +98,15 @@ int64_t beside_when_reading(const std::string& folder, const Box& box) {
 // [long]: sanitizers' own memory would be counted.
 TEST_CASE("loading holds the state and little more, however the checkpoint was cut", "[long]") {
   const TempFolder temp;
-  const std::vector<Box> wanted{whole_box({kLoadedRows, kLoadedColumns}), {{kLoadedRows / 3, 0}, {kLoadedRows / 3, kLoadedColumns}}, {{0, 300}, {kLoadedRows, 500}}};
+  const std::vector<Box> wanted{whole_box({kLoadedRows, kLoadedColumns}),
+                                {{kLoadedRows / 3, 0}, {kLoadedRows / 3, kLoadedColumns}},
+                                {{0, 300}, {kLoadedRows, 500}}};
   for (const bool columns : {false, true}) {
     const std::string folder = saved_tensor(temp, columns);
     for (const Box& box : wanted) {
       const int64_t beside = beside_when_reading(folder, box);
-      INFO("cut by " << (columns ? "columns" : "rows") << ": " << human_bytes(beside) << " beside the state");
+      INFO("cut by " << (columns ? "columns" : "rows") << ": " << human_bytes(beside)
+                     << " beside the state");
       REQUIRE(beside < kMostBeside);
       REQUIRE(beside_when_rounding(folder, box) < kMostBeside);
     }

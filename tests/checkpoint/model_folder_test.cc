@@ -124,7 +124,8 @@ TEST_CASE("files linked from a hub cache are read") {
   check_weights(ModelFolder(snapshot));
 }
 
-TEST_CASE("a config.json or an index of shards that is far too large is refused before it is read") {
+TEST_CASE(
+    "a config.json or an index of shards that is far too large is refused before it is read") {
   const TempFolder folder;
   make_sharded(folder);
   const std::string index = folder / "model.safetensors.index.json";
@@ -212,12 +213,13 @@ TEST_CASE("files may be links, also sharded and to another disk; one that leads 
     fs::create_symlink(disk / name, folder / name);
   check_weights(ModelFolder(folder.path()));
   fs::rename(disk / kSecond, disk / "moved");
-  REQUIRE(opening(folder) == cat(folder / kSecond, ": cannot be read: it is a link to ", disk / kSecond,
-                                 ", which is not there"));
+  REQUIRE(opening(folder) == cat(folder / kSecond, ": cannot be read: it is a link to ",
+                                 disk / kSecond, ", which is not there"));
   fs::remove(folder / "model.safetensors.index.json");
   fs::create_symlink("../../blobs/12", folder / "model.safetensors");
   REQUIRE(opening(folder) ==
-          folder / "model.safetensors" + ": cannot be read: it is a link to ../../blobs/12, which is not there");
+          folder / "model.safetensors" +
+              ": cannot be read: it is a link to ../../blobs/12, which is not there");
 }
 
 TEST_CASE("asking for what the weights do not hold is refused") {
@@ -236,14 +238,18 @@ TEST_CASE("asking for what the weights do not hold is refused") {
               ": tensor \"ids\" holds I64, weights must be F32, BF16 or F16");
 }
 
-TEST_CASE("a tensor that the folder spells otherwise is read by its new name, and the samples of weights stay those of the files") {
+TEST_CASE(
+    "a tensor that the folder spells otherwise is read by its new name, and the samples of weights "
+    "stay those of the files") {
   const TempFolder folder;
   write_text(folder / "config.json", kConfig);
-  write_weights(folder / "model.safetensors", {{"_orig_mod.model.norm.weight", kNorm.dtype, kNorm.shape, kNorm.values}, kEmbed});
+  write_weights(folder / "model.safetensors",
+                {{"_orig_mod.model.norm.weight", kNorm.dtype, kNorm.shape, kNorm.values}, kEmbed});
   ModelFolder model(folder.path());
   const std::string before = model.weights_fingerprint();
   model.rename({{"model.norm.weight", "_orig_mod.model.norm.weight"}});
-  CHECK(model.names() == std::vector<std::string>{"model.embed_tokens.weight", "model.norm.weight"});
+  CHECK(model.names() ==
+        std::vector<std::string>{"model.embed_tokens.weight", "model.norm.weight"});
   std::vector<float> norm(2);
   model.read_f32("model.norm.weight", 0, 2, norm);
   CHECK(norm == kNorm.values);

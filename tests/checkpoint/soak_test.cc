@@ -50,8 +50,8 @@ struct Life {
     const auto errors = run_ranks(ranks, [&](const CheckpointGroup& group) {
       ToyState state(ranks, group.rank, static_cast<int>(step));
       const SaveRoom room(4 * 4096);  // so that a file has several pieces
-      save_checkpoint(files, {.root = root, .keep_last = keep_last, .room = &room}, toy_meta(step, ranks),
-                      state.slices(), group);
+      save_checkpoint(files, {.root = root, .keep_last = keep_last, .room = &room},
+                      toy_meta(step, ranks), state.slices(), group);
     });
     if (!errors[0].empty()) return false;
     saved = step;
@@ -73,7 +73,8 @@ struct Life {
   }
 };
 
-TEST_CASE("a run that loses power at any moment finds what it was told is saved, or something newer") {
+TEST_CASE(
+    "a run that loses power at any moment finds what it was told is saved, or something newer") {
   int64_t states = 0, newer = 0, in_clean_up = 0, empty = 0;
   const int64_t wanted = wanted_states(sweep_rounds(80));
   logged([&] {
@@ -108,8 +109,9 @@ TEST_CASE("a run that loses power at any moment finds what it was told is saved,
     }
   });
   CHECK(newer > 0);
-  std::cout << "power cuts: " << states << " states, seeds from 1; " << newer << " found a checkpoint whose save had not returned, " << empty
-            << " had none yet, " << in_clean_up << " lost power again while a start cleaned up\n";
+  std::cout << "power cuts: " << states << " states, seeds from 1; " << newer
+            << " found a checkpoint whose save had not returned, " << empty << " had none yet, "
+            << in_clean_up << " lost power again while a start cleaned up\n";
 }
 
 }  // namespace

@@ -43,7 +43,8 @@ std::string refused(const TempFolder& run, const SpaceWanted& wanted, int64_t fr
 
 void save_empty(const TempFolder& run, int64_t step) {
   ToyState state(1, 0, 1);
-  save_checkpoint(posix_files(), {.root = run / "checkpoints"}, toy_meta(step, 1), state.slices(), CheckpointGroup{});
+  save_checkpoint(posix_files(), {.root = run / "checkpoints"}, toy_meta(step, 1), state.slices(),
+                  CheckpointGroup{});
 }
 
 }  // namespace
@@ -57,8 +58,10 @@ TEST_CASE("too little space is reported before the first checkpoint, with the ar
   const TempFolder run;
   REQUIRE(said(run, wanted_in(run), 330 * kMiB - 1) ==
           run / "checkpoints" +
-              ": 3 checkpoints of 100.00 MiB (keep_last 2, one under way, 0 there) and the exported model of 30.00 MiB: "
-              "330.00 MiB (346030080 B) needed, 330.00 MiB (346030079 B) free: the run may end with a full disk");
+              ": 3 checkpoints of 100.00 MiB (keep_last 2, one under way, 0 there) and the "
+              "exported model of 30.00 MiB: "
+              "330.00 MiB (346030080 B) needed, 330.00 MiB (346030079 B) free: the run may end "
+              "with a full disk");
 }
 
 TEST_CASE("space for less than one checkpoint, or one and the export, is refused") {
@@ -66,7 +69,8 @@ TEST_CASE("space for less than one checkpoint, or one and the export, is refused
   REQUIRE(said(run, wanted_in(run), 130 * kMiB) != "");
   REQUIRE(refused(run, wanted_in(run), 129 * kMiB) ==
           run / "checkpoints" +
-              ": 1 checkpoint of 100.00 MiB and the exported model of 30.00 MiB: 130.00 MiB needed, 129.00 MiB free");
+              ": 1 checkpoint of 100.00 MiB and the exported model of 30.00 MiB: 130.00 MiB "
+              "needed, 129.00 MiB free");
   REQUIRE(refused(run, wanted_in(run), 99 * kMiB) ==
           run / "checkpoints" + ": 1 checkpoint of 100.00 MiB: 100.00 MiB needed, 99.00 MiB free");
   SpaceWanted alone = wanted_in(run);
@@ -82,7 +86,8 @@ TEST_CASE("more checkpoints than a number of bytes can count are too many") {
   wanted.every = 1;
   wanted.steps = 1'000'000'000;
   wanted.checkpoint_bytes = 10 * 1024 * kMiB;
-  REQUIRE(said(run, wanted, 1000 * 1024 * kMiB).find("1000000000 checkpoints of 10.00 GiB") != std::string::npos);
+  REQUIRE(said(run, wanted, 1000 * 1024 * kMiB).find("1000000000 checkpoints of 10.00 GiB") !=
+          std::string::npos);
   REQUIRE(said(run, wanted, kFreeUnknown) == "");
   wanted.keep_last = std::numeric_limits<int64_t>::max();
   REQUIRE(said(run, wanted, 1000 * 1024 * kMiB) != "");
@@ -130,10 +135,14 @@ TEST_CASE("what the disk tier takes of the same file system is not free") {
   REQUIRE(said(run, wanted, 830 * kMiB) == "");
   REQUIRE(said(run, wanted, 800 * kMiB) ==
           run / "checkpoints" +
-              ": 3 checkpoints of 100.00 MiB (keep_last 2, one under way, 0 there) and the exported model of 30.00 MiB: "
-              "330.00 MiB needed, 300.00 MiB free beside 500.00 MiB of the disk tier: the run may end with a full disk");
+              ": 3 checkpoints of 100.00 MiB (keep_last 2, one under way, 0 there) and the "
+              "exported model of 30.00 MiB: "
+              "330.00 MiB needed, 300.00 MiB free beside 500.00 MiB of the disk tier: the run may "
+              "end with a full disk");
   REQUIRE(refused(run, wanted, 500 * kMiB) ==
-          run / "checkpoints" + ": 1 checkpoint of 100.00 MiB: 100.00 MiB needed, 0 B free beside 500.00 MiB of the disk tier");
+          run / "checkpoints" +
+              ": 1 checkpoint of 100.00 MiB: 100.00 MiB needed, 0 B free beside 500.00 MiB of the "
+              "disk tier");
   wanted.swap = "/proc";  // another file system
   REQUIRE(said(run, wanted, 330 * kMiB) == "");
 }
@@ -159,7 +168,8 @@ TEST_CASE("what a killed run left and the start will remove counts as free") {
   wanted.every = 0;  // one checkpoint
   REQUIRE(refused(run, wanted, 0) != "");
   posix_files().make_folder(run / "checkpoints/step-00000002.tmp-0123abcd");
-  write_text(run / "checkpoints/step-00000002.tmp-0123abcd/rank-00000.safetensors", std::string(2 * kMiB, 'x'));
+  write_text(run / "checkpoints/step-00000002.tmp-0123abcd/rank-00000.safetensors",
+             std::string(2 * kMiB, 'x'));
   REQUIRE(refused(run, wanted, 0) != "");
   begin_output(posix_files(), run / "export/model.tmp-0123abcd", {"model.safetensors"}).reset();
   write_text(run / "export/model.tmp-0123abcd/model.safetensors", std::string(kMiB, 'x'));
@@ -185,7 +195,9 @@ TEST_CASE("a file that is larger than this process may write is refused before t
   REQUIRE(said(run, wanted, kFreeUnknown) == "");
   wanted.file_size_limit = 1 * kMiB;
   REQUIRE(refused(run, wanted, kFreeUnknown) ==
-          run / "checkpoints" + ": the run will write a file of 50.00 MiB or more, and files of this process may have 1.00 MiB");
+          run / "checkpoints" +
+              ": the run will write a file of 50.00 MiB or more, and files of this process may "
+              "have 1.00 MiB");
 }
 
 }  // namespace ftrun::test

@@ -57,7 +57,8 @@ std::vector<Box> boxes_of_rank(const std::vector<int64_t>& shape, int world_size
 TempFolder::TempFolder(const std::string& parent) {
   const bool has_memory = ::access("/dev/shm", W_OK) == 0;
   const fs::path usual = has_memory ? fs::path("/dev/shm") : fs::temp_directory_path();
-  std::string pattern = ((parent.empty() ? usual : fs::path(parent)) / "ftrun-checkpoint-XXXXXX").string();
+  std::string pattern =
+      ((parent.empty() ? usual : fs::path(parent)) / "ftrun-checkpoint-XXXXXX").string();
   path_ = ::mkdtemp(pattern.data());
 }
 

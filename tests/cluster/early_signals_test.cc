@@ -13,7 +13,8 @@ namespace {
 /// Exit code of a process that is sent `signals` before training begins.
 int exit_after(std::initializer_list<int> signals) {
   return testing::exit_of([&] {
-    for (const int signal : signals) std::signal(signal, SIG_DFL);  // the test program has handlers of its own
+    for (const int signal : signals)
+      std::signal(signal, SIG_DFL);  // the test program has handlers of its own
     end_at_once_on_signals();
     for (const int signal : signals) ::raise(signal);
     return 0;

@@ -80,8 +80,9 @@ TEST_CASE("what ends at once and what is the same wish") {
 }
 
 TEST_CASE("what is not a report is not taken for one") {
-  for (const char* line : {"", "hello", "ftrun-failure-3\t1\t2", "ftrun-failure-3\tx\t0\t1\t-1\t0\t\t",
-                           "ftrun-failure-3\t1\t0\t1\t-1\tx\t\t", "ftrun-failure-3\t1\t0\t1\t-1\t0\ta"})
+  for (const char* line :
+       {"", "hello", "ftrun-failure-3\t1\t2", "ftrun-failure-3\tx\t0\t1\t-1\t0\t\t",
+        "ftrun-failure-3\t1\t0\t1\t-1\tx\t\t", "ftrun-failure-3\t1\t0\t1\t-1\t0\ta"})
     REQUIRE_FALSE(parse_failure_line(line).has_value());
 }
 
@@ -89,8 +90,16 @@ TEST_CASE("the earliest report is the cause, whatever the order in which process
   const FailureSummary summary = summarize_failures(
       {.ends = {{.rank = 0, .unix_ns = 3 * kSecond, .exit_code = 5},
                 {.rank = 1, .unix_ns = 4 * kSecond, .exit_code = 4},
-                {.rank = 10, .unix_ns = 5 * kSecond, .exit_code = 143, .signal = SIGTERM, .told_to_stop = true},
-                {.rank = 2, .unix_ns = 5 * kSecond, .exit_code = 143, .signal = SIGTERM, .told_to_stop = true}},
+                {.rank = 10,
+                 .unix_ns = 5 * kSecond,
+                 .exit_code = 143,
+                 .signal = SIGTERM,
+                 .told_to_stop = true},
+                {.rank = 2,
+                 .unix_ns = 5 * kSecond,
+                 .exit_code = 143,
+                 .signal = SIGTERM,
+                 .told_to_stop = true}},
        .reports = {{.rank = 0, .unix_ns = 3 * kSecond, .exit_code = 5, .message = "disk full"},
                    {.rank = 1,
                     .unix_ns = 2 * kSecond,
@@ -151,8 +160,9 @@ TEST_CASE("ranks that one of them was asked to stop ended as asked too") {
       summarize_failures({.ends = {{.rank = 0, .exit_code = 143}, {.rank = 1, .exit_code = 143}}});
   REQUIRE(stopped.exit_code == 143);
   REQUIRE(stopped.text.empty());
-  REQUIRE(summarize_failures({.ends = {{.rank = 0, .exit_code = 129}, {.rank = 1, .exit_code = 129}}})
-              .text.empty());
+  REQUIRE(
+      summarize_failures({.ends = {{.rank = 0, .exit_code = 129}, {.rank = 1, .exit_code = 129}}})
+          .text.empty());
   const FailureSummary killed =
       summarize_failures({.ends = {{.rank = 0, .exit_code = 143, .signal = SIGTERM}}});
   REQUIRE(killed.exit_code == 143);
@@ -181,22 +191,34 @@ TEST_CASE("a rank that fails tells whose failure it is") {
   REQUIRE(failure_report(1, RankError(lost, 0, false), lost).culprit == -1);
 }
 
-TEST_CASE("a failure belongs to a rank that a signal ended, that held up the others or whose GPU failed") {
+TEST_CASE(
+    "a failure belongs to a rank that a signal ended, that held up the others or whose GPU "
+    "failed") {
   const auto summary = [](RankEnd end, FailureReport report) {
     return summarize_failures({.ends = {end}, .reports = {report}});
   };
-  REQUIRE(summarize_failures({.ends = {{.rank = 1, .exit_code = 137, .signal = SIGKILL}}}).belongs_to_rank);
+  REQUIRE(summarize_failures({.ends = {{.rank = 1, .exit_code = 137, .signal = SIGKILL}}})
+              .belongs_to_rank);
   REQUIRE_FALSE(summarize_failures({.ends = {{.rank = 1, .exit_code = 5}}}).belongs_to_rank);
-  const FailureSummary hang = summary({.exit_code = 6}, {.exit_code = 6, .message = "rank 1 is late", .culprit = 1});
+  const FailureSummary hang =
+      summary({.exit_code = 6}, {.exit_code = 6, .message = "rank 1 is late", .culprit = 1});
   REQUIRE((hang.belongs_to_rank && hang.rank == 1));
-  REQUIRE_FALSE(summary({.exit_code = 6}, {.exit_code = 6, .message = "no peer came"}).belongs_to_rank);
-  REQUIRE_FALSE(summary({.exit_code = 5}, {.exit_code = 5, .message = "metrics.jsonl: write failed"}).belongs_to_rank);
-  REQUIRE(summary({.exit_code = 5}, {.exit_code = 5, .message = "CUDA says", .of_device = true}).belongs_to_rank);
+  REQUIRE_FALSE(
+      summary({.exit_code = 6}, {.exit_code = 6, .message = "no peer came"}).belongs_to_rank);
+  REQUIRE_FALSE(
+      summary({.exit_code = 5}, {.exit_code = 5, .message = "metrics.jsonl: write failed"})
+          .belongs_to_rank);
+  REQUIRE(summary({.exit_code = 5}, {.exit_code = 5, .message = "CUDA says", .of_device = true})
+              .belongs_to_rank);
   // It crashed when it had told of a full disk.
-  REQUIRE_FALSE(summary({.exit_code = 139, .signal = SIGSEGV}, {.exit_code = 5, .message = "disk full"}).belongs_to_rank);
+  REQUIRE_FALSE(
+      summary({.exit_code = 139, .signal = SIGSEGV}, {.exit_code = 5, .message = "disk full"})
+          .belongs_to_rank);
 }
 
-TEST_CASE("of ranks that waited for each other the one counts whose rank waited for nobody; in a ring the first to tell") {
+TEST_CASE(
+    "of ranks that waited for each other the one counts whose rank waited for nobody; in a ring "
+    "the first to tell") {
   const auto summary = [](std::vector<FailureReport> reports) {
     std::vector<RankEnd> ends;
     for (FailureReport& report : reports) {
@@ -206,18 +228,25 @@ TEST_CASE("of ranks that waited for each other the one counts whose rank waited 
     }
     return summarize_failures({.ends = std::move(ends), .reports = std::move(reports)});
   };
-  const FailureSummary chain = summary({{.rank = 2, .unix_ns = 1, .culprit = 0}, {.rank = 0, .unix_ns = 3, .culprit = 1},
+  const FailureSummary chain = summary({{.rank = 2, .unix_ns = 1, .culprit = 0},
+                                        {.rank = 0, .unix_ns = 3, .culprit = 1},
                                         {.rank = 3, .unix_ns = 2, .culprit = 1}});
   REQUIRE((chain.rank == 1 && chain.reason == "rank 1 did not arrive in time"));
   REQUIRE(chain.text.starts_with("rank 0"));
-  REQUIRE(summary({{.rank = 2, .unix_ns = 1, .culprit = 0}, {.rank = 0, .unix_ns = 3, .culprit = 2}, {.rank = 1, .unix_ns = 2, .culprit = 0}})
+  REQUIRE(summary({{.rank = 2, .unix_ns = 1, .culprit = 0},
+                   {.rank = 0, .unix_ns = 3, .culprit = 2},
+                   {.rank = 1, .unix_ns = 2, .culprit = 0}})
               .rank == 0);
 }
 
 TEST_CASE("what all ranks tell of one is that one's, whoever is the first to tell") {
   const auto told = [](bool of_device) {
     const auto report = [&](int rank, int64_t at, int culprit) {
-      return FailureReport{.rank = rank, .unix_ns = at, .exit_code = 5, .message = "opening: rank 0: refused", .culprit = culprit,
+      return FailureReport{.rank = rank,
+                           .unix_ns = at,
+                           .exit_code = 5,
+                           .message = "opening: rank 0: refused",
+                           .culprit = culprit,
                            .of_device = of_device};
     };
     return summarize_failures({.ends = {{.rank = 0, .exit_code = 5}, {.rank = 1, .exit_code = 5}},
@@ -230,21 +259,32 @@ TEST_CASE("what all ranks tell of one is that one's, whoever is the first to tel
 
 TEST_CASE("a rank that used up its processor time was not ended for memory") {
   const auto how = [](double seconds, int signal, int64_t limit = 20) {
-    return summarize_failures({.ends = {{.exit_code = 128 + signal, .signal = signal, .processor_seconds = seconds, .processor_limit = limit}}}).reason;
+    return summarize_failures({.ends = {{.exit_code = 128 + signal,
+                                         .signal = signal,
+                                         .processor_seconds = seconds,
+                                         .processor_limit = limit}}})
+        .reason;
   };
-  REQUIRE(how(20.01, SIGKILL) == "killed by signal 9 (Killed; it has used the 20 s of processor time that a process may use: raise ulimit -t)");
+  REQUIRE(how(20.01, SIGKILL) ==
+          "killed by signal 9 (Killed; it has used the 20 s of processor time that a process may "
+          "use: raise ulimit -t)");
   REQUIRE(how(20.01, SIGXCPU) ==
-          "killed by signal 24 (CPU time limit exceeded; it has used the 20 s of processor time that a process may use: raise ulimit -t)");
+          "killed by signal 24 (CPU time limit exceeded; it has used the 20 s of processor time "
+          "that a process may use: raise ulimit -t)");
   REQUIRE(how(18.5, SIGKILL) == how(20.01, SIGKILL));
   REQUIRE(how(5, SIGKILL) ==
-          "killed by signal 9 (Killed; the kernel does this when memory runs out, and after the 20 s of processor time that a process may use (ulimit -t), "
+          "killed by signal 9 (Killed; the kernel does this when memory runs out, and after the 20 "
+          "s of processor time that a process may use (ulimit -t), "
           "of which it has used 5.0)");
-  REQUIRE(how(5000, SIGKILL, 0) == "killed by signal 9 (Killed; the kernel does this when memory runs out)");
+  REQUIRE(how(5000, SIGKILL, 0) ==
+          "killed by signal 9 (Killed; the kernel does this when memory runs out)");
   REQUIRE(how(20.01, SIGSEGV) == "killed by signal 11 (Segmentation fault)");
 }
 
 TEST_CASE("SIGUSR1 never ends a run with the code of a process that it killed") {
-  const auto code = [](int forwarded, RankEnd end) { return summarize_failures({.ends = {end}, .forwarded = forwarded}).exit_code; };
+  const auto code = [](int forwarded, RankEnd end) {
+    return summarize_failures({.ends = {end}, .forwarded = forwarded}).exit_code;
+  };
   // Killed by the second signal; ended by the first one before it caught signals; both.
   REQUIRE(code(SIGUSR1, {.exit_code = 137, .signal = SIGKILL, .told_to_stop = true}) == 75);
   REQUIRE(code(SIGUSR1, {.exit_code = 138, .signal = SIGUSR1}) == 75);

@@ -143,7 +143,9 @@ TEST_CASE("MASTER_ADDR and MASTER_PORT override what SLURM suggests") {
   REQUIRE(detect(env).master_port == 5000);
 }
 
-TEST_CASE("Open MPI on one machine needs no address: rank 0 chooses a port and tells it under the job's name") {
+TEST_CASE(
+    "Open MPI on one machine needs no address: rank 0 chooses a port and tells it under the job's "
+    "name") {
   const Env env = {{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
                    {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                    {"OMPI_COMM_WORLD_NODE_RANK", "1"},  {"PMIX_NAMESPACE", "prterun-1@1"}};
@@ -241,37 +243,54 @@ TEST_CASE("malformed SLURM lists are quoted, not followed") {
         Catch::StartsWith(cat("cannot read SLURM's tasks per node \"", text, "\"")));
 }
 
-TEST_CASE("a token that is short enough to be tried out is refused, a long one is the job's secret") {
-  const Env env = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "4000"}};
+TEST_CASE(
+    "a token that is short enough to be tried out is refused, a long one is the job's secret") {
+  const Env env = {{"RANK", "0"},
+                   {"WORLD_SIZE", "2"},
+                   {"LOCAL_RANK", "0"},
+                   {"MASTER_ADDR", "h"},
+                   {"MASTER_PORT", "4000"}};
   REQUIRE(detect(env).token.empty());
   REQUIRE(detect(with(env, "FTRUN_TOKEN", "0123456789abcdef")).token == "0123456789abcdef");
-  REQUIRE(refusal(with(env, "FTRUN_TOKEN", "secret")) == "FTRUN_TOKEN has 6 characters, and 16 are the least");
+  REQUIRE(refusal(with(env, "FTRUN_TOKEN", "secret")) ==
+          "FTRUN_TOKEN has 6 characters, and 16 are the least");
 }
 
 TEST_CASE("a rank of several says which variables made it one, and how many others it waits for") {
   REQUIRE(launch_text(detect(kTorchrun)) ==
-          "rank 3 of 4, by the variables of torchrun (RANK=3, WORLD_SIZE=4, LOCAL_RANK=1, LOCAL_WORLD_SIZE=2): it waits for the 3 others at n1:29500; "
+          "rank 3 of 4, by the variables of torchrun (RANK=3, WORLD_SIZE=4, LOCAL_RANK=1, "
+          "LOCAL_WORLD_SIZE=2): it waits for the 3 others at n1:29500; "
           "unset them where no launcher has set them for this run");
   REQUIRE(launch_text(detect(kSlurm)) ==
-          "rank 3 of 4, by the variables of SLURM (SLURM_JOB_ID=70001, SLURM_STEP_ID=0, SLURM_PROCID=3, SLURM_LOCALID=0, SLURM_STEP_NUM_TASKS=4): it "
+          "rank 3 of 4, by the variables of SLURM (SLURM_JOB_ID=70001, SLURM_STEP_ID=0, "
+          "SLURM_PROCID=3, SLURM_LOCALID=0, SLURM_STEP_NUM_TASKS=4): it "
           "waits for the 3 others at n3; unset them where no launcher has set them for this run");
-  const Env mpi = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}};
+  const Env mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                   {"OMPI_COMM_WORLD_SIZE", "2"},
+                   {"MASTER_ADDR", "n1"},
+                   {"MASTER_PORT", "29500"}};
   REQUIRE(launch_text(detect(mpi)) ==
-          "rank 1 of 2, by the variables of Open MPI (OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=2): it waits for the other one at n1:29500; unset them "
+          "rank 1 of 2, by the variables of Open MPI (OMPI_COMM_WORLD_RANK=1, "
+          "OMPI_COMM_WORLD_SIZE=2): it waits for the other one at n1:29500; unset them "
           "where no launcher has set them for this run");
-  const Env pmi = {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}};
+  const Env pmi = {
+      {"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}};
   REQUIRE(launch_text(detect(pmi)) ==
-          "rank 0 of 2, by the variables of MPI (PMI) (PMI_RANK=0, PMI_SIZE=2): it waits for the other one at n1:29500; unset them where no launcher has "
+          "rank 0 of 2, by the variables of MPI (PMI) (PMI_RANK=0, PMI_SIZE=2): it waits for the "
+          "other one at n1:29500; unset them where no launcher has "
           "set them for this run");
-  const Env node = {{"RANK", "0"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}};
+  const Env node = {
+      {"RANK", "0"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}};
   REQUIRE(launch_text(detect(node)) ==
-          "process 0 of 8, by the variables of a launcher (RANK=0, WORLD_SIZE=8): it waits for the 7 others at n1:29500; unset them where no launcher has "
+          "process 0 of 8, by the variables of a launcher (RANK=0, WORLD_SIZE=8): it waits for the "
+          "7 others at n1:29500; unset them where no launcher has "
           "set them for this run");
 }
 
 TEST_CASE("one rank alone waits for nobody, and says that variables allow no more") {
   REQUIRE(launch_text(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}})) ==
-          "rank 0 of 1, by the variables of torchrun (RANK=0, WORLD_SIZE=1, LOCAL_RANK=0); unset them where no launcher has set them for this run");
+          "rank 0 of 1, by the variables of torchrun (RANK=0, WORLD_SIZE=1, LOCAL_RANK=0); unset "
+          "them where no launcher has set them for this run");
 }
 
 TEST_CASE("a process without such variables, and a rank of our supervisor, say nothing of them") {

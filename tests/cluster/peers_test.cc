@@ -11,7 +11,8 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("a process is gone when it has ended, waited for or not, and when another has its number") {
+TEST_CASE(
+    "a process is gone when it has ended, waited for or not, and when another has its number") {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   siginfo_t ended{};
@@ -32,7 +33,10 @@ TEST_CASE("who has no descriptor left to look with takes nobody for gone") {
           const PeerIdentity self = own_identity();
           const rlimit none{0, 0};
           ::setrlimit(RLIMIT_NOFILE, &none);
-          return process_state(parent, self) == ProcessState::kUnknown && !is_gone(parent.pid) && !is_stopped(parent.pid) ? 0 : 1;
+          return process_state(parent, self) == ProcessState::kUnknown && !is_gone(parent.pid) &&
+                         !is_stopped(parent.pid)
+                     ? 0
+                     : 1;
         }) == 0);
 }
 

@@ -15,7 +15,8 @@ ProcessorLimit on(std::vector<int> allowed, double quota = 0, const std::string&
 /// The threads of each rank: "2 2".
 std::string threads(const std::vector<RankProcessors>& ranks) {
   std::vector<int> counts;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) counts.push_back(threads_of_rank(ranks, static_cast<int>(rank)));
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    counts.push_back(threads_of_rank(ranks, static_cast<int>(rank)));
   return join_numbers(counts, " ");
 }
 
@@ -47,9 +48,11 @@ TEST_CASE("a quota is shared by the ranks of its group") {
 TEST_CASE("a limit survives the way to the other ranks") {
   const auto there = [](const ProcessorLimit& limit) {
     const ProcessorLimit back = parse_processors(processor_text(limit));
-    return cat(join_numbers(back.allowed, " "), " | ", number_text(back.quota), " | ", back.group, " | ", back.group_id);
+    return cat(join_numbers(back.allowed, " "), " | ", number_text(back.quota), " | ", back.group,
+               " | ", back.group_id);
   };
-  CHECK(there({.allowed = {0, 1, 2, 5, 7, 8}, .quota = 1.5, .group = "/a b", .group_id = "3:4"}) == "0 1 2 5 7 8 | 1.5 | /a b | 3:4");
+  CHECK(there({.allowed = {0, 1, 2, 5, 7, 8}, .quota = 1.5, .group = "/a b", .group_id = "3:4"}) ==
+        "0 1 2 5 7 8 | 1.5 | /a b | 3:4");
   CHECK(there(on({3})) == "3 | 0 |  | ");
 }
 
@@ -64,7 +67,8 @@ TEST_CASE("a text without sense is a limit of one processor") {
 }
 
 TEST_CASE("a quota is told where it is less than the processors") {
-  CHECK(quota_text(on({0, 1}, 0.5, "/job")) == "the control group /job grants the time of 0.5 processors");
+  CHECK(quota_text(on({0, 1}, 0.5, "/job")) ==
+        "the control group /job grants the time of 0.5 processors");
   CHECK(quota_text(on({0, 1}, 1, "/")) == "the control group / grants the time of 1 processor");
   CHECK(quota_text(on({0, 1}, 1.5, "/job")).empty());
   CHECK(quota_text(on({0, 1})).empty());

@@ -60,8 +60,9 @@ TEST_CASE("a rank that has been waited for gets no signal, and what it started i
   options.local_ranks = 3;
   options.rank_main = ftrun::testing::exec_program(rank);
   options.write = [](ftrun::OutputStream, std::string_view) {};
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"print", "well"}, {"killif", "1", "sleep", "60000"}, {"only", "2", "exit", "4"}}) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"print", "well"},
+                                                {"killif", "1", "sleep", "60000"},
+                                                {"only", "2", "exit", "4"}}) {
     options.arguments = {rank};
     options.arguments.insert(options.arguments.end(), words.begin(), words.end());
     ftrun::run_supervisor(options);

@@ -13,7 +13,8 @@ FailureSummary failed(int code) {
 
 }  // namespace
 
-TEST_CASE("what the environment, a peer or a signal did may pass; all else fails the same way again") {
+TEST_CASE(
+    "what the environment, a peer or a signal did may pass; all else fails the same way again") {
   for (const int code : {5, 6, 129, 134, 137, 139}) CHECK(may_pass_next_time(failed(code)));
   for (const int code : {1, 2, 3, 4, 7, 75, 127}) CHECK_FALSE(may_pass_next_time(failed(code)));
 }
@@ -38,7 +39,8 @@ TEST_CASE("something new that is saved has restarts counted from one again") {
   CHECK_FALSE(policy.after(failed(137), "step-00000020"));
 }
 
-TEST_CASE("a rank that fails again is counted as long as nothing new is saved and no other one fails") {
+TEST_CASE(
+    "a rank that fails again is counted as long as nothing new is saved and no other one fails") {
   RestartPolicy policy({.in_vain = 3});
   const auto of_rank = [](int rank) {
     FailureSummary failure = failed(137);
@@ -71,7 +73,9 @@ TEST_CASE("with other ranks restarts in vain are counted from one again") {
   CHECK_FALSE(policy.after(failed(6), ""));
 }
 
-TEST_CASE("nothing is started again where none is asked for, or where the failure is no matter of chance") {
+TEST_CASE(
+    "nothing is started again where none is asked for, or where the failure is no matter of "
+    "chance") {
   CHECK_FALSE(RestartPolicy({}).after(failed(137), ""));
   RestartPolicy policy({.in_vain = 3});
   CHECK_FALSE(policy.after(failed(4), ""));

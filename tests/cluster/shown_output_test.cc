@@ -31,19 +31,23 @@ Pipe make_terminal() {
 std::string read_from(const OwnedFd& reader) {
   ::fcntl(reader.get(), F_SETFL, O_NONBLOCK);
   std::string text, piece(4096, 0);
-  for (ssize_t got = 0; (got = ::read(reader.get(), piece.data(), piece.size())) > 0;) text.append(piece, 0, static_cast<size_t>(got));
+  for (ssize_t got = 0; (got = ::read(reader.get(), piece.data(), piece.size())) > 0;)
+    text.append(piece, 0, static_cast<size_t>(got));
   return text;
 }
 
-ShownOutputOptions options_for(const Pipe& ends) { return {.descriptors = {ends.writer.get(), ends.writer.get()}, .patience = 50ms}; }
+ShownOutputOptions options_for(const Pipe& ends) {
+  return {.descriptors = {ends.writer.get(), ends.writer.get()}, .patience = 50ms};
+}
 
 TEST_CASE("what an output that stands cannot take is left out, and told once there is room again") {
   for (const bool is_terminal : {false, true}) {
     const Pipe ends = is_terminal ? make_terminal() : make_pipe();
     ShownOutput shown(options_for(ends));
     const std::string much(5000, 'x');
-    for (int i = 0; i < 100; ++i) shown.write(OutputStream::kOut, much + "\n");  // more than either holds
-    for (int i = 0; i < 1000; ++i) shown.write(OutputStream::kOut, kLine);         // none of which waits
+    for (int i = 0; i < 100; ++i)
+      shown.write(OutputStream::kOut, much + "\n");  // more than either holds
+    for (int i = 0; i < 1000; ++i) shown.write(OutputStream::kOut, kLine);  // none of which waits
     CHECK(shown.left_out() > 1000);
     std::string read = read_from(ends.reader);
     CHECK(read.starts_with(much.substr(0, 1000)));

@@ -97,7 +97,8 @@ pid_t spawn_supervisor(int ranks, std::vector<std::string> words, const std::str
 /// Says whether a child has ended; its exit code is still to be had.
 bool has_ended(pid_t child) {
   siginfo_t info{};
-  return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child;
+  return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == child;
 }
 
 /// Waits until a child has ended, whose exit code is still to be had; one that takes longer is
@@ -117,7 +118,8 @@ std::vector<pid_t> rank_pids(const std::string& prefix, int ranks) {
   std::vector<pid_t> pids;
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string path = prefix + std::to_string(rank);
-    await_that([&] { return content(path).find('\n') != std::string::npos; }, cat("rank ", rank, " has started"));
+    await_that([&] { return content(path).find('\n') != std::string::npos; },
+               cat("rank ", rank, " has started"));
     pids.push_back(std::stoi(content(path)));
   }
   return pids;
@@ -159,17 +161,23 @@ TEST_CASE("failed ranks are started again, and a run that then ends well has don
   SupervisorOptions options;
   options.restarts = {.in_vain = 3, .first_delay = 1ms};
   options.on_failure = [&](const FailureSummary& failure) { failures.push_back(failure); };
-  options.on_restart = [](const FailureSummary&, int) { return Restart{.environment = {"EXTRA=again"}, .from = "step-00000010"}; };
+  options.on_restart = [](const FailureSummary&, int) {
+    return Restart{.environment = {"EXTRA=again"}, .from = "step-00000010"};
+  };
   options.environment = {"EXTRA=first"};
-  const Outcome outcome = supervise(2, {"env", "EXTRA", "before", "2", "only", "1", "signal", "9"}, options);
+  const Outcome outcome =
+      supervise(2, {"env", "EXTRA", "before", "2", "only", "1", "signal", "9"}, options);
   REQUIRE(outcome.code == 0);
   REQUIRE(failures.size() == 2);
-  for (const FailureSummary& failure : failures) REQUIRE((failure.rank == 1 && failure.exit_code == 137));
+  for (const FailureSummary& failure : failures)
+    REQUIRE((failure.rank == 1 && failure.exit_code == 137));
   REQUIRE_THAT(outcome.text, Catch::Contains("[rank 1] EXTRA=first\n"));
   REQUIRE_THAT(outcome.text, Catch::Contains("[rank 1] EXTRA=again\n"));
 }
 
-TEST_CASE("a restart may have fewer ranks, with further arguments, and is told how often the rank has failed") {
+TEST_CASE(
+    "a restart may have fewer ranks, with further arguments, and is told how often the rank has "
+    "failed") {
   std::vector<int> told;
   SupervisorOptions options;
   options.restarts = {.in_vain = 1, .first_delay = 1ms};
@@ -186,14 +194,15 @@ TEST_CASE("a restart may have fewer ranks, with further arguments, and is told h
       REQUIRE_THAT(outcome.text, Catch::Contains(cat("[rank ", rank, "] ", name, "=2\n")));
 }
 
-TEST_CASE("a rank that always fails is given up after so many restarts, and its first failure is the result") {
+TEST_CASE(
+    "a rank that always fails is given up after so many restarts, and its first failure is the "
+    "result") {
   int failures = 0;
   SupervisorOptions options;
   options.restarts = {.in_vain = 3, .first_delay = 1ms};
   options.on_failure = [&](const FailureSummary&) { ++failures; };
   // The first time it is killed, later it reports what it lacks.
-  const Outcome outcome =
-      supervise(2, {"only", "1", "before", "1", "signal", "9"}, options);
+  const Outcome outcome = supervise(2, {"only", "1", "before", "1", "signal", "9"}, options);
   REQUIRE(outcome.code == 0);
   failures = 0;
   REQUIRE(supervise(2, {"only", "1", "fail", "5", "disk full"}, options).code == 5);
@@ -221,17 +230,23 @@ TEST_CASE("a checkpoint that a restart reached has restarts counted anew") {
   REQUIRE(failures == 4);  // after the third start nothing new was saved
 }
 
-TEST_CASE("a signal that asks to stop ends the wait for a restart at once, and a restart never follows one") {
+TEST_CASE(
+    "a signal that asks to stop ends the wait for a restart at once, and a restart never follows "
+    "one") {
   const Folder folder;
   ::setenv("RESTARTS", "3", 1);
   const pid_t waiting = spawn_supervisor(2, {"only", "1", "signal", "9"}, folder.path + "/waiting");
-  await_that([&] { return content(folder.path + "/waiting").find("restart 1 ") != std::string::npos; }, "a restart is told");
+  await_that(
+      [&] { return content(folder.path + "/waiting").find("restart 1 ") != std::string::npos; },
+      "a restart is told");
   ::kill(waiting, SIGTERM);
   REQUIRE(exit_code_of(waiting) == 143);
-  REQUIRE_THAT(content(folder.path + "/waiting"),
-               Catch::Contains("stopped by SIGTERM before the restart; continue with --resume auto"));
-  const pid_t stopped = spawn_supervisor(
-      2, {"catch", "15", "6", "touch", folder.path + "/pid", "sleep", "60000"}, folder.path + "/stopped");
+  REQUIRE_THAT(
+      content(folder.path + "/waiting"),
+      Catch::Contains("stopped by SIGTERM before the restart; continue with --resume auto"));
+  const pid_t stopped =
+      spawn_supervisor(2, {"catch", "15", "6", "touch", folder.path + "/pid", "sleep", "60000"},
+                       folder.path + "/stopped");
   ::unsetenv("RESTARTS");
   rank_pids(folder.path + "/pid", 2);
   ::kill(stopped, SIGTERM);
@@ -319,15 +334,18 @@ TEST_CASE("a rank that is named and tells of its own failure a moment later is t
   REQUIRE(failure.reason == "disk full");
 }
 
-TEST_CASE("a killed rank is the cause, though the others saw that it is gone before it could be waited for") {
+TEST_CASE(
+    "a killed rank is the cause, though the others saw that it is gone before it could be waited "
+    "for") {
   FailureSummary failure;
   const auto note = [&](const FailureSummary& summary) { failure = summary; };
   // Rank 0 ends within the longer moment; after the shorter one it is told to stop while it ends.
   for (const auto moment : {60000ms, 1ms}) {
     const Folder folder;
     const std::string pid = folder.path + "/pid";
-    const std::vector<std::string> lost = {"touch", pid, "fadeif", "0", "300", "seegone", "1", pid + "0", "blameif", "1", "0",
-                                           "rank 0 is gone", "only", "1", "exit", "6"};
+    const std::vector<std::string> lost = {
+        "touch", pid, "fadeif",         "0",    "300", "seegone", "1", pid + "0", "blameif",
+        "1",     "0", "rank 0 is gone", "only", "1",   "exit",    "6"};
     failure = {};
     REQUIRE(supervise(2, lost, {.moment_to_tell = moment, .on_failure = note}).code == 137);
     REQUIRE(failure.rank == 0);
@@ -371,8 +389,8 @@ TEST_CASE("ranks that a passed-on signal ends give 128 + n and no complaint") {
 
 TEST_CASE("a lost terminal stops nothing where it is inherited ignored") {
   const Folder folder;
-  const pid_t supervisor =
-      spawn_supervisor(2, {"touch", folder.path + "/pid", "sleep", "60000"}, folder.path + "/out", {SIGHUP});
+  const pid_t supervisor = spawn_supervisor(2, {"touch", folder.path + "/pid", "sleep", "60000"},
+                                            folder.path + "/out", {SIGHUP});
   const auto pids = rank_pids(folder.path + "/pid", 2);
   ::kill(supervisor, SIGHUP);
   for (const pid_t pid : pids) ::kill(pid, SIGHUP);
@@ -386,19 +404,22 @@ TEST_CASE("a lost terminal stops nothing where it is inherited ignored") {
 /// one with the lower number first.
 void send_and_await_delivery(pid_t pid, int signal) {
   ::kill(pid, signal);
-  await_that([&] {
-    const std::string status = content("/proc/" + std::to_string(pid) + "/status");
-    const auto none = [&](const std::string& field) {
-      return status.find(field + ":\t0000000000000000\n") != std::string::npos;
-    };
-    return none("SigPnd") && none("ShdPnd");
-  }, "the signal is delivered");
+  await_that(
+      [&] {
+        const std::string status = content("/proc/" + std::to_string(pid) + "/status");
+        const auto none = [&](const std::string& field) {
+          return status.find(field + ":\t0000000000000000\n") != std::string::npos;
+        };
+        return none("SigPnd") && none("ShdPnd");
+      },
+      "the signal is delivered");
 }
 
 TEST_CASE("a terminal that is lost while the ranks stop hurries nobody") {
   const Folder folder;
   const pid_t supervisor = spawn_supervisor(
-      2, {"ignore", "2", "ignore", "1", "touch", folder.path + "/pid", "sleep", "60000"}, folder.path + "/out");
+      2, {"ignore", "2", "ignore", "1", "touch", folder.path + "/pid", "sleep", "60000"},
+      folder.path + "/out");
   const auto pids = rank_pids(folder.path + "/pid", 2);
   send_and_await_delivery(supervisor, SIGINT);
   send_and_await_delivery(supervisor, SIGHUP);
@@ -430,7 +451,9 @@ TEST_CASE("a second signal kills the ranks at once") {
   int64_t sent = 0;
   const auto begin = std::chrono::steady_clock::now();
   const auto sent_and_ended = [&] {
-    const bool due = (std::chrono::steady_clock::now() - begin) / (std::chrono::milliseconds(kSameSignalMs) + 500ms) >= sent;
+    const bool due = (std::chrono::steady_clock::now() - begin) /
+                         (std::chrono::milliseconds(kSameSignalMs) + 500ms) >=
+                     sent;
     if (due) {
       ::kill(supervisor, SIGINT);
       ++sent;
@@ -450,9 +473,9 @@ namespace {
 /// have counted as different ones.
 std::optional<bool> outlive_the_same_signal() {
   const Folder folder;
-  const pid_t supervisor =
-      spawn_supervisor(2, {"ignore", "15", "ignore", "2", "touch", folder.path + "/pid", "sleep", "60000"},
-                       folder.path + "/out");
+  const pid_t supervisor = spawn_supervisor(
+      2, {"ignore", "15", "ignore", "2", "touch", folder.path + "/pid", "sleep", "60000"},
+      folder.path + "/out");
   const auto pids = rank_pids(folder.path + "/pid", 2);
   const auto begin = std::chrono::steady_clock::now();
   ::kill(supervisor, SIGTERM);
@@ -460,7 +483,8 @@ std::optional<bool> outlive_the_same_signal() {
   ::kill(supervisor, SIGTERM);
   std::this_thread::sleep_for(300ms);
   const bool all_stay = alive(pids[0]) && content(folder.path + "/out").empty();
-  const bool quick = std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(kSameSignalMs);
+  const bool quick =
+      std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(kSameSignalMs);
   ::kill(supervisor, SIGINT);
   const bool ended = exit_code_of(supervisor) == 143 && !alive(pids[1]);
   return all_stay || quick ? std::optional(all_stay && ended) : std::nullopt;
@@ -485,17 +509,21 @@ TEST_CASE("the earliest report is named as the cause, with the others below it")
   REQUIRE_THAT(content(out), Catch::Contains(", in step 3: model.safetensors is cut short"));
 }
 
-TEST_CASE("a rank is a fork that has its environment and, of our descriptors, those that outlast an exec") {
-  const int kept = ::open("/dev/null", O_RDONLY), closed = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+TEST_CASE(
+    "a rank is a fork that has its environment and, of our descriptors, those that outlast an "
+    "exec") {
+  const int kept = ::open("/dev/null", O_RDONLY),
+            closed = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   REQUIRE(kept > 2);
   REQUIRE(closed > 2);
   ::setenv("EXTRA", "ours", 1);
   int ours = 7;
   SupervisorOptions options{.environment = {"EXTRA=the rank's", "EXTRA=a later one"}};
   options.rank_main = [&](const std::vector<std::string>& arguments) {
-    std::printf("%s; EXTRA=%s; %d; kept %d, closed %d, standard input %s\n", arguments.back().c_str(), std::getenv("EXTRA"),
-                ++ours, ::fcntl(kept, F_GETFD) >= 0,
-                ::fcntl(closed, F_GETFD) >= 0, std::filesystem::read_symlink("/proc/self/fd/0").c_str());
+    std::printf("%s; EXTRA=%s; %d; kept %d, closed %d, standard input %s\n",
+                arguments.back().c_str(), std::getenv("EXTRA"), ++ours, ::fcntl(kept, F_GETFD) >= 0,
+                ::fcntl(closed, F_GETFD) >= 0,
+                std::filesystem::read_symlink("/proc/self/fd/0").c_str());
     return 3;
   };
   const Outcome outcome = supervise(1, {"word"}, std::move(options));
@@ -504,7 +532,9 @@ TEST_CASE("a rank is a fork that has its environment and, of our descriptors, th
   ::unsetenv("EXTRA");
   CHECK(outcome.code == 3);
   CHECK(ours == 7);
-  CHECK_THAT(outcome.text, Catch::Contains("word; EXTRA=the rank's; 8; kept 1, closed 0, standard input /dev/null"));
+  CHECK_THAT(
+      outcome.text,
+      Catch::Contains("word; EXTRA=the rank's; 8; kept 1, closed 0, standard input /dev/null"));
 }
 
 TEST_CASE("what is printed and not yet flushed when ranks start is printed once") {
@@ -553,10 +583,14 @@ TEST_CASE("a rank that is killed for the processor time it used is told so") {
                     .write = [](OutputStream, std::string_view) {}});
     return told;
   });
-  CHECK_THAT(reason, Catch::Matches(R"(killed by signal 9 \(Killed; .*the 1 s of processor time that a process may use.*ulimit -t.*\))"));
+  CHECK_THAT(reason,
+             Catch::Matches(
+                 R"(killed by signal 9 \(Killed; .*the 1 s of processor time that a process may )"
+                 R"(use.*ulimit -t.*\))"));
 }
 
-TEST_CASE("ranks that take long to end after a signal are waited for with words, until a second signal") {
+TEST_CASE(
+    "ranks that take long to end after a signal are waited for with words, until a second signal") {
   std::string text;
   SupervisorOptions options;
   options.rank_main = testing::exec_program(kRank);
@@ -569,7 +603,8 @@ TEST_CASE("ranks that take long to end after a signal are waited for with words,
   };
   CHECK(run_supervisor(options) == 143);
   CHECK_THAT(text, Catch::Matches("\\[rank 0\\] ready\n"
-                                  "notice: SIGTERM came 0\\.\\ds ago: waiting for the ranks to finish their step and save \\(rank 0\\); a second signal "
+                                  "notice: SIGTERM came 0\\.\\ds ago: waiting for the ranks to "
+                                  "finish their step and save \\(rank 0\\); a second signal "
                                   "ends them at once, without saving\n(.|\n)*"));
 }
 
@@ -583,8 +618,10 @@ TEST_CASE("a process that cannot be made is told") {
             run_supervisor({.rank_main = [](const auto&) { return 0; }});
           } catch (const Error& error) {
             const bool is_told = std::string(error.what())
-                                     .starts_with("cannot start a rank: Resource temporarily unavailable\n"
-                                                  "  remedy: raise the limit of this user's processes and threads (ulimit -u), which is 1");
+                                     .starts_with(
+                                         "cannot start a rank: Resource temporarily unavailable\n"
+                                         "  remedy: raise the limit of this user's processes and "
+                                         "threads (ulimit -u), which is 1");
             return is_told && error.code() == ExitCode::kEnvironment ? 0 : 1;
           }
           return 2;
@@ -592,7 +629,8 @@ TEST_CASE("a process that cannot be made is told") {
 }
 
 TEST_CASE("a rank that cannot have what it is to inherit is told") {
-  REQUIRE_THROWS_WITH(start_rank_process({.main = [] { return 0; }, .inherited = {9999}}), "cannot start a rank: Bad file descriptor");
+  REQUIRE_THROWS_WITH(start_rank_process({.main = [] { return 0; }, .inherited = {9999}}),
+                      "cannot start a rank: Bad file descriptor");
 }
 
 TEST_CASE("too few descriptors are told with what helps, wherever a start runs out of them") {
@@ -614,8 +652,11 @@ TEST_CASE("too few descriptors are told with what helps, wherever a start runs o
   });
   // In the supervisor, which makes the rank's pipes, and in the rank, which opens its standard
   // input.
-  CHECK(told == "cannot make a pipe: Too many open files\n  remedy: raise the limit of open files (ulimit -n)\n"
-                "cannot start a rank: Too many open files\n  remedy: raise the limit of open files (ulimit -n)");
+  CHECK(told ==
+        "cannot make a pipe: Too many open files\n  remedy: raise the limit of open files (ulimit "
+        "-n)\n"
+        "cannot start a rank: Too many open files\n  remedy: raise the limit of open files (ulimit "
+        "-n)");
 }
 
 TEST_CASE("a signal reaches the ranks though nobody reads what they print") {
@@ -631,9 +672,13 @@ TEST_CASE("a signal reaches the ranks though nobody reads what they print") {
     ::_exit(run_supervisor({.local_ranks = 2, .rank_main = prints}));
   }
   int filled = 0;
-  await_that([&] { return ::ioctl(ends[0], FIONREAD, &filled) == 0 && filled >= 60'000; }, "the pipe is full");
+  await_that([&] { return ::ioctl(ends[0], FIONREAD, &filled) == 0 && filled >= 60'000; },
+             "the pipe is full");
   ::kill(supervisor, SIGTERM);
-  await_end(supervisor, 15s);  // what nobody reads is dropped a piece at a time, which took half a minute before a signal was passed on
+  await_end(supervisor,
+            // what nobody reads is dropped a piece at a time, which took half a minute
+            // before a signal was passed on
+            15s);
   CHECK(exit_code_of(supervisor) == 143);
   for (const int end : ends) ::close(end);
 }

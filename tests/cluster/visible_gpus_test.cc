@@ -19,8 +19,11 @@ class Devices {
     for (const std::string& file : files) std::ofstream(folder_.file(file)).put('x');
   }
   int visible(const std::optional<std::string>& named = {}) const {
-    return count_visible_gpus([&](const std::string& name) { return name == "CUDA_VISIBLE_DEVICES" ? named : std::nullopt; },
-                              folder_.path());
+    return count_visible_gpus(
+        [&](const std::string& name) {
+          return name == "CUDA_VISIBLE_DEVICES" ? named : std::nullopt;
+        },
+        folder_.path());
   }
 
  private:
@@ -28,7 +31,9 @@ class Devices {
 };
 
 TEST_CASE("GPUs are counted by their files, and none is there without the driver's own") {
-  CHECK(Devices({"nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia0", "nvidia1", "nvidia12", "null"}).visible() == 3);
+  CHECK(Devices(
+            {"nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia0", "nvidia1", "nvidia12", "null"})
+            .visible() == 3);
   CHECK(Devices({"nvidia0", "nvidia1"}).visible() == 0);
   CHECK(Devices({"null"}).visible() == 0);
   CHECK(Devices({"dxg"}).visible() == 1);

@@ -27,7 +27,11 @@ class AgentStore {
     server_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   }
   RendezvousOptions options(int rank, int world, std::chrono::milliseconds timeout = 20s) const {
-    return {.rank = rank, .world = world, .port = server_->getPort(), .agent_store = true, .timeout = timeout};
+    return {.rank = rank,
+            .world = world,
+            .port = server_->getPort(),
+            .agent_store = true,
+            .timeout = timeout};
   }
 
  private:
@@ -40,9 +44,10 @@ struct Met {
   std::string failure;
 };
 
-/// Ranks of one start, each of which comes `late` after the one before it; they end as kill -9 ends them: nothing is taken back.
-std::vector<Met> start_ranks(const AgentStore& agent, int world, const std::string& name, std::chrono::milliseconds late = 0ms,
-                             std::vector<int> ranks = {}) {
+/// Ranks of one start, each of which comes `late` after the one before it; they end as kill -9 ends
+/// them: nothing is taken back.
+std::vector<Met> start_ranks(const AgentStore& agent, int world, const std::string& name,
+                             std::chrono::milliseconds late = 0ms, std::vector<int> ranks = {}) {
   if (ranks.empty())
     for (int rank = 0; rank < world; ++rank) ranks.push_back(rank);
   std::vector<Met> met(ranks.size());
@@ -51,7 +56,8 @@ std::vector<Met> start_ranks(const AgentStore& agent, int world, const std::stri
     threads.emplace_back([&, i] {
       std::this_thread::sleep_for(late * i);
       try {
-        const auto rendezvous = Rendezvous::connect(agent.options(ranks[i], world, ranks.size() < static_cast<size_t>(world) ? 1000ms : 20s));
+        const auto rendezvous = Rendezvous::connect(agent.options(
+            ranks[i], world, ranks.size() < static_cast<size_t>(world) ? 1000ms : 20s));
         met[i].launch = rendezvous->agent_launch().value();
         std::this_thread::sleep_for(late * i);
         met[i].texts = rendezvous->exchange_text("hash", cat(name, ranks[i]));
@@ -70,7 +76,8 @@ TEST_CASE("ranks that torchrun started again meet each other, and nothing of an 
   const AgentStore agent;
   std::string launch;
   for (const char* name : {"a", "b", "c"}) {
-    const auto met = start_ranks(agent, 3, name, 200ms, name[0] == 'b' ? std::vector{2, 1, 0} : std::vector{0, 1, 2});
+    const auto met = start_ranks(agent, 3, name, 200ms,
+                                 name[0] == 'b' ? std::vector{2, 1, 0} : std::vector{0, 1, 2});
     for (const Met& rank : met) {
       REQUIRE(rank.failure.empty());
       REQUIRE(rank.texts == std::vector<std::string>{cat(name, 0), cat(name, 1), cat(name, 2)});

@@ -420,7 +420,8 @@ TEST_CASE("arguments of exchanges that cannot be meant are refused") {
 
 namespace {
 
-/// All-reduces, scatters and gathers blocks of many huge pages and windows, behind others in the same memory.
+/// All-reduces, scatters and gathers blocks of many huge pages and windows, behind
+/// others in the same memory.
 void check_large(int ranks, bool shared) {
   constexpr int64_t kCount = 1'300'001, kBegin = 1'001;  // of a block: 5 MB
   const int64_t all = ranks * kCount;
@@ -435,7 +436,8 @@ void check_large(int ranks, bool shared) {
     for (int round = 0; round < 2; ++round) {
       std::copy(values.begin(), values.end(), data);
       group->reduce_scatter(data, out.data, kCount, DType::kF32, ReduceOp::kSum, {"t"}).wait();
-      require(same_bits(out.data, sum.data() + (own - data), kCount), "bits of reduce_scatter differ");
+      require(same_bits(out.data, sum.data() + (own - data), kCount),
+              "bits of reduce_scatter differ");
       require(same_bits(data, values.data(), values.size()), "an input changed");
       group->all_reduce(data, all, DType::kF32, ReduceOp::kSum, {"t"}).wait();
       require(same_bits(data, sum.data(), sum.size()), "bits of all_reduce differ");
@@ -476,12 +478,15 @@ int64_t mapped_shared_bytes() {
 
 /// Maps all pages of a buffer.
 void touch(const CommBuffer& buffer) {
-  for (int64_t at = 0; at < buffer.bytes(); at += 4096) *static_cast<volatile std::byte*>(buffer.as<>() + at);
+  for (int64_t at = 0; at < buffer.bytes(); at += 4096)
+    *static_cast<volatile std::byte*>(buffer.as<>() + at);
 }
 
 }  // namespace
 
-TEST_CASE("collapsing into huge pages takes no memory and changes none of it, however much of it is in use") {
+TEST_CASE(
+    "collapsing into huge pages takes no memory and changes none of it, however much of it is in "
+    "use") {
   constexpr int64_t kBytes = 7 << 20;
   const CommBuffer buffer = allocate_shared(kBytes);
   const int fd = find_shared(buffer.data(), kBytes).fd;
@@ -691,11 +696,16 @@ TEST_CASE("what shared memory carries is counted where it is copied, and is what
         sum += *group->transported_bytes() - before;
       };
       const int rank = group->rank();
-      carried(all_reduce, [&] { return group->all_reduce(data, kRanks * kCount, DType::kF32, ReduceOp::kSum, {"t"}); });
-      carried(reduce_scatter, [&] {
-        return group->reduce_scatter(data, data + rank * kCount, kCount, DType::kF32, ReduceOp::kSum, {"t"});
+      carried(all_reduce, [&] {
+        return group->all_reduce(data, kRanks * kCount, DType::kF32, ReduceOp::kSum, {"t"});
       });
-      carried(all_gather, [&] { return group->all_gather(data + rank * kCount, data, kCount, DType::kF32, {"t"}); });
+      carried(reduce_scatter, [&] {
+        return group->reduce_scatter(data, data + rank * kCount, kCount, DType::kF32,
+                                     ReduceOp::kSum, {"t"});
+      });
+      carried(all_gather, [&] {
+        return group->all_gather(data + rank * kCount, data, kCount, DType::kF32, {"t"});
+      });
       carried(broadcast, [&] { return group->broadcast(data, kCount, DType::kF32, 2, {"t"}); });
       carried(all_to_all,
               [&] { return group->all_to_all(data, moved.data(), kCount, DType::kF32, {"t"}); });
@@ -708,8 +718,10 @@ TEST_CASE("what shared memory carries is counted where it is copied, and is what
         return group->counted_all_to_all(data, sends, moved.data(), receives, kCount, DType::kF32,
                                          {"t"});
       });
-      if (rank == 1) carried(message, [&] { return group->send(data, kCount, DType::kF32, 3, {"t"}); });
-      if (rank == 3) carried(message, [&] { return group->receive(data, kCount, DType::kF32, 1, {"t"}); });
+      if (rank == 1)
+        carried(message, [&] { return group->send(data, kCount, DType::kF32, 3, {"t"}); });
+      if (rank == 3)
+        carried(message, [&] { return group->receive(data, kCount, DType::kF32, 1, {"t"}); });
       group->shutdown();
     });
     REQUIRE(failures == std::vector<std::string>(kRanks));

@@ -24,7 +24,8 @@ void stay_away(Rendezvous& rendezvous) {
 
 /// The others' part: once that one stays away they wait for it no longer than `limit`.
 template <typename Calls>
-void notice(Rendezvous& rendezvous, Communicator& group, std::chrono::milliseconds limit, Calls calls) {
+void notice(Rendezvous& rendezvous, Communicator& group, std::chrono::milliseconds limit,
+            Calls calls) {
   rendezvous.exchange_text("away", "");
   group.set_timeout(limit);
   try {
@@ -60,7 +61,8 @@ TEST_CASE("a rank that does not come is named with the collective, its place and
       group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradient bucket 6"}).wait();
       if (rendezvous.rank() == 1) return stay_away(rendezvous);
       notice(rendezvous, *group, 400ms, [&] {
-        group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"}).wait();
+        group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"})
+            .wait();
       });
     });
     CAPTURE(backend_name(backend));
@@ -121,8 +123,10 @@ TEST_CASE("a message of another size is refused by its receiver") {
                                                 "rank 1 does receive #1 (activation, 7 x F32)"));
     // Over Gloo the sender may be through by then.
     if (backend == CommBackend::kSharedMemory)
-      REQUIRE_THAT(failures[0], Catch::StartsWith(cat("rank 0 lost a peer in send #1 (activation, 8 x F32) of group world: rank 1",
-                                                      own_process(), " gave up in receive #1 (activation, 7 x F32)")));
+      REQUIRE_THAT(failures[0],
+                   Catch::StartsWith(cat(
+                       "rank 0 lost a peer in send #1 (activation, 8 x F32) of group world: rank 1",
+                       own_process(), " gave up in receive #1 (activation, 7 x F32)")));
   }
 }
 
@@ -132,7 +136,8 @@ TEST_CASE("a receive without a send times out and names the sender") {
       const auto group = open_world(rendezvous, backend);
       float data = 0;
       if (rendezvous.rank() == 0) return stay_away(rendezvous);
-      notice(rendezvous, *group, 300ms, [&] { group->receive(&data, 1, DType::kF32, 0, {"activation"}).wait(); });
+      notice(rendezvous, *group, 300ms,
+             [&] { group->receive(&data, 1, DType::kF32, 0, {"activation"}).wait(); });
     });
     REQUIRE_THAT(
         failures[1],
@@ -142,7 +147,8 @@ TEST_CASE("a receive without a send times out and names the sender") {
   }
 }
 
-TEST_CASE("a rank that closes a group in which another still waits is named as one that has left it") {
+TEST_CASE(
+    "a rank that closes a group in which another still waits is named as one that has left it") {
   for (const CommBackend backend : kFailingBackends) {
     const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
       auto group = open_world(rendezvous, backend);
@@ -155,7 +161,8 @@ TEST_CASE("a rank that closes a group in which another still waits is named as o
     });
     REQUIRE(failures[1].empty());
     REQUIRE_THAT(failures[0], Catch::StartsWith("rank 0 lost a ") &&
-                                  Catch::Contains(cat(" in barrier #2 (end) of group world: rank 1", own_process(), " has left the group")));
+                                  Catch::Contains(cat(" in barrier #2 (end) of group world: rank 1",
+                                                      own_process(), " has left the group")));
   }
 }
 
@@ -168,7 +175,9 @@ TEST_CASE("a rank that gives up makes the others fail at once, not at the timeou
       float data = 0;
       if (rendezvous.rank() == 1) {
         const auto shown = [&] { return rendezvous.view({0}, "world")[0].record; };
-        const auto waits = [](const CollectiveRecord& last) { return last.sequence == 1 && last.state == CollectiveRecord::State::kEntered; };
+        const auto waits = [](const CollectiveRecord& last) {
+          return last.sequence == 1 && last.state == CollectiveRecord::State::kEntered;
+        };
         while (!waits(shown())) continue;
         group->abort("disk full");
         rendezvous.exchange_text("noticed", "");
@@ -252,7 +261,8 @@ TEST_CASE("dead ranks are blamed before late ones, and ranks that gave up last")
   REQUIRE_THAT(explain_peers({self, late, gave_up}, mine, 0).text,
                Catch::StartsWith("rank 2 has not entered it; its last was all_reduce #4 (4 x F32), "
                                  "finished "));
-  REQUIRE(explain_peers({self, gave_up}, mine, 0).text == "rank 3 gave up in all_reduce #5 (4 x F32)");
+  REQUIRE(explain_peers({self, gave_up}, mine, 0).text ==
+          "rank 3 gave up in all_reduce #5 (4 x F32)");
   late.record = mine;
   REQUIRE(explain_peers({self, late}, mine, 0).text ==
           "every rank has entered it and none is known to be lost");
@@ -266,8 +276,8 @@ TEST_CASE("dead ranks are blamed before late ones, and ranks that gave up last")
 
 TEST_CASE("the progress board survives its trip through the store") {
   ProgressBoard board(3);
-  ProgressBoard::Slot* a = board.open("dp", {1, 3});
-  ProgressBoard::Slot* b = board.open("tp");
+  ProgressBoard::CommunicatorSlot* a = board.open("dp", {1, 3});
+  ProgressBoard::CommunicatorSlot* b = board.open("tp");
   a->enter(record(9, CollectiveRecord::State::kNone, "gradient bucket 1"));
   board.show_phase("step 4");
   board.enter_lane(0, activity(Activity::Kind::kAlone, "forward layer 2"));
@@ -285,11 +295,13 @@ TEST_CASE("the progress board survives its trip through the store") {
   std::mt19937 random(7);
   for (int i = 0; i < 2000; ++i) {
     std::vector<uint8_t> bad = image;
-    for (int flips = 0; flips < 8; ++flips) bad[random() % bad.size()] = static_cast<uint8_t>(random());
+    for (int flips = 0; flips < 8; ++flips)
+      bad[random() % bad.size()] = static_cast<uint8_t>(random());
     bad.resize(random() % (bad.size() + 1));
     const RankState state = decode_state(bad);
     REQUIRE(activity_text(state).size() < 400);
-    for (const RankState::Group& group : state.groups) REQUIRE(describe(group.record).size() < 400);
+    for (const RankState::GroupState& group : state.groups)
+      REQUIRE(describe(group.record).size() < 400);
   }
   REQUIRE(board.describe() ==
           "  rank 3 is in all_reduce #9 (gradient bucket 1, 4 x F32) of group dp");
@@ -299,12 +311,15 @@ TEST_CASE("the progress board survives its trip through the store") {
   board.close(b);
 }
 
-TEST_CASE("a group that was left or given up is shown as that until its place or its name is needed") {
+TEST_CASE(
+    "a group that was left or given up is shown as that until its place or its name is needed") {
   using State = CollectiveRecord::State;
   ProgressBoard board(3);
-  const auto shown = [&](const std::string& group) { return ProgressBoard::find(board.state(), group).state; };
+  const auto shown = [&](const std::string& group) {
+    return ProgressBoard::find(board.state(), group).state;
+  };
   const auto closed = [&](const std::string& group, State state) {
-    ProgressBoard::Slot* slot = board.open(group);
+    ProgressBoard::CommunicatorSlot* slot = board.open(group);
     slot->enter(record(9, State::kNone));
     slot->mark(state);
     board.close(slot);
@@ -313,7 +328,7 @@ TEST_CASE("a group that was left or given up is shown as that until its place or
   closed("tp", State::kAborted);
   REQUIRE(shown("dp") == State::kLeft);
   REQUIRE(shown("tp") == State::kAborted);
-  ProgressBoard::Slot* again = board.open("tp");
+  ProgressBoard::CommunicatorSlot* again = board.open("tp");
   REQUIRE(shown("tp") == State::kNone);
   for (int i = 0; i < 2 * BoardTable::kGroups; ++i) closed(cat(i), State::kEntered);
   REQUIRE(shown("tp") == State::kNone);
@@ -331,7 +346,9 @@ TEST_CASE("long groups are shown as steps, and what has no such form as unknown"
   REQUIRE(listed_members(shown_members(even)).empty());
 }
 
-TEST_CASE("what a rank shows in its supervisor's memory is read there while it changes, and only under its own name") {
+TEST_CASE(
+    "what a rank shows in its supervisor's memory is read there while it changes, and only under "
+    "its own name") {
   LocalBoards made = LocalBoards::make(2);
   LocalBoards mapped = LocalBoards::open(OwnedFd(::dup(made.fd())));
   REQUIRE(mapped.count() == 2);
@@ -339,7 +356,7 @@ TEST_CASE("what a rank shows in its supervisor's memory is read there while it c
   REQUIRE(made.find(5, ::getpid()) == &made.table(1));
   REQUIRE(made.find(4, ::getpid()) == nullptr);
   REQUIRE(made.find(5, 1) == nullptr);
-  ProgressBoard::Slot* slot = board.open("dp", {4, 5});
+  ProgressBoard::CommunicatorSlot* slot = board.open("dp", {4, 5});
   std::atomic<bool> over = false;
   std::thread writer([&] {
     for (int64_t i = 1; i <= 100'000; ++i) {
@@ -363,7 +380,7 @@ namespace {
 using State = CollectiveRecord::State;
 
 /// A rank in a picture of many: what it does by itself, or where it stands.
-PeerView rank_in(int rank, std::vector<RankState::Group> groups, const char* alone = nullptr) {
+PeerView rank_in(int rank, std::vector<RankState::GroupState> groups, const char* alone = nullptr) {
   PeerView view{.global_rank = rank, .process = ProcessState::kRunning};
   view.state.phase = activity(Activity::Kind::kAlone, "step 12");
   if (alone != nullptr) view.state.lanes.push_back(activity(Activity::Kind::kAlone, alone));
@@ -377,31 +394,43 @@ PeerView in_group(PeerView view, const std::string& group) {
 }
 }  // namespace
 
-TEST_CASE("a rank that has not come because it waits elsewhere leads to the one that waits for nobody") {
-  // Rank 0 waits in dp for rank 1, which waits in tp for rank 3, which waits in pp for rank 7, which computes.
+TEST_CASE(
+    "a rank that has not come because it waits elsewhere leads to the one that waits for nobody") {
+  // Rank 0 waits in dp for rank 1, which waits in tp for rank 3, which waits in pp
+  // for rank 7, which computes.
   const CollectiveRecord mine = record(5, State::kEntered);
-  const RankState::Group dp{"dp", {0, 1}, record(4, State::kFinished)};
-  const RankState::Group tp{"tp", {1, 3}, record(9, State::kEntered)};
-  const RankState::Group pp{"pp", {3, 7}, record(2, State::kEntered)};
-  std::vector<PeerView> views = {in_group(rank_in(0, {{"dp", {0, 1}, mine}}), "dp"), in_group(rank_in(1, {dp, tp}), "dp")};
+  const RankState::GroupState dp{"dp", {0, 1}, record(4, State::kFinished)};
+  const RankState::GroupState tp{"tp", {1, 3}, record(9, State::kEntered)};
+  const RankState::GroupState pp{"pp", {3, 7}, record(2, State::kEntered)};
+  std::vector<PeerView> views = {in_group(rank_in(0, {{"dp", {0, 1}, mine}}), "dp"),
+                                 in_group(rank_in(1, {dp, tp}), "dp")};
   REQUIRE(unknown_ranks(views, mine, 0, {}) == std::vector<int>{3});
   const PeerView three = rank_in(3, {{"tp", {1, 3}, record(8, State::kFinished)}, pp});
   REQUIRE(unknown_ranks(views, mine, 0, {three}) == std::vector<int>{7});
-  PeerView seven = rank_in(7, {{"pp", {3, 7}, record(1, State::kFinished)}}, "forward layer 3 mb 0");
+  PeerView seven =
+      rank_in(7, {{"pp", {3, 7}, record(1, State::kFinished)}}, "forward layer 3 mb 0");
   const Explanation found = explain_peers(views, mine, 0, {three, seven});
   REQUIRE(found.culprit == 7);
   REQUIRE_THAT(found.text,
-               Catch::StartsWith("rank 1 has not entered it; its last was all_reduce #4 (4 x F32), finished ") &&
-                   Catch::Contains("; it waits in all_reduce #9 (4 x F32) of group tp for rank 3: it waits in "
-                                   "all_reduce #2 (4 x F32) of group pp for rank 7: it is in step 12, forward layer 3 mb 0, for "));
+               Catch::StartsWith(
+                   "rank 1 has not entered it; its last was all_reduce #4 (4 x F32), finished ") &&
+                   Catch::Contains(
+                       "; it waits in all_reduce #9 (4 x F32) of group tp for rank 3: it waits in "
+                       "all_reduce #2 (4 x F32) of group pp for rank 7: it is in step 12, forward "
+                       "layer 3 mb 0, for "));
   seven.process = ProcessState::kStopped;
-  REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text, Catch::EndsWith("of group pp for rank 7, which is stopped"));
+  REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text,
+               Catch::EndsWith("of group pp for rank 7, which is stopped"));
   // One that lost its patience first was waiting all the same.
-  const PeerView given_up = rank_in(3, {{"tp", {1, 3}, record(8, State::kFinished)}, {"pp", {3, 7}, record(2, State::kAborted)}});
+  const PeerView given_up = rank_in(
+      3, {{"tp", {1, 3}, record(8, State::kFinished)}, {"pp", {3, 7}, record(2, State::kAborted)}});
   REQUIRE(explain_peers(views, mine, 0, {given_up, seven}).culprit == 7);
   REQUIRE_THAT(explain_peers(views, mine, 0, {given_up, seven}).text,
-               Catch::EndsWith("for rank 3: it gave up waiting in all_reduce #2 (4 x F32) of group pp for rank 7, which is stopped"));
+               Catch::EndsWith("for rank 3: it gave up waiting in all_reduce #2 (4 x F32) of group "
+                               "pp for rank 7, which is stopped"));
   // And round: no one is there by himself.
-  seven = rank_in(7, {{"pp", {3, 7}, record(1, State::kFinished)}, {"dp2", {1, 7}, record(3, State::kEntered)}});
-  REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text, Catch::EndsWith("for rank 1: they wait for each other"));
+  seven = rank_in(7, {{"pp", {3, 7}, record(1, State::kFinished)},
+                      {"dp2", {1, 7}, record(3, State::kEntered)}});
+  REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text,
+               Catch::EndsWith("for rank 1: they wait for each other"));
 }

@@ -17,8 +17,8 @@ namespace {
 constexpr int kRanks = 4;
 
 std::string text_of(const HangCase& hang) {
-  return cat("hang ", static_cast<int>(hang.hang), " over ", backend_name(hang.backend), ", rank ", hang.victim, ", step ",
-             hang.step, ", collective ", hang.place);
+  return cat("hang ", static_cast<int>(hang.hang), " over ", backend_name(hang.backend), ", rank ",
+             hang.victim, ", step ", hang.step, ", collective ", hang.place);
 }
 
 /// Told is what the earliest rank to notice says.
@@ -36,10 +36,17 @@ struct Told {
 /// Four ranks as two pairs along each of two axes, and all of them.
 class Member {
  public:
-  Member(Rendezvous& rendezvous, const HangCase& hang, const MakeHangDevice& make_device, Told& told)
-      : rendezvous_(rendezvous), hang_(hang), told_(told), rank_(rendezvous.rank()), device_(make_device()) {
-    const CommOptions at_first{.backend = hang.backend, .timeout = 20s, .device = device_->number()};
-    tp_ = open_communicator(rendezvous, cat("tp", rank_ / 2), {rank_ / 2 * 2, rank_ / 2 * 2 + 1}, at_first);
+  Member(Rendezvous& rendezvous, const HangCase& hang, const MakeHangDevice& make_device,
+         Told& told)
+      : rendezvous_(rendezvous),
+        hang_(hang),
+        told_(told),
+        rank_(rendezvous.rank()),
+        device_(make_device()) {
+    const CommOptions at_first{
+        .backend = hang.backend, .timeout = 20s, .device = device_->number()};
+    tp_ = open_communicator(rendezvous, cat("tp", rank_ / 2), {rank_ / 2 * 2, rank_ / 2 * 2 + 1},
+                            at_first);
     dp_ = open_communicator(rendezvous, cat("dp", rank_ % 2), {rank_ % 2, rank_ % 2 + 2}, at_first);
     world_ = open_communicator(rendezvous, "world", everyone(kRanks), at_first);
     for (Communicator* group : groups()) device_->attach(*group);
@@ -70,11 +77,13 @@ class Member {
     const bool now = step == hang_.step;
     if (now && rank_ == hang_.victim) told_.injected = true;
     // Both pairs' other order: each waits for the next, in a ring.
-    const bool turned = now && hang_.hang == Hang::kDeadlock && (rank_ == hang_.victim || rank_ == 3 - hang_.victim);
+    const bool turned = now && hang_.hang == Hang::kDeadlock &&
+                        (rank_ == hang_.victim || rank_ == 3 - hang_.victim);
     for (int place = 0; place < 3; ++place) {
       if (now && rank_ == hang_.victim && place == hang_.place && inject()) continue;
       Communicator& group = place == 2 ? *world_ : (place == 0) != turned ? *tp_ : *dp_;
-      const bool longer = now && rank_ == hang_.victim && place == hang_.place && hang_.hang == Hang::kWrongSize;
+      const bool longer =
+          now && rank_ == hang_.victim && place == hang_.place && hang_.hang == Hang::kWrongSize;
       collective_of(step, place, group, 64 + step + (longer ? 1 : 0)).wait();
     }
     device_->synchronize(groups());
@@ -97,7 +106,8 @@ class Member {
   bool inject() {
     if (hang_.hang == Hang::kSkips) return true;
     if (hang_.hang != Hang::kComputes && hang_.hang != Hang::kSlowDisk) return false;
-    if (hang_.hang == Hang::kSlowDisk) rendezvous_.board().show_phase(cat("writing the checkpoint of step ", hang_.step));
+    if (hang_.hang == Hang::kSlowDisk)
+      rendezvous_.board().show_phase(cat("writing the checkpoint of step ", hang_.step));
     if (hang_.hang == Hang::kComputes)
       rendezvous_.board().enter_lane(0, activity(Activity::Kind::kAlone, "forward layer 1 mb 0"));
     std::unique_lock lock(told_.mutex);
@@ -130,7 +140,8 @@ std::optional<std::string> named(const HangCase& hang, const MakeHangDevice& mak
     });
   for (std::thread& thread : threads) thread.join();
   if (told.too_early) return std::nullopt;
-  const std::string wrong = cat(text_of(hang), ": rank ", told.culprit, " is named: ", told.message);
+  const std::string wrong =
+      cat(text_of(hang), ": rank ", told.culprit, " is named: ", told.message);
   if (hang.hang == Hang::kDeadlock)
     return told.message.find("they wait for each other") != std::string::npos ? "" : wrong;
   if (told.culprit != hang.victim) return wrong;
@@ -140,7 +151,8 @@ std::optional<std::string> named(const HangCase& hang, const MakeHangDevice& mak
   return told.message.find(doing) != std::string::npos ? "" : wrong;
 }
 
-/// Returns what a try says. A try that says nothing is made again with twice the limit, up to sixteen times the first.
+/// Returns what a try says. A try that says nothing is made again with twice the limit, up to
+/// sixteen times the first.
 std::string verdict(HangCase hang, const MakeHangDevice& make_device) {
   std::optional<std::string> found = named(hang, make_device);
   for (int tries = 0; !found && tries < 4; ++tries) {
@@ -163,7 +175,8 @@ HangCase draw_hang(std::mt19937& random, Hang hang, CommBackend backend) {
   return drawn;
 }
 
-std::vector<std::string> wrongly_named(const std::vector<HangCase>& hangs, const MakeHangDevice& make_device) {
+std::vector<std::string> wrongly_named(const std::vector<HangCase>& hangs,
+                                       const MakeHangDevice& make_device) {
   std::atomic<size_t> next = 0;
   std::mutex mutex;
   std::vector<std::string> wrong;

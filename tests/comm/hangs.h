@@ -36,10 +36,14 @@ class HangDevice {
   /// The device's number as CommOptions has it.
   virtual int number() const { return -1; }
   virtual void attach(ftrun::Communicator& group) { static_cast<void>(group); }
-  /// Waits for what was put into the stream; then for each group what failed meanwhile is asked for.
-  virtual void synchronize(const std::vector<ftrun::Communicator*>& groups) { static_cast<void>(groups); }
+  /// Waits for what was put into the stream; then for each group what
+  /// failed meanwhile is asked for.
+  virtual void synchronize(const std::vector<ftrun::Communicator*>& groups) {
+    static_cast<void>(groups);
+  }
 };
 using MakeHangDevice = std::function<std::unique_ptr<HangDevice>()>;
 
 /// Tries each, some beside each other: of those whose culprit was not named, what was said.
-std::vector<std::string> wrongly_named(const std::vector<HangCase>& hangs, const MakeHangDevice& make_device);
+std::vector<std::string> wrongly_named(const std::vector<HangCase>& hangs,
+                                       const MakeHangDevice& make_device);

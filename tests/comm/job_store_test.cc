@@ -31,8 +31,13 @@ namespace {
 const std::string kToken = "the token of the tests' store";
 
 /// A rank of the tests' job, as the process that the number names.
-StoreMember rank_of(uint32_t rank, char process = 'p', uint32_t world = 4, uint32_t attempt = 1, const std::string& job = "job 7") {
-  return {.rank = rank, .world = world, .attempt = attempt, .instance = std::string(kInstanceBytes, process), .job = job};
+StoreMember rank_of(uint32_t rank, char process = 'p', uint32_t world = 4, uint32_t attempt = 1,
+                    const std::string& job = "job 7") {
+  return {.rank = rank,
+          .world = world,
+          .attempt = attempt,
+          .instance = std::string(kInstanceBytes, process),
+          .job = job};
 }
 
 struct Served {
@@ -41,10 +46,14 @@ struct Served {
     port = socket.port;
     server = std::make_shared<StoreServer>(std::move(socket.fd), kToken, rank_of(0), limits);
   }
-  c10::intrusive_ptr<JobStore> client(const std::string& token = kToken, const StoreMember& member = rank_of(1),
+  c10::intrusive_ptr<JobStore> client(const std::string& token = kToken,
+                                      const StoreMember& member = rank_of(1),
                                       std::chrono::milliseconds limit = 20s) const {
-    return c10::make_intrusive<JobStore>([=, this] { return std::optional(StorePlace{"127.0.0.1", port, token}); }, member,
-                                         std::chrono::steady_clock::now() + limit, false);
+    return c10::make_intrusive<JobStore>(
+        [=, this] {
+          return std::optional(StorePlace{"127.0.0.1", port, token});
+        },
+        member, std::chrono::steady_clock::now() + limit, false);
   }
   int port = 0;
   std::shared_ptr<StoreServer> server;
@@ -76,7 +85,8 @@ bool gets_an_answer(int port, const std::string& proof) {
   std::string text;
   if (!reads(fd.get(), kStoreGreeting.size() + kChallengeBytes, text)) return false;
   const std::string own(kChallengeBytes, 'x');
-  std::string request(1, static_cast<char>(StoreOperation::kCount)), all = own + member_bytes(rank_of(1)) + proof;
+  std::string request(1, static_cast<char>(StoreOperation::kCount)),
+      all = own + member_bytes(rank_of(1)) + proof;
   put_number(request, uint64_t{0});
   put_number(all, static_cast<uint32_t>(request.size()));
   all += request;
@@ -121,7 +131,9 @@ TEST_CASE("the job's store does what c10d asks of one") {
   REQUIRE(a->check({"key"}));
 }
 
-TEST_CASE("who waits for several keys is answered when all are there at a time, and who has given up is not") {
+TEST_CASE(
+    "who waits for several keys is answered when all are there at a time, and who has given up is "
+    "not") {
   const Served served;
   const auto sets = served.client();
   std::atomic<bool> done = false;
@@ -158,7 +170,8 @@ TEST_CASE("thousands of wrong tokens open the store to nobody") {
   REQUIRE(answered == 0);
   REQUIRE(served.server->admitted() == 0);
   REQUIRE(served.server->refused() == tokens);
-  REQUIRE_THROWS_WITH(served.client("another token"), Catch::Contains("does not know this job's token"));
+  REQUIRE_THROWS_WITH(served.client("another token"),
+                      Catch::Contains("does not know this job's token"));
   REQUIRE(served.client()->getNumKeys() == 0);
 }
 
@@ -168,16 +181,23 @@ TEST_CASE("a proof that was overheard opens nothing a second time") {
   std::string greeting;
   REQUIRE(reads(fd.get(), kStoreGreeting.size() + kChallengeBytes, greeting));
   const std::string member = member_bytes(rank_of(1));
-  const std::string proof = client_proof(kToken, greeting.substr(kStoreGreeting.size()), std::string(kChallengeBytes, 'x'), member);
+  const std::string proof = client_proof(kToken, greeting.substr(kStoreGreeting.size()),
+                                         std::string(kChallengeBytes, 'x'), member);
   REQUIRE_FALSE(gets_an_answer(served.port, proof));
   // And what the server proves cannot be sent back to it as a proof.
-  const auto by_server = [&](const char* a, const char* b) { return server_proof(kToken, a, b, StoreVerdict::kAdmitted, member); };
+  const auto by_server = [&](const char* a, const char* b) {
+    return server_proof(kToken, a, b, StoreVerdict::kAdmitted, member);
+  };
   REQUIRE(client_proof(kToken, "a", "b", member) != by_server("a", "b"));
   REQUIRE(client_proof(kToken, "a", "b", member) != by_server("b", "a"));
-  // A proof is one rank's of one start: nobody turns it into another's on its way, nor a refusal into an admission.
-  for (const StoreMember& other : {rank_of(2), rank_of(1, 'q'), rank_of(1, 'p', 5), rank_of(1, 'p', 4, 2), rank_of(1, 'p', 4, 1, "job 8")})
-    REQUIRE(client_proof(kToken, "a", "b", member_bytes(other)) != client_proof(kToken, "a", "b", member));
-  REQUIRE(server_proof(kToken, "a", "b", StoreVerdict::kSecondProcess, member) != by_server("a", "b"));
+  // A proof is one rank's of one start: nobody turns it into another's on its way, nor a
+  // refusal into an admission.
+  for (const StoreMember& other : {rank_of(2), rank_of(1, 'q'), rank_of(1, 'p', 5),
+                                   rank_of(1, 'p', 4, 2), rank_of(1, 'p', 4, 1, "job 8")})
+    REQUIRE(client_proof(kToken, "a", "b", member_bytes(other)) !=
+            client_proof(kToken, "a", "b", member));
+  REQUIRE(server_proof(kToken, "a", "b", StoreVerdict::kSecondProcess, member) !=
+          by_server("a", "b"));
 }
 
 TEST_CASE("a client does not trust a store that does not know the token") {
@@ -186,14 +206,16 @@ TEST_CASE("a client does not trust a store that does not know the token") {
     const OwnedFd fd(::accept(socket.fd.get(), nullptr, nullptr));
     std::string greeting(kStoreGreeting);
     greeting.append(kChallengeBytes, 'c');
-    [[maybe_unused]] ssize_t done = ::send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
+    [[maybe_unused]] ssize_t done =
+        ::send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
     std::string text;
     if (!reads(fd.get(), kHelloBytes, text)) return;
     const std::string proof(kWelcomeBytes, 'p');
     done = ::send(fd.get(), proof.data(), proof.size(), MSG_NOSIGNAL);
   });
   const auto find = [&] { return std::optional(StorePlace{"127.0.0.1", socket.port, kToken}); };
-  REQUIRE_THROWS_WITH(c10::make_intrusive<JobStore>(find, rank_of(1), std::chrono::steady_clock::now() + 20s, false),
+  REQUIRE_THROWS_WITH(c10::make_intrusive<JobStore>(find, rank_of(1),
+                                                    std::chrono::steady_clock::now() + 20s, false),
                       "what answers there does not know this job's token");
   impostor.join();
 }
@@ -202,13 +224,16 @@ TEST_CASE("what is left of an answer without sense is no answer to the next ques
   const ListenSocket socket = listen_on("127.0.0.1", 0);
   std::thread server([&] {
     const OwnedFd fd(::accept(socket.fd.get(), nullptr, nullptr));
-    const auto say = [&](const std::string& bytes) { return ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); };
+    const auto say = [&](const std::string& bytes) {
+      return ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    };
     const std::string challenge(kChallengeBytes, 'c'), own = member_bytes(rank_of(0));
     say(std::string(kStoreGreeting) + challenge);
     std::string heard;
     if (!reads(fd.get(), kHelloBytes, heard)) return;
     const StoreVerdict verdict = StoreVerdict::kAdmitted;
-    say(static_cast<char>(verdict) + own + server_proof(kToken, challenge, heard.substr(0, kChallengeBytes), verdict, own));
+    say(static_cast<char>(verdict) + own +
+        server_proof(kToken, challenge, heard.substr(0, kChallengeBytes), verdict, own));
     std::string answers;
     put_number(answers, uint32_t{0});
     put_number(answers, uint32_t{1});
@@ -217,14 +242,17 @@ TEST_CASE("what is left of an answer without sense is no answer to the next ques
     while (reads(fd.get(), 1, heard)) continue;
   });
   const auto find = [&] { return std::optional(StorePlace{"127.0.0.1", socket.port, kToken}); };
-  auto client = c10::make_intrusive<JobStore>(find, rank_of(1), std::chrono::steady_clock::now() + 20s, false);
+  auto client = c10::make_intrusive<JobStore>(find, rank_of(1),
+                                              std::chrono::steady_clock::now() + 20s, false);
   CHECK_THROWS_WITH(client->check({"key"}), Catch::Contains("an answer without sense"));
-  CHECK_THROWS_WITH(client->check({"key"}), Catch::Contains("the connection to the job's store is lost"));
+  CHECK_THROWS_WITH(client->check({"key"}),
+                    Catch::Contains("the connection to the job's store is lost"));
   client.reset();
   server.join();
 }
 
-TEST_CASE("garbage, half requests, floods and connections that say nothing keep no rank from the store") {
+TEST_CASE(
+    "garbage, half requests, floods and connections that say nothing keep no rank from the store") {
   const Served served({.strangers = 16, .handshake_ms = 60'000, .members = 64});
   std::atomic<bool> over = false;
   std::atomic<int64_t> tries = 0;
@@ -239,7 +267,8 @@ TEST_CASE("garbage, half requests, floods and connections that say nothing keep 
           std::string garbage(random() % 200, '\0');
           for (char& c : garbage) c = static_cast<char>(random());
           if (seed == 0) garbage.clear();
-          [[maybe_unused]] const ssize_t done = ::send(fd.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+          [[maybe_unused]] const ssize_t done =
+              ::send(fd.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
           if (random() % 2 == 0) silent.push_back(std::move(fd));
           if (silent.size() > 100) silent.clear();
         } catch (const std::exception&) {
@@ -252,19 +281,25 @@ TEST_CASE("garbage, half requests, floods and connections that say nothing keep 
   // One that was let in and stops in the middle of a request.
   const OwnedFd half = stranger(served.port);
   std::vector<c10::intrusive_ptr<JobStore>> ranks;
-  for (int rank = 0; rank < 4; ++rank) ranks.push_back(c10::make_intrusive<JobStore>(
-      [&] { return std::optional(StorePlace{"127.0.0.1", served.port, kToken}); }, rank_of(static_cast<uint32_t>(rank)), std::chrono::steady_clock::now() + 60s, true));
+  for (int rank = 0; rank < 4; ++rank)
+    ranks.push_back(c10::make_intrusive<JobStore>(
+        [&] {
+          return std::optional(StorePlace{"127.0.0.1", served.port, kToken});
+        },
+        rank_of(static_cast<uint32_t>(rank)), std::chrono::steady_clock::now() + 60s, true));
   for (int i = 0; i < 200; ++i) {
     ranks[static_cast<size_t>(i % 4)]->set("key", bytes(std::to_string(i)));
     REQUIRE(ranks[static_cast<size_t>((i + 1) % 4)]->get("key") == bytes(std::to_string(i)));
   }
   over = true;
   for (std::thread& thread : attackers) thread.join();
-  REQUIRE(served.server->admitted() >= 4);  // a rank that was dropped among the strangers comes again
+  REQUIRE(served.server->admitted() >=
+          4);  // a rank that was dropped among the strangers comes again
   REQUIRE(served.server->refused() > 100);
 }
 
-TEST_CASE("a request that is too long, or none at all, ends the connection of who sent it and no other") {
+TEST_CASE(
+    "a request that is too long, or none at all, ends the connection of who sent it and no other") {
   const Served served;
   const auto rank = served.client();
   std::mt19937 random(3);
@@ -274,7 +309,8 @@ TEST_CASE("a request that is too long, or none at all, ends the connection of wh
     REQUIRE(reads(fd.get(), kStoreGreeting.size() + kChallengeBytes, text));
     const std::string own(kChallengeBytes, 'x');
     const std::string member = member_bytes(rank_of(2));
-    std::string all = own + member + client_proof(kToken, text.substr(kStoreGreeting.size()), own, member);
+    std::string all =
+        own + member + client_proof(kToken, text.substr(kStoreGreeting.size()), own, member);
     std::string body(random() % 40, '\0');
     for (char& c : body) c = static_cast<char>(random());
     put_number(all, i % 3 == 0 ? ~uint32_t{0} : static_cast<uint32_t>(body.size()));
@@ -287,11 +323,14 @@ TEST_CASE("a request that is too long, or none at all, ends the connection of wh
   REQUIRE(rank->get("key") == bytes("value"));
 }
 
-TEST_CASE("ranks that no supervisor started meet by a file of their own, which is gone when they have met") {
+TEST_CASE(
+    "ranks that no supervisor started meet by a file of their own, which is gone when they have "
+    "met") {
   char name[] = "/tmp/ftrun_meeting_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
   // What an earlier start has left behind, and another job's.
-  const auto left_over = std::make_unique<MeetingFile>(path, MeetingPlace{"slurm 7.0", "127.0.0.1", 1, "an old token, of nobody's"});
+  const auto left_over = std::make_unique<MeetingFile>(
+      path, MeetingPlace{"slurm 7.0", "127.0.0.1", 1, "an old token, of nobody's"});
   std::vector<std::string> heard(3);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank)
@@ -299,7 +338,8 @@ TEST_CASE("ranks that no supervisor started meet by a file of their own, which i
       if (rank == 0) std::this_thread::sleep_for(100ms);
       const auto rendezvous = Rendezvous::connect(
           {.rank = rank, .world = 3, .timeout = 20s, .meeting_file = path, .job = "slurm 7.0"});
-      heard[static_cast<size_t>(rank)] = rendezvous->exchange_text("k", cat(rank))[static_cast<size_t>((rank + 1) % 3)];
+      heard[static_cast<size_t>(rank)] =
+          rendezvous->exchange_text("k", cat(rank))[static_cast<size_t>((rank + 1) % 3)];
       rendezvous->shutdown();
     });
   for (std::thread& thread : threads) thread.join();
@@ -308,7 +348,9 @@ TEST_CASE("ranks that no supervisor started meet by a file of their own, which i
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("a meeting file that others could have written, or that is something else, is left alone and refused") {
+TEST_CASE(
+    "a meeting file that others could have written, or that is something else, is left alone and "
+    "refused") {
   char name[] = "/tmp/ftrun_meeting_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
   const MeetingPlace place{"job", "127.0.0.1", 4000, "a token of the test"};
@@ -323,7 +365,8 @@ TEST_CASE("a meeting file that others could have written, or that is something e
     REQUIRE(MeetingFile::read(path)->address == "127.0.0.1");
     REQUIRE_NOTHROW(file.require_ours());
     ::chmod(path.c_str(), 0644);
-    REQUIRE_THROWS_WITH(MeetingFile::read(path), Catch::Contains("not a file of this user's alone"));
+    REQUIRE_THROWS_WITH(MeetingFile::read(path),
+                        Catch::Contains("not a file of this user's alone"));
     ::chmod(path.c_str(), 0600);
   }
   REQUIRE_FALSE(MeetingFile::read(path).has_value());
@@ -356,23 +399,30 @@ TEST_CASE("each rank of a start is one process, with as many connections as it w
   const std::string at = cat(" was refused by rank 0 at 127.0.0.1:", served.port, ": ");
   const auto first = served.client(kToken, rank_of(3));
   REQUIRE(served.client(kToken, rank_of(3))->getNumKeys() == 0);
-  REQUIRE(refused(rank_of(3, 'q')) == cat("rank 3", at, "another process is rank 3 of this job already"));
+  REQUIRE(refused(rank_of(3, 'q')) ==
+          cat("rank 3", at, "another process is rank 3 of this job already"));
   REQUIRE(first->clone()->getNumKeys() == 0);
-  REQUIRE(refused(rank_of(2, 'q', 8)) == cat("rank 2", at, "its job has 4 ranks, and this is one of 8"));
+  REQUIRE(refused(rank_of(2, 'q', 8)) ==
+          cat("rank 2", at, "its job has 4 ranks, and this is one of 8"));
   REQUIRE(refused(rank_of(4)) == cat("rank 4", at, "its job has 4 ranks, and this is one of 4"));
   REQUIRE(refused(rank_of(2, 'q', 4, 1, "job 8")) ==
-          cat("rank 2", at, "that one has the same token, and is of another job than this one, job \"job 8\""));
+          cat("rank 2", at,
+              "that one has the same token, and is of another job than this one, job \"job 8\""));
   REQUIRE(refused(rank_of(2, 'q', 4, 0)) ==
-          cat("rank 2", at, "its job was restarted 1 times, and this rank is of the start after restart 0"));
+          cat("rank 2", at,
+              "its job was restarted 1 times, and this rank is of the start after restart 0"));
   // Rank 0 of a later start may be about to take the place of this one.
-  REQUIRE_THROWS_WITH(served.client(kToken, rank_of(2, 'q', 4, 2), 200ms), "rank 0 there is still of the start after restart 1, and this rank of that after 2");
+  REQUIRE_THROWS_WITH(
+      served.client(kToken, rank_of(2, 'q', 4, 2), 200ms),
+      "rank 0 there is still of the start after restart 1, and this rank of that after 2");
   REQUIRE(refused(rank_of(2)) == "admitted");
   REQUIRE(served.server->admitted() == 4);
 }
 
 TEST_CASE("nobody is rank 0 but the process that serves the store, however early he comes") {
   const Served served;
-  REQUIRE_THROWS_WITH(served.client(kToken, rank_of(0, 'q')), Catch::Contains("another process is rank 0 of this job already"));
+  REQUIRE_THROWS_WITH(served.client(kToken, rank_of(0, 'q')),
+                      Catch::Contains("another process is rank 0 of this job already"));
   REQUIRE(served.client(kToken, rank_of(0))->getNumKeys() == 0);
   REQUIRE(served.server->admitted() == 1);
 }
@@ -381,18 +431,26 @@ TEST_CASE("two jobs with one token end with the rank that both have, named") {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   const int port = socket.port, fd = socket.fd.release();
   const auto options = [&](int rank) {
-    return RendezvousOptions{.rank = rank, .world = 2, .port = port, .listen_fd = rank == 0 ? fd : -1, .timeout = 20s,
+    return RendezvousOptions{.rank = rank,
+                             .world = 2,
+                             .port = port,
+                             .listen_fd = rank == 0 ? fd : -1,
+                             .timeout = 20s,
                              .token = "a token of two jobs"};
   };
   std::vector<std::unique_ptr<Rendezvous>> met(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank)
-    threads.emplace_back([&, rank] { met[static_cast<size_t>(rank)] = Rendezvous::connect(options(rank)); });
+    threads.emplace_back(
+        [&, rank] { met[static_cast<size_t>(rank)] = Rendezvous::connect(options(rank)); });
   for (std::thread& thread : threads) thread.join();
-  REQUIRE_THROWS_WITH(Rendezvous::connect(options(1)),
-                      cat("rank 1 was refused by rank 0 at 127.0.0.1:", port, ": another process is rank 1 of this job already\n  remedy: "
-                          "start each rank once; jobs that run at the same time need an FTRUN_TOKEN each: FTRUN_TOKEN=$(openssl rand "
-                          "-hex 32); where one rank was started again by itself, start all of them again"));
+  REQUIRE_THROWS_WITH(
+      Rendezvous::connect(options(1)),
+      cat("rank 1 was refused by rank 0 at 127.0.0.1:", port,
+          ": another process is rank 1 of this job already\n  remedy: "
+          "start each rank once; jobs that run at the same time need an FTRUN_TOKEN each: "
+          "FTRUN_TOKEN=$(openssl rand "
+          "-hex 32); where one rank was started again by itself, start all of them again"));
   // The ranks that have met are not disturbed, and may have further connections.
   std::thread other([&] { met[1]->beside()->exchange_text("k", "1"); });
   REQUIRE(met[0]->beside()->exchange_text("k", "0") == std::vector<std::string>{"0", "1"});
@@ -402,30 +460,39 @@ TEST_CASE("two jobs with one token end with the rank that both have, named") {
 TEST_CASE("a rank that may not read the meeting file, or reads another job's, says so") {
   char name[] = "/tmp/ftrun_meeting_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
-  const RendezvousOptions options{.rank = 1, .world = 2, .timeout = 300ms, .meeting_file = path, .job = "slurm 7.0"};
+  const RendezvousOptions options{
+      .rank = 1, .world = 2, .timeout = 300ms, .meeting_file = path, .job = "slurm 7.0"};
   {
     const MeetingFile other(path, {"slurm 8.0", "127.0.0.1", 1, "a token of another job"});
-    REQUIRE_THROWS_WITH(Rendezvous::connect(options), Catch::Contains(path + " is of another job (\"slurm 8.0\", this one is \"slurm 7.0\")"));
+    REQUIRE_THROWS_WITH(
+        Rendezvous::connect(options),
+        Catch::Contains(path + " is of another job (\"slurm 8.0\", this one is \"slurm 7.0\")"));
     // At once, not only after all of the time.
     RendezvousOptions patient = options;
     patient.timeout = 1h;
     ::chmod(path.c_str(), 0644);
-    REQUIRE_THROWS_WITH(Rendezvous::connect(patient), Catch::Contains("not a file of this user's alone (mode 0600), so ranks cannot meet by it"));
+    REQUIRE_THROWS_WITH(
+        Rendezvous::connect(patient),
+        Catch::Contains("not a file of this user's alone (mode 0600), so ranks cannot meet by it"));
     ::chmod(path.c_str(), 0600);
   }
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("rank 0 leaves a file alone by which another job meets, and notices when its own is replaced") {
+TEST_CASE(
+    "rank 0 leaves a file alone by which another job meets, and notices when its own is replaced") {
   char name[] = "/tmp/ftrun_meeting_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
   const Served served;
-  const RendezvousOptions options{.rank = 0, .world = 2, .timeout = 20s, .meeting_file = path, .job = "slurm 7.0"};
+  const RendezvousOptions options{
+      .rank = 0, .world = 2, .timeout = 20s, .meeting_file = path, .job = "slurm 7.0"};
   {
     const MeetingFile live(path, {"job 7", "127.0.0.1", served.port, kToken});
-    REQUIRE_THROWS_WITH(Rendezvous::connect(options),
-                        cat(path, ": the ranks of another job meet by this file now (job \"job 7\", at 127.0.0.1:", served.port,
-                            ")\n  remedy: wait until it has begun, end it, or choose another output_dir"));
+    REQUIRE_THROWS_WITH(
+        Rendezvous::connect(options),
+        cat(path, ": the ranks of another job meet by this file now (job \"job 7\", at 127.0.0.1:",
+            served.port,
+            ")\n  remedy: wait until it has begun, end it, or choose another output_dir"));
     REQUIRE_NOTHROW(live.require_ours());
   }
   std::string heard;
@@ -439,26 +506,31 @@ TEST_CASE("rank 0 leaves a file alone by which another job meets, and notices wh
   while (!std::filesystem::exists(path)) std::this_thread::sleep_for(1ms);
   const MeetingFile other(path, {"slurm 8.0", "127.0.0.1", 1, "a token of another job"});
   rank.join();
-  REQUIRE(heard == cat(path, ": another job's rank 0 has replaced the file by which the ranks of this one meet, before all had come\n  "
-                             "remedy: start one job at a time in an output_dir, or choose another"));
+  REQUIRE(heard == cat(path,
+                       ": another job's rank 0 has replaced the file by which the ranks of this "
+                       "one meet, before all had come\n  "
+                       "remedy: start one job at a time in an output_dir, or choose another"));
   REQUIRE(MeetingFile::read(path)->job == "slurm 8.0");
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("a value that is stored and being sent is counted once, and no more when the last has it") {
+TEST_CASE(
+    "a value that is stored and being sent is counted once, and no more when the last has it") {
   const Served served;
   constexpr int64_t kBytes = 8 << 20;
   std::vector<c10::intrusive_ptr<JobStore>> ranks;
   for (uint32_t rank = 1; rank < 4; ++rank) ranks.push_back(served.client(kToken, rank_of(rank)));
   const auto set_all = [&] {
-    for (size_t i = 0; i < ranks.size(); ++i) ranks[i]->set(std::to_string(i), std::vector<uint8_t>(kBytes, 7));
+    for (size_t i = 0; i < ranks.size(); ++i)
+      ranks[i]->set(std::to_string(i), std::vector<uint8_t>(kBytes, 7));
   };
   set_all();
   const int64_t stored = served.server->most_bytes();
   REQUIRE(stored >= 3 * kBytes);
   for (int round = 0; round < 2; ++round) {
     std::vector<std::thread> readers;
-    for (size_t i = 0; i < ranks.size(); ++i) readers.emplace_back([&, i] { ranks[i]->get(std::to_string(i)); });
+    for (size_t i = 0; i < ranks.size(); ++i)
+      readers.emplace_back([&, i] { ranks[i]->get(std::to_string(i)); });
     for (std::thread& reader : readers) reader.join();
     for (size_t i = 0; i < ranks.size(); ++i) ranks[i]->deleteKey(std::to_string(i));
     set_all();
@@ -478,22 +550,30 @@ TEST_CASE("the room that a long request took is not kept for each connection tha
   REQUIRE(served.server->most_bytes() <= 3 * kBytes + (1 << 20));
 }
 
-TEST_CASE("a store whose process has no descriptor left says so once, and takes who comes when it has") {
+TEST_CASE(
+    "a store whose process has no descriptor left says so once, and takes who comes when it has") {
   const Served served;
   char name[] = "/tmp/ftrun_log_XXXXXX";
   const OwnedFd log(::mkstemp(name)), screen(::dup(STDERR_FILENO));
   const OwnedFd caller(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in place{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(served.port)), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  sockaddr_in place{.sin_family = AF_INET,
+                    .sin_port = htons(static_cast<uint16_t>(served.port)),
+                    .sin_addr = {htonl(INADDR_LOOPBACK)},
+                    .sin_zero = {}};
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
   const rlimit none{3, before.rlim_max};
   ::dup2(log.get(), STDERR_FILENO);
   ::setrlimit(RLIMIT_NOFILE, &none);
-  const int connected = ::connect(caller.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place);
-  const std::string line = "rank 0, which serves the job's store, cannot take another connection for now: Too many open files; a higher ulimit -n";
+  const int connected =
+      ::connect(caller.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place);
+  const std::string line =
+      "rank 0, which serves the job's store, cannot take another connection for now: Too many open "
+      "files; a higher ulimit -n";
   const auto is_told = [&] {
     std::string text(4096, '\0');
-    return ::pread(log.get(), text.data(), text.size(), 0) > 0 && text.find(line) != std::string::npos;
+    return ::pread(log.get(), text.data(), text.size(), 0) > 0 &&
+           text.find(line) != std::string::npos;
   };
   for (int tries = 0; !is_told() && tries < 60'000; ++tries) std::this_thread::sleep_for(1ms);
   std::this_thread::sleep_for(300ms);  // in which it could be told again

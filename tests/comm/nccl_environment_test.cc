@@ -8,7 +8,8 @@
 
 namespace {
 
-constexpr const char* kNames[] = {"NCCL_ALGO", "NCCL_NVLS_ENABLE", "NCCL_RUNTIME_CONNECT", "NCCL_GRAPH_REGISTER"};
+constexpr const char* kNames[] = {"NCCL_ALGO", "NCCL_NVLS_ENABLE", "NCCL_RUNTIME_CONNECT",
+                                  "NCCL_GRAPH_REGISTER"};
 
 /// Returns the variables after prepare_nccl_environment(), which found them as `given`.
 std::map<std::string, std::string> prepared(const std::map<std::string, std::string>& given) {
@@ -25,21 +26,35 @@ std::map<std::string, std::string> prepared(const std::map<std::string, std::str
 
 }  // namespace
 
-TEST_CASE("NCCL may not add inside switches, and connects when a group opens, unless the user says otherwise") {
+TEST_CASE(
+    "NCCL may not add inside switches, and connects when a group opens, unless the user says "
+    "otherwise") {
   using Names = std::map<std::string, std::string>;
-  REQUIRE(prepared({}) == Names{{"NCCL_NVLS_ENABLE", "0"}, {"NCCL_RUNTIME_CONNECT", "0"}, {"NCCL_GRAPH_REGISTER", "0"}});
-  REQUIRE(prepared({{"NCCL_ALGO", "NVLS"}}) == Names{{"NCCL_ALGO", "NVLS"}, {"NCCL_RUNTIME_CONNECT", "0"}, {"NCCL_GRAPH_REGISTER", "0"}});
-  REQUIRE(prepared({{"NCCL_NVLS_ENABLE", "1"}, {"NCCL_RUNTIME_CONNECT", "1"}, {"NCCL_GRAPH_REGISTER", "1"}}) ==
-          Names{{"NCCL_NVLS_ENABLE", "1"}, {"NCCL_RUNTIME_CONNECT", "1"}, {"NCCL_GRAPH_REGISTER", "1"}});
+  REQUIRE(prepared({}) == Names{{"NCCL_NVLS_ENABLE", "0"},
+                                {"NCCL_RUNTIME_CONNECT", "0"},
+                                {"NCCL_GRAPH_REGISTER", "0"}});
+  REQUIRE(prepared({{"NCCL_ALGO", "NVLS"}}) == Names{{"NCCL_ALGO", "NVLS"},
+                                                     {"NCCL_RUNTIME_CONNECT", "0"},
+                                                     {"NCCL_GRAPH_REGISTER", "0"}});
+  REQUIRE(prepared({{"NCCL_NVLS_ENABLE", "1"},
+                    {"NCCL_RUNTIME_CONNECT", "1"},
+                    {"NCCL_GRAPH_REGISTER", "1"}}) == Names{{"NCCL_NVLS_ENABLE", "1"},
+                                                            {"NCCL_RUNTIME_CONNECT", "1"},
+                                                            {"NCCL_GRAPH_REGISTER", "1"}});
 }
 
-TEST_CASE("a folder for shared memory that is missing, read-only or too small is named with what helps") {
+TEST_CASE(
+    "a folder for shared memory that is missing, read-only or too small is named with what helps") {
   const std::string remedy =
-      "\n  remedy: mount it larger and writable (docker run --shm-size=1g, or --ipc=host), or set NCCL_SHM_DISABLE=1";
+      "\n  remedy: mount it larger and writable (docker run --shm-size=1g, or --ipc=host), or set "
+      "NCCL_SHM_DISABLE=1";
   REQUIRE(ftrun::shared_folder_warning(2, "/no/shm") ==
-          "the ranks' GPUs may share memory in /no/shm, which cannot be looked at: No such file or directory" + remedy);
+          "the ranks' GPUs may share memory in /no/shm, which cannot be looked at: No such file or "
+          "directory" +
+              remedy);
   // A file system without room.
-  REQUIRE(ftrun::shared_folder_warning(2, "/proc/sys").starts_with("the ranks' GPUs may share memory in /proc/sys, which "));
+  REQUIRE(ftrun::shared_folder_warning(2, "/proc/sys")
+              .starts_with("the ranks' GPUs may share memory in /proc/sys, which "));
   REQUIRE(ftrun::shared_folder_warning(0, ".").empty());
   const std::string small = ftrun::shared_folder_warning(1 << 30, ".");
   REQUIRE(small.find(" free; 1073741824 ranks take about 32.00 PiB" + remedy) != std::string::npos);

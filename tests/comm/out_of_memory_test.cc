@@ -13,22 +13,29 @@
 namespace ftrun {
 namespace {
 
-// Aligned: where all thread-local data is one byte, mold 1.10 may let the pages that the loader makes read-only begin in front of
-// the first one that is mapped, and the program does not start.
+// Aligned: where all thread-local data is one byte, mold 1.10 may let the pages that the loader
+// makes read-only begin in front of the first one that is mapped, and the program does not start.
 alignas(16) thread_local bool memory_is_refused = false;
 
-/// LibTorch's own allocator, until a thread is refused what it asks for: then that throws as its own one does.
+/// LibTorch's own allocator, until a thread is refused what it asks for: then that
+/// throws as its own one does.
 class RefusingAllocator final : public at::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
-    TORCH_CHECK(!memory_is_refused, "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: "
-                "you tried to allocate ", bytes, " bytes. Error code 12 (Cannot allocate memory)");
+    TORCH_CHECK(
+        !memory_is_refused,
+        "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: "
+        "you tried to allocate ",
+        bytes, " bytes. Error code 12 (Cannot allocate memory)");
     return c10::GetDefaultCPUAllocator()->allocate(bytes);
   }
-  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
 };
 
-TEST_CASE("LibTorch's and the language's own lack of memory are known from all else that goes wrong") {
+TEST_CASE(
+    "LibTorch's and the language's own lack of memory are known from all else that goes wrong") {
   CHECK(is_out_of_memory(std::bad_alloc()));
   CHECK_FALSE(is_out_of_memory(std::runtime_error("DefaultCPUAllocator: can't allocate memory")));
   const auto told = [](const auto& fails) {
@@ -69,8 +76,9 @@ TEST_CASE("a rank whose message finds no memory blames itself and no connection"
   });
   c10::SetCPUAllocator(c10::GetDefaultCPUAllocator(), 1);
   CHECK(failures[0] == "");
-  CHECK_THAT(failures[1], Catch::Contains(" in receive #1 (value, 1 x F32) of group world: rank 0 ") &&
-                              Catch::Contains(" gave up in send #1 (value, 1 x F32)"));
+  CHECK_THAT(failures[1],
+             Catch::Contains(" in receive #1 (value, 1 x F32) of group world: rank 0 ") &&
+                 Catch::Contains(" gave up in send #1 (value, 1 x F32)"));
 }
 
 }  // namespace

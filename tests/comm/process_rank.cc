@@ -39,7 +39,8 @@ void exchange_texts(Rendezvous& rendezvous) {
 
 void wait_for_last(Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
   say("waiting");
-  if (rendezvous.rank() == rendezvous.world() - 1) std::this_thread::sleep_for(timeout + timeout / 2);
+  if (rendezvous.rank() == rendezvous.world() - 1)
+    std::this_thread::sleep_for(timeout + timeout / 2);
   rendezvous.exchange_text("patient", "done", Patience::kWhileAlive);
   say("all came");
   rendezvous.shutdown();
@@ -47,7 +48,8 @@ void wait_for_last(Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
 
 void wait_in_group(Rendezvous& rendezvous) {
   say("waiting");
-  if (rendezvous.rank() == 0 || rendezvous.rank() == 3) std::this_thread::sleep_for(std::chrono::hours(1));
+  if (rendezvous.rank() == 0 || rendezvous.rank() == 3)
+    std::this_thread::sleep_for(std::chrono::hours(1));
   rendezvous.exchange_text("group", "text", {1, 2, 3});
 }
 

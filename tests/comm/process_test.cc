@@ -35,16 +35,18 @@ int free_port() {
 /// A limit of open files: that of a process, and the one that it may raise it to.
 using FileLimit = std::optional<rlimit>;
 
-/// Ranks as processes; what they print goes to files. They are forked from this one, which has loaded LibTorch, as ftrun's
-/// supervisor forks its ranks.
+/// Ranks as processes; what they print goes to files. They are forked from this one, which has
+/// loaded LibTorch, as ftrun's supervisor forks its ranks.
 class Ranks {
  public:
-  Ranks(int world, const std::string& backend, int timeout_ms, const std::string& scenario, const FileLimit& limit = {}) {
+  Ranks(int world, const std::string& backend, int timeout_ms, const std::string& scenario,
+        const FileLimit& limit = {}) {
     char name[] = "/tmp/ftrun_comm_XXXXXX";
     folder_ = ::mkdtemp(name);
     const int port = free_port();
     for (int rank = 0; rank < world; ++rank)
-      pids_.push_back(start({rank, world, port, backend, std::chrono::milliseconds(timeout_ms), scenario}, limit));
+      pids_.push_back(start(
+          {rank, world, port, backend, std::chrono::milliseconds(timeout_ms), scenario}, limit));
   }
   ~Ranks() {
     for (const pid_t pid : pids_) {
@@ -63,7 +65,8 @@ class Ranks {
   /// Exit code, or 128 + signal.
   int wait(int rank) {
     int status = 0;
-    testing::await_that([&] { return ::waitpid(pid(rank), &status, WNOHANG) != 0; }, cat("rank ", rank, " has ended"), kEnough);
+    testing::await_that([&] { return ::waitpid(pid(rank), &status, WNOHANG) != 0; },
+                        cat("rank ", rank, " has ended"), kEnough);
     pids_[static_cast<size_t>(rank)] = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
@@ -72,7 +75,8 @@ class Ranks {
     testing::require_exit(found, expected, cat("rank ", rank, ": ", output(rank)));
   }
   void await_text(int rank, const std::string& text) const {
-    testing::await_that([&] { return output(rank).find(text) != std::string::npos; }, cat("rank ", rank, " says ", text), kEnough);
+    testing::await_that([&] { return output(rank).find(text) != std::string::npos; },
+                        cat("rank ", rank, " says ", text), kEnough);
   }
 
  private:
@@ -88,7 +92,8 @@ class Ranks {
     ::dup2(file, STDERR_FILENO);
     ::close(file);
     // Catch2's handlers are of this process.
-    for (const int signal : {SIGABRT, SIGFPE, SIGILL, SIGINT, SIGSEGV, SIGTERM}) ::signal(signal, SIG_DFL);
+    for (const int signal : {SIGABRT, SIGFPE, SIGILL, SIGINT, SIGSEGV, SIGTERM})
+      ::signal(signal, SIG_DFL);
     if (limit && ::setrlimit(RLIMIT_NOFILE, &*limit) != 0) ::_exit(127);
     const int code = run_process_rank(rank);
     std::fflush(nullptr);
@@ -121,7 +126,9 @@ TEST_CASE("processes meet, add and part") {
   }
 }
 
-TEST_CASE("rank 0 serves its store under the hard limit of open files, and says so where that is too low") {
+TEST_CASE(
+    "rank 0 serves its store under the hard limit of open files, and says so where that is too "
+    "low") {
   {
     rlimit soft{};
     REQUIRE(::getrlimit(RLIMIT_NOFILE, &soft) == 0);
@@ -134,11 +141,15 @@ TEST_CASE("rank 0 serves its store under the hard limit of open files, and says 
   }
   Ranks ranks(2, "shm", 20'000, "meet", rlimit{80, 80});
   ranks.await_exit(0, 5);
-  REQUIRE(ranks.output(0) == "failed: rank 0 serves the job's store to 2 ranks, which takes up to 134 open files (3 connections a rank, "
-                             "128 for other files), and the limit of its process is 80\n");
+  REQUIRE(ranks.output(0) ==
+          "failed: rank 0 serves the job's store to 2 ranks, which takes up to 134 open files (3 "
+          "connections a rank, "
+          "128 for other files), and the limit of its process is 80\n");
 }
 
-TEST_CASE("a first rank that dies with its text given is missed at once, though another is still absent") {
+TEST_CASE(
+    "a first rank that dies with its text given is missed at once, though another is still "
+    "absent") {
   Ranks ranks(4, "shm", kFarOff, "group");
   ranks.await_text(2, "waiting");
   ranks.await_text(1, "waiting");
@@ -190,13 +201,15 @@ TEST_CASE("a rank stopped at a random moment is named as stopped when the wait e
   for (const char* backend : {"gloo", "shm"}) {
     for (const int victim : {0, 1}) {
       std::string said, stopped;
-      // One that is late by more than the limit before it is stopped is told as that: then there is a longer one.
+      // One that is late by more than the limit before it is stopped is told as that:
+      // then there is a longer one.
       for (const int limit_ms : {1'000, 5'000, 20'000}) {
         said = said_of_stopped(backend, victim, limit_ms, stopped);
         if (said.find(stopped) != std::string::npos) break;
       }
       CAPTURE(backend, victim);
-      REQUIRE_THAT(said, Catch::Contains(cat("failed: rank ", 1 - victim, " waited ")) && Catch::Contains(stopped));
+      REQUIRE_THAT(said, Catch::Contains(cat("failed: rank ", 1 - victim, " waited ")) &&
+                             Catch::Contains(stopped));
     }
   }
 }
@@ -221,7 +234,8 @@ TEST_CASE("a rank that gives up in another thread leaves its collective, and the
   }
 }
 
-TEST_CASE("a pause of the rank that serves the store is survived, also beyond its control timeout") {
+TEST_CASE(
+    "a pause of the rank that serves the store is survived, also beyond its control timeout") {
   Ranks ranks(2, "shm", 60'000, "texts");
   for (int rank = 0; rank < 2; ++rank) ranks.await_text(rank, "round 3.");
   for (int pause = 0; pause < 2; ++pause) {
@@ -233,9 +247,12 @@ TEST_CASE("a pause of the rank that serves the store is survived, also beyond it
   }
 }
 
-TEST_CASE("work of one rank alone is waited for beyond the timeout; a rank that stops in it is lost after that, one that dies at once") {
+TEST_CASE(
+    "work of one rank alone is waited for beyond the timeout; a rank that stops in it is lost "
+    "after that, one that dies at once") {
   // Side by side: each waits for seconds.
-  Ranks patient(3, "shm", 5'000, "patient"), stopped(2, "shm", 5'000, "patient"), killed(2, "shm", 5'000, "patient");
+  Ranks patient(3, "shm", 5'000, "patient"), stopped(2, "shm", 5'000, "patient"),
+      killed(2, "shm", 5'000, "patient");
   for (const auto& [ranks, signal] : {std::pair(&stopped, SIGSTOP), std::pair(&killed, SIGKILL)}) {
     ranks->await_text(1, "waiting");
     ::kill(ranks->pid(1), signal);
@@ -260,8 +277,10 @@ TEST_CASE("sizes that Gloo chokes on end with a message and code 6, not with a c
   const int first = ranks.wait(0), second = ranks.wait(1);
   CAPTURE(ranks.output(0), ranks.output(1));
   // A rank whose peer has shown what it means before it ended says that they disagree.
-  const std::string differ = "failed: the ranks of group world disagree: rank 0 is in all_reduce #1 (gradient bucket 7, 1000 x F32), "
-                             "rank 1 is in all_reduce #1 (gradient bucket 7, 500 x F32)";
+  const std::string differ =
+      "failed: the ranks of group world disagree: rank 0 is in all_reduce #1 (gradient bucket 7, "
+      "1000 x F32), "
+      "rank 1 is in all_reduce #1 (gradient bucket 7, 500 x F32)";
   for (const auto& [rank, code] : {std::pair(0, first), std::pair(1, second)}) {
     const bool tells = ranks.output(rank).find(differ) != std::string::npos;
     REQUIRE(code == (tells ? 1 : 6));

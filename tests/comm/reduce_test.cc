@@ -122,8 +122,8 @@ TEST_CASE("fp16 rounds to nearest even, overflows to infinity and keeps a NaN's 
 
 TEST_CASE("sums of 16-bit floats are those of PyTorch's conversions, bit for bit") {
   // Zeros, denormals, the largest numbers, both infinities; numbers that make ties.
-  for (const uint16_t other : {0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x3C00, 0x3C01, 0x9001, 0x7BFF,
-                               0xFBFF, 0x7C00, 0xFC00}) {
+  for (const uint16_t other : {0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x3C00, 0x3C01, 0x9001,
+                               0x7BFF, 0xFBFF, 0x7C00, 0xFC00}) {
     check_sum<c10::Half>(DType::kF16, other);
     check_sum<c10::BFloat16>(DType::kBF16, other);
   }

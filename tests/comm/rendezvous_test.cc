@@ -35,7 +35,8 @@ TEST_CASE("every rank gets every text, by rank, as often as a key is used") {
   REQUIRE(failures == std::vector<std::string>(3));
 }
 
-TEST_CASE("a connection beside another one exchanges apart from it, and neither waits for the other") {
+TEST_CASE(
+    "a connection beside another one exchanges apart from it, and neither waits for the other") {
   const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
     const auto beside = rendezvous.beside();
     const std::string me = cat(rendezvous.rank());
@@ -47,7 +48,9 @@ TEST_CASE("a connection beside another one exchanges apart from it, and neither 
       slow = beside->exchange_text("text", "beside " + me, Patience::kWhileAlive);
     });
     for (int i = 0; i < 20; ++i)
-      require(rendezvous.exchange_text("text", cat(i, me)) == std::vector<std::string>{cat(i, "0"), cat(i, "1")}, "texts");
+      require(rendezvous.exchange_text("text", cat(i, me)) ==
+                  std::vector<std::string>{cat(i, "0"), cat(i, "1")},
+              "texts");
     came = true;
     other.join();
     require(slow == std::vector<std::string>{"beside 0", "beside 1"}, "texts beside");
@@ -60,12 +63,14 @@ namespace {
 
 /// Another port beside that of an address of Gloo's, at which nobody listens.
 std::string with_other_port(std::string address, int step) {
-  const size_t at = address.find(std::string("\x7f\0\0\1", 4));  // 127.0.0.1 of a sockaddr_in, behind its port
+  const size_t at =
+      address.find(std::string("\x7f\0\0\1", 4));  // 127.0.0.1 of a sockaddr_in, behind its port
   require(at != std::string::npos && at >= 2, "an address over IPv4");
   uint16_t port = 0;
   address.copy(reinterpret_cast<char*>(&port), sizeof port, at - sizeof port);
   port = htons(static_cast<uint16_t>(ntohs(port) + step));
-  return address.replace(at - sizeof port, sizeof port, reinterpret_cast<const char*>(&port), sizeof port);
+  return address.replace(at - sizeof port, sizeof port, reinterpret_cast<const char*>(&port),
+                         sizeof port);
 }
 
 /// Returns what rank 0 says of a group over Gloo whose other rank gives its address and is never
@@ -80,20 +85,26 @@ std::string connecting_alone(int step) {
     rendezvous.exchange_text("open/" + name, name + " of ranks 0,1 over gloo");
     const auto store = prefixed_store(rendezvous, "x/gloo");
     const std::vector<uint8_t> address = store->get(name + "/1/0");
-    rendezvous.exchange_text("gloo/" + name, with_other_port({address.begin() + 1, address.end()}, step));
+    rendezvous.exchange_text("gloo/" + name,
+                             with_other_port({address.begin() + 1, address.end()}, step));
     rendezvous.give_up(name, "the test's");
   })[0];
 }
 
 }  // namespace
 
-TEST_CASE("a member that is lost between its address and its connection is not waited for to the end of the time limit") {
+TEST_CASE(
+    "a member that is lost between its address and its connection is not waited for to the end of "
+    "the time limit") {
   // Of two ranks one connects to the other, which waits: which of them does what their ports say.
   const std::vector<std::string> told{connecting_alone(-1), connecting_alone(1)};
   const auto waited = [](const std::string& text) {
-    return text.starts_with("rank 0 lost a peer in barrier #0 (connecting over Gloo) of group group");
+    return text.starts_with(
+        "rank 0 lost a peer in barrier #0 (connecting over Gloo) of group group");
   };
-  const auto refused = [](const std::string& text) { return text.starts_with("rank 0 could not connect group group"); };
+  const auto refused = [](const std::string& text) {
+    return text.starts_with("rank 0 could not connect group group");
+  };
   CAPTURE(told);
   REQUIRE(((waited(told[0]) && refused(told[1])) || (refused(told[0]) && waited(told[1]))));
 }
@@ -155,7 +166,8 @@ struct StoreUse {
 };
 
 /// Ranks that meet in a store that rank 0 serves; returns what each threw ("").
-std::vector<std::string> run_met(int world, std::chrono::milliseconds heartbeat, const std::function<void(Rendezvous&)>& body) {
+std::vector<std::string> run_met(int world, std::chrono::milliseconds heartbeat,
+                                 const std::function<void(Rendezvous&)>& body) {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   const int port = socket.port, fd = socket.fd.release();
   std::vector<std::string> failures(static_cast<size_t>(world));
@@ -213,9 +225,11 @@ GroupUse group_use_of(int world) {
     std::vector<int> beside(static_cast<size_t>(world / 2));
     std::iota(beside.begin(), beside.end(), half * world / 2);
     const auto all = open_world(rendezvous, CommBackend::kGloo);
-    const auto some = open_communicator(rendezvous, cat("half ", half), beside, {.backend = CommBackend::kGloo});
+    const auto some =
+        open_communicator(rendezvous, cat("half ", half), beside, {.backend = CommBackend::kGloo});
     rendezvous.exchange_text("opened", "");
-    if (server != nullptr) use = {server->keys(), server->stored_bytes(), server->requests() - before};
+    if (server != nullptr)
+      use = {server->keys(), server->stored_bytes(), server->requests() - before};
     rendezvous.exchange_text("counted", "");
   });
   REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
@@ -223,7 +237,8 @@ GroupUse group_use_of(int world) {
 }
 
 /// Returns what a rank throws that exchanges a text; "" if it gets all.
-std::string heard_in(Rendezvous& rendezvous, const std::string& key, const std::string& text, Patience patience = Patience::kWhileAlive) {
+std::string heard_in(Rendezvous& rendezvous, const std::string& key, const std::string& text,
+                     Patience patience = Patience::kWhileAlive) {
   try {
     rendezvous.exchange_text(key, text, patience);
     return "";
@@ -241,11 +256,12 @@ void come(Rendezvous& store, const std::string& key, int rank) {
 void tell_absent(Rendezvous& store, const std::string& key, const std::string& rank) {
   std::string list;
   put_field(list, rank);
-  prefixed_store(store, cat("x/", key, "/1/absent"))->set("0", std::vector<uint8_t>(list.begin(), list.end()));
+  prefixed_store(store, cat("x/", key, "/1/absent"))
+      ->set("0", std::vector<uint8_t>(list.begin(), list.end()));
 }
 
-/// The longest key of an exchange for which the store still takes the texts of all two ranks under one key, and no parts of them
-/// (own: nor those of one rank).
+/// The longest key of an exchange for which the store still takes the texts of all two ranks under
+/// one key, and no parts of them (own: nor those of one rank).
 std::string long_key(bool own) {
   const std::string beside = own ? "x//1/1/part/0" : "x//1/all/0/part/0";
   return std::string(kMostKeyBytes + 1 - beside.size(), 'k');
@@ -253,15 +269,19 @@ std::string long_key(bool own) {
 
 }  // namespace
 
-TEST_CASE("texts whose sum is more than the store takes in one request reach every rank, and leave nothing in it") {
+TEST_CASE(
+    "texts whose sum is more than the store takes in one request reach every rank, and leave "
+    "nothing in it") {
   constexpr size_t kEach = 24 << 20;
   REQUIRE(3 * kEach > kMostRequestBytes);
   int64_t keys = 0;
   const auto failures = run_met(3, 1s, [&](Rendezvous& rendezvous) {
     {
-      const auto texts = rendezvous.exchange_text("records", std::string(kEach, static_cast<char>('a' + rendezvous.rank())));
+      const auto texts = rendezvous.exchange_text(
+          "records", std::string(kEach, static_cast<char>('a' + rendezvous.rank())));
       for (size_t rank = 0; rank < 3; ++rank)
-        require(texts.at(rank) == std::string(kEach, static_cast<char>('a' + rank)), "the text of each rank");
+        require(texts.at(rank) == std::string(kEach, static_cast<char>('a' + rank)),
+                "the text of each rank");
     }
     // Of what was exchanged before, the first one removes all.
     rendezvous.exchange_text("records", "");
@@ -273,11 +293,13 @@ TEST_CASE("texts whose sum is more than the store takes in one request reach eve
   REQUIRE(keys <= 3 + 3 + 3);
 }
 
-TEST_CASE("a first rank whose store refuses the texts of all tells the others, though it lives on") {
+TEST_CASE(
+    "a first rank whose store refuses the texts of all tells the others, though it lives on") {
   std::vector<std::string> heard(3);
   const auto failures = run_met(3, 20ms, [&](Rendezvous& rendezvous) {
     const size_t bytes = rendezvous.rank() == 1 ? (5 << 20) : 1;
-    heard[static_cast<size_t>(rendezvous.rank())] = heard_in(rendezvous, long_key(false), std::string(bytes, 'x'));
+    heard[static_cast<size_t>(rendezvous.rank())] =
+        heard_in(rendezvous, long_key(false), std::string(bytes, 'x'));
     const auto next = rendezvous.exchange_text(long_key(false), cat(rendezvous.rank()));
     require(next == std::vector<std::string>{"0", "1", "2"}, "they go on together");
   });
@@ -292,10 +314,12 @@ TEST_CASE("a rank whose text the store refuses tells the others, though it lives
   std::vector<std::string> heard(3);
   const auto failures = run_met(3, 20ms, [&](Rendezvous& rendezvous) {
     const size_t bytes = rendezvous.rank() == 1 ? (5 << 20) : 1;
-    heard[static_cast<size_t>(rendezvous.rank())] = heard_in(rendezvous, long_key(true), std::string(bytes, 'x'));
+    heard[static_cast<size_t>(rendezvous.rank())] =
+        heard_in(rendezvous, long_key(true), std::string(bytes, 'x'));
   });
   REQUIRE(failures == std::vector<std::string>(3));
-  for (const std::string& each : heard) CHECK_THAT(each, Catch::StartsWith("rank 1 lost the rendezvous in \"kkk"));
+  for (const std::string& each : heard)
+    CHECK_THAT(each, Catch::StartsWith("rank 1 lost the rendezvous in \"kkk"));
 }
 
 TEST_CASE("ranks that come when the first one has given up are told so, and do not wait for it") {
@@ -303,10 +327,13 @@ TEST_CASE("ranks that come when the first one has given up are told so, and do n
   const std::string first = heard_in(*all[0], "program", "x", Patience::kTimeout);
   CHECK_THAT(first, Catch::StartsWith("rank 0 waited ") &&
                         Catch::EndsWith("s for \"program\": rank 1, 2 did not arrive in time"));
-  for (const size_t rank : {size_t{1}, size_t{2}}) REQUIRE(heard_in(*all[rank], "program", "x") == first);
+  for (const size_t rank : {size_t{1}, size_t{2}})
+    REQUIRE(heard_in(*all[rank], "program", "x") == first);
 }
 
-TEST_CASE("a group that is complete when the time is over waits a moment for its texts, and then says what it lacks") {
+TEST_CASE(
+    "a group that is complete when the time is over waits a moment for its texts, and then says "
+    "what it lacks") {
   auto all = Rendezvous::in_process(2, 300ms, 20ms);
   come(*all[0], "program", 0);
   std::thread first([&] {
@@ -332,7 +359,9 @@ TEST_CASE("of many ranks the list of who is absent is not believed of those that
              Catch::EndsWith("s for \"program\": rank 0 has not finished collecting the replies"));
 }
 
-TEST_CASE("ranks of a large group that wait for many others ask the store a few things each, also before they are told for whom") {
+TEST_CASE(
+    "ranks of a large group that wait for many others ask the store a few things each, also before "
+    "they are told for whom") {
   constexpr int kWorld = 72;
   std::atomic<int64_t> before = 0, after = 0;
   std::atomic<const StoreServer*> server = nullptr;
@@ -342,7 +371,8 @@ TEST_CASE("ranks of a large group that wait for many others ask the store a few 
     if (rendezvous.rank() == 0) before = rendezvous.server()->requests();
     // The first one has come, and tells nobody who is absent.
     if (rendezvous.rank() == 0) come(rendezvous, "late", 0);
-    if (rendezvous.rank() == 0 || rendezvous.rank() >= kWorld / 2) std::this_thread::sleep_for(1500ms);
+    if (rendezvous.rank() == 0 || rendezvous.rank() >= kWorld / 2)
+      std::this_thread::sleep_for(1500ms);
     if (rendezvous.rank() == kWorld - 1) after = server.load()->requests();
     rendezvous.exchange_text("late", "");
   });
@@ -354,17 +384,20 @@ TEST_CASE("ranks of a large group that wait for many others ask the store a few 
 
 TEST_CASE("what the store holds for ranks that meet grows with their number, not with its square") {
   const StoreUse few = store_use_of(12), many = store_use_of(48);
-  INFO("12 ranks: " << few.most_bytes << " bytes, " << few.keys << " keys; 48 ranks: " << many.most_bytes << " bytes, "
-                    << many.keys << " keys");
+  INFO("12 ranks: " << few.most_bytes << " bytes, " << few.keys << " keys; 48 ranks: "
+                    << many.most_bytes << " bytes, " << many.keys << " keys");
   REQUIRE(few.most_bytes > 0);
   REQUIRE(many.most_bytes < 5 * few.most_bytes);
   REQUIRE(many.keys <= 2 * 48 + 8);
 }
 
-TEST_CASE("what the store holds and is asked for groups over Gloo grows with the ranks, not with their square") {
+TEST_CASE(
+    "what the store holds and is asked for groups over Gloo grows with the ranks, not with their "
+    "square") {
   const GroupUse few = group_use_of(8), many = group_use_of(40);
-  INFO("8 ranks: " << few.keys << " keys, " << few.bytes << " bytes, " << few.requests << " requests; 40 ranks: " << many.keys << " keys, "
-                   << many.bytes << " bytes, " << many.requests << " requests");
+  INFO("8 ranks: " << few.keys << " keys, " << few.bytes << " bytes, " << few.requests
+                   << " requests; 40 ranks: " << many.keys << " keys, " << many.bytes << " bytes, "
+                   << many.requests << " requests");
   REQUIRE(few.requests > 0);
   // Heartbeats, texts that are about to be removed, and a few of each group.
   REQUIRE(few.keys <= 2 * 8 + 20);
@@ -438,7 +471,8 @@ TEST_CASE("ranks meet over TCP, on a socket bound to one address") {
 TEST_CASE("a port in use is named, with what to do") {
   const ListenSocket taken = listen_on("127.0.0.1", 0);
   try {
-    Rendezvous::connect({.rank = 0, .world = 2, .port = taken.port, .timeout = 1s, .token = "a token of the test"});
+    Rendezvous::connect(
+        {.rank = 0, .world = 2, .port = taken.port, .timeout = 1s, .token = "a token of the test"});
     FAIL("connected");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kEnvironment);
@@ -462,7 +496,8 @@ TEST_CASE("a rank whose rank 0 never comes says where it looked") {
   const int port = closed.port;
   closed.fd.reset();
   try {
-    Rendezvous::connect({.rank = 1, .world = 2, .port = port, .timeout = 1s, .token = "a token of the test"});
+    Rendezvous::connect(
+        {.rank = 1, .world = 2, .port = port, .timeout = 1s, .token = "a token of the test"});
     FAIL("connected");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kPeerLost);
@@ -475,8 +510,12 @@ TEST_CASE("a rank whose rank 0 never comes says where it looked") {
 
 TEST_CASE("a rank that looks for an unknown host says so") {
   try {
-    Rendezvous::connect(
-        {.rank = 1, .world = 2, .address = "no such host", .port = 29500, .timeout = 1s, .token = "a token of the test"});
+    Rendezvous::connect({.rank = 1,
+                         .world = 2,
+                         .address = "no such host",
+                         .port = 29500,
+                         .timeout = 1s,
+                         .token = "a token of the test"});
     FAIL("connected");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kPeerLost);

@@ -46,7 +46,8 @@ TEST_CASE("a pipe or another file that has the number of a peer's freed memory i
   const fixtures::TemporaryFolder folder;
   const bool pipe = GENERATE(true, false);
   const std::string path = folder.file("other");
-  REQUIRE((pipe ? ::mkfifo(path.c_str(), 0600) : ::close(::open(path.c_str(), O_CREAT | O_WRONLY, 0600))) == 0);
+  REQUIRE((pipe ? ::mkfifo(path.c_str(), 0600)
+                : ::close(::open(path.c_str(), O_CREAT | O_WRONLY, 0600))) == 0);
   const OwnedFd other(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct stat status {};
   REQUIRE(::fstat(other.get(), &status) == 0);

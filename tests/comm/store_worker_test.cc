@@ -11,7 +11,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Has the worker wait for `pause`, given up on. What it did not come to in time it does not try: then once more.
+/// Has the worker wait for `pause`, given up on. What it did not come to in time it does
+/// not try: then once more.
 void keep_waiting(StoreWorker& worker, const std::shared_future<void>& pause) {
   const auto began = std::make_shared<std::atomic<bool>>(false);
   const auto wait = [began, pause] { return *began = true, pause.wait(), 1; };

@@ -13,7 +13,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// The lines that tell of waits of one kind, whichever thread says them: on a busy machine others last long, too.
+/// The lines that tell of waits of one kind, whichever thread says them: on a busy
+/// machine others last long, too.
 class Told {
  public:
   explicit Told(std::string kind) : kind_(std::move(kind)) {}
@@ -42,7 +43,8 @@ class Told {
 };
 
 /// Runs `body` on each rank of `world` and returns what was told of waits of that kind.
-std::vector<std::string> told_by(int world, const std::string& kind, const std::function<void(Rendezvous&, Told&)>& body) {
+std::vector<std::string> told_by(int world, const std::string& kind,
+                                 const std::function<void(Rendezvous&, Told&)>& body) {
   Told told(kind);
   auto all = Rendezvous::in_process(world, 60s, 10ms, told.options());
   std::vector<std::thread> threads;
@@ -59,15 +61,19 @@ void require_all(const std::vector<std::string>& lines, const std::string& expre
 }  // namespace
 
 TEST_CASE("the first rank of an exchange tells whom it waits for, and again after a while") {
-  const auto lines = told_by(3, "rank 2 is in reading the data", [](Rendezvous& rendezvous, Told& told) {
-    if (rendezvous.rank() == 2) {
-      rendezvous.board().show_phase("reading the data");
-      told.await(2);
-    }
-    rendezvous.exchange_text("hash", "x");
-  });
+  const auto lines =
+      told_by(3, "rank 2 is in reading the data", [](Rendezvous& rendezvous, Told& told) {
+        if (rendezvous.rank() == 2) {
+          rendezvous.board().show_phase("reading the data");
+          told.await(2);
+        }
+        rendezvous.exchange_text("hash", "x");
+      });
   // Where rank 0 comes late itself, on a busy machine, rank 1 speaks.
-  require_all(lines, R"(rank [01] of 3 has waited [\d.]+s for rank ([01], )?2 in "hash"; .*rank 2 is in reading the data, for [\d.]+s; it gives up after 1m 00s)");
+  require_all(
+      lines,
+      R"(rank [01] of 3 has waited [\d.]+s for rank ([01], )?2 in "hash"; .*rank 2 is in reading )"
+      R"(the data, for [\d.]+s; it gives up after 1m 00s)");
 }
 
 TEST_CASE("where the first rank of an exchange is missing the next one tells it") {
@@ -75,10 +81,14 @@ TEST_CASE("where the first rank of an exchange is missing the next one tells it"
     if (rendezvous.rank() == 0) told.await(1);
     rendezvous.exchange_text("hash", "x");
   });
-  require_all(lines, R"(rank [12] of 3 has waited [\d.]+s for rank 0(, [12])? in "hash"; .*it gives up after 1m 00s)");
+  require_all(
+      lines,
+      R"(rank [12] of 3 has waited [\d.]+s for rank 0(, [12])? in "hash"; .*it gives up after 1m )"
+      R"(00s)");
 }
 
-TEST_CASE("the first rank that stands in a collective tells who is missing and what that one does") {
+TEST_CASE(
+    "the first rank that stands in a collective tells who is missing and what that one does") {
   const auto lines = told_by(3, "writing a checkpoint", [](Rendezvous& rendezvous, Told& told) {
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
     if (rendezvous.rank() == 1) {
@@ -89,8 +99,11 @@ TEST_CASE("the first rank that stands in a collective tells who is missing and w
     group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradients"}).wait();
     rendezvous.exchange_text("done", "");
   });
-  require_all(lines, R"(rank [02] has waited [\d.]+s in all_reduce #1 \(gradients, 4 x F32\) of group world: .*rank 1 \(process \d+ on .*\) has not entered it; )"
-                     R"(.*it is in writing a checkpoint, for [\d.]+s.*)");
+  require_all(
+      lines,
+      R"(rank [02] has waited [\d.]+s in all_reduce #1 \(gradients, 4 x F32\) of group world: )"
+      R"(.*rank 1 \(process \d+ on .*\) has not entered it; )"
+      R"(.*it is in writing a checkpoint, for [\d.]+s.*)");
 }
 
 TEST_CASE("a receive tells whom it waits for, whoever else waits") {
@@ -101,7 +114,9 @@ TEST_CASE("a receive tells whom it waits for, whoever else waits") {
     if (rendezvous.rank() == 1) group->send(data.data(), 4, DType::kF32, 2, {"hidden"}).wait();
     if (rendezvous.rank() == 2) group->receive(data.data(), 4, DType::kF32, 1, {"hidden"}).wait();
   });
-  require_all(lines, R"(rank 2 has waited [\d.]+s in receive #1 \(hidden, 4 x F32\) of group world: rank 1 .*)");
+  require_all(
+      lines,
+      R"(rank 2 has waited [\d.]+s in receive #1 \(hidden, 4 x F32\) of group world: rank 1 .*)");
 }
 
 TEST_CASE("a wait in a collective that is as long as steps of this run are is not told") {
@@ -117,10 +132,17 @@ TEST_CASE("a wait in a collective that is as long as steps of this run are is no
 TEST_CASE("a rank that cannot reach rank 0 tells where it looks, why in vain and for how long") {
   Told told("rendezvous");
   const int port = listen_on("127.0.0.1", 0).port;  // and closed again
-  const RendezvousOptions options{
-      .rank = 1, .world = 4, .port = port, .timeout = 400ms, .token = "0123456789abcdef0123", .notices = told.options()};
-  REQUIRE_THROWS_WITH(Rendezvous::connect(options), Catch::StartsWith(cat("rank 1 could not reach the rendezvous of rank 0 at 127.0.0.1:", port)));
+  const RendezvousOptions options{.rank = 1,
+                                  .world = 4,
+                                  .port = port,
+                                  .timeout = 400ms,
+                                  .token = "0123456789abcdef0123",
+                                  .notices = told.options()};
+  REQUIRE_THROWS_WITH(Rendezvous::connect(options),
+                      Catch::StartsWith(cat(
+                          "rank 1 could not reach the rendezvous of rank 0 at 127.0.0.1:", port)));
   REQUIRE_FALSE(told.lines().empty());
   require_all(told.lines(),
-              cat(R"(rank 1 of 4 has waited [\d.]+s for the rendezvous of rank 0 at 127\.0\.0\.1:)", port, R"( \(Connection refused\); it gives up after 0\.4s)"));
+              cat(R"(rank 1 of 4 has waited [\d.]+s for the rendezvous of rank 0 at 127\.0\.0\.1:)",
+                  port, R"( \(Connection refused\); it gives up after 0\.4s)"));
 }

@@ -47,14 +47,16 @@ TEST_CASE("an Accelerate file's block, process count and precision are a config"
 }
 
 TEST_CASE("every key of an Accelerate file that has no meaning here is named") {
-  CHECK(problems_in("zero3.yaml") ==
-        Lines{"zero3.yaml:1:1: notice: a launcher file of Accelerate; its keys without meaning here: "
-              "compute_environment, debug, downcast_bf16 (of TPUs), machine_rank (the launcher says "
-              "it), main_training_function, rdzv_backend (the launcher says it), same_network, "
-              "tpu_env (of TPUs), tpu_use_cluster (of TPUs), tpu_use_sudo (of TPUs), "
-              "deepspeed_config.deepspeed_multinode_launcher (the launcher says it), "
-              "deepspeed_config.zero3_init_flag (ranks read their own parts of the weights)"});
-  CHECK(problems_of("c.yaml", kHead + "deepspeed_config: {zero_stage: 1, zero_stagee: 1}\nnproc: 2") ==
+  CHECK(
+      problems_in("zero3.yaml") ==
+      Lines{"zero3.yaml:1:1: notice: a launcher file of Accelerate; its keys without meaning here: "
+            "compute_environment, debug, downcast_bf16 (of TPUs), machine_rank (the launcher says "
+            "it), main_training_function, rdzv_backend (the launcher says it), same_network, "
+            "tpu_env (of TPUs), tpu_use_cluster (of TPUs), tpu_use_sudo (of TPUs), "
+            "deepspeed_config.deepspeed_multinode_launcher (the launcher says it), "
+            "deepspeed_config.zero3_init_flag (ranks read their own parts of the weights)"});
+  CHECK(problems_of("c.yaml",
+                    kHead + "deepspeed_config: {zero_stage: 1, zero_stagee: 1}\nnproc: 2") ==
         Lines{"c.yaml:2:35: error: deepspeed_config.zero_stagee: unknown key",
               "c.yaml:3:1: error: nproc: unknown key (did you mean \"parallel.data\"?)"});
 }
@@ -68,28 +70,38 @@ TEST_CASE("the DeepSpeed config that an Accelerate file names is read with it") 
   CHECK_FALSE(config.bf16.enabled);
   CHECK(config.origins.given("bf16.enabled"));  // not left to the hardware
   CHECK(config.parallel.data == 2);
-  CHECK(read_launcher_file("names_a_file.yaml", {"parallel.data=4", "zero_optimization.stage=1"}).zero.stage == 1);
+  CHECK(read_launcher_file("names_a_file.yaml", {"parallel.data=4", "zero_optimization.stage=1"})
+            .zero.stage == 1);
 }
 
 TEST_CASE("an Accelerate file and the config it names must agree") {
-  const std::string named = kHead + "deepspeed_config:\n  deepspeed_config_file: " + kFolder + "ds_auto.json\n";
-  CHECK(problems_of("c.yaml", named + "  zero_stage: 3\n") ==
-        Lines{"c.yaml:4:15: error: deepspeed_config.zero_stage: written beside deepspeed_config_file\n"
-              "  remedy: write zero_optimization.stage in that file, as Accelerate asks"});
-  const Lines missing = problems_of(
-      "c.yaml", kHead + "deepspeed_config: {deepspeed_config_file: no/such.json}");
-  CHECK(missing ==
-        Lines{"c.yaml:2:43: error: deepspeed_config_file: no/such.json is neither here nor beside this file\n"
-              "  remedy: correct the path, or pass that DeepSpeed config with --config instead of this "
-              "file"});
+  const std::string named =
+      kHead + "deepspeed_config:\n  deepspeed_config_file: " + kFolder + "ds_auto.json\n";
+  CHECK(
+      problems_of("c.yaml", named + "  zero_stage: 3\n") ==
+      Lines{
+          "c.yaml:4:15: error: deepspeed_config.zero_stage: written beside deepspeed_config_file\n"
+          "  remedy: write zero_optimization.stage in that file, as Accelerate asks"});
+  const Lines missing =
+      problems_of("c.yaml", kHead + "deepspeed_config: {deepspeed_config_file: no/such.json}");
+  CHECK(
+      missing ==
+      Lines{
+          "c.yaml:2:43: error: deepspeed_config_file: no/such.json is neither here nor beside this "
+          "file\n"
+          "  remedy: correct the path, or pass that DeepSpeed config with --config instead of this "
+          "file"});
   const Lines contradiction = texts(load_config({kFolder + "contradiction.yaml"}).problems);
   REQUIRE(contradiction.size() == 1);
   CHECK(contradiction[0] ==
-        kFolder + "contradiction.yaml:4:18: error: mixed_precision fp16 contradicts bf16.enabled true (" +
-            kFolder + "ds_bf16.json:1:22)\n  remedy: keep one of the two, or write \"auto\" in that file");
+        kFolder +
+            "contradiction.yaml:4:18: error: mixed_precision fp16 contradicts bf16.enabled true (" +
+            kFolder +
+            "ds_bf16.json:1:22)\n  remedy: keep one of the two, or write \"auto\" in that file");
 }
 
-TEST_CASE("plain data parallelism of Accelerate is stage 0, and ftrun's sections may stand beside it") {
+TEST_CASE(
+    "plain data parallelism of Accelerate is stage 0, and ftrun's sections may stand beside it") {
   const Config config = read_launcher_file("multi_gpu.yaml");
   CHECK(config.zero.stage == 0);
   CHECK(config.parallel.data == 2);
@@ -132,21 +144,28 @@ TEST_CASE("num_processes counts the tensor ranks too") {
 }
 
 TEST_CASE("of several machines the ranks are the launcher's") {
-  const std::string text = kHead + "deepspeed_config: {zero_stage: 1}\nnum_machines: 4\nnum_processes: 16";
-  CHECK(problems_of("c.yaml", text) ==
-        Lines{"c.yaml:3:15: notice: num_machines 4: start ftrun on each of them with torchrun, srun or "
-              "mpirun, 16 ranks in all"});
+  const std::string text =
+      kHead + "deepspeed_config: {zero_stage: 1}\nnum_machines: 4\nnum_processes: 16";
+  CHECK(
+      problems_of("c.yaml", text) ==
+      Lines{
+          "c.yaml:3:15: notice: num_machines 4: start ftrun on each of them with torchrun, srun or "
+          "mpirun, 16 ranks in all"});
   CHECK(config_of(text).parallel.data == 0);
 }
 
 TEST_CASE("what Accelerate has and ftrun has not is refused with what to write") {
-  CHECK(problems_in("fsdp.yaml") ==
-        Lines{"fsdp.yaml:2:19: error: distributed_type FSDP: an fsdp_config is not read; ZeRO does its "
-              "work here\n  remedy: write what it stands for: zero_optimization: {stage: 3, "
-              "offload_param: {device: cpu}, offload_optimizer: {device: cpu}}; bf16: {enabled: true}; "
-              "recompute: full; parallel: {data: 8, data_replicate: 2}"});
-  CHECK(problems_of("c.yaml", "distributed_type: FSDP\nfsdp_config: {fsdp_reshard_after_forward: false}") ==
-        Lines{"c.yaml:1:19: error: distributed_type FSDP: an fsdp_config is not read; ZeRO does its work "
+  CHECK(
+      problems_in("fsdp.yaml") ==
+      Lines{
+          "fsdp.yaml:2:19: error: distributed_type FSDP: an fsdp_config is not read; ZeRO does its "
+          "work here\n  remedy: write what it stands for: zero_optimization: {stage: 3, "
+          "offload_param: {device: cpu}, offload_optimizer: {device: cpu}}; bf16: {enabled: true}; "
+          "recompute: full; parallel: {data: 8, data_replicate: 2}"});
+  CHECK(problems_of("c.yaml",
+                    "distributed_type: FSDP\nfsdp_config: {fsdp_reshard_after_forward: false}") ==
+        Lines{"c.yaml:1:19: error: distributed_type FSDP: an fsdp_config is not read; ZeRO does "
+              "its work "
               "here\n  remedy: write what it stands for: zero_optimization: {stage: 2}"});
   CHECK(problems_of("c.yaml",
                     "distributed_type: FSDP\nparallelism_config: {parallelism_config_tp_size: 2}\n"

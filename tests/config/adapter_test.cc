@@ -33,7 +33,8 @@ std::string errors(const std::string& text) {
 struct Folder {
   explicit Folder(const std::string& text) {
     static int made = 0;
-    path = std::filesystem::temp_directory_path() / cat("ftrun-adapter-test-", ::getpid(), "-", ++made);
+    path = std::filesystem::temp_directory_path() /
+           cat("ftrun-adapter-test-", ::getpid(), "-", ++made);
     std::filesystem::create_directories(path);
     std::ofstream(path / "adapter_config.json") << text;
   }
@@ -47,43 +48,56 @@ TEST_CASE("a section of adapters without a type is LoRA, one of type none and no
   CHECK(read("adapter: {peft_type: LORA}").type == AdapterType::kLora);
   CHECK(read("adapter: {type: none, r: 4}").type == AdapterType::kNone);
   CHECK(read("adapter: none").type == AdapterType::kNone);
-  CHECK(load_config({}, {"adapter.r=4", "adapter=none"}).config.adapter.type == AdapterType::kNone);  // the later one wins
+  CHECK(load_config({}, {"adapter.r=4", "adapter=none"}).config.adapter.type ==
+        AdapterType::kNone);  // the later one wins
   CHECK(read("train: {steps: 1}").type == AdapterType::kNone);
 }
 
 TEST_CASE("what a server does not take is said with the remedy") {
   CHECK(serving_limits(read("train: {steps: 1}")).empty());
   CHECK(serving_limits(read("adapter: {r: 16}")).empty());
-  CHECK(serving_limits(read("adapter: {r: 17}")) == "vLLM serves this adapter with --max-lora-rank 32");
-  CHECK(serving_limits(read("adapter: {r: 320}")) == "vLLM serves this adapter with --max-lora-rank 320");
-  const std::string merged = "; merged into its base it serves it: ftrun convert RUN --merge --out FOLDER";
-  CHECK(serving_limits(read("adapter: {r: 513}")) == "vLLM serves adapters of a rank up to 512, this one has r 513" + merged);
-  CHECK(serving_limits(read("adapter: {r: 64, use_dora: true, modules_to_save: [embed_tokens], bias: all}")) ==
+  CHECK(serving_limits(read("adapter: {r: 17}")) ==
+        "vLLM serves this adapter with --max-lora-rank 32");
+  CHECK(serving_limits(read("adapter: {r: 320}")) ==
+        "vLLM serves this adapter with --max-lora-rank 320");
+  const std::string merged =
+      "; merged into its base it serves it: ftrun convert RUN --merge --out FOLDER";
+  CHECK(serving_limits(read("adapter: {r: 513}")) ==
+        "vLLM serves adapters of a rank up to 512, this one has r 513" + merged);
+  CHECK(serving_limits(
+            read("adapter: {r: 64, use_dora: true, modules_to_save: [embed_tokens], bias: all}")) ==
         "vLLM does not serve this adapter as it is (use_dora, modules_to_save, bias)" + merged);
   CHECK(serving_limits(read("adapter: {rank_pattern: {q_proj: 4}, alpha_pattern: {q_proj: 4}}")) ==
         "vLLM does not serve this adapter as it is (rank_pattern, alpha_pattern)" + merged);
 }
 
 TEST_CASE("modules are names or one expression, patterns keep the order they are written in") {
-  const AdapterConfig names = read("adapter: {target_modules: [q_proj, v_proj], exclude_modules: [k_proj], layers_to_transform: 3}");
+  const AdapterConfig names = read(
+      "adapter: {target_modules: [q_proj, v_proj], exclude_modules: [k_proj], layers_to_transform: "
+      "3}");
   CHECK(names.target_modules == std::vector<std::string>{"q_proj", "v_proj"});
   CHECK(names.exclude_modules == std::vector<std::string>{"k_proj"});
   CHECK(names.layers_to_transform == std::vector<int64_t>{3});
-  const AdapterConfig text = read("adapter: {target_modules: '.*q_proj', rank_pattern: {v_proj: 2, a: 7}, alpha_pattern: {b: 1.5}}");
+  const AdapterConfig text = read(
+      "adapter: {target_modules: '.*q_proj', rank_pattern: {v_proj: 2, a: 7}, alpha_pattern: {b: "
+      "1.5}}");
   CHECK(text.target_modules.empty());
   CHECK(text.target_pattern == ".*q_proj");
   CHECK(text.rank_pattern == std::vector<std::string>{"v_proj", "a"});
   CHECK(text.rank_pattern_ranks == std::vector<int64_t>{2, 7});
   CHECK(text.alpha_pattern_alphas == std::vector<double>{1.5});
-  CHECK(read("adapter: {target_modules: all-linear}").target_modules == std::vector<std::string>{"all-linear"});
+  CHECK(read("adapter: {target_modules: all-linear}").target_modules ==
+        std::vector<std::string>{"all-linear"});
 }
 
 TEST_CASE("a later config clears patterns, and two spellings of one are refused") {
-  const LoadResult loaded = load_config_text("c.yaml", "adapter: {rank_pattern: {q_proj: 3}}", {"adapter.rank_pattern={}"});
+  const LoadResult loaded = load_config_text("c.yaml", "adapter: {rank_pattern: {q_proj: 3}}",
+                                             {"adapter.rank_pattern={}"});
   REQUIRE(loaded.ok());
   CHECK(loaded.config.adapter.rank_pattern.empty());
   CHECK(loaded.config.adapter.rank_pattern_ranks.empty());
-  CHECK(errors("adapter: {rank_pattern: {q_proj: 3}, rank_pattern_ranks: [4]}").find("written beside") != std::string::npos);
+  CHECK(errors("adapter: {rank_pattern: {q_proj: 3}, rank_pattern_ranks: [4]}")
+            .find("written beside") != std::string::npos);
 }
 
 TEST_CASE("what would make another adapter is refused by name, switched off it is not") {
@@ -95,9 +109,12 @@ TEST_CASE("what would make another adapter is refused by name, switched off it i
     CHECK(errors(cat("adapter: {", key, "}")).find(cat("adapter.", name, ": ")) == 0);
   }
   CHECK(errors("adapter: {fan_in_fan_out: true}") == "");
-  CHECK(errors("adapter: {lora_bias: false, eva_config: null, loftq_config: {}, layer_replication: []}") == "");
+  CHECK(errors("adapter: {lora_bias: false, eva_config: null, loftq_config: {}, layer_replication: "
+               "[]}") == "");
   for (const char* begin : {"pissa", "pissa_niter_16", "olora", "loftq", "corda"})
-    CHECK(errors(cat("adapter: {init_lora_weights: ", begin, "}")).find(cat("adapter.init_lora_weights: ", begin, ": not supported: it changes the base's weights")) == 0);
+    CHECK(errors(cat("adapter: {init_lora_weights: ", begin, "}"))
+              .find(cat("adapter.init_lora_weights: ", begin,
+                        ": not supported: it changes the base's weights")) == 0);
   CHECK(errors("adapter: {init_lora_weights: eva}").find("adapter.init_lora_weights") == 0);
   CHECK(errors("adapter: {peft_version: '1'}").find("unknown key") != std::string::npos);
 }
@@ -105,20 +122,29 @@ TEST_CASE("what would make another adapter is refused by name, switched off it i
 TEST_CASE("a share that drops everything is refused") {
   CHECK(read("adapter: {lora_dropout: 0.999}").lora_dropout == 0.999);
   CHECK(errors("adapter: {lora_dropout: 1}").find("adapter.lora_dropout") == 0);
-  CHECK(errors("adapter: {lora_dropout: 1.0}").find("a number from 0 to below 1") != std::string::npos);
+  CHECK(errors("adapter: {lora_dropout: 1.0}").find("a number from 0 to below 1") !=
+        std::string::npos);
 }
 
 TEST_CASE("PEFT's own file is taken in place of the section, with the folder to go on from") {
   // As PEFT 0.21.2 writes it: every key, sorted.
   const Folder folder(R"({
-  "alora_invocation_tokens": null, "alpha_pattern": {"v_proj": 3}, "arrow_config": null, "auto_mapping": null,
-  "base_model_name_or_path": "base", "bias": "lora_only", "corda_config": null, "ensure_weight_tying": false, "eva_config": null,
-  "exclude_modules": null, "fan_in_fan_out": false, "inference_mode": true, "init_lora_weights": true, "kasa_config": null,
-  "layer_replication": null, "layers_pattern": null, "layers_to_transform": null, "loftq_config": {}, "lora_alpha": 16,
-  "lora_bias": false, "lora_dropout": 0.05, "lora_ga_config": null, "megatron_config": null, "megatron_core": "megatron.core",
-  "modules_to_save": ["lm_head"], "monteclora_config": null, "peft_type": "LORA", "peft_version": "0.21.2",
-  "qalora_group_size": 16, "r": 8, "rank_pattern": {}, "revision": null, "target_modules": ["v_proj", "q_proj"],
-  "target_parameters": null, "task_type": "CAUSAL_LM", "trainable_token_indices": null, "use_bdlora": null, "use_dora": false,
+  "alora_invocation_tokens": null, "alpha_pattern": {"v_proj": 3}, "arrow_config": null,
+  "auto_mapping": null,
+  "base_model_name_or_path": "base", "bias": "lora_only", "corda_config": null,
+  "ensure_weight_tying": false, "eva_config": null,
+  "exclude_modules": null, "fan_in_fan_out": false, "inference_mode": true,
+  "init_lora_weights": true, "kasa_config": null,
+  "layer_replication": null, "layers_pattern": null, "layers_to_transform": null,
+  "loftq_config": {}, "lora_alpha": 16,
+  "lora_bias": false, "lora_dropout": 0.05, "lora_ga_config": null, "megatron_config": null,
+  "megatron_core": "megatron.core",
+  "modules_to_save": ["lm_head"], "monteclora_config": null, "peft_type": "LORA",
+  "peft_version": "0.21.2",
+  "qalora_group_size": 16, "r": 8, "rank_pattern": {}, "revision": null,
+  "target_modules": ["v_proj", "q_proj"],
+  "target_parameters": null, "task_type": "CAUSAL_LM", "trainable_token_indices": null,
+  "use_bdlora": null, "use_dora": false,
   "use_qalora": false, "use_rslora": true, "velora_config": null})");
   const AdapterConfig adapter = read(cat("adapter: ", folder.path.string()));
   CHECK(adapter.type == AdapterType::kLora);
@@ -131,17 +157,24 @@ TEST_CASE("PEFT's own file is taken in place of the section, with the folder to 
   CHECK(adapter.modules_to_save == std::vector<std::string>{"lm_head"});
   CHECK(adapter.alpha_pattern == std::vector<std::string>{"v_proj"});
   const Folder foreign(R"({"r": 4, "path": "/etc", "target_pattern": "x"})");
-  CHECK(errors(cat("adapter: ", foreign.path.string())) == "adapter.path: no key of a file of PEFT\nadapter.target_pattern: no key of a file of PEFT\n");
+  CHECK(
+      errors(cat("adapter: ", foreign.path.string())) ==
+      "adapter.path: no key of a file of PEFT\nadapter.target_pattern: no key of a file of PEFT\n");
   CHECK(errors("adapter: /not/there").find("neither here nor beside") != std::string::npos);
 }
 
 TEST_CASE("what is written for PEFT reads back as the same adapter") {
-  for (const char* text : {"adapter: {r: 16, lora_alpha: 32, target_modules: [q_proj, k_proj], exclude_modules: [v_proj]}",
-                           "adapter: {target_modules: '.*(q|v)_proj', exclude_modules: '.*0.*', lora_alpha: 2.5, bias: all}",
-                           "adapter: {target_modules: [up_proj], rank_pattern: {b: 2, a: 3}, alpha_pattern: {a: 1.5}, use_rslora: true, "
-                           "layers_to_transform: [0, 2], modules_to_save: [lm_head], init_lora_weights: gaussian}",
-                           "adapter: {target_modules: [up_proj], init_lora_weights: orthogonal}",
-                           "adapter: {target_modules: [up_proj], init_lora_weights: false, lora_dropout: 0.1, use_dora: true}"}) {
+  for (const char* text :
+       {"adapter: {r: 16, lora_alpha: 32, target_modules: [q_proj, k_proj], exclude_modules: "
+        "[v_proj]}",
+        "adapter: {target_modules: '.*(q|v)_proj', exclude_modules: '.*0.*', lora_alpha: 2.5, "
+        "bias: all}",
+        "adapter: {target_modules: [up_proj], rank_pattern: {b: 2, a: 3}, alpha_pattern: {a: 1.5}, "
+        "use_rslora: true, "
+        "layers_to_transform: [0, 2], modules_to_save: [lm_head], init_lora_weights: gaussian}",
+        "adapter: {target_modules: [up_proj], init_lora_weights: orthogonal}",
+        "adapter: {target_modules: [up_proj], init_lora_weights: false, lora_dropout: 0.1, "
+        "use_dora: true}"}) {
     INFO(text);
     AdapterConfig adapter = read(text);
     const Folder folder(peft_config(adapter, {.name = {"base", ""}}));

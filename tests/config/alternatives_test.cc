@@ -41,12 +41,13 @@ TEST_CASE("steps that are set later take the place of a file's epochs, and the o
 
 TEST_CASE("rates, decay and warm-up have two names, and the later one is taken") {
   Config config;
-  CHECK(said("optimizer: {type: AdamW, params: {lr: 0.5, weight_decay: 0.25}}",
-             {"train.learning_rate=0.125", "train.weight_decay=0"}, &config) ==
-        Lines{"--set train.learning_rate=0.125: notice: train.learning_rate 0.125 takes the place of "
-              "optimizer.params.lr 0.5 (c.yaml:2:39)",
-              "--set train.weight_decay=0: notice: train.weight_decay 0 takes the place of "
-              "optimizer.params.weight_decay 0.25 (c.yaml:2:58)"});
+  CHECK(
+      said("optimizer: {type: AdamW, params: {lr: 0.5, weight_decay: 0.25}}",
+           {"train.learning_rate=0.125", "train.weight_decay=0"}, &config) ==
+      Lines{"--set train.learning_rate=0.125: notice: train.learning_rate 0.125 takes the place of "
+            "optimizer.params.lr 0.5 (c.yaml:2:39)",
+            "--set train.weight_decay=0: notice: train.weight_decay 0 takes the place of "
+            "optimizer.params.weight_decay 0.25 (c.yaml:2:58)"});
   CHECK(config.optimizer.lr == 0.125);
   CHECK(config.optimizer.weight_decay == 0);
   CHECK(said("train: {learning_rate: 0.5}", {"optimizer.params.lr=0.25"}, &config).size() == 1);
@@ -113,10 +114,12 @@ TEST_CASE("of tensor parallelism's two names the later one is taken, unless it s
 }
 
 TEST_CASE("a config that a run has written can be set in either name") {
-  const Config first = resolve(config_of(kGivenBatch + "optimizer: {type: AdamW, params: {lr: 0.5}}"),
-                               {.world_size = 1, .for_training = true})
-                           .config;
-  const Config again = config_of(effective_yaml(first), {"train.learning_rate=0.25", "train.steps=3"});
+  const Config first =
+      resolve(config_of(kGivenBatch + "optimizer: {type: AdamW, params: {lr: 0.5}}"),
+              {.world_size = 1, .for_training = true})
+          .config;
+  const Config again =
+      config_of(effective_yaml(first), {"train.learning_rate=0.25", "train.steps=3"});
   const Resolution resolution = resolve(again, {});
   CHECK(texts(resolution.problems) == Lines{});
   CHECK(resolution.config.optimizer.lr == 0.25);
@@ -145,13 +148,14 @@ TEST_CASE("a key without effect says why") {
   const std::string nvme =
       "zero_optimization: {stage: 1, offload_optimizer: {device: nvme, nvme_path: /n, "
       "pipeline_read: true, buffer_count: 8}, load_from_fp32_weights: false}";
-  CHECK(said(nvme, {}) ==
-        Lines{"c.yaml:2:80: notice: zero_optimization.offload_optimizer: accepted without effect in "
-              "ftrun: pipeline_read (always done), buffer_count (the state is processed in "
-              "intervals through two buffers, whatever this says)",
-              "c.yaml:2:119: notice: zero_optimization: accepted without effect in ftrun: "
-              "load_from_fp32_weights (checkpoints hold the optimizer's own weights, and a resumed "
-              "run takes those)"});
+  CHECK(
+      said(nvme, {}) ==
+      Lines{"c.yaml:2:80: notice: zero_optimization.offload_optimizer: accepted without effect in "
+            "ftrun: pipeline_read (always done), buffer_count (the state is processed in "
+            "intervals through two buffers, whatever this says)",
+            "c.yaml:2:119: notice: zero_optimization: accepted without effect in ftrun: "
+            "load_from_fp32_weights (checkpoints hold the optimizer's own weights, and a resumed "
+            "run takes those)"});
 }
 
 }  // namespace ftrun

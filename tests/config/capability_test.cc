@@ -10,8 +10,8 @@ namespace {
 
 Lines missing(const std::string& text, int64_t ranks = 1) {
   Lines out;
-  const Resolution r = resolve(config_of("train_micro_batch_size_per_gpu: 1\n" + text),
-                               {.world_size = ranks});
+  const Resolution r =
+      resolve(config_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
   REQUIRE(texts(r.problems) == Lines{});
   for (const NotYet& gap : r.not_yet) out.push_back(to_text(gap));
   return out;
@@ -61,8 +61,8 @@ TEST_CASE("each feature that cannot run yet is named with key and place") {
   REQUIRE(one("optimizer: {type: RMSprop, params: {alpha: 0.9}}") ==
           "c.yaml:2:19: not supported yet: the class RMSprop of PyTorch (optimizer.type)");
   const auto disks = [](const std::string& parameters, const std::string& optimizer) {
-    return "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: " + optimizer +
-           "},\n  offload_param: {device: nvme, nvme_path: " + parameters + "}}";
+    return "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: " +
+           optimizer + "},\n  offload_param: {device: nvme, nvme_path: " + parameters + "}}";
   };
   REQUIRE(one(disks("/a", "/b")) ==
           "c.yaml:3:44: not supported yet: parameters and optimizer state on two disks "
@@ -81,29 +81,29 @@ TEST_CASE("every memory and precision feature is there, but for a few that are n
       out.push_back(line.substr(line.find(": not supported yet: ") + 21));
     return out;
   };
-  for (const char* text : {
-           "zero_optimization: {stage: 1}",
-           "zero_optimization: {stage: 2}",
-           "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n, ratio: 0.5}, "
-           "offload_param: {device: cpu}}",
-           // Only one of the two is used.
-           "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n}, "
-           "offload_param: {device: cpu, nvme_path: /m}}",
-           "zero_optimization: {stage: 3, offload_optimizer: {device: cpu, nvme_path: /n}, "
-           "offload_param: {device: nvme, nvme_path: /m}}",
-           "zero_optimization: {stage: FULL_SHARD}\nparallel: {data_replicate: 2}",
-           "zero_optimization: {stage: 3, mics_shard_size: 2}",
-           "zero_optimization: {stage: 3, zero_hpz_partition_size: 2}",
-           "zero_optimization: {reduce_scatter: false}\nelasticity: {enabled: false}",
-           "fp16: {enabled: true}\ndata_types: {grad_accum_dtype: fp32}\ncommunication_data_type: fp16",
-           "bf16: {enabled: true, bf16_master_weights_and_grads: true, bf16_optimizer_states: true}\n"
-           "zero_optimization: {stage: 1}",
-           "recompute: full",
-           "recompute: {policy: selective, every: 2}\n"
-           "activation_checkpointing: {cpu_checkpointing: true}",
-           "communication_data_type: BF16",
-           "gradient_predivide_factor: 4",
-           "gradient_allreduce_op: sum"})
+  for (const char* text :
+       {"zero_optimization: {stage: 1}", "zero_optimization: {stage: 2}",
+        "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n, ratio: "
+        "0.5}, "
+        "offload_param: {device: cpu}}",
+        // Only one of the two is used.
+        "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n}, "
+        "offload_param: {device: cpu, nvme_path: /m}}",
+        "zero_optimization: {stage: 3, offload_optimizer: {device: cpu, nvme_path: /n}, "
+        "offload_param: {device: nvme, nvme_path: /m}}",
+        "zero_optimization: {stage: FULL_SHARD}\nparallel: {data_replicate: 2}",
+        "zero_optimization: {stage: 3, mics_shard_size: 2}",
+        "zero_optimization: {stage: 3, zero_hpz_partition_size: 2}",
+        "zero_optimization: {reduce_scatter: false}\nelasticity: {enabled: false}",
+        "fp16: {enabled: true}\ndata_types: {grad_accum_dtype: fp32}\ncommunication_data_type: "
+        "fp16",
+        "bf16: {enabled: true, bf16_master_weights_and_grads: true, bf16_optimizer_states: true}\n"
+        "zero_optimization: {stage: 1}",
+        "recompute: full",
+        "recompute: {policy: selective, every: 2}\n"
+        "activation_checkpointing: {cpu_checkpointing: true}",
+        "communication_data_type: BF16", "gradient_predivide_factor: 4",
+        "gradient_allreduce_op: sum"})
     REQUIRE(features(text, 4) == Lines{});
   for (const char* text : {"device: cpu", "device: auto", "bf16: {enabled: true}"})
     REQUIRE(features(text) == Lines{});
@@ -120,31 +120,36 @@ TEST_CASE("tensor parallelism is there on processors, with every stage, tier and
 
 TEST_CASE("GPUs refuse nothing that processors do; what only emulated ones have run is named") {
   const auto emulated = [](const std::string& text, int64_t ranks = 1) {
-    const Resolution r = resolve(config_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
+    const Resolution r =
+        resolve(config_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
     REQUIRE(texts(r.problems) == Lines{});
     REQUIRE(r.not_yet.empty());
     return only_emulated_on_gpus(r.config);
   };
-  for (const char* text : {
-           "bf16: {enabled: false}",
-           "bf16: {enabled: true}\nzero_optimization: {stage: 2, offload_optimizer: {device: cpu, pin_memory: false}}",
-           "comm: {backend: nccl}",
-           "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n, ratio: 1}, "
-           "offload_param: {device: cpu}}",
-           "bf16: {enabled: true}\ndata_types: {grad_accum_dtype: fp32}\ncommunication_data_type: bf16",
-           "recompute: full\nactivation_checkpointing: {cpu_checkpointing: true}"}) {
+  for (const char* text :
+       {"bf16: {enabled: false}",
+        "bf16: {enabled: true}\nzero_optimization: {stage: 2, offload_optimizer: {device: cpu, "
+        "pin_memory: false}}",
+        "comm: {backend: nccl}",
+        "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n, ratio: 1}, "
+        "offload_param: {device: cpu}}",
+        "bf16: {enabled: true}\ndata_types: {grad_accum_dtype: fp32}\ncommunication_data_type: "
+        "bf16",
+        "recompute: full\nactivation_checkpointing: {cpu_checkpointing: true}"}) {
     REQUIRE(emulated(cat("device: cuda\n", text)).empty());
     REQUIRE(emulated(cat("device: cuda\n", text), 4) == Lines{"several GPUs"});
   }
   const std::string all =
       "bf16: {enabled: true, bf16_master_weights_and_grads: true, bf16_optimizer_states: true}\n"
-      "zero_optimization: {stage: 1}\nparallel: {tensor: 2, pipeline: 2}\ngradient_accumulation_steps: 2\n"
+      "zero_optimization: {stage: 1}\nparallel: {tensor: 2, pipeline: "
+      "2}\ngradient_accumulation_steps: 2\n"
       "adapter: {use_dora: true}";
   REQUIRE(emulated("device: cuda\n" + all, 8) ==
           Lines{"several GPUs", "tensor parallelism", "pipelines"});
   REQUIRE(emulated("device: cpu\n" + all, 8).empty());
   REQUIRE(emulated("device: cuda\nfp16: {enabled: true}").empty());
-  REQUIRE(emulated("device: cuda\ncommunication_data_type: fp16", 2) == Lines{"several GPUs", "gradients sent in fp16"});
+  REQUIRE(emulated("device: cuda\ncommunication_data_type: fp16", 2) ==
+          Lines{"several GPUs", "gradients sent in fp16"});
 }
 
 TEST_CASE("the reference says what of a key cannot run yet") {
@@ -153,9 +158,10 @@ TEST_CASE("the reference says what of a key cannot run yet") {
   REQUIRE(not_yet_of("export.dtype") == "");
   REQUIRE(not_yet_of("optimizer.type").find("Lamb, ") == 0);
   const std::string markdown = config_markdown();
-  for (const char* row : {"| `pipeline` | whole number, ≥ 1, ranks | 1 | yes; GPUs: emulated |",
-                          "| `context` | whole number, ≥ 1, ranks | 1 | not yet: context parallelism |",
-                          "| `use_node_local_storage` | true/false | false | not yet: checkpoints on "})
+  for (const char* row :
+       {"| `pipeline` | whole number, ≥ 1, ranks | 1 | yes; GPUs: emulated |",
+        "| `context` | whole number, ≥ 1, ranks | 1 | not yet: context parallelism |",
+        "| `use_node_local_storage` | true/false | false | not yet: checkpoints on "})
     REQUIRE(markdown.find(row) != std::string::npos);
 }
 

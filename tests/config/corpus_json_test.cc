@@ -16,9 +16,8 @@
 
 #include <catch2/catch.hpp>
 
-// Real DeepSpeed configs against what DeepSpeed itself says of them: verdict and resolved values, and
-// whether they can be run.
-// Every difference is a reviewed row of corpus_differences.tsv.
+// Real DeepSpeed configs against what DeepSpeed itself says of them: verdict and resolved values,
+// and whether they can be run. Every difference is a reviewed row of corpus_differences.tsv.
 
 namespace ftrun {
 namespace {
@@ -122,7 +121,8 @@ std::vector<Row> differences(const std::string& folder, const Json& entry) {
     rows.push_back({file, "verdict", ours ? "valid" : "invalid", theirs ? "valid" : "invalid"});
   // DeepSpeed has all that its configs ask for.
   if (ours && !resolved.not_yet.empty())
-    rows.push_back({file, "capability", cat("not yet: ", join(features(resolved), "; ")), "has it"});
+    rows.push_back(
+        {file, "capability", cat("not yet: ", join(features(resolved), "; ")), "has it"});
   if (!ours || !theirs) return rows;
   const Json values = our_values(resolved.config);
   for (const auto& [key, value] : values.items()) {
@@ -146,8 +146,9 @@ std::map<Row, std::string> reviewed() {
 
 }  // namespace
 
-TEST_CASE("real JSON configs get DeepSpeed's verdict and values and run, or a reviewed reason why not",
-          "[.needs-reference]") {
+TEST_CASE(
+    "real JSON configs get DeepSpeed's verdict and values and run, or a reviewed reason why not",
+    "[.needs-reference]") {
   const std::string folder = corpus_folder();
   const Json oracle = Json::parse(content(folder + "/oracle.json"));
   REQUIRE(oracle.size() == 191);

@@ -23,15 +23,13 @@ std::string verdict_line(const std::string& folder, const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("real YAML files of other programs are named for what they are",
-          "[.needs-reference]") {
+TEST_CASE("real YAML files of other programs are named for what they are", "[.needs-reference]") {
   const std::string folder = corpus_folder();
   std::string found;
   const std::vector<std::string> files = corpus_files({".yaml", ".yml"});
   REQUIRE(files.size() == 62);
   for (const std::string& file : files) found += verdict_line(folder, file);
-  REQUIRE(compare_golden(testing::source_dir() + "/tests/config/corpus_yaml.golden",
-                         found) == "");
+  REQUIRE(compare_golden(testing::source_dir() + "/tests/config/corpus_yaml.golden", found) == "");
 }
 
 TEST_CASE("the DeepSpeed keys of a real gpt-neox file are a valid config of their own") {

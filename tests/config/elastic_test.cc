@@ -174,7 +174,8 @@ TEST_CASE("batch keys beside elasticity may repeat it, be ignored, or contradict
 TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min_ranks allows") {
   const auto shares = [](const std::string& keys, int64_t ranks) {
     std::vector<std::string> out;
-    for (const BatchShare& share : smaller_shares(resolve(config_of(keys), {.world_size = ranks}).config))
+    for (const BatchShare& share :
+         smaller_shares(resolve(config_of(keys), {.world_size = ranks}).config))
       out.push_back(cat("d", share.data_ranks, " m", share.micro_batch, " g", share.accumulation));
     return join(out, ", ");
   };
@@ -184,18 +185,25 @@ TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min
   REQUIRE(shares(batch + "elastic: {min_ranks: 3}", 4) == "d3 m2 g4");
   REQUIRE(shares(batch + "elastic: {min_ranks: 4}", 4) == "");
   REQUIRE(shares(batch, 4) == "");
-  // Whole replicas: four ranks that share a model are four of elastic.min_ranks. 5 does not divide 36.
-  REQUIRE(shares(batch + "elastic: {min_ranks: 9}\nparallel: {tensor: 2, pipeline: 2}", 24) == "d4 m3 g3, d3 m3 g4");
-  REQUIRE(shares("elastic: {min_ranks: 5}\ntrain_batch_size: 7\ntrain_micro_batch_size_per_gpu: 1", 7) == "");
+  // Whole replicas: four ranks that share a model are four of
+  // elastic.min_ranks. 5 does not divide 36.
+  REQUIRE(shares(batch + "elastic: {min_ranks: 9}\nparallel: {tensor: 2, pipeline: 2}", 24) ==
+          "d4 m3 g3, d3 m3 g4");
+  REQUIRE(shares("elastic: {min_ranks: 5}\ntrain_batch_size: 7\ntrain_micro_batch_size_per_gpu: 1",
+                 7) == "");
   const std::string deepspeed =
-      "elasticity: {enabled: true, max_train_batch_size: 32, micro_batch_sizes: [1, 2, 3, 7], min_gpus: 3, version: 0.1}\n";
+      "elasticity: {enabled: true, max_train_batch_size: 32, micro_batch_sizes: [1, 2, 3, 7], "
+      "min_gpus: 3, version: 0.1}\n";
   REQUIRE(shares(deepspeed, 6) == "d4 m3 g2, d3 m2 g4");
   REQUIRE(shares(deepspeed + "elastic: {min_ranks: 4}", 6) == "d4 m3 g2");
 }
 
 TEST_CASE("of no more ranks than have to stay none may leave, which is told") {
-  const Resolution r = resolve(config_of("train_micro_batch_size_per_gpu: 1\nelastic: {min_ranks: 3}"), {.world_size = 2});
-  REQUIRE(texts(r.problems) == Lines{"c.yaml:2:22: notice: elastic.min_ranks 3 > the 2 ranks of this run: none may leave"});
+  const Resolution r = resolve(
+      config_of("train_micro_batch_size_per_gpu: 1\nelastic: {min_ranks: 3}"), {.world_size = 2});
+  REQUIRE(
+      texts(r.problems) ==
+      Lines{"c.yaml:2:22: notice: elastic.min_ranks 3 > the 2 ranks of this run: none may leave"});
   REQUIRE(smaller_shares(r.config).empty());
 }
 

@@ -17,8 +17,7 @@ namespace {
 
 std::map<std::string, std::filesystem::path> examples() {
   std::map<std::string, std::filesystem::path> out;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(testing::source_dir() + "/configs"))
+  for (const auto& entry : std::filesystem::directory_iterator(testing::source_dir() + "/configs"))
     if (entry.path().extension() == ".yaml") out[entry.path().stem()] = entry.path();
   return out;
 }
@@ -44,8 +43,9 @@ TEST_CASE("every example config is free of problems and trains on as many ranks 
     REQUIRE(r.config.output_dir == "runs/" + name);
     REQUIRE(r.not_yet.empty());
     // 2 divides the heads of the one and not of the other.
-    REQUIRE(r.config.model.path ==
-            (name.starts_with("tp2") || name.starts_with("3d") ? "models/smollm2-135m-12-heads" : "models/smollm2-135m"));
+    REQUIRE(r.config.model.path == (name.starts_with("tp2") || name.starts_with("3d")
+                                        ? "models/smollm2-135m-12-heads"
+                                        : "models/smollm2-135m"));
   }
 }
 

@@ -74,8 +74,9 @@ TEST_CASE("a JSON reader takes comments, trailing commas and a byte order mark")
 }
 
 TEST_CASE("a JSON reader reads every kind of number and escape") {
-  const Node root = read(
-      R"([0, -7, 5e8, 1.5, 9223372036854775807, 1e400, Infinity, "\"\\\/\b\f\n\r\t", "\ud83d\ude00"])");
+  const Node root =
+      read(R"([0, -7, 5e8, 1.5, 9223372036854775807, 1e400, Infinity, "\"\\\/\b\f\n\r\t", )"
+           R"("\ud83d\ude00"])");
   REQUIRE(root.items[0].kind == Node::Kind::kInt);
   REQUIRE(root.items[1].integer == -7);
   REQUIRE(root.items[2].kind == Node::Kind::kFloat);

@@ -56,16 +56,25 @@ TEST_CASE("later files and then overrides win, key by key") {
   REQUIRE(to_text(loaded.config.origins.position("train.steps")) == "--set train.steps=100");
 }
 
-TEST_CASE("a config that is not UTF-8 is one error with its place, from files and overrides alike") {
+TEST_CASE(
+    "a config that is not UTF-8 is one error with its place, from files and overrides alike") {
   const std::string remedy = "where the byte belongs to the name of a file, rename that file";
-  for (const std::string& bad : Lines{"\xff", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xe2\x82"}) {
-    REQUIRE(problems_of("c.yaml", "data:\n  train: \xc3\xa9" + bad + " # and more\nmodel: {path: " + bad + "}\n") ==
-            Lines{"c.yaml:2:11: error: here is a byte that is not UTF-8\n  remedy: save the file in UTF-8; " + remedy});
+  for (const std::string& bad :
+       Lines{"\xff", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xe2\x82"}) {
+    REQUIRE(problems_of("c.yaml", "data:\n  train: \xc3\xa9" + bad +
+                                      " # and more\nmodel: {path: " + bad + "}\n") ==
+            Lines{"c.yaml:2:11: error: here is a byte that is not UTF-8\n  remedy: save the file "
+                  "in UTF-8; " +
+                  remedy});
     REQUIRE(problems_of("c.json", "{\"model\": {\"path\": \"m" + bad + "\"}}") ==
-            Lines{"c.json:1:22: error: here is a byte that is not UTF-8\n  remedy: save the file in UTF-8; " + remedy});
+            Lines{"c.json:1:22: error: here is a byte that is not UTF-8\n  remedy: save the file "
+                  "in UTF-8; " +
+                  remedy});
   }
-  REQUIRE(problems_of("c.yaml", "", {"model.path=m\xff"}) ==
-          Lines{"--set model.path=m\\xFF: error: byte 13 is not UTF-8\n  remedy: write it in UTF-8; " + remedy});
+  REQUIRE(
+      problems_of("c.yaml", "", {"model.path=m\xff"}) ==
+      Lines{"--set model.path=m\\xFF: error: byte 13 is not UTF-8\n  remedy: write it in UTF-8; " +
+            remedy});
   REQUIRE(problems_of("c.yaml", "", {"\x80"}).size() == 1);
   const std::string good = "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80";
   REQUIRE(config_of("model: {path: " + good + "}\n", {"output_dir=" + good}).model.path == good);
@@ -80,7 +89,8 @@ TEST_CASE("a file that cannot be read is a problem like any other") {
   REQUIRE(problems_of("c.yaml", std::string("a\0b", 3)) ==
           Lines{"c.yaml: error: is a binary file, not a config"});
   REQUIRE(problems_of("c.yaml", std::string("\xFF\xFE\x61\0:\0", 6)) ==
-          Lines{"c.yaml: error: is UTF-16 (little-endian), expected UTF-8\n  remedy: save the file in UTF-8"});
+          Lines{"c.yaml: error: is UTF-16 (little-endian), expected UTF-8\n  remedy: save the file "
+                "in UTF-8"});
   REQUIRE(problems_of("c.yaml", "[1, 2]") ==
           Lines{"c.yaml:1:1: error: expected a config with keys, found a list of 2"});
   REQUIRE(problems_of("c.yaml", "# nothing\n") == Lines{});
@@ -91,7 +101,8 @@ TEST_CASE("what is no file of a config's size is refused before it is read") {
   std::filesystem::resize_file(huge, uintmax_t{1} << 40);
   const auto refusal = [](const std::string& path) { return texts(load_config({path}).problems); };
   REQUIRE(refusal(huge) ==
-          Lines{cat(huge, ": error: ", huge, ": has 1.00 TiB, at most 4.00 MiB are read\n"
+          Lines{cat(huge, ": error: ", huge,
+                    ": has 1.00 TiB, at most 4.00 MiB are read\n"
                     "  remedy: the file is not what its name says: check the path")});
   std::filesystem::remove(huge);
   const std::string pipe = temporary("pipe", "");
@@ -99,9 +110,9 @@ TEST_CASE("what is no file of a config's size is refused before it is read") {
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   const std::string folder = std::filesystem::path(pipe).parent_path();
   for (const std::string& path : {pipe, folder, std::string("/dev/zero")})
-    REQUIRE(refusal(path) ==
-            Lines{cat(path, ": error: ", path, ": cannot be read: not a regular file\n"
-                      "  remedy: check the path and the permissions")});
+    REQUIRE(refusal(path) == Lines{cat(path, ": error: ", path,
+                                       ": cannot be read: not a regular file\n"
+                                       "  remedy: check the path and the permissions")});
   std::filesystem::remove(pipe);
 }
 
@@ -112,17 +123,18 @@ TEST_CASE("values of secrets are told by no message about a config") {
       "optimizer: {type: AdamW, params: {lr: 1, password: hunter2}}\n"
       "auth: hunter2\nsecret: {deep: hunter2}\nmodel: {path: m, access_token: 12345hunter2}\n";
   for (const Lines& overrides :
-       {Lines{}, Lines{"wandb.api_key=hunter2"}, Lines{"hf_token=[hunter2"}, Lines{"api_key:hunter2"},
-        Lines{"a.password=hunter2=x"}, Lines{"zero_optimization.secret.stage=hunter2"},
-        Lines{"train.steps={token: hunter2}"}})
+       {Lines{}, Lines{"wandb.api_key=hunter2"}, Lines{"hf_token=[hunter2"},
+        Lines{"api_key:hunter2"}, Lines{"a.password=hunter2=x"},
+        Lines{"zero_optimization.secret.stage=hunter2"}, Lines{"train.steps={token: hunter2}"}})
     for (const std::string& line : problems_of("c.yaml", secrets, overrides))
       REQUIRE(line.find("hunter2") == std::string::npos);
   REQUIRE(texts(load_config({}, {"wandb.api_keys=1", "train.api_key=hunter2"}).problems).back() ==
           "--set train.api_key=(hidden): error: train.api_key: unknown key (did you mean "
           "\"comet.api_key\"?)");
   // A section given whole is told by its key alone, well formed or not.
-  for (const std::string value : {"={api_key: hunter2}", "={api_key: hunter2", "=[{api_key: hunter2}]", ": {api_key: hunter2}",
-                                  "=api_key: hunter2", "=\n  api_key: hunter2"}) {
+  for (const std::string value :
+       {"={api_key: hunter2}", "={api_key: hunter2", "=[{api_key: hunter2}]",
+        ": {api_key: hunter2}", "=api_key: hunter2", "=\n  api_key: hunter2"}) {
     const Lines problems = texts(load_config({}, {"comet" + value}).problems);
     INFO(value);
     REQUIRE(problems.size() >= 1);
@@ -152,7 +164,8 @@ TEST_CASE("the path of something that is there is no list or map, whatever it be
   fs::create_directories(folder / "[v2] run");
   fs::create_directories(folder / "{x}");
   fs::current_path(folder);
-  const LoadResult loaded = load_config({}, {"output_dir=[v2] run/out", "model.path={x}", "data.train=[a, b]"});
+  const LoadResult loaded =
+      load_config({}, {"output_dir=[v2] run/out", "model.path={x}", "data.train=[a, b]"});
   fs::current_path(before);
   fs::remove_all(folder);
   REQUIRE(texts(loaded.problems) == Lines{});
@@ -165,7 +178,8 @@ TEST_CASE("an override without end is refused, and cut where it is told") {
   std::string deep = "a";
   for (int i = 0; i < 50'000; ++i) deep += ".a";
   const Lines problems = texts(load_config({}, {deep + "=1"}).problems);
-  REQUIRE(problems == Lines{cat("--set ", deep.substr(0, 200), "…: error: nested deeper than 64 levels")});
+  REQUIRE(problems ==
+          Lines{cat("--set ", deep.substr(0, 200), "…: error: nested deeper than 64 levels")});
 }
 
 TEST_CASE("an override that is not section.key=value is refused") {
@@ -284,8 +298,10 @@ TEST_CASE("every word of other programs leads to a key that exists") {
 
 TEST_CASE("whole floats, numbers in quotes and words for true are read, the latter with a notice") {
   const std::string text = R"({"train_batch_size": "8", "gradient_clipping": 1,
- "zero_optimization": {"stage": 2.0, "reduce_bucket_size": 5e8, "allgather_bucket_size": "500000000",
-                       "overlap_comm": "True", "max_live_parameters": 1e14, "sub_group_size": "5e8"},
+ "zero_optimization": {"stage": 2.0, "reduce_bucket_size": 5e8,
+ "allgather_bucket_size": "500000000",
+                       "overlap_comm": "True", "max_live_parameters": 1e14,
+                       "sub_group_size": "5e8"},
  "fp16": {"enabled": 1, "hysteresis": true}, "steps_per_print": 2e16})";
   REQUIRE(
       problems_of("c.json", text) ==

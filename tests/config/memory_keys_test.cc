@@ -233,8 +233,10 @@ TEST_CASE("shard groups must divide the ranks they divide") {
           "2:56: notice: zero_hpz_partition_size 4 makes one node of all 4 data-parallel ranks of "
           "a replica: it "
           "changes nothing");
-  REQUIRE(problems("zero_optimization: {stage: 3, zero_hpz_partition_size: 4, offload_param: {device: cpu}}",
-                   4) == Lines{});
+  REQUIRE(
+      problems(
+          "zero_optimization: {stage: 3, zero_hpz_partition_size: 4, offload_param: {device: cpu}}",
+          4) == Lines{});
   REQUIRE(problem(hpz(3), 4) ==
           "2:56: error: the 4 data-parallel ranks of a replica cannot be divided by "
           "zero_hpz_partition_size 3\n"

@@ -171,7 +171,8 @@ TEST_CASE("one stage runs no schedule, which is said where one is written") {
       "c.yaml:3:22: notice: parallel.schedule zbv: has effect with parallel.pipeline above 1 only");
   REQUIRE(piped_on("parallel: {schedule: zbv}\n", 2).config.parallel.virtual_stages == 1);
   REQUIRE(pipeline_problem("parallel: {virtual_stages: 2}\n", 2) ==
-          "c.yaml:3:28: notice: parallel.virtual_stages 2: has effect with parallel.pipeline above 1 only");
+          "c.yaml:3:28: notice: parallel.virtual_stages 2: has effect with parallel.pipeline above "
+          "1 only");
   REQUIRE(
       pipeline_problem("parallel: {pipeline_layers: [3, 4]}\n", 2) ==
       "c.yaml:3:29: notice: parallel.pipeline_layers: has effect with parallel.pipeline above 1 "

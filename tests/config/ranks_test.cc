@@ -47,8 +47,9 @@ TEST_CASE("a batch or mesh that gives no number of ranks is explained") {
       problem("parallel: {tensor: 4e18, pipeline: 4e18}") ==
       Lines{"c.yaml:1:1: error: tensor 4000000000000000000 × pipeline 4000000000000000000 is too "
             "large"});
-  const Lines too_many{"c.yaml:1:18: error: the mesh: data 3000000000 is too large\n"
-                       "  remedy: a run has at most 1048576 ranks"};
+  const Lines too_many{
+      "c.yaml:1:18: error: the mesh: data 3000000000 is too large\n"
+      "  remedy: a run has at most 1048576 ranks"};
   REQUIRE(problem("parallel: {data: 3000000000}") == too_many);
   REQUIRE(problem("parallel: {data: 1048577}").size() == 1);
   REQUIRE(problem("parallel: {data: 1048576}") == Lines{});

@@ -201,15 +201,19 @@ TEST_CASE("automatic bucket sizes follow from the model's hidden size") {
       resolved("{train_batch_size: 1, zero_optimization: {stage: 2}}").config.zero.overlap_comm);
 }
 
-TEST_CASE("what torch's optimizers refuse is refused: nesterov without momentum or with dampening, betas of 1") {
+TEST_CASE(
+    "what torch's optimizers refuse is refused: nesterov without momentum or with dampening, betas "
+    "of 1") {
   const auto first = [](const std::string& params) {
-    const Resolution r = resolved("train_batch_size: 8\noptimizer: {type: SGD, params: {lr: 0.1, " + params + "}}\n");
+    const Resolution r = resolved("train_batch_size: 8\noptimizer: {type: SGD, params: {lr: 0.1, " +
+                                  params + "}}\n");
     return r.problems.empty() ? std::string() : r.problems.front().message;
   };
   CHECK(first("momentum: 0.9, nesterov: true").empty());
   for (const char* params : {"nesterov: true", "momentum: 0.9, dampening: 0.5, nesterov: true"})
     CHECK(first(params) == "optimizer.params.nesterov needs a momentum above 0 and dampening 0");
-  const LoadResult loaded = load_config_text("c.yaml", "optimizer: {type: AdamW, params: {lr: 0.1, betas: [0.9, 1]}}\n");
+  const LoadResult loaded =
+      load_config_text("c.yaml", "optimizer: {type: AdamW, params: {lr: 0.1, betas: [0.9, 1]}}\n");
   REQUIRE_FALSE(loaded.problems.empty());
   CHECK_THAT(loaded.problems.front().message, Catch::Contains("betas"));
 }
@@ -220,21 +224,26 @@ TEST_CASE("what a shell alone expands is refused in paths") {
     return r.problems.empty() ? std::string() : to_text(r.problems.front());
   };
   CHECK(first("output_dir: ~/runs/x\n") ==
-        "c.yaml:2:13: error: output_dir: ~/runs/x: ~ is read by shells alone\n  remedy: write the whole path");
+        "c.yaml:2:13: error: output_dir: ~/runs/x: ~ is read by shells alone\n  remedy: write the "
+        "whole path");
   CHECK(first("output_dir: ${HOME}/x\n") ==
-        "c.yaml:2:13: error: output_dir: ${HOME}/x: variables are read by shells alone\n  remedy: write the whole path, or give it on "
+        "c.yaml:2:13: error: output_dir: ${HOME}/x: variables are read by shells alone\n  remedy: "
+        "write the whole path, or give it on "
         "the command line: --set output_dir=\"${HOME}/x\"");
   CHECK(first("output_dir: runs~/$x\n").find("shells alone") == std::string::npos);
   // What is there is meant.
   namespace fs = std::filesystem;
-  const fs::path before = fs::current_path(), folder = fs::temp_directory_path() / cat("ftrun-resolve-", ::getpid());
+  const fs::path before = fs::current_path(),
+                 folder = fs::temp_directory_path() / cat("ftrun-resolve-", ::getpid());
   fs::create_directories(folder / "$models");
   fs::current_path(folder);
-  const std::string there = first("model: {path: $models}\ndata: {train: $models/train}\n"), not_there = first("model: {path: $models/x}\n");
+  const std::string there = first("model: {path: $models}\ndata: {train: $models/train}\n"),
+                    not_there = first("model: {path: $models/x}\n");
   fs::current_path(before);
   fs::remove_all(folder);
   CHECK(there.find("shells alone") == std::string::npos);
-  CHECK(not_there.find("model.path: $models/x: variables are read by shells alone") != std::string::npos);
+  CHECK(not_there.find("model.path: $models/x: variables are read by shells alone") !=
+        std::string::npos);
 }
 
 TEST_CASE("contradictions between keys are errors at their place") {
@@ -266,9 +275,10 @@ TEST_CASE("contradictions between keys are errors at their place") {
   REQUIRE(first("train: {epochs: 1, steps: 3}\n") ==
           "c.yaml:2:17: error: train.steps 3 and train.epochs 1 both say how long to train\n"
           "  remedy: keep one of the two");
-  REQUIRE(first("comm: {backend: nccl}\n") ==
-          "c.yaml:2:17: error: comm.backend nccl is for GPUs, and the ranks compute on processors\n"
-          "  remedy: remove it: auto takes shared memory within a machine and gloo between machines");
+  REQUIRE(
+      first("comm: {backend: nccl}\n") ==
+      "c.yaml:2:17: error: comm.backend nccl is for GPUs, and the ranks compute on processors\n"
+      "  remedy: remove it: auto takes shared memory within a machine and gloo between machines");
   REQUIRE(first("train: {learning_rate: 1}\noptimizer: {type: Adam, params: {lr: 2}}\n") ==
           "c.yaml:3:38: error: optimizer.params.lr 2 contradicts train.learning_rate 1\n"
           "  remedy: keep one of the two, or write \"auto\" for optimizer.params.lr");
@@ -277,7 +287,8 @@ TEST_CASE("contradictions between keys are errors at their place") {
           "  remedy: write params: {} for all defaults");
   REQUIRE(first("scheduler: {type: WarmupLR, params: {warmup_num_steps: 0}}\n") ==
           "c.yaml:2:56: error: scheduler.params.warmup_num_steps: expected a whole number of at "
-          "least 1, found 0\n  remedy: for no warm-up write scheduler: {type: constant}; a WarmupLR begins with one");
+          "least 1, found 0\n  remedy: for no warm-up write scheduler: {type: constant}; a "
+          "WarmupLR begins with one");
   REQUIRE(first("scheduler: {type: OneCycle, params: {cycle_max_lr: 1}}\n") ==
           "c.yaml:2:1: error: scheduler.params.cycle_min_lr is missing: OneCycle needs it");
   REQUIRE(
@@ -305,58 +316,85 @@ TEST_CASE("what follows evaluations needs some before the last step") {
   const auto said = [](const std::string& text) {
     return texts(resolved("train_batch_size: 1\ndata: {validation: [v.bin]}\n" + text).problems);
   };
-  const std::string remedy = "\n  remedy: set train.evaluation.every to the steps between two evaluations";
+  const std::string remedy =
+      "\n  remedy: set train.evaluation.every to the steps between two evaluations";
   REQUIRE(said("train: {early_stopping: {metric: validation.loss}}\n") ==
-          Lines{"c.yaml:3:34: error: train.early_stopping: can never stop the run: train.evaluation.every is 0, so that nothing is "
-                "evaluated before the last step" + remedy});
+          Lines{"c.yaml:3:34: error: train.early_stopping: can never stop the run: "
+                "train.evaluation.every is 0, so that nothing is "
+                "evaluated before the last step" +
+                remedy});
   REQUIRE(said("checkpoint: {keep_best: {metric: validation.loss}}\n") ==
-          Lines{"c.yaml:3:34: notice: checkpoint.keep_best: the best is the last: train.evaluation.every is 0, so that nothing is "
-                "evaluated before the last step" + remedy});
+          Lines{"c.yaml:3:34: notice: checkpoint.keep_best: the best is the last: "
+                "train.evaluation.every is 0, so that nothing is "
+                "evaluated before the last step" +
+                remedy});
   for (const char* interval : {"every: 5", "every_minutes: 5"})
-    REQUIRE(said(cat("train: {early_stopping: {metric: validation.loss}, evaluation: {", interval, "}}\n",
-                     "checkpoint: {keep_best: {metric: validation.loss}}\n")) == Lines{});
+    REQUIRE(said(cat("train: {early_stopping: {metric: validation.loss}, evaluation: {", interval,
+                     "}}\n", "checkpoint: {keep_best: {metric: validation.loss}}\n")) == Lines{});
 }
 
 TEST_CASE("a text that continues nothing is a notice") {
   const auto said = [](const std::string& text) {
-    return texts(resolved("train_batch_size: 1\ntrain: {generate: {prompt_tokens: 4}}\n" + text).problems);
+    return texts(
+        resolved("train_batch_size: 1\ntrain: {generate: {prompt_tokens: 4}}\n" + text).problems);
   };
-  REQUIRE(said("") == Lines{"c.yaml:2:35: notice: train.generate: no text is written: it continues documents of data.validation, and there is none\n"
+  REQUIRE(said("") == Lines{"c.yaml:2:35: notice: train.generate: no text is written: it continues "
+                            "documents of data.validation, and there is none\n"
                             "  remedy: give data.validation"});
   REQUIRE(said("data: {validation: [v.bin]}\n") == Lines{});
 }
 
 TEST_CASE("the lengths of a schedule and of the run are compared") {
   const auto said = [](const std::string& steps, const std::string& scheduler) {
-    return texts(resolved("train_batch_size: 1\noptimizer: {type: AdamW, params: {lr: 0.5}}\ntrain: {steps: " + steps + "}\nscheduler: " + scheduler).problems);
+    return texts(
+        resolved(
+            "train_batch_size: 1\noptimizer: {type: AdamW, params: {lr: 0.5}}\ntrain: {steps: " +
+            steps + "}\nscheduler: " + scheduler)
+            .problems);
   };
-  const std::string remedy = "\n  remedy: leave total_num_steps out for a schedule as long as the run";
+  const std::string remedy =
+      "\n  remedy: leave total_num_steps out for a schedule as long as the run";
   const auto short_one = [&](const std::string& place, const std::string& rate) {
-    return Lines{place + ": notice: scheduler: total_num_steps 10 < the run's 20 steps: those after the schedule's end train with its last "
-                 "learning rate, " + rate + remedy};
+    return Lines{place +
+                 ": notice: scheduler: total_num_steps 10 < the run's 20 steps: those after the "
+                 "schedule's end train with its last "
+                 "learning rate, " +
+                 rate + remedy};
   };
-  REQUIRE(said("20", "{type: linear, params: {total_num_steps: 10}}") == short_one("c.yaml:4:53", "0"));
-  REQUIRE(said("20", "{type: WarmupDecayLR, params: {total_num_steps: 10, warmup_num_steps: 2, warmup_min_lr: 0.25}}") ==
-          short_one("c.yaml:4:60", "0.25"));
-  REQUIRE(said("20", "{type: WarmupCosineLR, params: {total_num_steps: 10, warmup_num_steps: 2, cos_min_ratio: 0.5}}") ==
-          short_one("c.yaml:4:61", "0.25"));
+  REQUIRE(said("20", "{type: linear, params: {total_num_steps: 10}}") ==
+          short_one("c.yaml:4:53", "0"));
+  REQUIRE(said("20",
+               "{type: WarmupDecayLR, params: {total_num_steps: 10, warmup_num_steps: 2, "
+               "warmup_min_lr: 0.25}}") == short_one("c.yaml:4:60", "0.25"));
+  REQUIRE(said("20",
+               "{type: WarmupCosineLR, params: {total_num_steps: 10, warmup_num_steps: 2, "
+               "cos_min_ratio: 0.5}}") == short_one("c.yaml:4:61", "0.25"));
   REQUIRE(said("20", "{type: cosine, params: {total_num_steps: 20}}") == Lines{});
   REQUIRE(said("5", "{type: linear, params: {total_num_steps: 20, warmup_num_steps: 6}}") ==
-          Lines{"c.yaml:4:75: notice: scheduler: warmup_num_steps 6 > the run's 5 steps: training ends inside the warm-up"});
-  REQUIRE(said("6", "{type: linear, params: {total_num_steps: 20, warmup_num_steps: 6}}") == Lines{});
+          Lines{"c.yaml:4:75: notice: scheduler: warmup_num_steps 6 > the run's 5 steps: training "
+                "ends inside the warm-up"});
+  REQUIRE(said("6", "{type: linear, params: {total_num_steps: 20, warmup_num_steps: 6}}") ==
+          Lines{});
 }
 
 TEST_CASE("a warm-up that is longer than the run is told of schedules that do not decay too") {
   const auto said = [](const std::string& steps, const std::string& rest) {
     return texts(resolved("train_batch_size: 1\ntrain: {steps: " + steps + rest).problems);
   };
-  const std::string text = ": notice: scheduler: warmup_num_steps 6 > the run's 5 steps: training ends inside the warm-up";
-  REQUIRE(said("5", "}\nscheduler: {type: WarmupLR, params: {warmup_num_steps: 6}}\n") == Lines{"c.yaml:3:56" + text});
-  REQUIRE(said("5", "}\nscheduler: {type: constant, params: {warmup_num_steps: 6}}\n") == Lines{"c.yaml:3:56" + text});
+  const std::string text =
+      ": notice: scheduler: warmup_num_steps 6 > the run's 5 steps: training ends inside the "
+      "warm-up";
+  REQUIRE(said("5", "}\nscheduler: {type: WarmupLR, params: {warmup_num_steps: 6}}\n") ==
+          Lines{"c.yaml:3:56" + text});
+  REQUIRE(said("5", "}\nscheduler: {type: constant, params: {warmup_num_steps: 6}}\n") ==
+          Lines{"c.yaml:3:56" + text});
   REQUIRE(said("5", ", warmup_steps: 6}\n") == Lines{"c.yaml:2:33" + text});
   REQUIRE(said("6", "}\nscheduler: {type: WarmupLR, params: {warmup_num_steps: 6}}\n") == Lines{});
-  REQUIRE(said("5", "}\nscheduler: {type: OneCycle, params: {cycle_min_lr: 0.1, cycle_max_lr: 0.2, cycle_first_step_size: 6}}\n") ==
-          Lines{"c.yaml:3:99: notice: scheduler: cycle_first_step_size 6 > the run's 5 steps: training ends before the learning rate falls"});
+  REQUIRE(said("5",
+               "}\nscheduler: {type: OneCycle, params: {cycle_min_lr: 0.1, cycle_max_lr: 0.2, "
+               "cycle_first_step_size: 6}}\n") ==
+          Lines{"c.yaml:3:99: notice: scheduler: cycle_first_step_size 6 > the run's 5 steps: "
+                "training ends before the learning rate falls"});
 }
 
 TEST_CASE("an automatic value that is not taken says what is") {
@@ -365,10 +403,14 @@ TEST_CASE("an automatic value that is not taken says what is") {
       if (said.find(key + " = ") != std::string::npos) return said;
     return std::string();
   };
-  REQUIRE(line("train: {steps: auto, epochs: auto}\n", "train.steps") == "auto: train.steps = 0 (unset: train.epochs counts)");
-  REQUIRE(line("train: {steps: 5, epochs: auto}\n", "train.epochs") == "auto: train.epochs = 0 (unset: train.steps counts)");
-  REQUIRE(line("scheduler: {type: WarmupLR, params: {warmup_num_steps: auto}}\n", "warmup_num_steps") ==
-          "auto: scheduler.params.warmup_num_steps = 1 (the least of a WarmupLR; train.warmup_steps is 0)");
+  REQUIRE(line("train: {steps: auto, epochs: auto}\n", "train.steps") ==
+          "auto: train.steps = 0 (unset: train.epochs counts)");
+  REQUIRE(line("train: {steps: 5, epochs: auto}\n", "train.epochs") ==
+          "auto: train.epochs = 0 (unset: train.steps counts)");
+  REQUIRE(
+      line("scheduler: {type: WarmupLR, params: {warmup_num_steps: auto}}\n", "warmup_num_steps") ==
+      "auto: scheduler.params.warmup_num_steps = 1 (the least of a WarmupLR; train.warmup_steps is "
+      "0)");
 }
 
 TEST_CASE("ranks that the mesh does not divide are explained with the arithmetic") {
@@ -418,7 +460,8 @@ TEST_CASE("never fewer than two checkpoints are kept") {
   REQUIRE(raised.config.checkpoint.keep_last == 2);
   REQUIRE(raised.problems.size() == 1);
   REQUIRE(to_text(raised.problems.front()) ==
-          "c.yaml:1:47: notice: checkpoint.keep_last 1 is raised to 2: one is left where the newest turns out to be damaged");
+          "c.yaml:1:47: notice: checkpoint.keep_last 1 is raised to 2: one is left where the "
+          "newest turns out to be damaged");
   for (const int64_t kept : {0, 2, 3}) {
     const Resolution as_written = resolved(cat("{", kT, "8, checkpoint: {keep_last: ", kept, "}}"));
     REQUIRE(as_written.config.checkpoint.keep_last == kept);
@@ -458,9 +501,7 @@ TEST_CASE("a resolved config has the objections that a change brings") {
     return objections(config);
   };
   using Texts = std::set<std::string>;
-  const auto stage = [](int64_t wanted) {
-    return [wanted](Config& c) { c.zero.stage = wanted; };
-  };
+  const auto stage = [](int64_t wanted) { return [wanted](Config& c) { c.zero.stage = wanted; }; };
   const std::string micro = "train_micro_batch_size_per_gpu: 2\n";
   REQUIRE(added(micro + "gradient_allreduce_op: sum", stage(2)) == Texts{});
   REQUIRE(added(micro + "gradient_allreduce_op: sum", stage(3)) ==
@@ -481,20 +522,24 @@ TEST_CASE("a resolved config has the objections that a change brings") {
 TEST_CASE("conversations are packed with documents unless the config says otherwise") {
   const auto packing = [](const std::string& text, bool conversations) {
     const Resolution r =
-        resolved(std::string(kM) + text, {.world_size = 1, .conversations = conversations, .for_training = true});
+        resolved(std::string(kM) + text,
+                 {.world_size = 1, .conversations = conversations, .for_training = true});
     return std::pair{std::string(name_of(r.config.data.packing)), r};
   };
   CHECK(packing("1", false).first == "concat");
   const auto [chats, said] = packing("1", true);
   CHECK(chats == "documents");
-  CHECK(has_line(said, "default: data.packing = documents (the samples of data.train are conversations)"));
+  CHECK(has_line(
+      said, "default: data.packing = documents (the samples of data.train are conversations)"));
   CHECK(packing("1\ndata: {packing: auto}", true).first == "documents");
   CHECK(packing("1\ndata: {packing: auto}", false).first == "concat");
   CHECK(packing("1\ndata: {packing: concat}", true).first == "concat");
 }
 
 TEST_CASE("device: auto is a GPU where each rank can have one that does what is asked for") {
-  const auto device = [](const std::string& text, ResolveContext context) { return resolved(text, context).config.device; };
+  const auto device = [](const std::string& text, ResolveContext context) {
+    return resolved(text, context).config.device;
+  };
   const ResolveContext two{.world_size = 2, .gpus = 2, .local_ranks = 2};
   REQUIRE(device("{}", {}) == DeviceKind::kAuto);
   REQUIRE(device("{}", two) == DeviceKind::kCuda);
@@ -512,10 +557,12 @@ TEST_CASE("device: auto says why it leaves GPUs alone") {
     return std::string();
   };
   REQUIRE(notice("{device: auto}", {.world_size = 2, .gpus = 1, .local_ranks = 2}) ==
-          "c.yaml:1:10: notice: device: auto computes on processors, although this machine shows 1 GPU: it has 2 ranks, and "
+          "c.yaml:1:10: notice: device: auto computes on processors, although this machine shows 1 "
+          "GPU: it has 2 ranks, and "
           "each needs a GPU of its own\n  remedy: start one rank a GPU, or write device: cpu");
   REQUIRE(notice("{device: auto, comm: {backend: gloo}}", {.gpus = 1}) ==
-          "c.yaml:1:10: notice: device: auto computes on processors, although this machine shows 1 GPU: comm.backend gloo is "
+          "c.yaml:1:10: notice: device: auto computes on processors, although this machine shows 1 "
+          "GPU: comm.backend gloo is "
           "not supported there\n  remedy: leave that out to train on GPUs, or write device: cpu");
 }
 

@@ -80,10 +80,12 @@ TEST_CASE("every optimizer and scheduler has an effective config that reads back
   }
   for (size_t i = 0; i + 1 < EnumNames<SchedulerType>::kNames.size(); ++i) {
     const std::string type(EnumNames<SchedulerType>::kNames[i]);
-    const std::vector<std::string> params = type == "OneCycle"              ? Lines{"{cycle_min_lr: 0.1, cycle_max_lr: 1}"}
-                                            : type == "cosine_with_min_lr"  ? Lines{"{min_lr: 1e-6}", "{min_lr_rate: 0.1}"}
-                                            : type == "warmup_stable_decay" ? Lines{"{num_decay_steps: 2}", "{num_decay_steps: 2, num_stable_steps: 3}"}
-                                                                            : Lines{"{}"};
+    const std::vector<std::string> params =
+        type == "OneCycle"             ? Lines{"{cycle_min_lr: 0.1, cycle_max_lr: 1}"}
+        : type == "cosine_with_min_lr" ? Lines{"{min_lr: 1e-6}", "{min_lr_rate: 0.1}"}
+        : type == "warmup_stable_decay"
+            ? Lines{"{num_decay_steps: 2}", "{num_decay_steps: 2, num_stable_steps: 3}"}
+            : Lines{"{}"};
     for (const std::string& given : params)
       require_stable(resolve(config_of(cat("{train_batch_size: 1, scheduler: {type: ", type,
                                            ", params: ", given, "}}")),
@@ -98,8 +100,7 @@ TEST_CASE("the surface of the config is frozen") {
 }
 
 TEST_CASE("docs/config.md is what the schema says") {
-  REQUIRE(compare_golden(testing::source_dir() + "/docs/config.md", config_markdown()) ==
-          "");
+  REQUIRE(compare_golden(testing::source_dir() + "/docs/config.md", config_markdown()) == "");
 }
 
 TEST_CASE("the JSON Schema for editors knows every key and no other") {

@@ -47,8 +47,8 @@ TEST_CASE("a YAML reader tells plain scalars from quoted ones by YAML 1.2's core
 }
 
 TEST_CASE("a YAML reader merges merge keys, own keys first") {
-  const Node root =
-      read_yaml_text("base: &b {x: 1, y: 2}\nother: &o {y: 3, z: 4}\nuse:\n  <<: [*b, *o]\n  x: 9\n");
+  const Node root = read_yaml_text(
+      "base: &b {x: 1, y: 2}\nother: &o {y: 3, z: 4}\nuse:\n  <<: [*b, *o]\n  x: 9\n");
   const Node& use = *root.find("use");
   REQUIRE(use.find("x")->integer == 9);
   REQUIRE(use.find("y")->integer == 2);
@@ -78,13 +78,19 @@ TEST_CASE("a YAML reader reports syntax errors with their place and what to look
 }
 
 TEST_CASE("a YAML reader comes to an end where a document begins with what no value begins with") {
-  const Lines nothing{"c.yaml:1:1: error: not valid YAML: no value begins with this\n  remedy: look at this line and the one above it"};
+  const Lines nothing{
+      "c.yaml:1:1: error: not valid YAML: no value begins with this\n  remedy: look at this line "
+      "and the one above it"};
   CHECK(yaml_faults(", a: 1\n") == nothing);
   CHECK(yaml_faults(",") == nothing);
-  CHECK(yaml_faults("{a: 1}\n, b: 2\n").front().starts_with("c.yaml:2:1: error: a second YAML document begins here"));
+  CHECK(yaml_faults("{a: 1}\n, b: 2\n")
+            .front()
+            .starts_with("c.yaml:2:1: error: a second YAML document begins here"));
   // Whatever it finds, it ends.
-  for (const std::string begin : {"]", "}", ":", "?", "-", "&a", "*a", "!t", "|", ">", "%", "@", "`", "---", "..."})
-    for (const std::string end : {"", "\n", " a: 1\n", "\n---\n", "\n,\n"}) yaml_faults(begin + end);
+  for (const std::string begin :
+       {"]", "}", ":", "?", "-", "&a", "*a", "!t", "|", ">", "%", "@", "`", "---", "..."})
+    for (const std::string end : {"", "\n", " a: 1\n", "\n---\n", "\n,\n"})
+      yaml_faults(begin + end);
 }
 
 TEST_CASE("a YAML reader refuses aliases that grow or go round, and nesting without end") {
@@ -106,8 +112,9 @@ TEST_CASE("a YAML reader refuses aliases that grow or go round, and nesting with
 TEST_CASE("a YAML reader stops at what no config holds: keys and names without end") {
   std::string keys, merged = "a: &a {";
   for (int i = 0; i <= 1000; ++i) keys += cat("k", i, ": 1\n");
-  REQUIRE(yaml_faults(keys) ==
-          Lines{"c.yaml:1:1: error: a section holds more than 1000 keys (line 1001): not a config"});
+  REQUIRE(
+      yaml_faults(keys) ==
+      Lines{"c.yaml:1:1: error: a section holds more than 1000 keys (line 1001): not a config"});
   for (int i = 0; i < 600; ++i) merged += cat("k", i, ": 1, ");
   merged += "}\nb: &b {";
   for (int i = 600; i < 1200; ++i) merged += cat("k", i, ": 1, ");

@@ -15,7 +15,8 @@ namespace {
 using Ids = std::vector<int32_t>;
 constexpr int64_t kBatchVocab = 50000;
 
-Batch batch_of(const SampleSet& samples, const std::vector<int64_t>& rows, int64_t vocab = kBatchVocab) {
+Batch batch_of(const SampleSet& samples, const std::vector<int64_t>& rows,
+               int64_t vocab = kBatchVocab) {
   RowReader reader(samples, vocab);
   Batch batch;
   reader.start(batch, static_cast<int64_t>(rows.size()));
@@ -40,7 +41,8 @@ TEST_CASE("packed documents attend within themselves and pad with what does not 
   TempFolder folder;
   folder.write("x.bin", raw_u16({10, 11, 12, 20, 21, 30, 31, 32}));
   folder.write("x.idx", MegatronIndex({3, 2, 3}).bytes());
-  const SampleSet samples({folder.file("x")}, {.sequence_length = 6, .packing = SequencePacking::kDocuments});
+  const SampleSet samples({folder.file("x")},
+                          {.sequence_length = 6, .packing = SequencePacking::kDocuments});
   const Batch batch = batch_of(samples, {0});
   REQUIRE(batch.tokens == Ids{10, 11, 20, 30, 31, 0});
   REQUIRE(batch.labels == Ids{11, 12, 21, 31, 32, -100});
@@ -70,11 +72,13 @@ TEST_CASE("an id outside the model's rows is refused with file, sample and offse
   const std::string remedy = "\n  remedy: prepare the data with this model's own tokenizer";
   REQUIRE(error_of([&] { batch_of(samples, {0, 1, 3}, 49152); }).empty());
   REQUIRE(error_of([&] { batch_of(samples, {2}, 49152); }) ==
-          path + ": sample 2, token 6 (file offset 44): id 50300 is outside the model's 49152 rows" +
+          path +
+              ": sample 2, token 6 (file offset 44): id 50300 is outside the model's 49152 rows" +
               remedy);
   REQUIRE(error_of([&] { batch_of(samples, {2}, 50301); }).empty());
   REQUIRE(error_of([&] { batch_of(samples, {2}, 50300); }) ==
-          path + ": sample 2, token 6 (file offset 44): id 50300 is outside the model's 50300 rows" +
+          path +
+              ": sample 2, token 6 (file offset 44): id 50300 is outside the model's 50300 rows" +
               remedy);
 }
 
@@ -83,14 +87,16 @@ TEST_CASE("an id that is only a label is checked too", "[batch]") {
   const std::string path = folder.write("train.bin", raw_u16({1, 2, 3, 4, 900}));
   const SampleSet samples({path}, {.sequence_length = 4});
   REQUIRE(error_of([&] { batch_of(samples, {0}, 100); }) ==
-          path + ": sample 0, token 4 (file offset 8): id 900 is outside the model's 100 rows\n"
-                 "  remedy: prepare the data with this model's own tokenizer");
+          path +
+              ": sample 0, token 4 (file offset 8): id 900 is outside the model's 100 rows\n"
+              "  remedy: prepare the data with this model's own tokenizer");
   const std::string lines = folder.write(
       "d.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":[1,2],\"labels\":[-100,700]}\n");
   const SampleSet masked({lines}, {.sequence_length = 4, .packing = SequencePacking::kNone});
   REQUIRE(error_of([&] { batch_of(masked, {1}, 100); }) ==
-          lines + ": sample 1, token 1 (line 2, file offset 20): id 700 is outside the model's 100 "
-                  "rows\n  remedy: prepare the data with this model's own tokenizer");
+          lines +
+              ": sample 1, token 1 (line 2, file offset 20): id 700 is outside the model's 100 "
+              "rows\n  remedy: prepare the data with this model's own tokenizer");
 }
 
 TEST_CASE("ids that do not fit 32 bits are shown as they are in the file", "[batch]") {
@@ -101,13 +107,15 @@ TEST_CASE("ids that do not fit 32 bits are shown as they are in the file", "[bat
   const std::string path = folder.write("x.bin", bytes_of<int64_t>({1, int64_t{1} << 40, 2}));
   const SampleSet samples({path}, {.sequence_length = 2});
   REQUIRE(error_of([&] { batch_of(samples, {0}); }) ==
-          path + ": sample 0, token 1 (file offset 8): id 1099511627776 is outside the model's 50000 "
-                 "rows\n  remedy: prepare the data with this model's own tokenizer");
+          path +
+              ": sample 0, token 1 (file offset 8): id 1099511627776 is outside the model's 50000 "
+              "rows\n  remedy: prepare the data with this model's own tokenizer");
   folder.write("x.bin", bytes_of<int64_t>({1, 2, -100}));
   const SampleSet negative({path}, {.sequence_length = 2});
   REQUIRE(error_of([&] { batch_of(negative, {0}); }) ==
-          path + ": sample 0, token 2 (file offset 16): id -100 is outside the model's 50000 rows\n"
-                 "  remedy: prepare the data with this model's own tokenizer");
+          path +
+              ": sample 0, token 2 (file offset 16): id -100 is outside the model's 50000 rows\n"
+              "  remedy: prepare the data with this model's own tokenizer");
 }
 
 TEST_CASE("every rank knows the counted tokens of the global batch by itself", "[batch]") {
@@ -118,12 +126,14 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
   for (int d = 0; d < 60; ++d) {
     lengths.push_back(static_cast<int32_t>((state = state * 1664525 + 1013904223) >> 20) % 20 + 2);
     for (int32_t i = 0; i < lengths.back(); ++i)
-      trained.push_back(static_cast<int>((state = state * 1664525 + 1013904223) >> 30) == 0 ? 1 : 0);
+      trained.push_back(static_cast<int>((state = state * 1664525 + 1013904223) >> 30) == 0 ? 1
+                                                                                            : 0);
   }
   folder.write("x.bin", counting_u16(static_cast<int>(trained.size())));
   folder.write("x.idx", MegatronIndex(lengths).bytes());
   folder.write("x.mask", mask_bytes(trained));
-  for (const auto packing : {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
+  for (const auto packing :
+       {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
     const SampleSet samples({folder.file("x")}, {.sequence_length = 16, .packing = packing});
     for (const int64_t ranks : {1, 2, 3, 4}) {
       for (int64_t step = 0; step < 5; ++step) {
@@ -148,13 +158,17 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
   }
 }
 
-TEST_CASE("where a micro-batch stands in the global batch is the same in every step, and no two stand together", "[batch]") {
+TEST_CASE(
+    "where a micro-batch stands in the global batch is the same in every step, and no two stand "
+    "together",
+    "[batch]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(300))}, {.sequence_length = 8});
   for (const int64_t step : {0, 3}) {
     std::vector<int64_t> first;
     for (int64_t rank = 0; rank < 2; ++rank) {
-      StepReader reader(samples, {.micro_batch = 3, .accumulation = 2, .ranks = 2, .rank = rank}, SampleOrder(samples.size(), true, 1), kBatchVocab);
+      StepReader reader(samples, {.micro_batch = 3, .accumulation = 2, .ranks = 2, .rank = rank},
+                        SampleOrder(samples.size(), true, 1), kBatchVocab);
       StepBatch batch;
       reader.read(step, batch);
       for (const Batch& micro_batch : batch.micro_batches) first.push_back(micro_batch.first_token);
@@ -166,7 +180,8 @@ TEST_CASE("where a micro-batch stands in the global batch is the same in every s
 TEST_CASE("unmasked concat counts without looking at the data", "[batch]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(100))}, {.sequence_length = 8});
-  StepReader reader(samples, {.micro_batch = 2, .accumulation = 3, .ranks = 5, .rank = 4}, SampleOrder(samples.size(), true, 1), kBatchVocab);
+  StepReader reader(samples, {.micro_batch = 2, .accumulation = 3, .ranks = 5, .rank = 4},
+                    SampleOrder(samples.size(), true, 1), kBatchVocab);
   StepBatch batch;
   reader.read(2, batch);
   REQUIRE(batch.counted_tokens_local == 48);
@@ -179,12 +194,14 @@ TEST_CASE("the global batch is the same tokens for any number of ranks", "[batch
   folder.write("x.bin", counting_u16(3000));
   std::vector<int32_t> lengths(100, 30);
   folder.write("x.idx", MegatronIndex(lengths).bytes());
-  for (const auto packing : {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
+  for (const auto packing :
+       {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
     const SampleSet samples({folder.file("x")}, {.sequence_length = 64, .packing = packing});
     const auto tokens_of_step = [&](int64_t ranks, int64_t step) {
       std::vector<int32_t> all;
       for (int64_t rank = 0; rank < ranks; ++rank) {
-        StepReader reader(samples, {.micro_batch = 24 / ranks, .ranks = ranks, .rank = rank}, SampleOrder(samples.size(), true, 5), kBatchVocab);
+        StepReader reader(samples, {.micro_batch = 24 / ranks, .ranks = ranks, .rank = rank},
+                          SampleOrder(samples.size(), true, 5), kBatchVocab);
         StepBatch batch;
         reader.read(step, batch);
         const Batch& b = batch.micro_batches[0];
@@ -198,10 +215,12 @@ TEST_CASE("the global batch is the same tokens for any number of ranks", "[batch
   }
 }
 
-TEST_CASE("without shuffling, step, slot and rank take the rows that other trainers take", "[batch]") {
+TEST_CASE("without shuffling, step, slot and rank take the rows that other trainers take",
+          "[batch]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(41))}, {.sequence_length = 4});
-  StepReader reader(samples, {.micro_batch = 2, .accumulation = 2, .ranks = 2, .rank = 1}, SampleOrder(samples.size(), false, 0), kBatchVocab);
+  StepReader reader(samples, {.micro_batch = 2, .accumulation = 2, .ranks = 2, .rank = 1},
+                    SampleOrder(samples.size(), false, 0), kBatchVocab);
   StepBatch batch;
   reader.read(1, batch);  // samples ((1*2 + a)*2 + 1)*2 + m = 10, 11 and 14, 15 of 10 rows
   REQUIRE(batch.micro_batches[0].tokens == Ids{0, 1, 2, 3, 4, 5, 6, 7});
@@ -239,7 +258,8 @@ TEST_CASE("validation of several micro-batches a pass reads the same rows", "[ba
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(41))}, {.sequence_length = 4});
   for (int64_t rank = 0; rank < 2; ++rank) {
-    ValidationReader one(samples, 9, 2, 2, rank, kBatchVocab), three(samples, 9, 2, 2, rank, kBatchVocab, 3);
+    ValidationReader one(samples, 9, 2, 2, rank, kBatchVocab),
+        three(samples, 9, 2, 2, rank, kBatchVocab, 3);
     REQUIRE(one.rounds() == 3);
     REQUIRE(three.rounds() == 1);
     const std::span<const Batch> together = three.read(0);

@@ -14,7 +14,8 @@ namespace {
 std::string described(const test::TempFolder& folder, const std::string& name, int64_t trained,
                       std::optional<int64_t> conversations) {
   Sidecar side;
-  side.statistics = {.tokens = 10, .documents = 2, .trained_tokens = trained, .min_id = 0, .max_id = 5};
+  side.statistics = {
+      .tokens = 10, .documents = 2, .trained_tokens = trained, .min_id = 0, .max_id = 5};
   side.conversations = conversations;
   folder.write(name + ".json", sidecar_text(side));
   return folder.file(name);
@@ -24,7 +25,8 @@ std::string described(const test::TempFolder& folder, const std::string& name, i
 
 TEST_CASE("what prepare_data.py counted says whether a data set holds conversations") {
   const test::TempFolder folder;
-  const std::string chats = described(folder, "chats", 10, 2), text = described(folder, "text", 4, 0);
+  const std::string chats = described(folder, "chats", 10, 2),
+                    text = described(folder, "text", 4, 0);
   CHECK(holds_conversations({chats}));
   CHECK(holds_conversations({chats + ".bin"}));
   CHECK_FALSE(holds_conversations({text}));
@@ -45,7 +47,9 @@ TEST_CASE("without that count, tokens that are not trained on say so") {
   CHECK_FALSE(holds_conversations({folder.write("b.jsonl", "{\"input_ids\": [1, 2]}\n")}));
 }
 
-TEST_CASE("a JSONL file is recognised as its reader reads it: after a mark and blank lines, by data.format and by prefix") {
+TEST_CASE(
+    "a JSONL file is recognised as its reader reads it: after a mark and blank lines, by "
+    "data.format and by prefix") {
   const test::TempFolder folder;
   const std::string masked = R"({"input_ids": [1, 2], "labels": [-100, 2]})", mark = "\xEF\xBB\xBF";
   CHECK(holds_conversations({folder.write("mark.jsonl", mark + masked + "\n")}));
@@ -68,7 +72,8 @@ TEST_CASE("a prefix with a dot names the files of its own data set") {
   folder.write("chats.v1.mask", "");
   CHECK(holds_conversations({folder.file("chats.v1")}));
   Sidecar side;
-  side.statistics = {.tokens = 100, .documents = 2, .trained_tokens = 100, .min_id = 0, .max_id = 5};
+  side.statistics = {
+      .tokens = 100, .documents = 2, .trained_tokens = 100, .min_id = 0, .max_id = 5};
   side.conversations = 2;
   side.longest_conversation = 66;
   folder.write("chats.v2.json", sidecar_text(side));
@@ -80,7 +85,8 @@ TEST_CASE("a prefix with a dot names the files of its own data set") {
   CHECK(too_long_conversations({folder.file("chats.v1")}, options).empty());
   const std::vector<Error> errors = too_long_conversations({folder.file("chats.v2")}, options);
   REQUIRE(errors.size() == 1);
-  CHECK(errors.front().message().find(folder.file("chats.v2.bin") + ": its longest conversation has 66 tokens") == 0);
+  CHECK(errors.front().message().find(folder.file("chats.v2.bin") +
+                                      ": its longest conversation has 66 tokens") == 0);
 }
 
 TEST_CASE("a data set that cannot be read holds no conversations") {
@@ -105,18 +111,22 @@ TEST_CASE("conversations longer than a row are refused, wherever rows keep docum
     options.sequence_length = length;
     options.packing = packing;
     std::vector<std::string> texts;
-    for (const Error& error : too_long_conversations({chats}, options)) texts.emplace_back(error.what());
+    for (const Error& error : too_long_conversations({chats}, options))
+      texts.emplace_back(error.what());
     return texts;
   };
   CHECK(errors(65, SequencePacking::kDocuments).empty());
   CHECK(errors(8, SequencePacking::kConcat).empty());
   CHECK(errors(64, SequencePacking::kDocuments) ==
-        std::vector<std::string>{chats + ": its longest conversation has 66 tokens, a row of data.sequence_length 64 holds 65: "
-                                 "the rest would be trained on without what comes before it\n  remedy: set "
-                                 "data.sequence_length to 65 or more, or prepare the data again with "
-                                 "scripts/prepare_data.py --sequence-length 64 --too-long truncate, drop or split"});
+        std::vector<std::string>{
+            chats +
+            ": its longest conversation has 66 tokens, a row of data.sequence_length 64 holds 65: "
+            "the rest would be trained on without what comes before it\n  remedy: set "
+            "data.sequence_length to 65 or more, or prepare the data again with "
+            "scripts/prepare_data.py --sequence-length 64 --too-long truncate, drop or split"});
   REQUIRE(errors(64, SequencePacking::kNone).size() == 1);
-  CHECK(errors(64, SequencePacking::kNone).front().find("the rest would be cut off\n") != std::string::npos);
+  CHECK(errors(64, SequencePacking::kNone).front().find("the rest would be cut off\n") !=
+        std::string::npos);
   side.longest_conversation = std::nullopt;  // of an older version
   folder.write("chats.json", sidecar_text(side));
   CHECK(errors(64, SequencePacking::kDocuments).empty());

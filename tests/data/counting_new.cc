@@ -20,7 +20,8 @@ alignas(16) thread_local char own_mark = 0;
 
 void count() {
   ++allocations;
-  for (const char* mark = goes_on; mark != nullptr && mark != &own_mark; mark = goes_on) ::usleep(1000);
+  for (const char* mark = goes_on; mark != nullptr && mark != &own_mark; mark = goes_on)
+    ::usleep(1000);
 }
 
 void release(void* memory) {
@@ -29,11 +30,19 @@ void release(void* memory) {
 }
 }  // namespace
 
-int64_t ftrun::test::allocations_so_far() { return allocations; }
-int64_t ftrun::test::allocations_alive() { return allocations - frees; }
+int64_t ftrun::test::allocations_so_far() {
+  return allocations;
+}
+int64_t ftrun::test::allocations_alive() {
+  return allocations - frees;
+}
 
-ftrun::test::HeldAllocations::HeldAllocations() { goes_on = &own_mark; }
-ftrun::test::HeldAllocations::~HeldAllocations() { goes_on = nullptr; }
+ftrun::test::HeldAllocations::HeldAllocations() {
+  goes_on = &own_mark;
+}
+ftrun::test::HeldAllocations::~HeldAllocations() {
+  goes_on = nullptr;
+}
 
 void* operator new(size_t size) {
   count();
@@ -44,5 +53,9 @@ void* operator new(size_t size, const std::nothrow_t&) noexcept {
   count();
   return std::malloc(size == 0 ? 1 : size);
 }
-void operator delete(void* memory) noexcept { release(memory); }
-void operator delete(void* memory, size_t) noexcept { release(memory); }
+void operator delete(void* memory) noexcept {
+  release(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  release(memory);
+}

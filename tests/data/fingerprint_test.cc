@@ -24,7 +24,8 @@ void record(const TokenDataset& data, const std::string& path) {
   Sidecar side;
   side.statistics = found->statistics;
   side.files = found->files;
-  for (FileRecord& file : side.files) file.path = std::filesystem::path(file.path).filename().string();
+  for (FileRecord& file : side.files)
+    file.path = std::filesystem::path(file.path).filename().string();
   write_file_atomic(posix_files(), path, sidecar_text(side));
 }
 
@@ -71,7 +72,8 @@ TEST_CASE("the fingerprint is of the content, not of names and places", "[finger
   write_pair(a);
   write_pair(b);
   for (const char* extension : {".bin", ".idx", ".mask"})
-    std::filesystem::rename(b.file(std::string("x") + extension), b.file(std::string("y") + extension));
+    std::filesystem::rename(b.file(std::string("x") + extension),
+                            b.file(std::string("y") + extension));
   const TokenDataset one({a.file("x")}, {}), two({b.file("y")}, {});
   const std::string digest = compute_fingerprint(one, kHashAll)->digest;
   REQUIRE(compute_fingerprint(two, kHashAll)->digest == digest);
@@ -137,14 +139,17 @@ TEST_CASE("a large record is ours by its head, and too large a one is refused", 
   REQUIRE_FALSE(read_sidecar(path).has_value());
   folder.write("x.json", text);
   std::filesystem::resize_file(folder.file("x.json"), 65 << 20);
-  REQUIRE_THROWS_WITH(read_sidecar(path), Catch::Contains("x.json: has 65.00 MiB, at most 64.00 MiB are read"));
+  REQUIRE_THROWS_WITH(read_sidecar(path),
+                      Catch::Contains("x.json: has 65.00 MiB, at most 64.00 MiB are read"));
 }
 
-TEST_CASE("a .json that is not ours is left alone, a damaged one of ours is refused", "[fingerprint]") {
+TEST_CASE("a .json that is not ours is left alone, a damaged one of ours is refused",
+          "[fingerprint]") {
   TempFolder folder;
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
-  for (const char* other : {"not json", "[1]", "{}", "{\"format\": \"other\"}", "{\"format\": 5}"}) {
+  for (const char* other :
+       {"not json", "[1]", "{}", "{\"format\": \"other\"}", "{\"format\": 5}"}) {
     folder.write("x.json", other);
     REQUIRE_FALSE(recorded_fingerprint(data).has_value());
   }
@@ -157,11 +162,13 @@ TEST_CASE("a .json that is not ours is left alone, a damaged one of ours is refu
     return error_of([&] { recorded_fingerprint(data); });
   };
   const std::string json = folder.file("x.json"),
-                    remedy = "\n  remedy: write the data again with scripts/prepare_data.py, or remove "
-                             "this file";
+                    remedy =
+                        "\n  remedy: write the data again with scripts/prepare_data.py, or remove "
+                        "this file";
   REQUIRE(refused("/version", 2) == json + ": version 2, this build reads version 1" + remedy);
   REQUIRE(refused("/tokens", "many") == json + ": \"tokens\" must be an integer" + remedy);
-  REQUIRE(refused("/tokens", 18446744073709551615ULL) == json + ": \"tokens\" is too large" + remedy);
+  REQUIRE(refused("/tokens", 18446744073709551615ULL) ==
+          json + ": \"tokens\" is too large" + remedy);
   REQUIRE(refused("/files", 5) == json + ": has no list \"files\"" + remedy);
   REQUIRE(refused("/files/0", 5) == json + ": \"files\" must hold objects" + remedy);
   REQUIRE(refused("/files/0/xxh3", "xyz") ==
@@ -214,8 +221,9 @@ TEST_CASE("data that prepare_data.py was moving when it was stopped are refused"
   std::ofstream(path) << "ab";
   folder.write("train.json", R"({"format": "ftrun-data-unfinished", "version": 1, "files": []})");
   const std::string message = error_of([&] { TokenDataset({path}, {}); });
-  REQUIRE(message.find(folder.file("train.json") +
-                       ": prepare_data.py was stopped while it moved its files here: old and new may be mixed") == 0);
+  REQUIRE(message.find(folder.file("train.json") + ": prepare_data.py was stopped while it moved "
+                                                   "its files here: old and new may be mixed") ==
+          0);
 }
 
 TEST_CASE("giving up a fingerprint does not wait for it", "[fingerprint]") {
@@ -243,14 +251,18 @@ TEST_CASE("recorded ids outside the model are refused before the first step", "[
   REQUIRE(check_headers({path}, {}, 45).empty());
   REQUIRE(check_headers({path}, {}, std::nullopt).empty());
   REQUIRE(check_headers({path}, {}, 44).at(0).message() ==
-          path + ": its largest id is 44 (as " + folder.file("x.json") + " recorded), outside the model's 44 rows");
+          path + ": its largest id is 44 (as " + folder.file("x.json") +
+              " recorded), outside the model's 44 rows");
 }
 
-TEST_CASE("of a large JSONL file the first document is checked, where its reader finds it", "[check]") {
+TEST_CASE("of a large JSONL file the first document is checked, where its reader finds it",
+          "[check]") {
   TempFolder folder;
   const std::string rest((1 << 20) + 1, ' '), good = R"({"input_ids": [1]})", mark = "\xEF\xBB\xBF";
-  REQUIRE(check_headers({folder.write("a.jsonl", "\n\n" + good + "\n" + rest)}, {}, std::nullopt).empty());
-  REQUIRE(check_headers({folder.write("b.jsonl", mark + good + "\n" + rest)}, {}, std::nullopt).empty());
+  REQUIRE(check_headers({folder.write("a.jsonl", "\n\n" + good + "\n" + rest)}, {}, std::nullopt)
+              .empty());
+  REQUIRE(check_headers({folder.write("b.jsonl", mark + good + "\n" + rest)}, {}, std::nullopt)
+              .empty());
   folder.write("c.jsonl", mark + "\n{}\n" + rest);
   REQUIRE(check_headers({folder.file("c")}, {}, std::nullopt).at(0).message() ==
           folder.file("c.jsonl") + ":2: has no \"input_ids\"");
@@ -264,26 +276,31 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
   REQUIRE(good.rows == 4);
   REQUIRE(check_dataset({path}, {.sequence_length = 8}, 100, 4).problems.empty());
   REQUIRE(check_dataset({path}, {.sequence_length = 8}, 100, 5).problems ==
-          std::vector<std::string>{path + ": gives 4 rows, fewer than one global batch of 5, and dataloader_drop_last leaves out what does not "
-                                          "fill one\n  remedy: set dataloader_drop_last to false, use a smaller batch, or use more text"});
+          std::vector<std::string>{path + ": gives 4 rows, fewer than one global batch of 5, and "
+                                          "dataloader_drop_last leaves out what does not "
+                                          "fill one\n  remedy: set dataloader_drop_last to false, "
+                                          "use a smaller batch, or use more text"});
   REQUIRE(good.padding == 0);
   REQUIRE(data_report_text(good) ==
           "40 tokens in 2 documents, 20 count in the loss; ids 5 to 44\n4 rows, 0% padding\n");
   const DataReport bad = check_dataset({path}, {.sequence_length = 8}, 43);
-  REQUIRE(bad.problems ==
-          std::vector<std::string>{
-              path + ": sample 3, token 14 (file offset 76): id 43 is outside the model's 43 rows",
-              path + ": sample 3, token 15 (file offset 78): id 44 is outside the model's 43 rows"});
+  REQUIRE(
+      bad.problems ==
+      std::vector<std::string>{
+          path + ": sample 3, token 14 (file offset 76): id 43 is outside the model's 43 rows",
+          path + ": sample 3, token 15 (file offset 78): id 44 is outside the model's 43 rows"});
   const DataReport packed =
       check_dataset({path}, {.sequence_length = 8, .packing = SequencePacking::kDocuments}, 44);
-  REQUIRE(packed.problems ==
-          std::vector<std::string>{
-              path + ": document 1, token 19 (file offset 78): id 44 is outside the model's 44 rows"});
+  REQUIRE(
+      packed.problems ==
+      std::vector<std::string>{
+          path + ": document 1, token 19 (file offset 78): id 44 is outside the model's 44 rows"});
   const auto text = [&](SequencePacking packing) {
     return data_report_text(check_dataset({path}, {.sequence_length = 8, .packing = packing}, 100));
   };
   const std::string counts = "40 tokens in 2 documents, 20 count in the loss; ids 5 to 44\n";
-  REQUIRE(text(SequencePacking::kNone) == counts + "2 rows, 0% padding, 2 documents longer than a row cut\n");
+  REQUIRE(text(SequencePacking::kNone) ==
+          counts + "2 rows, 0% padding, 2 documents longer than a row cut\n");
   REQUIRE(text(SequencePacking::kDocuments) ==
           counts + "5 rows, 5% padding, 2 documents longer than a row split\n");
   const DataReport many = check_dataset({path}, {.sequence_length = 8}, 5);
@@ -301,14 +318,16 @@ TEST_CASE("a check warns of documents that are left out", "[check]") {
   const auto text = [&](SequencePacking packing) {
     return data_report_text(check_dataset({path}, {.sequence_length = 8, .packing = packing}, 100));
   };
-  const std::string counts =
-      "10 tokens in 3 documents, 3 count in the loss; ids 1 to 10\n1 rows, ";
+  const std::string counts = "10 tokens in 3 documents, 3 count in the loss; ids 1 to 10\n1 rows, ";
   REQUIRE(text(SequencePacking::kConcat) == counts + "0% padding\n");
-  REQUIRE(text(SequencePacking::kNone) ==
-          counts + "75% padding\nwarning: 2 documents left out: none of their labels counts in the loss\n");
+  REQUIRE(
+      text(SequencePacking::kNone) ==
+      counts +
+          "75% padding\nwarning: 2 documents left out: none of their labels counts in the loss\n");
   REQUIRE(text(SequencePacking::kDocuments) ==
-          counts + "75% padding\nwarning: 2 documents, or pieces of them, left out: none of their "
-                   "labels counts in the loss\n");
+          counts +
+              "75% padding\nwarning: 2 documents, or pieces of them, left out: none of their "
+              "labels counts in the loss\n");
 }
 
 TEST_CASE("a check of damaged data reports, it does not throw", "[check]") {
@@ -316,24 +335,25 @@ TEST_CASE("a check of damaged data reports, it does not throw", "[check]") {
   const std::string path = write_pair(folder);
   folder.write("x.mask", "short");
   const DataReport report = check_dataset({path}, {.sequence_length = 8}, 100);
-  REQUIRE(report.problems ==
-          std::vector<std::string>{folder.file("x.mask") +
-                                   ": a mask file begins with a header of 24 bytes, this file has 5\n"
-                                   "  remedy: write the mask again with scripts/prepare_data.py, or "
-                                   "remove it to train on every token"});
+  REQUIRE(report.problems == std::vector<std::string>{
+                                 folder.file("x.mask") +
+                                 ": a mask file begins with a header of 24 bytes, this file has 5\n"
+                                 "  remedy: write the mask again with scripts/prepare_data.py, or "
+                                 "remove it to train on every token"});
 }
 
 TEST_CASE("a data set is described in words", "[check]") {
   TempFolder folder;
   const std::string path = write_pair(folder);
-  REQUIRE(describe_dataset(path) ==
-          path + "\n  format     Megatron .bin/.idx, uint16\n  file       " + path +
-              " (tokens, 80 B)\n  file       " + folder.file("x.idx") +
-              " (index, 82 B)\n  file       " + folder.file("x.mask") +
-              " (mask, 29 B)\n  tokens     40\n  documents  2 (shortest 20, mean 20, longest 20 "
-              "tokens)\n  loss mask  20 of 40 tokens count (50%)\n  first ids  5 6 7 8 9 10 11 12 13 "
-              "14 15 16 17 18 19 20\nrecorded     nothing current (no .json of prepare_data.py beside "
-              "it, or files were copied or changed since)\n");
+  REQUIRE(
+      describe_dataset(path) ==
+      path + "\n  format     Megatron .bin/.idx, uint16\n  file       " + path +
+          " (tokens, 80 B)\n  file       " + folder.file("x.idx") +
+          " (index, 82 B)\n  file       " + folder.file("x.mask") +
+          " (mask, 29 B)\n  tokens     40\n  documents  2 (shortest 20, mean 20, longest 20 "
+          "tokens)\n  loss mask  20 of 40 tokens count (50%)\n  first ids  5 6 7 8 9 10 11 12 13 "
+          "14 15 16 17 18 19 20\nrecorded     nothing current (no .json of prepare_data.py beside "
+          "it, or files were copied or changed since)\n");
 }
 
 TEST_CASE("a mask or an index that is lost is missed where the sidecar lists it", "[fingerprint]") {
@@ -344,10 +364,12 @@ TEST_CASE("a mask or an index that is lost is missed where the sidecar lists it"
     REQUIRE(TokenDataset({path}, {}).files().size() == 1);
     std::filesystem::remove(folder.file("x." + lost));
     for (const std::string& name : {path, folder.file("x")})
-      REQUIRE_THROWS_WITH(TokenDataset({name}, {}),
-                          path + ": its " + (lost == "mask" ? "loss mask" : "index") + ", " + folder.file("x." + lost) + ", is not there, and " +
-                              folder.file("x.json") + " lists it\n  remedy: bring it back; if the data has none any more, remove " +
-                              folder.file("x.json"));
+      REQUIRE_THROWS_WITH(
+          TokenDataset({name}, {}),
+          path + ": its " + (lost == "mask" ? "loss mask" : "index") + ", " +
+              folder.file("x." + lost) + ", is not there, and " + folder.file("x.json") +
+              " lists it\n  remedy: bring it back; if the data has none any more, remove " +
+              folder.file("x.json"));
     std::filesystem::remove(folder.file("x.json"));
     if (lost == "mask") REQUIRE(TokenDataset({path}, {}).files().size() == 1);
   }

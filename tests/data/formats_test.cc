@@ -99,12 +99,15 @@ TEST_CASE("a false Megatron index is refused with file and offset", "[formats]")
   };
   REQUIRE(refused(good).empty());
 
-  REQUIRE(refusal_of_index("", folder) == idx + ": has 0 bytes; the header alone has 34" + kPairRemedy);
+  REQUIRE(refusal_of_index("", folder) ==
+          idx + ": has 0 bytes; the header alone has 34" + kPairRemedy);
   REQUIRE(refusal_of_index(good.bytes().substr(0, 33), folder) ==
           idx + ": has 33 bytes; the header alone has 34" + kPairRemedy);
-  REQUIRE(refusal_of_index(std::string("TNTIDX\0\0", 8) + std::string(40, 'x'), folder) ==
-          idx + ": is an index of fairseq's old format (TNTIDX)\n  remedy: convert it with Megatron's "
-                "preprocess_data.py --dataset-impl mmap");
+  REQUIRE(
+      refusal_of_index(std::string("TNTIDX\0\0", 8) + std::string(40, 'x'), folder) ==
+      idx +
+          ": is an index of fairseq's old format (TNTIDX)\n  remedy: convert it with Megatron's "
+          "preprocess_data.py --dataset-impl mmap");
   MegatronIndex bad = good;
   bad.magic[0] = 'N';
   REQUIRE(refused(bad) ==
@@ -114,27 +117,34 @@ TEST_CASE("a false Megatron index is refused with file and offset", "[formats]")
   REQUIRE(refused(bad) == idx + ": offset 9: index version 2, expected 1" + kPairRemedy);
   bad = good;
   bad.code = 6;
-  REQUIRE(refused(bad) == idx + ": offset 17: type code 6 is a floating-point type, not token ids\n"
-                                "  remedy: name the pair that holds token ids");
+  REQUIRE(refused(bad) == idx +
+                              ": offset 17: type code 6 is a floating-point type, not token ids\n"
+                              "  remedy: name the pair that holds token ids");
   bad.code = 99;
   REQUIRE(refused(bad) ==
           idx + ": offset 17: type code 99 is unknown (expected 1 to 5 or 8)" + kPairRemedy);
   REQUIRE(refusal_of_index(good.bytes().substr(0, 60), folder) ==
-          idx + ": the header says 2 sequences and 3 document boundaries, that is 82 bytes; the file "
-                "has 60" + kPairRemedy);
+          idx +
+              ": the header says 2 sequences and 3 document boundaries, that is 82 bytes; the file "
+              "has 60" +
+              kPairRemedy);
   bad = good;
   bad.tail = std::string(2, '\0');
-  REQUIRE(refused(bad) == idx + ": has a mode for each sequence (a multimodal data set)\n"
-                                "  remedy: name a data set of text tokens");
+  REQUIRE(refused(bad) == idx +
+                              ": has a mode for each sequence (a multimodal data set)\n"
+                              "  remedy: name a data set of text tokens");
   bad.tail = std::string(5, '\0');
   REQUIRE(refused(bad) ==
-          idx + ": the header says 2 sequences and 3 document boundaries, that is 82 bytes; the file "
-                "has 87" + kPairRemedy);
+          idx +
+              ": the header says 2 sequences and 3 document boundaries, that is 82 bytes; the file "
+              "has 87" +
+              kPairRemedy);
 }
 
 TEST_CASE("an index whose counts overflow is refused", "[formats]") {
   TempFolder folder;
-  for (const uint64_t count : {uint64_t{0xffffffffffffffff}, uint64_t{1} << 63, uint64_t{1} << 60}) {
+  for (const uint64_t count :
+       {uint64_t{0xffffffffffffffff}, uint64_t{1} << 63, uint64_t{1} << 60}) {
     std::string bytes = MegatronIndex({3, 2}).bytes();
     std::memcpy(bytes.data() + 18, &count, sizeof count);
     REQUIRE(refusal_of_index(bytes, folder) ==
@@ -161,8 +171,11 @@ TEST_CASE("sequences and documents that do not fit the .bin are refused", "[form
   REQUIRE(refused(bad) == idx + ": offset 38: sequence 1 has length -2" + kPairRemedy);
   bad = good;
   bad.pointers[1] = 8;
-  REQUIRE(refused(bad) == idx + ": offset 50: sequence 1 begins at byte 8 of the .bin file, expected 6 "
-                                "(sequences must follow one another)" + kPairRemedy);
+  REQUIRE(refused(bad) ==
+          idx +
+              ": offset 50: sequence 1 begins at byte 8 of the .bin file, expected 6 "
+              "(sequences must follow one another)" +
+              kPairRemedy);
   REQUIRE(refused(MegatronIndex({3, 1})) ==
           bin + ": has 10 bytes, its index " + idx + " describes 8" + kPairRemedy);
   REQUIRE(refused(MegatronIndex({3, 2147483647})) ==
@@ -179,7 +192,8 @@ TEST_CASE("sequences and documents that do not fit the .bin are refused", "[form
   REQUIRE(refused(bad) ==
           idx + ": offset 74: document boundary 2 is sequence 0, expected 1 to 2" + kPairRemedy);
   bad.documents = {0, 1, 1};
-  REQUIRE(refused(bad) == idx + ": offset 74: the last document ends at sequence 1 of 2" + kPairRemedy);
+  REQUIRE(refused(bad) ==
+          idx + ": offset 74: the last document ends at sequence 1 of 2" + kPairRemedy);
   bad.documents = {};
   REQUIRE(refused(bad) ==
           idx + ": offset 26: no document boundaries, expected at least 1" + kPairRemedy);
@@ -236,22 +250,29 @@ TEST_CASE("false llm.c headers are refused", "[formats]") {
   TempFolder folder;
   const std::string path = folder.file("a.bin");
   const std::string again = "\n  remedy: write it again with llm.c's scripts, or copy it again";
-  const auto refused = [&](const std::string& bytes) { return refusal(folder.write("a.bin", bytes)); };
+  const auto refused = [&](const std::string& bytes) {
+    return refusal(folder.write("a.bin", bytes));
+  };
   REQUIRE(refused(llmc(20240520, 3, 1, raw_u16({1}))) ==
           path + ": offset 4: llm.c version 3, expected 1 with magic 20240520" + again);
   REQUIRE(refused(llmc(20240801, 1, 1, raw_u16({1, 0}))) ==
           path + ": offset 4: llm.c version 1, expected 7 with magic 20240801" + again);
-  REQUIRE(refused(llmc(20240520, 1, 4, raw_u16({1, 2, 3}))) ==
-          path + ": offset 8: the header says 4 tokens of uint16, that is 1032 bytes; the file has 1030" +
-              again);
-  REQUIRE(refused(llmc(20240520, 1, -4, raw_u16({1, 2, 3}))) ==
-          path + ": offset 8: the header says -4 tokens of uint16, that is 1016 bytes; the file has 1030" +
-              again);
+  REQUIRE(
+      refused(llmc(20240520, 1, 4, raw_u16({1, 2, 3}))) ==
+      path +
+          ": offset 8: the header says 4 tokens of uint16, that is 1032 bytes; the file has 1030" +
+          again);
+  REQUIRE(
+      refused(llmc(20240520, 1, -4, raw_u16({1, 2, 3}))) ==
+      path +
+          ": offset 8: the header says -4 tokens of uint16, that is 1016 bytes; the file has 1030" +
+          again);
   REQUIRE(refused(llmc(20240520, 1, 2, "").substr(0, 100)) ==
           path + ": has llm.c's magic but 100 bytes; its header alone has 1024" + again);
   REQUIRE(refused(llmc(20240522, 1, 2, "")) ==
-          path + ": is an llm.c evaluation file (magic 20240522), not a stream of tokens\n"
-                 "  remedy: name the train or val file that was written beside it");
+          path +
+              ": is an llm.c evaluation file (magic 20240522), not a stream of tokens\n"
+              "  remedy: name the train or val file that was written beside it");
 }
 
 TEST_CASE("shards are taken by pattern, in sorted order", "[formats]") {
@@ -261,17 +282,21 @@ TEST_CASE("shards are taken by pattern, in sorted order", "[formats]") {
   const TokenDataset data({folder.file("t_*.bin")}, {});
   REQUIRE(ids_of(data) == std::vector<int32_t>{1, 2, 3, 4});
   REQUIRE(refusal(folder.file("v_*.bin")) ==
-          folder.file("v_*.bin") + ": no file matches this pattern\n"
-                                   "  remedy: check the pattern; it is relative to the working directory");
+          folder.file("v_*.bin") +
+              ": no file matches this pattern\n"
+              "  remedy: check the pattern; it is relative to the working directory");
 }
 
-TEST_CASE("a path that is there is that path, whatever characters it has; a pattern is what is not there", "[formats]") {
+TEST_CASE(
+    "a path that is there is that path, whatever characters it has; a pattern is what is not there",
+    "[formats]") {
   TempFolder folder;
   const std::string odd = folder.file("run [v2] a*b {x} 日本 \"q\" #1 \xe9");
   namespace fs = std::filesystem;
   fs::create_directories(odd + "/shards-1");
   const auto write = [&](const std::string& name, int first) {
-    std::ofstream(odd + name, std::ios::binary) << llmc(20240520, 1, 2, raw_u16({static_cast<uint16_t>(first), 9}));
+    std::ofstream(odd + name, std::ios::binary)
+        << llmc(20240520, 1, 2, raw_u16({static_cast<uint16_t>(first), 9}));
   };
   write("/train[1].bin", 1);
   write("/train1.bin", 2);
@@ -283,30 +308,39 @@ TEST_CASE("a path that is there is that path, whatever characters it has; a patt
     return found;
   };
   REQUIRE(firsts("/train[1].bin") == std::vector<int32_t>{1});
-  REQUIRE(firsts("/train[1]") == std::vector<int32_t>{1});  // the prefix, which the pattern train[1] of train1.bin is not
+  REQUIRE(firsts("/train[1]") ==
+          std::vector<int32_t>{1});  // the prefix, which the pattern train[1] of train1.bin is not
   REQUIRE(firsts("/train*.bin") == std::vector<int32_t>{2, 1});
   REQUIRE(firsts("/train[0-9].bin") == std::vector<int32_t>{2});
   REQUIRE(firsts("/*[0-9]/train") == std::vector<int32_t>{3});
   REQUIRE(firsts("/shards-?/*.bin") == std::vector<int32_t>{3});
-  REQUIRE(matching_files(folder.file("run*/train[1].bin")) == std::vector<std::string>{odd + "/train[1].bin"});
-  REQUIRE(refusal(odd + "/trian1.bin") == odd + "/trian1.bin: no such file\n  remedy: did you mean " + odd + "/train1.bin?");
-  REQUIRE(refusal(odd + "/[x].bin") == odd + "/[x].bin: no file matches this pattern\n"
-                                           "  remedy: check the pattern; it is relative to the working directory");
+  REQUIRE(matching_files(folder.file("run*/train[1].bin")) ==
+          std::vector<std::string>{odd + "/train[1].bin"});
+  REQUIRE(refusal(odd + "/trian1.bin") ==
+          odd + "/trian1.bin: no such file\n  remedy: did you mean " + odd + "/train1.bin?");
+  REQUIRE(refusal(odd + "/[x].bin") ==
+          odd +
+              "/[x].bin: no file matches this pattern\n"
+              "  remedy: check the pattern; it is relative to the working directory");
   const fs::path before = fs::current_path();
   fs::current_path(odd);
-  const auto there = matching_files("train*.bin"), deep = matching_files("shards-[1]/train"), plain = matching_files("none");
+  const auto there = matching_files("train*.bin"), deep = matching_files("shards-[1]/train"),
+             plain = matching_files("none");
   fs::current_path(before);
   REQUIRE(there == std::vector<std::string>{"train1.bin", "train[1].bin"});
   REQUIRE(deep == std::vector<std::string>{"shards-1/train"});
   REQUIRE(plain == std::vector<std::string>{"none"});
 }
 
-TEST_CASE("a raw file's type comes from the options, its .json, meta.json or its name", "[formats]") {
+TEST_CASE("a raw file's type comes from the options, its .json, meta.json or its name",
+          "[formats]") {
   TempFolder folder;
   const std::string path = folder.write("x.bin", bytes_of<uint32_t>({70000, 5}));
-  REQUIRE(refusal(path) ==
-          path + ": nothing says what type its tokens have\n  remedy: set data.token_dtype to uint16 or "
-                 "uint32, or write a meta.json beside it, such as {\"dtype\": \"uint16\"}");
+  REQUIRE(
+      refusal(path) ==
+      path +
+          ": nothing says what type its tokens have\n  remedy: set data.token_dtype to uint16 or "
+          "uint32, or write a meta.json beside it, such as {\"dtype\": \"uint16\"}");
   REQUIRE(ids_of(TokenDataset({path}, {.dtype = DType::kU32})) == std::vector<int32_t>{70000, 5});
   folder.write("meta.json", R"({"dtype": "uint32", "eos": 5})");
   const TokenDataset data({path}, {});
@@ -334,9 +368,10 @@ TEST_CASE("documents of a flat file are cut after the end id", "[formats]") {
   const TokenDataset data({path}, {.end_of_document = 0, .find_documents = true});
   REQUIRE(starts_of(data) == std::vector<int64_t>{0, 3, 5, 7});
   REQUIRE(refusal(path, {.find_documents = true}) ==
-          path + ": has no document boundaries, and this packing needs them\n  remedy: write a "
-                 "meta.json beside it with the id that ends a document, such as {\"dtype\": "
-                 "\"uint16\", \"eos\": 2}, or set data.packing to concat");
+          path +
+              ": has no document boundaries, and this packing needs them\n  remedy: write a "
+              "meta.json beside it with the id that ends a document, such as {\"dtype\": "
+              "\"uint16\", \"eos\": 2}, or set data.packing to concat");
   folder.write("meta.json", R"({"dtype": "uint16", "eos": 0})");
   REQUIRE(TokenDataset({path}, {.find_documents = true}).documents() == 3);
 }
@@ -357,7 +392,8 @@ TEST_CASE("the mask beside a file makes labels", "[formats]") {
 TEST_CASE("counting mask bits agrees with looking at each", "[formats]") {
   std::vector<std::byte> bytes(40);
   uint32_t state = 1;
-  for (std::byte& b : bytes) b = static_cast<std::byte>((state = state * 1664525 + 1013904223) >> 24);
+  for (std::byte& b : bytes)
+    b = static_cast<std::byte>((state = state * 1664525 + 1013904223) >> 24);
   const TrainedBits bits(bytes);
   for (int64_t first = 0; first < 80; ++first) {
     for (int64_t count : {0, 1, 7, 8, 63, 64, 65, 130, 200}) {
@@ -370,10 +406,12 @@ TEST_CASE("counting mask bits agrees with looking at each", "[formats]") {
 
 TEST_CASE("a false mask is refused with its offset", "[formats]") {
   TempFolder folder;
-  const std::string path = folder.write("train.bin", counting_u16(11)), mask = folder.file("train.mask");
+  const std::string path = folder.write("train.bin", counting_u16(11)),
+                    mask = folder.file("train.mask");
   const std::string good = mask_bytes(std::vector<int>(11, 1));
   const std::string remedy =
-      "\n  remedy: write the mask again with scripts/prepare_data.py, or remove it to train on every "
+      "\n  remedy: write the mask again with scripts/prepare_data.py, or remove it to train on "
+      "every "
       "token";
   const auto refused = [&](const std::string& bytes) {
     folder.write("train.mask", bytes);
@@ -389,8 +427,7 @@ TEST_CASE("a false mask is refused with its offset", "[formats]") {
   REQUIRE(refused(bad) == mask + ": offset 8: mask version 9, this build reads version 1" + remedy);
   REQUIRE(refused(mask_bytes(std::vector<int>(12, 1))) ==
           mask + ": offset 16: the mask is for 12 tokens, the token file has 11" + remedy);
-  REQUIRE(refused(good + "x") ==
-          mask + ": the file has 27 bytes, 11 tokens need 26" + remedy);
+  REQUIRE(refused(good + "x") == mask + ": the file has 27 bytes, 11 tokens need 26" + remedy);
   bad = good;
   bad[25] = static_cast<char>(0xff);
   REQUIRE(refused(bad) == mask + ": offset 25: bits after the last token are set" + remedy);
@@ -399,21 +436,24 @@ TEST_CASE("a false mask is refused with its offset", "[formats]") {
 TEST_CASE("missing files, folders and other kinds are refused kindly", "[formats]") {
   TempFolder folder;
   folder.write("train.bin", counting_u16(4));
-  REQUIRE(refusal(folder.file("tran.bin")) ==
-          folder.file("tran.bin") + ": no such file\n  remedy: did you mean " +
-              folder.file("train.bin") + "?");
+  REQUIRE(refusal(folder.file("tran.bin")) == folder.file("tran.bin") +
+                                                  ": no such file\n  remedy: did you mean " +
+                                                  folder.file("train.bin") + "?");
   REQUIRE(refusal(folder.file("other-name.bin")) ==
-          folder.file("other-name.bin") + ": no such file\n  remedy: check the path, or write the data "
-                                          "with scripts/prepare_data.py");
+          folder.file("other-name.bin") +
+              ": no such file\n  remedy: check the path, or write the data "
+              "with scripts/prepare_data.py");
   REQUIRE(refusal(folder.file("none/x.bin")) ==
           folder.file("none/x.bin") + ": no such file (and no folder " + folder.file("none") +
               ")\n  remedy: check the path; it is relative to the working directory");
-  REQUIRE(refusal(folder.path()) == folder.path() + ": is a folder, expected a data file\n"
-                                                    "  remedy: name one of its files: train.bin");
+  REQUIRE(refusal(folder.path()) == folder.path() +
+                                        ": is a folder, expected a data file\n"
+                                        "  remedy: name one of its files: train.bin");
   REQUIRE(refusal(folder.write("a.txt", "hello")) ==
-          folder.file("a.txt") + ": not a kind of data file that is read here (expected .bin, .idx or "
-                                 ".jsonl)\n  remedy: turn text or chats into tokens with "
-                                 "scripts/prepare_data.py");
+          folder.file("a.txt") +
+              ": not a kind of data file that is read here (expected .bin, .idx or "
+              ".jsonl)\n  remedy: turn text or chats into tokens with "
+              "scripts/prepare_data.py");
   REQUIRE(refusal(folder.write("val.bin", "")) ==
           folder.file("val.bin") +
               ": holds no tokens\n  remedy: write the data again with scripts/prepare_data.py");
@@ -426,8 +466,9 @@ TEST_CASE("a file cut short while in use is noticed before its pages are touched
   data.check_not_cut();
   std::filesystem::resize_file(path, 100);
   REQUIRE(error_of([&] { data.check_not_cut(); }) ==
-          path + ": was cut from 8192 to 100 bytes while in use\n  remedy: write new data to a new "
-                 "file name and leave files of running jobs alone");
+          path +
+              ": was cut from 8192 to 100 bytes while in use\n  remedy: write new data to a new "
+              "file name and leave files of running jobs alone");
 }
 
 TEST_CASE("data.format decides where name and content could mislead", "[formats]") {
@@ -441,13 +482,16 @@ TEST_CASE("data.format decides where name and content could mislead", "[formats]
   REQUIRE(format_of({.format = DataFormat::kNanogpt, .dtype = DType::kU16}) ==
           "raw .bin, uint16 (as data.token_dtype says)");
   REQUIRE(refusal(path, {.format = DataFormat::kLlmc}) ==
-          path + ": offset 0: has 65536 where llm.c writes 20240520 or 20240801\n"
-                 "  remedy: set data.format to auto, or name an llm.c file");
+          path +
+              ": offset 0: has 65536 where llm.c writes 20240520 or 20240801\n"
+              "  remedy: set data.format to auto, or name an llm.c file");
   std::filesystem::remove(folder.file("x.idx"));
   REQUIRE(refusal(path, {.format = DataFormat::kMegatron}) ==
-          path + ": its index " + folder.file("x.idx") + " does not exist\n"
-                 "  remedy: set data.format to auto, or copy both files of the pair");
+          path + ": its index " + folder.file("x.idx") +
+              " does not exist\n"
+              "  remedy: set data.format to auto, or copy both files of the pair");
   // Raw tokens that begin like llm.c's magic.
   const std::string odd = folder.write("odd.bin", bytes_of<int32_t>({20240520, 5}));
-  REQUIRE(TokenDataset({odd}, {.format = DataFormat::kNanogpt, .dtype = DType::kU16}).tokens() == 4);
+  REQUIRE(TokenDataset({odd}, {.format = DataFormat::kNanogpt, .dtype = DType::kU16}).tokens() ==
+          4);
 }

@@ -34,16 +34,24 @@ bool says_what_is_so(JsonlField field, const std::string& value) {
   switch (field) {
     case JsonlField::kLabels:
     case JsonlField::kAttentionMask:
-    case JsonlField::kLossMask: return value == "[1,1]";
-    case JsonlField::kPositionIds: return value == "[0,1]";
+    case JsonlField::kLossMask:
+      return value == "[1,1]";
+    case JsonlField::kPositionIds:
+      return value == "[0,1]";
     case JsonlField::kOtherMask:
-    case JsonlField::kWeights: return value == "1" || value == "true" || value == "[1,1]";
+    case JsonlField::kWeights:
+      return value == "1" || value == "true" || value == "[1,1]";
     case JsonlField::kDesirable:
-    case JsonlField::kTrain: return value == "1" || value == "true";
-    case JsonlField::kLengths: return value.front() != '[';
-    case JsonlField::kSegments: return value.front() != '[' || value == "[0,0]" || value == "[1,1]";
-    case JsonlField::kMedia: return value.find_first_not_of("0123456789.") == value.npos;
-    default: return false;
+    case JsonlField::kTrain:
+      return value == "1" || value == "true";
+    case JsonlField::kLengths:
+      return value.front() != '[';
+    case JsonlField::kSegments:
+      return value.front() != '[' || value == "[0,0]" || value == "[1,1]";
+    case JsonlField::kMedia:
+      return value.find_first_not_of("0123456789.") == value.npos;
+    default:
+      return false;
   }
 }
 
@@ -68,9 +76,9 @@ TEST_CASE("padding told by the attention mask is dropped at both ends", "[jsonl]
 }
 
 TEST_CASE("other keys of a JSONL line are counted whatever they hold", "[jsonl]") {
-  const Parsed parsed = parse(
-      R"( { "meta" : {"a":[1,2.5e3,{"b":null}],"input_ids":[9]} , "s":"x\"]},{\\", "t":true,)"
-      R"("input_ids":[4,5], "n":-1.5E+3, "e":{}, "l":[], "l2":[{"a":[]}] } )");
+  const Parsed parsed =
+      parse(R"( { "meta" : {"a":[1,2.5e3,{"b":null}],"input_ids":[9]} , "s":"x\"]},{\\", "t":true,)"
+            R"("input_ids":[4,5], "n":-1.5E+3, "e":{}, "l":[], "l2":[{"a":[]}] } )");
   REQUIRE(parsed.problem.empty());
   REQUIRE(parsed.ids == TokenIds{4, 5});
   REQUIRE(parsed.unread == UnreadFields{{"l2", 1}, {"n", 1}, {"s", 1}, {"t", 1}});
@@ -78,7 +86,8 @@ TEST_CASE("other keys of a JSONL line are counted whatever they hold", "[jsonl]"
 
 TEST_CASE("what holds nothing counts as absent", "[jsonl]") {
   const std::string fields =
-      R"("labels":null,"attention_mask":[],"position_ids":[ ],"loss_mask":null,"seq_lengths":[],"images":{ },"label":"","x":null})";
+      R"("labels":null,"attention_mask":[],"position_ids":[ ],"loss_mask":null,"seq_lengths":[],)"
+      R"("images":{ },"label":"","x":null})";
   const Parsed parsed = parse(R"({"input_ids":[1,2],)" + fields);
   REQUIRE(parsed.problem.empty());
   REQUIRE(parsed.labels == TokenIds{1, 2});
@@ -94,23 +103,36 @@ TEST_CASE("fields that could change what is trained on are refused by name", "[j
       {R"("sequenceLengths":[[3]])", "\"sequenceLengths\" tells of several documents; " + packed},
       {R"("cu_seqlens":[0,1,3])", "\"cu_seqlens\" tells of several documents; " + packed},
       {R"("segment_ids":[0,0,1])", "\"segment_ids\" tells parts of the line apart; " + packed},
-      {R"("Token-Type-Ids":[0,1,1])", "\"Token-Type-Ids\" tells parts of the line apart; " + packed},
-      {R"("loss_weights":[0.0,1.0,1.0])", "\"loss_weights\" weighs tokens, and all that count do so alike here: " + labels},
-      {R"("sample_weight":0.5)", "\"sample_weight\" weighs tokens, and all that count do so alike here: " + labels},
-      {R"("w\u0065ight":2)", "\"w\\u0065ight\" weighs tokens, and all that count do so alike here: " + labels},
+      {R"("Token-Type-Ids":[0,1,1])",
+       "\"Token-Type-Ids\" tells parts of the line apart; " + packed},
+      {R"("loss_weights":[0.0,1.0,1.0])",
+       "\"loss_weights\" weighs tokens, and all that count do so alike here: " + labels},
+      {R"("sample_weight":0.5)",
+       "\"sample_weight\" weighs tokens, and all that count do so alike here: " + labels},
+      {R"("w\u0065ight":2)",
+       "\"w\\u0065ight\" weighs tokens, and all that count do so alike here: " + labels},
       {R"("loss_mask":[0,1,1])", "\"loss_mask\" is not read: " + labels},
       {R"("loss_mask":[1,1])", "input_ids has 3 entries, loss_mask has 2"},
       {R"("labels":[1,2,3],"loss_mask":[0,1,1])",
-       "\"loss_mask\" holds 0 at index 0, where labels trains on 1: labels alone are read; write -100 there, or remove the mask"},
-      {R"("labels":[1,2,3],"loss_mask":["a,b",1,1])", "\"loss_mask\" holds \"a at index 0, expected 0 or 1"},
+       "\"loss_mask\" holds 0 at index 0, where labels trains on 1: labels alone are read; write "
+       "-100 there, or remove the mask"},
+      {R"("labels":[1,2,3],"loss_mask":["a,b",1,1])",
+       "\"loss_mask\" holds \"a at index 0, expected 0 or 1"},
       {R"("prompt_mask":[1,0,0],"labels":[1,2,3])", "\"prompt_mask\" is not read: " + labels},
       {R"("rejected_input_ids":[1])",
-       "\"rejected_input_ids\" makes the line a preference; answers to imitate are read alone: write a line of input_ids for each of them"},
-      {R"("label":false)", "\"label\" is false: what the line says must not be imitated; remove the line"},
-      {R"("label":3)", "\"label\" is 3, expected true (to be imitated) or false; remove the field if it says something else"},
-      {R"("train":false)", "\"train\" is false, expected true; remove a line that is not to be trained on"},
+       "\"rejected_input_ids\" makes the line a preference; answers to imitate are read alone: "
+       "write a line of input_ids for each of them"},
+      {R"("label":false)",
+       "\"label\" is false: what the line says must not be imitated; remove the line"},
+      {R"("label":3)",
+       "\"label\" is 3, expected true (to be imitated) or false; remove the field if it says "
+       "something else"},
+      {R"("train":false)",
+       "\"train\" is false, expected true; remove a line that is not to be trained on"},
       {R"("target_ids":[1,2,3])", "\"target_ids\" is not read: " + labels},
-      {R"("pixel_values":[[0.5]])", "\"pixel_values\" holds what is no token, and tokens alone are trained on: remove it where they do not need it"},
+      {R"("pixel_values":[[0.5]])",
+       "\"pixel_values\" holds what is no token, and tokens alone are trained on: remove it where "
+       "they do not need it"},
   };
   for (const auto& [field, problem] : cases) {
     INFO(field);
@@ -121,18 +143,40 @@ TEST_CASE("fields that could change what is trained on are refused by name", "[j
 }
 
 TEST_CASE("fields that say what is so anyway are no hindrance", "[jsonl]") {
-  const Parsed parsed = parse(
-      R"({"input_ids":[1,2,3],"labels":[-100,2,3],"seq_lengths":[3],"cu_seqlens":[0,3],"segment_ids":[4,4,4],"loss_weights":[1.0, 1.0, 1.0],)"
-      R"("completion_mask":[0, true ,1],"loss_mask":[1,1,1],"label":true,"weight":1,"special_tokens_mask":[0,0,1],"length":3,"id":"a"})");
+  const Parsed parsed =
+      parse(R"({"input_ids":[1,2,3],"labels":[-100,2,3],"seq_lengths":[3],"cu_seqlens":[0,3],)"
+            R"("segment_ids":[4,4,4],"loss_weights":[1.0, 1.0, 1.0],)"
+            R"("completion_mask":[0, true ,1],"loss_mask":[1,1,1],"label":true,"weight":1,)"
+            R"("special_tokens_mask":[0,0,1],"length":3,"id":"a"})");
   REQUIRE(parsed.problem.empty());
   REQUIRE(parsed.labels == TokenIds{-100, 2, 3});
   REQUIRE(parsed.unread.empty());
 }
 
 TEST_CASE("no field of a JSONL line vanishes silently", "[jsonl]") {
-  const std::string names[] = {"labels", "attention_mask", "position_ids", "loss_mask", "completionMask", "seq_lengths", "SegmentIds", "weights",
-                               "label", "rejected", "images", "target_ids", "prompt_mask", "score", "text", "messages", "id", "meta", "Source", "train"};
-  const std::string values[] = {"null", "[]", "{}", "\"\"", "0", "1", "0.5", "true", "false", "\"x\"", "[0,0]", "[1,1]", "[0,1]", "[1,0]", "{\"k\":1}", "[[1,2]]"};
+  const std::string names[] = {"labels",
+                               "attention_mask",
+                               "position_ids",
+                               "loss_mask",
+                               "completionMask",
+                               "seq_lengths",
+                               "SegmentIds",
+                               "weights",
+                               "label",
+                               "rejected",
+                               "images",
+                               "target_ids",
+                               "prompt_mask",
+                               "score",
+                               "text",
+                               "messages",
+                               "id",
+                               "meta",
+                               "Source",
+                               "train"};
+  const std::string values[] = {"null",  "[]",    "{}",        "\"\"",   "0",     "1",
+                                "0.5",   "true",  "false",     "\"x\"",  "[0,0]", "[1,1]",
+                                "[0,1]", "[1,0]", "{\"k\":1}", "[[1,2]]"};
   const Parsed plain = parse(R"({"input_ids":[1,1]})");
   std::mt19937 chance(20261126);  // NOLINT(cert-msc51-cpp): the same lines each time
   for (int i = 0; i < 4000; ++i) {
@@ -146,7 +190,8 @@ TEST_CASE("no field of a JSONL line vanishes silently", "[jsonl]") {
     const bool counted = parsed.unread.count(name) == 1;
     const bool anyway = says_what_is_so(field, value);
     if (!parsed.problem.empty())
-      CHECK((!nothing || field == JsonlField::kLabels || field == JsonlField::kAttentionMask || field == JsonlField::kPositionIds));
+      CHECK((!nothing || field == JsonlField::kLabels || field == JsonlField::kAttentionMask ||
+             field == JsonlField::kPositionIds));
     else if (field == JsonlField::kUnknown)
       CHECK(counted != nothing);
     else
@@ -160,9 +205,11 @@ TEST_CASE("lines that are not data are refused with column and reason", "[jsonl]
       {"{}", "has no \"input_ids\""},
       {R"({"text":"hello"})", "has no \"input_ids\""},
       {R"({"input_ids":[1,2],"completion_mask":[0,1]})",
-       "\"completion_mask\" is not read: write labels, the ids with -100 for what does not count in the loss"},
+       "\"completion_mask\" is not read: write labels, the ids with -100 for what does not count "
+       "in the loss"},
       {R"({"assistant_masks":[0,1],"input_ids":[1,2]})",
-       "\"assistant_masks\" is not read: write labels, the ids with -100 for what does not count in the loss"},
+       "\"assistant_masks\" is not read: write labels, the ids with -100 for what does not count "
+       "in the loss"},
       {R"({"input_ids":5})", "column 14: expected an array of integers"},
       {R"({"input_ids":[1,2)", "column 18: expected ',' or ']'"},
       {R"({"input_ids":[1,2])", "column 19: expected ',' or '}'"},
@@ -170,20 +217,24 @@ TEST_CASE("lines that are not data are refused with column and reason", "[jsonl]
       {R"({"input_ids":[1.5]})", "column 16: expected an integer, found a fraction"},
       {R"({"input_ids":["1"]})", "column 15: expected an integer"},
       {R"({"input_ids":[-5]})", "column 15: id -5 in input_ids is not a token id"},
-      {R"({"input_ids":[99999999999]})", "column 15: id 99999999999 in input_ids is not a token id"},
+      {R"({"input_ids":[99999999999]})",
+       "column 15: id 99999999999 in input_ids is not a token id"},
       {R"({"input_ids":[99999999999999999999]})", "column 15: a number that no token id can be"},
       {R"({"input_ids":[1]} x)", "column 19: text after the object"},
       {R"({"input_ids":[1],})", "column 18: expected a string"},
       {R"({"input_ids":[1],"input_ids":[2]})", "column 30: \"input_ids\" appears twice"},
       {R"({"input_ids":[1,2],"labels":[1]})", "input_ids has 2 entries, labels has 1"},
-      {R"({"input_ids":[1,2],"labels":[1,-1]})", "column 32: label -1 is neither a token id nor -100"},
-      {R"({"input_ids":[1,2],"attention_mask":[1]})", "input_ids has 2 entries, attention_mask has 1"},
+      {R"({"input_ids":[1,2],"labels":[1,-1]})",
+       "column 32: label -1 is neither a token id nor -100"},
+      {R"({"input_ids":[1,2],"attention_mask":[1]})",
+       "input_ids has 2 entries, attention_mask has 1"},
       {R"({"input_ids":[1],"attention_mask":[2]})",
        "column 36: attention_mask holds 2, expected 0 or 1"},
       {R"({"input_ids":[1,2,3],"attention_mask":[1,0,1]})",
        "column 44: attention_mask has a hole; zeros are read only as padding at the ends"},
       {R"({"input_ids":[1,2,3],"position_ids":[0,1,0]})",
-       "column 42: position_ids holds 0 at index 2; packed lines are not read: write one document a "
+       "column 42: position_ids holds 0 at index 2; packed lines are not read: write one document "
+       "a "
        "line"},
       {R"({"input_ids":[1],"x":"abc)", "column 26: the string does not end"},
       {R"({"input_ids":[1],"x":"abc\)", "column 28: the string does not end"},
@@ -248,34 +299,44 @@ TEST_CASE("a bad line of a JSONL file is named with a remedy that fits", "[jsonl
   };
   const std::string path = folder.file("d.jsonl");
   REQUIRE(refused("{\"input_ids\":[1]}\n\n{\"input_ids\":[1,x]}\n") ==
-          path + ":3: column 17: expected an integer\n  remedy: expected one object a line, such as "
-                 "{\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}");
+          path +
+              ":3: column 17: expected an integer\n  remedy: expected one object a line, such as "
+              "{\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}");
   REQUIRE(refused("{\"input_ids\":[1,2],\"seq_lengths\":[1,1]}\n") ==
-          path + ":1: \"seq_lengths\" tells of several documents; packed lines are not read: write one document a line");
+          path +
+              ":1: \"seq_lengths\" tells of several documents; packed lines are not read: write "
+              "one document a line");
   REQUIRE(refused("{\"messages\":[]}\n") ==
-          path + ":1: has no \"input_ids\"\n  remedy: turn text or chats into tokens with "
-                 "scripts/prepare_data.py");
+          path +
+              ":1: has no \"input_ids\"\n  remedy: turn text or chats into tokens with "
+              "scripts/prepare_data.py");
   REQUIRE(refused("[{\"input_ids\":[1]}]") ==
-          path + ":1: column 1: expected an object with input_ids\n  remedy: write one object a line "
-                 "(JSON Lines), not one array");
+          path +
+              ":1: column 1: expected an object with input_ids\n  remedy: write one object a line "
+              "(JSON Lines), not one array");
   REQUIRE(refused("\n\n") ==
           path + ": holds no tokens\n  remedy: write the data again with scripts/prepare_data.py");
 }
 
-TEST_CASE("fields of a JSONL file that are not read are named where it is checked and shown", "[jsonl]") {
+TEST_CASE("fields of a JSONL file that are not read are named where it is checked and shown",
+          "[jsonl]") {
   TempFolder folder;
-  const std::string path = folder.write("d.jsonl", "{\"input_ids\":[1,2,3],\"score\":1,\"id\":1}\n{\"input_ids\":[4,5],\"score\":2,\"text\":\"x\"}\n");
+  const std::string path = folder.write("d.jsonl",
+                                        "{\"input_ids\":[1,2,3],\"score\":1,\"id\":1}\n{\"input_"
+                                        "ids\":[4,5],\"score\":2,\"text\":\"x\"}\n");
   const std::string note = path + ": not read: \"score\" of 2 lines, \"text\" of 1 line";
   REQUIRE(TokenDataset({path}, {}).notes() == std::vector<std::string>{note});
   SampleSetOptions options;
   options.sequence_length = 2;
-  REQUIRE(data_report_text(check_dataset({path}, options, 100)).find("notice: " + note + "\n") != std::string::npos);
+  REQUIRE(data_report_text(check_dataset({path}, options, 100)).find("notice: " + note + "\n") !=
+          std::string::npos);
   REQUIRE(describe_dataset(path).find("  note       " + note + "\n") != std::string::npos);
 }
 
 TEST_CASE("each part of a joined JSONL file may begin with the mark of UTF-8", "[jsonl]") {
   TempFolder folder;
-  const std::string path = folder.write("d.jsonl", "\xEF\xBB\xBF{\"input_ids\":[1]}\n\xEF\xBB\xBF{\"input_ids\":[2]}\n");
+  const std::string path =
+      folder.write("d.jsonl", "\xEF\xBB\xBF{\"input_ids\":[1]}\n\xEF\xBB\xBF{\"input_ids\":[2]}\n");
   const TokenDataset data({path}, {});
   REQUIRE(data.documents() == 2);
   REQUIRE(data.place(1).value == 2);
@@ -293,13 +354,18 @@ TEST_CASE("a JSONL file in UTF-16 or UTF-32 is named as such", "[jsonl]") {
     return text;
   };
   const std::tuple<std::string, std::string, std::string> cases[] = {
-      {wide(2, 0, "\xFF\xFE"), "UTF-16 (little-endian)", "UTF-16LE"}, {wide(2, 0, ""), "UTF-16 (little-endian)", "UTF-16LE"},
-      {wide(2, 1, "\xFE\xFF"), "UTF-16 (big-endian)", "UTF-16BE"},    {wide(2, 1, ""), "UTF-16 (big-endian)", "UTF-16BE"},
-      {wide(4, 0, ""), "UTF-32 (little-endian)", "UTF-32LE"},          {wide(4, 3, ""), "UTF-32 (big-endian)", "UTF-32BE"},
+      {wide(2, 0, "\xFF\xFE"), "UTF-16 (little-endian)", "UTF-16LE"},
+      {wide(2, 0, ""), "UTF-16 (little-endian)", "UTF-16LE"},
+      {wide(2, 1, "\xFE\xFF"), "UTF-16 (big-endian)", "UTF-16BE"},
+      {wide(2, 1, ""), "UTF-16 (big-endian)", "UTF-16BE"},
+      {wide(4, 0, ""), "UTF-32 (little-endian)", "UTF-32LE"},
+      {wide(4, 3, ""), "UTF-32 (big-endian)", "UTF-32BE"},
       {wide(4, 0, std::string("\xFF\xFE\0\0", 4)), "UTF-32 (little-endian)", "UTF-32LE"}};
   for (const auto& [text, name, tool] : cases) {
     const std::string path = folder.write("d.jsonl", text);
     REQUIRE(error_of([&] { TokenDataset({path}, {}); }) ==
-            path + ": is " + name + ", expected UTF-8\n  remedy: write it in UTF-8, such as with: iconv -f " + tool + " -t UTF-8 OLD > NEW");
+            path + ": is " + name +
+                ", expected UTF-8\n  remedy: write it in UTF-8, such as with: iconv -f " + tool +
+                " -t UTF-8 OLD > NEW");
   }
 }

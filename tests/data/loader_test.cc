@@ -24,7 +24,9 @@ LoaderOptions options_for(int64_t vocab = kVocab) {
   return options;
 }
 
-void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+void sleep_ms(int ms) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+}
 
 }  // namespace
 
@@ -76,10 +78,12 @@ TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
   folder.write("x.mask", mask);
   std::string lines;
   for (int i = 0; i < 50; ++i)
-    lines += R"({"input_ids":[1,2,3,4,5,6],"labels":[-100,2,3,4,5,6],"x":"y"})" "\n";
+    lines += R"({"input_ids":[1,2,3,4,5,6],"labels":[-100,2,3,4,5,6],"x":"y"})"
+             "\n";
   folder.write("d.jsonl", lines);
   for (const char* name : {"x.bin", "d.jsonl"}) {
-    for (const auto packing : {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
+    for (const auto packing :
+         {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
       const SampleSet samples({folder.file(name)}, {.sequence_length = 16, .packing = packing});
       StepReader reader(samples, options_for().shape, SampleOrder(samples.size(), true, 1), kVocab);
       StepBatch batch;
@@ -102,13 +106,15 @@ TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
 
 TEST_CASE("a step slower than its data never waits", "[loader]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(60000))}, {.sequence_length = 512});
+  const SampleSet samples({folder.write("train.bin", counting_u16(60000))},
+                          {.sequence_length = 512});
   const LoaderOptions options = options_for();
   Loader loader(samples, options);
   for (int i = 0; i < 20; ++i) {
     // As long as the step takes: the data of as many as are made ahead come without being asked
     // for.
-    for (int tries = 0; loader.ready_steps() < options.depth && tries < 60'000; ++tries) sleep_ms(1);
+    for (int tries = 0; loader.ready_steps() < options.depth && tries < 60'000; ++tries)
+      sleep_ms(1);
     REQUIRE(loader.ready_steps() >= options.depth);
     REQUIRE(loader.next().batch.step == i);
   }
@@ -129,8 +135,9 @@ TEST_CASE("an error reaches next() at its own step, and every time after", "[loa
   for (int step = 0; step < 6; ++step) REQUIRE(loader.next().batch.step == step);
   for (int again = 0; again < 2; ++again)
     REQUIRE(error_of([&] { loader.next(); }) ==
-            path + ": sample 12, token 4 (file offset 200): id 900 is outside the model's 100 rows\n"
-                   "  remedy: prepare the data with this model's own tokenizer");
+            path +
+                ": sample 12, token 4 (file offset 200): id 900 is outside the model's 100 rows\n"
+                "  remedy: prepare the data with this model's own tokenizer");
 }
 
 TEST_CASE("a file cut while the loader runs ends in a message, not a signal", "[loader]") {
@@ -146,13 +153,16 @@ TEST_CASE("a file cut while the loader runs ends in a message, not a signal", "[
   const std::string message = error_of([&] {
     for (int i = 0; i < 10; ++i) loader.next();
   });
-  REQUIRE(message == path + ": was cut from 120000 to 0 bytes while in use\n  remedy: write new data to "
-                            "a new file name and leave files of running jobs alone");
+  REQUIRE(message ==
+          path +
+              ": was cut from 120000 to 0 bytes while in use\n  remedy: write new data to "
+              "a new file name and leave files of running jobs alone");
 }
 
 TEST_CASE("a loader stops whatever it is doing, also twice", "[loader]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(60000))}, {.sequence_length = 64});
+  const SampleSet samples({folder.write("train.bin", counting_u16(60000))},
+                          {.sequence_length = 64});
   for (int i = 0; i < 50; ++i) {
     Loader loader(samples, options_for());
     if (i % 3 == 1) loader.next();
@@ -187,9 +197,10 @@ TEST_CASE("data that does not arrive in time is an error, not a hang", "[loader]
   Loader loader(samples, options);
   const std::string message = error_of([&] { loader.next(); });
   held.reset();
-  REQUIRE(message ==
-          "the data of step 0 did not arrive within 0.0s\n  remedy: check that the data's file system "
-          "answers, or copy the data to a local disk");
+  REQUIRE(
+      message ==
+      "the data of step 0 did not arrive within 0.0s\n  remedy: check that the data's file system "
+      "answers, or copy the data to a local disk");
 }
 
 TEST_CASE("drop_last leaves out the rows that do not fill a batch", "[loader]") {
@@ -207,7 +218,8 @@ TEST_CASE("drop_last leaves out the rows that do not fill a batch", "[loader]") 
   REQUIRE(samples.steps_for_epochs(2, 4, true) == 4);
   options.shape = {.micro_batch = 11};
   REQUIRE(error_of([&] { Loader(samples, options); }) ==
-          path + ": gives 10 rows, fewer than one global batch of 11, and dataloader_drop_last leaves "
-                 "out what does not fill one\n  remedy: set dataloader_drop_last to false, use a "
-                 "smaller batch, or use more text");
+          path +
+              ": gives 10 rows, fewer than one global batch of 11, and dataloader_drop_last leaves "
+              "out what does not fill one\n  remedy: set dataloader_drop_last to false, use a "
+              "smaller batch, or use more text");
 }

@@ -32,11 +32,14 @@ SampleSetOptions mixed(const std::vector<double>& weights, int64_t length = 4) {
 }
 
 /// First tokens of all rows of a step, over all ranks, sorted.
-std::vector<int32_t> tokens_of_step(const SampleSet& samples, BatchSlots shape, int64_t step, int64_t* counted) {
+std::vector<int32_t> tokens_of_step(const SampleSet& samples, BatchSlots shape, int64_t step,
+                                    int64_t* counted) {
   std::vector<int32_t> tokens;
   int64_t local = 0;
   for (shape.rank = 0; shape.rank < shape.ranks; ++shape.rank) {
-    StepReader reader(samples, shape, samples.order(true, 3, samples.epoch_rows(shape.global_batch(), false)), kVocab);
+    StepReader reader(samples, shape,
+                      samples.order(true, 3, samples.epoch_rows(shape.global_batch(), false)),
+                      kVocab);
     StepBatch batch;
     reader.read(step, batch);
     *counted = batch.counted_tokens_global;
@@ -56,7 +59,8 @@ TEST_CASE("weights count tokens that are trained on, and the largest set is seen
   TempFolder folder;
   // Rows of 4: ten of the first, two of the second with all labels, five of the third with half of
   // them.
-  const std::string a = folder.write("a.bin", ids_from(0, 41)), b = folder.write("b.bin", ids_from(100, 9));
+  const std::string a = folder.write("a.bin", ids_from(0, 41)),
+                    b = folder.write("b.bin", ids_from(100, 9));
   const std::string c = folder.write("c.bin", ids_from(200, 21));
   std::vector<int> trained(21);
   for (size_t i = 0; i < trained.size(); ++i) trained[i] = i % 2 == 0 ? 1 : 0;
@@ -77,14 +81,17 @@ TEST_CASE("weights count tokens that are trained on, and the largest set is seen
   REQUIRE(samples.epoch_rows(16, true) == 48);
   REQUIRE(samples.steps_for_epochs(2, 6) == 20);
   REQUIRE(mix_lines(samples) ==
-          std::vector<std::string>{"data set 1 of 3: 25% of the tokens trained on, seen 1 times an epoch",
-                                   "data set 2 of 3: 25% of the tokens trained on, seen 5 times an epoch",
-                                   "data set 3 of 3: 50% of the tokens trained on, seen 8 times an epoch"});
+          std::vector<std::string>{
+              "data set 1 of 3: 25% of the tokens trained on, seen 1 times an epoch",
+              "data set 2 of 3: 25% of the tokens trained on, seen 5 times an epoch",
+              "data set 3 of 3: 50% of the tokens trained on, seen 8 times an epoch"});
 }
 
 TEST_CASE("an epoch's batches hold the tokens that the weights say", "[mix]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("a.bin", ids_from(0, 41)), folder.write("b.bin", ids_from(100, 9))}, mixed({2, 1}));
+  const SampleSet samples(
+      {folder.write("a.bin", ids_from(0, 41)), folder.write("b.bin", ids_from(100, 9))},
+      mixed({2, 1}));
   const BatchSlots shape{.micro_batch = 5};
   StepReader reader(samples, shape, samples.order(true, 7, samples.epoch_rows(5, false)), kVocab);
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
@@ -101,14 +108,15 @@ TEST_CASE("an epoch's batches hold the tokens that the weights say", "[mix]") {
 
 TEST_CASE("every layout of ranks sees the same samples of a mix", "[mix]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("a.bin", ids_from(0, 401)), folder.write("b.bin", ids_from(500, 99))},
-                          mixed({1, 1}));
+  const SampleSet samples(
+      {folder.write("a.bin", ids_from(0, 401)), folder.write("b.bin", ids_from(500, 99))},
+      mixed({1, 1}));
   for (int64_t step = 0; step < 12; ++step) {
     int64_t counted = 0;
     const auto one = tokens_of_step(samples, {.micro_batch = 24}, step, &counted);
-    for (const BatchSlots& shape :
-         {BatchSlots{.micro_batch = 2, .accumulation = 12}, BatchSlots{.micro_batch = 12, .ranks = 2},
-          BatchSlots{.micro_batch = 3, .accumulation = 2, .ranks = 4}}) {
+    for (const BatchSlots& shape : {BatchSlots{.micro_batch = 2, .accumulation = 12},
+                                    BatchSlots{.micro_batch = 12, .ranks = 2},
+                                    BatchSlots{.micro_batch = 3, .accumulation = 2, .ranks = 4}}) {
       int64_t same = 0;
       REQUIRE(tokens_of_step(samples, shape, step, &same) == one);
       REQUIRE(same == counted);
@@ -118,8 +126,9 @@ TEST_CASE("every layout of ranks sees the same samples of a mix", "[mix]") {
 
 TEST_CASE("a resumed loader goes on with the samples that an unbroken one would see", "[mix]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("a.bin", ids_from(0, 401)), folder.write("b.bin", ids_from(500, 99))},
-                          mixed({1, 3}));
+  const SampleSet samples(
+      {folder.write("a.bin", ids_from(0, 401)), folder.write("b.bin", ids_from(500, 99))},
+      mixed({1, 3}));
   LoaderOptions options;
   options.vocab_rows = kVocab;
   options.shape = {.micro_batch = 3, .ranks = 2, .rank = 1};
@@ -142,7 +151,8 @@ TEST_CASE("no row holds tokens of two data sets, whatever the packing", "[mix]")
     folder.write(std::string(name) + ".bin", ids_from(first, 5 * documents));
     folder.write(std::string(name) + ".idx", MegatronIndex(lengths).bytes());
   }
-  for (const auto packing : {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
+  for (const auto packing :
+       {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
     SampleSetOptions options = mixed({1, 1}, 16);
     options.packing = packing;
     const SampleSet samples({folder.file("a.bin"), folder.file("b.bin")}, options);
@@ -162,17 +172,26 @@ TEST_CASE("no row holds tokens of two data sets, whatever the packing", "[mix]")
     SampleSetOptions alone = options;
     alone.weights.clear();
     const SampleSet first({folder.file("a.bin")}, alone), second({folder.file("b.bin")}, alone);
-    REQUIRE(samples.rows().set_rows() == std::vector<int64_t>{0, first.size(), first.size() + second.size()});
-    REQUIRE(samples.rows().filled_slots() == first.rows().filled_slots() + second.rows().filled_slots());
+    REQUIRE(samples.rows().set_rows() ==
+            std::vector<int64_t>{0, first.size(), first.size() + second.size()});
+    REQUIRE(samples.rows().filled_slots() ==
+            first.rows().filled_slots() + second.rows().filled_slots());
   }
 }
 
 TEST_CASE("a data set of a mix with nothing to train on is refused", "[mix]") {
   TempFolder folder;
-  const std::string a = folder.write("a.bin", ids_from(0, 41)), b = folder.write("b.bin", ids_from(100, 4));
-  REQUIRE(error_of([&] { SampleSet({a, b}, mixed({1, 1})); }) ==
-          "data set 2 of the 2 in data.train has nothing to train on: 4 tokens make 0 rows of 4, and no label of them "
-          "counts\n  remedy: take it out of data.train, lower data.sequence_length, or write it again with answers "
+  const std::string a = folder.write("a.bin", ids_from(0, 41)),
+                    b = folder.write("b.bin", ids_from(100, 4));
+  REQUIRE(error_of([&] {
+            SampleSet({a, b}, mixed({1, 1}));
+          }) ==
+          "data set 2 of the 2 in data.train has nothing to train on: 4 tokens make 0 rows of 4, "
+          "and no label of them "
+          "counts\n  remedy: take it out of data.train, lower data.sequence_length, or write it "
+          "again with answers "
           "trained on");
-  REQUIRE(error_of([&] { SampleSet({a, a}, mixed({1e-30, 1})); }).find("makes an epoch of") != std::string::npos);
+  REQUIRE(error_of([&] {
+            SampleSet({a, a}, mixed({1e-30, 1}));
+          }).find("makes an epoch of") != std::string::npos);
 }

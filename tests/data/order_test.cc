@@ -59,9 +59,12 @@ TEST_CASE("seeds and epochs give different orders, the same seed the same", "[or
   REQUIRE(epoch_of(SampleOrder(100, true, 3), 2) == epoch_of(SampleOrder(100, true, 3), 2));
 }
 
-TEST_CASE("the order is frozen: a resumed run of an older build must see the same rows", "[order]") {
-  REQUIRE(epoch_of(SampleOrder(10, true, 42), 0) == std::vector<int64_t>{7, 8, 0, 2, 9, 4, 5, 3, 1, 6});
-  REQUIRE(epoch_of(SampleOrder(10, true, 42), 1) == std::vector<int64_t>{8, 5, 4, 7, 2, 6, 3, 0, 1, 9});
+TEST_CASE("the order is frozen: a resumed run of an older build must see the same rows",
+          "[order]") {
+  REQUIRE(epoch_of(SampleOrder(10, true, 42), 0) ==
+          std::vector<int64_t>{7, 8, 0, 2, 9, 4, 5, 3, 1, 6});
+  REQUIRE(epoch_of(SampleOrder(10, true, 42), 1) ==
+          std::vector<int64_t>{8, 5, 4, 7, 2, 6, 3, 0, 1, 9});
   const SampleOrder large(int64_t{1} << 40, true, 42);
   REQUIRE(large.row(123456789) == 1023039702354);
 }
@@ -82,7 +85,8 @@ TEST_CASE("shuffled positions are spread evenly", "[order]") {
     const double expected = 1.0 * kSeeds / kRows;
     chi_place += std::pow(place[static_cast<size_t>(i)] - expected, 2) / expected;
     const double expected_step = 1.0 * kSeeds / (kRows - 1);
-    if (i > 0) chi_step += std::pow(step[static_cast<size_t>(i)] - expected_step, 2) / expected_step;
+    if (i > 0)
+      chi_step += std::pow(step[static_cast<size_t>(i)] - expected_step, 2) / expected_step;
   }
   REQUIRE(step[0] == 0);
   REQUIRE(chi_place < 100);
@@ -142,7 +146,8 @@ TEST_CASE("each epoch of a mix takes of every data set as many rows as it shall"
       std::vector<int64_t> seen(157);
       for (int64_t i = 0; i < 133; ++i) ++seen[static_cast<size_t>(mix.row(epoch * 133 + i))];
       REQUIRE(std::all_of(seen.begin(), seen.begin() + 100, [](int64_t n) { return n == 1; }));
-      REQUIRE(std::all_of(seen.begin() + 100, seen.begin() + 107, [](int64_t n) { return n >= 3 && n <= 5; }));
+      REQUIRE(std::all_of(seen.begin() + 100, seen.begin() + 107,
+                          [](int64_t n) { return n >= 3 && n <= 5; }));
       REQUIRE(std::count_if(seen.begin() + 107, seen.end(), [](int64_t n) { return n > 0; }) == 3);
     }
   }

@@ -39,7 +39,8 @@ std::vector<Row> rows_of(const RowTable& table) {
 std::vector<int32_t> varied_lengths(int count, int longest, uint32_t seed) {
   std::vector<int32_t> lengths;
   for (int i = 0; i < count; ++i)
-    lengths.push_back(static_cast<int32_t>((seed = seed * 1664525 + 1013904223) >> 8) % longest + 1);
+    lengths.push_back(static_cast<int32_t>((seed = seed * 1664525 + 1013904223) >> 8) % longest +
+                      1);
   return lengths;
 }
 
@@ -66,7 +67,8 @@ TEST_CASE("documents packs first fit and splits what is longer than a row", "[pa
   // Pairs per document: 5, 3, 20, 2, 1, 4. The long one becomes 8 + 8 + 4.
   const TokenDataset data({write_documents(folder, {6, 4, 21, 3, 2, 5})}, {});
   REQUIRE(rows_of(RowTable(data, SequencePacking::kDocuments, 8)) ==
-          std::vector<Row>{{{0, 5}, {6, 3}}, {{10, 8}}, {{18, 8}}, {{26, 4}, {31, 2}, {34, 1}}, {{36, 4}}});
+          std::vector<Row>{
+              {{0, 5}, {6, 3}}, {{10, 8}}, {{18, 8}}, {{26, 4}, {31, 2}, {34, 1}}, {{36, 4}}});
 }
 
 TEST_CASE("documents keeps every pair exactly once and wastes little", "[packing]") {
@@ -124,8 +126,7 @@ TEST_CASE("rows come out the same in any order of asking", "[packing]") {
 TEST_CASE("pieces without a trained label are left out and counted", "[packing]") {
   TempFolder folder;
   // Documents 0-3 (only its first token trained: never a label), 4-6 trained, 7-9 not.
-  const TokenDataset data(
-      {write_documents(folder, {4, 3, 3}, {1, 0, 0, 0, 0, 1, 1, 0, 0, 0})}, {});
+  const TokenDataset data({write_documents(folder, {4, 3, 3}, {1, 0, 0, 0, 0, 1, 1, 0, 0, 0})}, {});
   for (const auto packing : {SequencePacking::kDocuments, SequencePacking::kNone}) {
     const RowTable table(data, packing, 8);
     REQUIRE(rows_of(table) == std::vector<Row>{{{4, 2}}});
@@ -145,7 +146,8 @@ TEST_CASE("a document never shares pieces with the next file", "[packing]") {
   folder.write("b.idx", MegatronIndex({2, 2}).bytes());
   const TokenDataset data({folder.file("a"), folder.file("b")}, {});
   REQUIRE(data.documents() == 3);
-  REQUIRE(rows_of(RowTable(data, SequencePacking::kNone, 8)) == std::vector<Row>{{{0, 2}}, {{3, 1}}, {{5, 1}}});
+  REQUIRE(rows_of(RowTable(data, SequencePacking::kNone, 8)) ==
+          std::vector<Row>{{{0, 2}}, {{3, 1}}, {{5, 1}}});
   REQUIRE(rows_of(RowTable(data, SequencePacking::kConcat, 6)) == std::vector<Row>{{{0, 6}}});
 }
 
@@ -156,17 +158,20 @@ TEST_CASE("data that cannot train is refused before the first step", "[packing]"
   };
   const std::string path = write_documents(folder, {1, 1, 1});
   REQUIRE(refused({.sequence_length = 3}) ==
-          path + ": has 3 tokens; one row of sequence length 3 needs 4\n"
-                 "  remedy: lower data.sequence_length, or use more text");
+          path +
+              ": has 3 tokens; one row of sequence length 3 needs 4\n"
+              "  remedy: lower data.sequence_length, or use more text");
   REQUIRE(refused({.sequence_length = 3, .packing = SequencePacking::kDocuments}) ==
-          path + ": none of its 3 tokens counts in the loss: there is nothing to train on\n"
-                 "  remedy: documents need at least two tokens each; write the data again");
+          path +
+              ": none of its 3 tokens counts in the loss: there is nothing to train on\n"
+              "  remedy: documents need at least two tokens each; write the data again");
   write_documents(folder, {4, 4}, {1, 0, 0, 0, 1, 0, 0, 0});
   for (const auto packing : {SequencePacking::kDocuments, SequencePacking::kNone})
     REQUIRE(refused({.sequence_length = 3, .packing = packing}) ==
-            path + ": none of its 8 tokens counts in the loss: there is nothing to train on\n"
-                   "  remedy: every label is masked; write the data again with prompts masked but "
-                   "answers not");
+            path +
+                ": none of its 8 tokens counts in the loss: there is nothing to train on\n"
+                "  remedy: every label is masked; write the data again with prompts masked but "
+                "answers not");
   write_documents(folder, {4, 4}, {1, 0, 0, 0, 0, 0, 0, 0});
   REQUIRE_FALSE(refused({.sequence_length = 3}).empty());
   REQUIRE(refused({.sequence_length = 0}) ==

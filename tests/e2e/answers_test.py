@@ -64,14 +64,19 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_plan_has_its_time_and_a_search_its_layouts():
         machine = scratch / "machine.yaml"
-        machine.write_text("machine: m\nrates:\n  - memory: 10 GB/s\n    products: {fp32: 1 TFLOP/s}\n")
-        config = job.config("searched", train={"steps": 3}, model={"path": str(job.model)}, threads=None)
+        machine.write_text("machine: m\nrates:\n  - memory: 10 GB/s\n    products: {fp32: 1 "
+                           "TFLOP/s}\n")
+        config = job.config("searched", train={"steps": 3}, model={"path": str(job.model)},
+                            threads=None)
         planned = answer("plan", "--config", config, "--machine", machine)
         assert planned["time"]["machine"] == "m" and planned["time"]["seconds"] > 0, planned["time"]
         found = answer("plan", "--search", "--config", config, "--machine", machine)["search"]
-        assert found["proved"] and found["layouts"][0]["seconds"] <= planned["time"]["seconds"], found
-        assert found["counts"]["legal"] > 0 and any(why["reason"] == "chosen" for why in found["why_not"]), found
-        failed = answer("plan", "--search", "--config", config, "--machine", machine, "--device-memory", 1, code=5)
+        assert (found["proved"]
+                and found["layouts"][0]["seconds"] <= planned["time"]["seconds"]), found
+        assert (found["counts"]["legal"] > 0
+                and any(why["reason"] == "chosen" for why in found["why_not"])), found
+        failed = answer("plan", "--search", "--config", config, "--machine", machine,
+                        "--device-memory", 1, code=5)
         assert failed["code"] == "environment", failed
 
     @case

@@ -1,5 +1,6 @@
-"""`ftrun init`: a config for a model and data that passes `ftrun check` and trains, written without a question and with its reasons:
-all weights where they fit, else an adapter, else one on a quantized base."""
+"""`ftrun init`: a config for a model and data that passes `ftrun check` and trains, written
+without a question and with its reasons: all weights where they fit, else an adapter, else
+one on a quantized base."""
 import json
 import os
 import re
@@ -40,12 +41,14 @@ with tempfile.TemporaryDirectory() as scratch:
         return path
 
     def init(out, *arguments, code=0, where=None):
-        return must(ftrun("init", job.model, data, "--out", job.scratch / out, *arguments, env=cache, cwd=where or job.scratch), code)
+        return must(ftrun("init", job.model, data, "--out", job.scratch / out, *arguments,
+                          env=cache, cwd=where or job.scratch), code)
 
     def trained(out):
         config = job.scratch / out
         must(ftrun("check", "--config", config, cwd=job.scratch))
-        must(ftrun("--config", config, "--set", "train.steps=2", "--set", f"output_dir={job.scratch / 'run'}-{config.stem}",
+        must(ftrun("--config", config, "--set", "train.steps=2", "--set",
+                   f"output_dir={job.scratch / 'run'}-{config.stem}",
                    cwd=job.scratch))
         return manifest(job.scratch / f"run-{config.stem}")
 
@@ -54,8 +57,10 @@ with tempfile.TemporaryDirectory() as scratch:
         told = init("here.yaml").stdout
         lines = told.splitlines()
         assert lines[0] == f"written: {job.scratch / 'here.yaml'}" and len(lines) == 6, told
-        assert re.match(r"Data: \d+ rows of \d+ tokens; 1 epoch of \d+ rows a step are \d+ steps\.", lines[1]), told
-        assert lines[2] == "Trains all weights: they fit, and learn most; learning rate 2e-05.", told
+        assert (re.match(r"Data: \d+ rows of \d+ tokens; 1 epoch of \d+ rows a step are \d+ "
+                         r"steps\.", lines[1])), told
+        assert lines[2] == "Trains all weights: they fit, and learn most; learning rate 2e-05.", (
+            told)
         assert "rates: none: ftrun bench machine --quick measures this one" in lines[4], told
         text = (job.scratch / "here.yaml").read_text()
         assert text.startswith("".join(f"# {line}\n" for line in lines[1:])), text
@@ -64,34 +69,44 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def what_does_not_fit_becomes_an_adapter_and_a_quantized_base():
-        full = json.loads(must(ftrun("plan", "--search", "--config", job.scratch / "here.yaml", "--machine", machine("1 GB"), "--json",
+        full = json.loads(must(ftrun("plan", "--search", "--config", job.scratch / "here.yaml",
+                                     "--machine", machine("1 GB"), "--json",
                                      cwd=job.scratch)).stdout)["result"]["search"]["layouts"]
         assert full, "all weights fit there"
-        # A small model's adapter is nearly as large as the model: sooner or later nothing but the base shrinks.
+        # A small model's adapter is nearly as large as the model: sooner or later
+        # nothing but the base shrinks.
         seen, last = [], None
         for kib in (int(1600 * 0.8**k) for k in range(20)):
-            done = ftrun("init", job.model, data, "--out", job.scratch / f"fit-{kib}.yaml", "--machine", machine(f"{kib} KB"), env=cache,
+            done = ftrun("init", job.model, data, "--out", job.scratch / f"fit-{kib}.yaml",
+                         "--machine", machine(f"{kib} KB"), env=cache,
                          cwd=job.scratch)
             if done.returncode == 5:
                 assert "none of" in done.stderr and "the nearest needs" in done.stderr, done.stderr
                 last = done.stderr
                 break
-            kind = re.search(r"^Trains (all weights|a LoRA adapter on a base|a LoRA adapter)", must(done).stdout, re.M)[1]
+            kind = re.search(r"^Trains (all weights|a LoRA adapter on a base|a LoRA adapter)",
+                             must(done).stdout, re.M)[1]
             if kind not in seen:
                 trained(f"fit-{kib}.yaml")
                 seen.append(kind)
         order = ["all weights", "a LoRA adapter", "a LoRA adapter on a base"]
-        assert seen[0] == "all weights" and len(seen) > 1 and [kind for kind in order if kind in seen] == seen, seen
+        assert (seen[0] == "all weights" and len(seen) > 1
+                and [kind for kind in order if kind in seen] == seen), seen
         assert last, "some memory is too small for all ways to train"
 
     @case
     def what_is_wrong_is_told_before_a_file_is_written():
-        for arguments, code, word in (((job.scratch / "nowhere", data), 4, "there is no such folder"),
+        for arguments, code, word in (((job.scratch / "nowhere", data), 4,
+                                       "there is no such folder"),
                                       ((job.model, job.scratch / "nowhere"), 4, "nowhere"),
-                                      ((job.model, job.model), 4, "holds neither train.bin nor train.jsonl"),
-                                      ((job.model, data, "--machine", job.scratch / "none.yaml"), 4, "none.yaml")):
-            told = must(ftrun("init", *arguments, "--out", job.scratch / "new.yaml", env=cache), code)
-            assert word in told.stderr and not os.path.exists(job.scratch / "new.yaml"), (word, told.stderr)
+                                      ((job.model, job.model), 4,
+                                       "holds neither train.bin nor train.jsonl"),
+                                      ((job.model, data, "--machine", job.scratch / "none.yaml"), 4,
+                                       "none.yaml")):
+            told = must(ftrun("init", *arguments, "--out", job.scratch / "new.yaml", env=cache),
+                        code)
+            assert (word in told.stderr
+                    and not os.path.exists(job.scratch / "new.yaml")), (word, told.stderr)
         told = init("here.yaml", code=2).stderr
         assert "--out" in told and "there is such a file, which stays as it is" in told, told
 

@@ -1,10 +1,11 @@
-// Runs a command, counts the calls by which it opens or changes files whose path holds a text, and ends it with kill -9 at one of
-// them, which is then not made any more:
+// Runs a command, counts the calls by which it opens or changes files whose path holds a text, and
+// ends it with kill -9 at one of them, which is then not made any more:
 //   kill_at_call TEXT NUMBER LIST COMMAND ARGUMENT...
-// NUMBER counts from 1; 0 ends nothing. LIST gets a line a call: number, name, path. All threads count alike, through
-// ptrace: whatever library or raw instruction makes a call is seen. What is not: the kernel's own threads that work off
-// an io_uring (io_uring_enter counts from the first call that counted), and stores to mapped files.
-// Exits as the command does, with 128 + the signal that ended it, or with 2 where processes may not be traced.
+// NUMBER counts from 1; 0 ends nothing. LIST gets a line a call: number, name, path. All threads
+// count alike, through ptrace: whatever library or raw instruction makes a call is seen. What is
+// not: the kernel's own threads that work off an io_uring (io_uring_enter counts from the first
+// call that counted), and stores to mapped files. Exits as the command does, with 128 + the signal
+// that ended it, or with 2 where processes may not be traced.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/ptrace.h>
@@ -93,7 +94,8 @@ std::string text_at(pid_t pid, uint64_t address) {
 
 std::string path_of_fd(pid_t pid, uint64_t fd) {
   char target[4096];
-  const std::string link = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(static_cast<int>(fd));
+  const std::string link =
+      "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(static_cast<int>(fd));
   const ssize_t size = ::readlink(link.c_str(), target, sizeof target);
   return size < 0 ? "" : std::string(target, static_cast<size_t>(size));
 }
@@ -104,11 +106,13 @@ std::string path_of(pid_t pid, const Call& call, const SyscallInfo& info) {
   const auto& arguments = info.entry.args;
   if (call.fd >= 0) return path_of_fd(pid, arguments[call.fd]);
   std::string path = text_at(pid, arguments[call.path]);
-  if (call.folder >= 0 && !path.starts_with('/') && static_cast<int>(arguments[call.folder]) != AT_FDCWD)
+  if (call.folder >= 0 && !path.starts_with('/') &&
+      static_cast<int>(arguments[call.folder]) != AT_FDCWD)
     path = path_of_fd(pid, arguments[call.folder]) + "/" + path;
   if (call.second_path >= 0) {
     std::string second = text_at(pid, arguments[call.second_path]);
-    if (call.folder >= 0 && !second.starts_with('/') && static_cast<int>(arguments[call.second_path - 1]) != AT_FDCWD)
+    if (call.folder >= 0 && !second.starts_with('/') &&
+        static_cast<int>(arguments[call.second_path - 1]) != AT_FDCWD)
       second = path_of_fd(pid, arguments[call.second_path - 1]) + "/" + second;
     path += " " + second;
   }
@@ -128,7 +132,8 @@ class Counter {
   bool is_the_one(pid_t pid, const SyscallInfo& info) {
     const auto number = static_cast<long>(info.entry.nr);
     if (number == SYS_io_uring_enter && count_ > 0) return counts("io_uring_enter", "");
-    const auto* const call = std::find_if(std::begin(kCalls), std::end(kCalls), [&](const Call& one) { return one.number == number; });
+    const auto* const call = std::find_if(std::begin(kCalls), std::end(kCalls),
+                                          [&](const Call& one) { return one.number == number; });
     if (call == std::end(kCalls)) return false;
     const std::string path = path_of(pid, *call, info);
     return path.find(wanted_.text) != std::string::npos && counts(call->name, path);
@@ -161,7 +166,8 @@ pid_t start(char** command) {
 }
 
 bool is_at_entry(pid_t pid, SyscallInfo& info) {
-  return ::ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info) > 0 && info.op == PTRACE_SYSCALL_INFO_ENTRY;
+  return ::ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info) > 0 &&
+         info.op == PTRACE_SYSCALL_INFO_ENTRY;
 }
 
 /// Traces until `first` has ended, and returns its exit code. Its other threads and processes are
@@ -203,10 +209,10 @@ int main(int argc, char** argv) {
   }
   const pid_t pid = start(argv + 4);
   int status = 0;
-  if (::waitpid(pid, &status, 0) != pid || !WIFSTOPPED(status)) refuse("the command may not be traced");
-  constexpr long kOptions =
-      PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC |
-      PTRACE_O_EXITKILL;
+  if (::waitpid(pid, &status, 0) != pid || !WIFSTOPPED(status))
+    refuse("the command may not be traced");
+  constexpr long kOptions = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK |
+                            PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL;
   if (::ptrace(PTRACE_SETOPTIONS, pid, 0, kOptions) != 0) refuse("PTRACE_SETOPTIONS");
   if (::ptrace(PTRACE_SYSCALL, pid, 0, 0) != 0) refuse("PTRACE_SYSCALL");
   Counter counter({argv[1], std::atoll(argv[2])}, argv[3]);

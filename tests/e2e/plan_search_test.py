@@ -1,5 +1,6 @@
-"""`ftrun plan --search`: the layout that is found is written as a config that plans to the same figures and trains; what is in the
-way of others is told with numbers; what fits nowhere, or cannot be laid out at all, is refused."""
+"""`ftrun plan --search`: the layout that is found is written as a config that plans to the same
+figures and trains; what is in the way of others is told with numbers; what fits nowhere, or cannot
+be laid out at all, is refused."""
 import json
 import re
 import tempfile
@@ -18,7 +19,9 @@ devices: 2
     threads: 1
     memory: 6 GB/s
     products: {{fp32: 40 GFLOP/s}}
-links: {{node: {{latency: 20 us, bandwidth: 2 GB/s}}, cluster: {{latency: 50 us, bandwidth: 1 GB/s}}}}
+links:
+  node: {{latency: 20 us, bandwidth: 2 GB/s}}
+  cluster: {{latency: 50 us, bandwidth: 1 GB/s}}
 """
 
 preload()
@@ -27,10 +30,12 @@ with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
     machine = job.scratch / "two.yaml"
     machine.write_text(MACHINE.format(memory=""))
-    settings = {"threads": None, "train_batch_size": 8, "train_micro_batch_size_per_gpu": None, "gradient_accumulation_steps": None}
+    settings = {"threads": None, "train_batch_size": 8, "train_micro_batch_size_per_gpu": None,
+                "gradient_accumulation_steps": None}
 
     def search(config, *arguments, code=0, machine=machine):
-        return must(ftrun("plan", "--search", "--config", config, "--machine", machine, *arguments), code)
+        return must(ftrun("plan", "--search", "--config", config, "--machine", machine, *arguments),
+                    code)
 
     @case
     def the_layout_found_is_written_and_plans_to_the_same_figures():
@@ -40,36 +45,48 @@ with tempfile.TemporaryDirectory() as scratch:
         assert answer["config"] == str(found) and answer["proved"] and answer["batch"] == 8, answer
         assert counts["all"] == counts["tried"] == counts["legal"] + counts["refused"], counts
         assert 0 < counts["planned"] <= counts["legal"], counts
-        assert all(one["seconds"] >= best["seconds"] for one in answer["layouts"]), answer["layouts"]
-        again = json.loads(must(ftrun("plan", "--config", found, "--machine", machine, "--json")).stdout)["result"]
-        assert again["time"] == {"machine": "two", "seconds": best["seconds"]}, (again["time"], best)
-        assert sum(tier["total"] for tier in again["memory"].values()) == best["memory"]["device"], (again["memory"], best)
+        assert all(one["seconds"] >= best["seconds"] for one in answer["layouts"]), (
+            answer["layouts"])
+        again = json.loads(must(ftrun("plan", "--config", found, "--machine", machine,
+                                      "--json")).stdout)["result"]
+        assert again["time"] == {"machine": "two", "seconds": best["seconds"]}, (
+            again["time"], best)
+        assert (sum(tier["total"] for tier in again["memory"].values())
+                == best["memory"]["device"]), (again["memory"], best)
         text = found.read_text()
         assert "# Found by ftrun plan --search for 2 processors (two): " in text, text
-        assert re.search(r"^train_batch_size: 8  # sequences of a step, as before the search$", text, re.M), text
+        assert (re.search(r"^train_batch_size: 8  # sequences of a step, as before the search$",
+                          text, re.M)), text
         must(ftrun("check", "--config", found))
         must(ftrun("--config", found, "--set", "train.steps=2"))
 
     @case
     def what_is_found_is_told_to_people():
         told = search(job.config("told", **settings)).stdout
-        assert re.match(r"search: \d+ layouts on 2 processors \(two\), 8 sequences a step: \d+ legal, 0 need too much memory by "
-                        r"their bounds, \d+ planned exactly\nproved: no other layout takes less\n", told), told
-        assert re.search(r"^1 +(1 rank|data 2|tensor 2).*, ZeRO 0, micro-batch \d × \d +[\d.e-]+ s +[\d.]+ [KM]iB$", told, re.M), told
-        for choice in ("ZeRO 1", "ZeRO 2", "ZeRO 3", "tensor 2", "pipeline 2", "offload of the optimizer", "recompute full"):
-            assert re.search(rf"^{choice} +(chosen|[\d.e-]+ s, (as fast|[\d.]+ % slower), )", told, re.M), (choice, told)
+        assert re.match(r"search: \d+ layouts on 2 processors \(two\), 8 sequences a step: \d+ "
+                        r"legal, 0 need too much memory by "
+                        r"their bounds, \d+ planned exactly\nproved: no other layout takes less\n",
+                        told), told
+        assert (re.search(r"^1 +(1 rank|data 2|tensor 2).*, ZeRO 0, micro-batch \d × \d +[\d.e-]+ "
+                          r"s +[\d.]+ [KM]iB$", told, re.M)), told
+        for choice in ("ZeRO 1", "ZeRO 2", "ZeRO 3", "tensor 2", "pipeline 2",
+                       "offload of the optimizer", "recompute full"):
+            assert (re.search(rf"^{choice} +(chosen|[\d.e-]+ s, (as fast|[\d.]+ % slower), )", told,
+                              re.M)), (choice, told)
         assert "--out FILE writes the first one as a config\n" in told, told
 
     @case
     def memory_that_is_too_small_is_told_with_what_is_short():
         config = job.config("small", **settings)
         told = search(config, "--device-memory", "1KiB", code=5).stderr
-        assert re.search(r"none of \d+ layouts fits on 2 processors \(two\): the nearest needs [\d.]+ [KM]iB of a rank's 1.00 KiB, "
+        assert re.search(r"none of \d+ layouts fits on 2 processors \(two\): the nearest needs "
+                         r"[\d.]+ [KM]iB of a rank's 1.00 KiB, "
                          r"[\d.]+ [KM]iB too much \(", told), told
         assert "remedy: train an adapter" in told, told
         # Less than what the fastest takes.
         best = json.loads(search(config, "--json").stdout)["result"]["search"]["layouts"][0]
-        nearest = json.loads(search(config, "--device-memory", best["memory"]["device"] - 1, "--json").stdout)["result"]["search"]
+        nearest = json.loads(search(config, "--device-memory", best["memory"]["device"] - 1,
+                                    "--json").stdout)["result"]["search"]
         assert nearest["layouts"][0]["memory"]["device"] < best["memory"]["device"], (nearest, best)
         assert nearest["layouts"][0]["seconds"] >= best["seconds"], (nearest, best)
 
@@ -77,11 +94,14 @@ with tempfile.TemporaryDirectory() as scratch:
     def what_a_machine_lacks_may_be_on_more_nodes():
         config = job.config("nodes", **settings)
         # Parts of what one node needs at its fastest.
-        whole = json.loads(search(config, "--json").stdout)["result"]["search"]["layouts"][0]["memory"]["device"]
+        found = json.loads(search(config, "--json").stdout)["result"]["search"]
+        whole = found["layouts"][0]["memory"]["device"]
         for part in range(2, 12):
-            told = ftrun("plan", "--search", "--config", config, "--machine", machine, "--device-memory", whole * part // 12)
+            told = ftrun("plan", "--search", "--config", config, "--machine", machine,
+                         "--device-memory", whole * part // 12)
             if told.returncode == 5 and "would do" in told.stderr:
-                assert re.search(r"remedy: --nodes \d+ would do \(\d+ devices: ", told.stderr), told.stderr
+                assert re.search(r"remedy: --nodes \d+ would do \(\d+ devices: ", told.stderr), (
+                    told.stderr)
                 nodes = re.search(r"--nodes (\d+)", told.stderr)[1]
                 search(config, "--device-memory", whole * part // 12, "--nodes", nodes)
                 return
@@ -92,12 +112,14 @@ with tempfile.TemporaryDirectory() as scratch:
         thesis = job.scratch / "thesis.yaml"
         thesis.write_text("mine")
         told = search(job.config("thesis", **settings), "--out", thesis, code=2).stderr
-        assert "--out" in told and "there is such a file, which stays as it is" in told and thesis.read_text() == "mine", told
+        assert ("--out" in told and "there is such a file, which stays as it is" in told
+                and thesis.read_text() == "mine"), told
 
     @case
     def contradictory_options_and_configs_are_refused():
         config = job.config("refused", **settings)
-        for options, word in ((("--search",), "--machine"), (("--out", "x.yaml", "--machine", machine), "--search"),
+        for options, word in ((("--search",), "--machine"),
+                              (("--out", "x.yaml", "--machine", machine), "--search"),
                               (("--search", "--machine", machine, "--program"), "--program"),
                               (("--search", "--machine", machine, "--seconds", "-1"), "--seconds")):
             told = must(ftrun("plan", "--config", config, *options), 2)

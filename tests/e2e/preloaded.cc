@@ -1,7 +1,8 @@
-// A library for LD_PRELOAD makes of the ftrun binary a process that has loaded the engine and starts one run after the other, each in
-// a process of its own, with the arguments, environment, folder and output that the test sends (tests/e2e/runner.py: Preloaded). Loading
-// LibTorch is three quarters of what a run of a tiny model takes; ftrun's supervisor forks its ranks from a process that has
-// loaded it just so.
+// A library for LD_PRELOAD makes of the ftrun binary a process that has loaded the engine and
+// starts one run after the other, each in a process of its own, with the arguments, environment,
+// folder and output that the test sends (tests/e2e/runner.py: Preloaded). Loading LibTorch is three
+// quarters of what a run of a tiny model takes; ftrun's supervisor forks its ranks from a process
+// that has loaded it just so.
 #include <dlfcn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -54,7 +55,8 @@ bool read_head(int socket, Request& request) {
   const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
   if (got == 0) return false;
   const cmsghdr* const passed = CMSG_FIRSTHDR(&message);
-  if (got != sizeof request.head || passed == nullptr || passed->cmsg_len != CMSG_LEN(sizeof request.output))
+  if (got != sizeof request.head || passed == nullptr ||
+      passed->cmsg_len != CMSG_LEN(sizeof request.output))
     fail("a request without its head");
   std::memcpy(request.output.data(), CMSG_DATA(passed), sizeof request.output);
   return true;
@@ -62,7 +64,8 @@ bool read_head(int socket, Request& request) {
 
 void read_texts(int socket, Request& request) {
   request.texts.resize(request.head.bytes);
-  if (::recv(socket, request.texts.data(), request.texts.size(), MSG_WAITALL) != ssize_t{request.head.bytes})
+  if (::recv(socket, request.texts.data(), request.texts.size(), MSG_WAITALL) !=
+      ssize_t{request.head.bytes})
     fail("a request without its texts");
 }
 
@@ -91,7 +94,8 @@ void read_texts(int socket, Request& request) {
   ::_exit(code);  // as a run that has loaded the engine: without LibTorch's destructors
 }
 
-/// Forks twice and waits for the process in the middle: the run's process is a child of the test's then, which adopts orphans.
+/// Forks twice and waits for the process in the middle: the run's process is a child of the test's
+/// then, which adopts orphans.
 pid_t start_run(int socket, Request& request) {
   int ends[2];
   if (::pipe(ends) != 0) fail("pipe");
@@ -116,7 +120,8 @@ pid_t start_run(int socket, Request& request) {
 int serve(int, char**, char**) {
   const int socket = std::atoi(std::getenv(kSocketVariable));
   const auto binary = std::filesystem::read_symlink("/proc/self/exe");
-  const std::string engine = (binary.parent_path().parent_path() / "lib" / "libftrun_engine.so").string();
+  const std::string engine =
+      (binary.parent_path().parent_path() / "lib" / "libftrun_engine.so").string();
   if (::dlopen(engine.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     std::fprintf(stderr, "preloaded: %s\n", ::dlerror());
     ::_exit(127);
@@ -133,10 +138,15 @@ int serve(int, char**, char**) {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) int __libc_start_main(Main main, int argc, char** argv, void (*init)(), void (*fini)(),
-                                                                         void (*end_loader)(), void* stack_end) {
-  const auto start = reinterpret_cast<decltype(&__libc_start_main)>(::dlsym(RTLD_NEXT, "__libc_start_main"));
+extern "C" __attribute__((visibility("default"))) int __libc_start_main(Main main, int argc,
+                                                                        char** argv, void (*init)(),
+                                                                        void (*fini)(),
+                                                                        void (*end_loader)(),
+                                                                        void* stack_end) {
+  const auto start =
+      reinterpret_cast<decltype(&__libc_start_main)>(::dlsym(RTLD_NEXT, "__libc_start_main"));
   if (start == nullptr) fail("__libc_start_main");
   real_main = main;
-  return start(std::getenv(kSocketVariable) != nullptr ? serve : main, argc, argv, init, fini, end_loader, stack_end);
+  return start(std::getenv(kSocketVariable) != nullptr ? serve : main, argc, argv, init, fini,
+               end_loader, stack_end);
 }

@@ -1,8 +1,8 @@
 """Settings of speed and memory change no bit: bucket sizes, overlap, prefetch, what is kept,
 offload, recompute and the transport give the same metrics and the same weights, on three ranks and
 on four (with two an addition cannot be reordered). That each setting does change the step is seen
-in the program. Whole runs are spot checks: tests/engine/stages_test.cc trains the product of stages,
-precisions and settings in one process."""
+in the program. Whole runs are spot checks: tests/engine/stages_test.cc trains the product of
+stages, precisions and settings in one process."""
 import tempfile
 
 from runner import ShardedJob, case, preload, run_cases, same_run

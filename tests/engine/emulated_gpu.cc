@@ -31,7 +31,9 @@ std::byte* mapped(int64_t bytes, int protection, int flags, int file) {
 }
 
 double now_milliseconds() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration<double, std::milli>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
@@ -57,8 +59,8 @@ struct EmulatedGpu::Stream {
   std::deque<Task> tasks;
 };
 
-/// Work in the order in which it was put, which keeps every stream's; which streams take part, and which
-/// marks stand behind the last of their work.
+/// Work in the order in which it was put, which keeps every stream's; which streams take part, and
+/// which marks stand behind the last of their work.
 struct EmulatedGpu::Graph {
   Stream* origin = nullptr;
   std::set<Stream*> streams;
@@ -118,7 +120,8 @@ void* EmulatedGpu::allocate(int64_t bytes) {
     at = offset + taken;
   }
   if (at + wanted > options_.bytes)
-    throw Error(ExitCode::kEnvironment, cat("GPU 0 (the emulator) cannot give ", human_bytes(bytes)), "ask for less");
+    throw Error(ExitCode::kEnvironment,
+                cat("GPU 0 (the emulator) cannot give ", human_bytes(bytes)), "ask for less");
   used_[at] = wanted;
   ++counters_.made;
   std::memset(real_ + at, kPattern, static_cast<size_t>(wanted));
@@ -136,7 +139,8 @@ void* EmulatedGpu::allocate_pinned(int64_t bytes) {
   int64_t held = bytes;
   for (const auto& [data, size] : pinned_) held += size;
   if (held > options_.most_pinned)
-    throw Error(ExitCode::kEnvironment, cat("cannot pin ", human_bytes(bytes), " of host memory"), "raise the limit");
+    throw Error(ExitCode::kEnvironment, cat("cannot pin ", human_bytes(bytes), " of host memory"),
+                "raise the limit");
   std::byte* data = mapped(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
   std::memset(data, kPattern, static_cast<size_t>(bytes));
   pinned_[data] = bytes;
@@ -176,18 +180,22 @@ void EmulatedGpu::copy(void* to, const void* from, int64_t bytes, DeviceStream s
   const std::lock_guard lock(mutex_);
   ++counters_.copies;
   const auto place = [&](const void* address) {
-    return is_device(address) ? seen_by_device(address) : const_cast<std::byte*>(static_cast<const std::byte*>(address));
+    return is_device(address) ? seen_by_device(address)
+                              : const_cast<std::byte*>(static_cast<const std::byte*>(address));
   };
   std::byte* const target = place(to);
   const std::byte* const source = place(from);
   put(stream, [=] { std::memmove(target, source, static_cast<size_t>(bytes)); });
-  const bool pageable = (!is_device(to) && !is_pinned(to, bytes)) || (!is_device(from) && !is_pinned(from, bytes));
-  require(!pageable || !is_captured(*reinterpret_cast<Stream*>(stream)), "captured copies have pinned memory");
+  const bool pageable =
+      (!is_device(to) && !is_pinned(to, bytes)) || (!is_device(from) && !is_pinned(from, bytes));
+  require(!pageable || !is_captured(*reinterpret_cast<Stream*>(stream)),
+          "captured copies have pinned memory");
   if (pageable) run_until_empty(*reinterpret_cast<Stream*>(stream));
 }
 
 void EmulatedGpu::fill_zero(void* to, int64_t bytes, DeviceStream stream) {
-  put(stream, [target = seen_by_device(to), bytes] { std::memset(target, 0, static_cast<size_t>(bytes)); });
+  put(stream,
+      [target = seen_by_device(to), bytes] { std::memset(target, 0, static_cast<size_t>(bytes)); });
 }
 
 // Streams and events.
@@ -228,14 +236,16 @@ bool EmulatedGpu::is_captured(const Stream& stream) const {
   return captured_ != nullptr && captured_->streams.contains(const_cast<Stream*>(&stream));
 }
 
-void EmulatedGpu::put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready) {
+void EmulatedGpu::put(DeviceStream stream, std::function<void()> work,
+                      std::function<bool()> ready) {
   const std::lock_guard lock(mutex_);
   if (auto* const own = reinterpret_cast<Stream*>(stream); is_captured(*own)) {
     captured_->work.push_back({std::move(work), std::move(ready)});
     if (own != captured_->origin) captured_->unjoined.insert(own);
     return;
   }
-  reinterpret_cast<Stream*>(stream)->tasks.push_back({std::move(work), std::move(ready), nullptr, nullptr, 0});
+  reinterpret_cast<Stream*>(stream)->tasks.push_back(
+      {std::move(work), std::move(ready), nullptr, nullptr, 0});
   run_some();
 }
 
@@ -246,7 +256,8 @@ void EmulatedGpu::record(DeviceEvent event, DeviceStream stream) {
     captured_->marks[own] = at;
     return;
   }
-  reinterpret_cast<Stream*>(stream)->tasks.push_back({nullptr, nullptr, own, nullptr, ++own->recorded});
+  reinterpret_cast<Stream*>(stream)->tasks.push_back(
+      {nullptr, nullptr, own, nullptr, ++own->recorded});
 }
 
 /// Waits for the last record; without one there is nothing to wait for.
@@ -261,7 +272,8 @@ void EmulatedGpu::wait(DeviceStream stream, DeviceEvent event) {
   }
   require(!is_captured(*at), "what is captured waits for nothing outside of it");
   if (own->recorded > 0)
-    reinterpret_cast<Stream*>(stream)->tasks.push_back({nullptr, nullptr, nullptr, own, own->recorded});
+    reinterpret_cast<Stream*>(stream)->tasks.push_back(
+        {nullptr, nullptr, nullptr, own, own->recorded});
 }
 
 bool EmulatedGpu::can_run(const Stream& stream) const {
@@ -280,12 +292,13 @@ void EmulatedGpu::step(Stream& stream) {
   task.sets->time = now_milliseconds();
 }
 
-/// The stream whose mark `wanted` stands before, or the one behind which that stands; null when that
-/// one waits for peers.
+/// The stream whose mark `wanted` stands before, or the one behind which that stands; null when
+/// that one waits for peers.
 EmulatedGpu::Stream* EmulatedGpu::behind(Stream& wanted) {
   Stream* at = &wanted;
   for (size_t hops = 0; !can_run(*at); ++hops) {
-    require(hops <= streams_.size() && !at->tasks.empty(), "streams do not wait for each other in a ring");
+    require(hops <= streams_.size() && !at->tasks.empty(),
+            "streams do not wait for each other in a ring");
     const Task& stands = at->tasks.front();
     if (stands.ready) return nullptr;
     Stream* next = nullptr;
@@ -373,7 +386,8 @@ bool EmulatedGpu::is_done(DeviceEvent event) {
 double EmulatedGpu::milliseconds(DeviceEvent begin, DeviceEvent end) {
   const auto* first = reinterpret_cast<Event*>(begin);
   const auto* last = reinterpret_cast<Event*>(end);
-  require(first->timed && last->timed && first->reached > 0 && last->reached > 0, "timed marks were reached");
+  require(first->timed && last->timed && first->reached > 0 && last->reached > 0,
+          "timed marks were reached");
   return last->time - first->time;
 }
 
@@ -404,7 +418,8 @@ void EmulatedGpu::begin_capture(DeviceStream stream) {
 
 DeviceGraph EmulatedGpu::end_capture(DeviceStream stream) {
   const std::lock_guard lock(mutex_);
-  require(captured_ != nullptr && captured_->origin == reinterpret_cast<Stream*>(stream), "a capture ends where it began");
+  require(captured_ != nullptr && captured_->origin == reinterpret_cast<Stream*>(stream),
+          "a capture ends where it began");
   require(captured_->unjoined.empty(), "all streams of a capture have come back to where it began");
   graphs_.insert(captured_);
   return reinterpret_cast<DeviceGraph>(std::exchange(captured_, nullptr));
@@ -413,7 +428,8 @@ DeviceGraph EmulatedGpu::end_capture(DeviceStream stream) {
 void EmulatedGpu::launch(DeviceGraph graph, DeviceStream stream) {
   const std::lock_guard lock(mutex_);
   ++counters_.launches;
-  for (const Graph::Work& each : reinterpret_cast<Graph*>(graph)->work) put(stream, each.work, each.ready);
+  for (const Graph::Work& each : reinterpret_cast<Graph*>(graph)->work)
+    put(stream, each.work, each.ready);
 }
 
 void EmulatedGpu::destroy(DeviceGraph graph) noexcept {
@@ -426,10 +442,12 @@ void EmulatedGpu::destroy(DeviceGraph graph) noexcept {
 
 // Operations.
 
-void EmulatedGpu::run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
-                          const KernelContext& context, DeviceStream stream) {
+void EmulatedGpu::run_ops(const LayerGraph& graph, std::span<const Op> ops,
+                          std::span<void* const> storage, const KernelContext& context,
+                          DeviceStream stream) {
   std::vector<void*> places;
-  for (void* address : storage) places.push_back(address == nullptr ? nullptr : seen_by_device(address));
+  for (void* address : storage)
+    places.push_back(address == nullptr ? nullptr : seen_by_device(address));
   KernelContext there = context;
   there.scalars = seen(context.scalars);
   if (operations_)
@@ -437,7 +455,8 @@ void EmulatedGpu::run_ops(const LayerGraph& graph, std::span<const Op> ops, std:
       counters_.operations += static_cast<int64_t>(ops.size());
       operations_->run_ops(graph, ops, places, there, operations_stream_);
       for (const Op& op : ops)
-        if (op.kind == spoiled_) std::memset(places[static_cast<size_t>(op.out[0])], 0x46, kSpoiledBytes);
+        if (op.kind == spoiled_)
+          std::memset(places[static_cast<size_t>(op.out[0])], 0x46, kSpoiledBytes);
     });
   for (const Op& op : ops)
     put(stream, [this, &graph, &op, places, there] {
@@ -450,14 +469,17 @@ int64_t EmulatedGpu::sum_of_squares_scratch_bytes(int64_t count) const {
   return (count + kNormGroup - 1) / kNormGroup * static_cast<int64_t>(sizeof(double));
 }
 
-void EmulatedGpu::sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum,
-                                 void* scratch, DeviceStream stream) {
-  put(stream, [this, from = seen(g), dtype, count, accumulate, to = seen(sum), room = seen(scratch)] {
-    // All of the room is used, as blocks of the device would.
-    std::memset(room, kPattern, static_cast<size_t>(sum_of_squares_scratch_bytes(count)));
-    if (operations_) return operations_->sum_of_squares(from, dtype, count, accumulate, to, room, operations_stream_);
-    *to = (accumulate ? *to : 0.0) + ftrun::sum_of_squares(from, dtype, count);
-  });
+void EmulatedGpu::sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate,
+                                 double* sum, void* scratch, DeviceStream stream) {
+  put(stream,
+      [this, from = seen(g), dtype, count, accumulate, to = seen(sum), room = seen(scratch)] {
+        // All of the room is used, as blocks of the device would.
+        std::memset(room, kPattern, static_cast<size_t>(sum_of_squares_scratch_bytes(count)));
+        if (operations_)
+          return operations_->sum_of_squares(from, dtype, count, accumulate, to, room,
+                                             operations_stream_);
+        *to = (accumulate ? *to : 0.0) + ftrun::sum_of_squares(from, dtype, count);
+      });
 }
 
 FlatUpdate EmulatedGpu::seen(const FlatUpdate& update) const {
@@ -487,26 +509,29 @@ void EmulatedGpu::measure_codes(const FlatUpdate& update, const OptimizerConfig&
   });
 }
 
-void EmulatedGpu::convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
-                          DeviceStream stream) {
+void EmulatedGpu::convert(const void* from, DType from_dtype, void* to, DType to_dtype,
+                          int64_t count, DeviceStream stream) {
   put(stream, [this, source = seen(from), from_dtype, target = seen(to), to_dtype, count] {
-    if (operations_) return operations_->convert(source, from_dtype, target, to_dtype, count, operations_stream_);
+    if (operations_)
+      return operations_->convert(source, from_dtype, target, to_dtype, count, operations_stream_);
     ftrun::convert(source, from_dtype, target, to_dtype, count);
   });
 }
 
-void EmulatedGpu::add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
-                           DeviceStream stream) {
+void EmulatedGpu::add_into(void* to, DType to_dtype, const void* from, DType from_dtype,
+                           int64_t count, DeviceStream stream) {
   put(stream, [this, target = seen(to), to_dtype, source = seen(from), from_dtype, count] {
-    if (operations_) return operations_->add_into(target, to_dtype, source, from_dtype, count, operations_stream_);
+    if (operations_)
+      return operations_->add_into(target, to_dtype, source, from_dtype, count, operations_stream_);
     ftrun::add_into(target, to_dtype, source, from_dtype, count);
   });
 }
 
-void EmulatedGpu::sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count, void* out,
-                             DeviceStream stream) {
+void EmulatedGpu::sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype,
+                             int64_t count, void* out, DeviceStream stream) {
   put(stream, [this, from = seen(blocks), ranks, stride, dtype, count, to = seen(out)] {
-    if (operations_) return operations_->sum_blocks(from, ranks, stride, dtype, count, to, operations_stream_);
+    if (operations_)
+      return operations_->sum_blocks(from, ranks, stride, dtype, count, to, operations_stream_);
     std::vector<const void*> inputs;
     for (int rank = 0; rank < ranks; ++rank)
       inputs.push_back(static_cast<const std::byte*>(from) + rank * stride * dtype_bytes(dtype));
@@ -533,7 +558,8 @@ void EmulatedLinks::leave(int rank) {
 void EmulatedLinks::give(int rank, int64_t number, const CollectiveRecord& record, Parts given) {
   const std::lock_guard lock(mutex_);
   Meeting& meeting = meetings_[number];
-  require(meeting.given.empty() || same_collective(meeting.record, record), "ranks meet in the same collective");
+  require(meeting.given.empty() || same_collective(meeting.record, record),
+          "ranks meet in the same collective");
   meeting.record = record;
   meeting.given[rank] = std::move(given);
 }
@@ -548,13 +574,14 @@ void EmulatedLinks::taken(int64_t number) {
   if (++meetings_.at(number).taken == peers_.size()) meetings_.erase(number);
 }
 
-void EmulatedLinks::reduce(const Meeting& meeting, int64_t first, std::vector<std::byte>& result) const {
+void EmulatedLinks::reduce(const Meeting& meeting, int64_t first,
+                           std::vector<std::byte>& result) const {
   const CollectiveRecord& record = meeting.record;
   std::vector<const void*> inputs;
   for (const auto& [from, given] : meeting.given) inputs.push_back(given[0].data() + first);
   if (sums_ == EmulatedSums::kRankOrder)
-    return reduce_in_order(record.dtype, record.op, inputs.data(), static_cast<int>(inputs.size()), result.data(),
-                           record.count);
+    return reduce_in_order(record.dtype, record.op, inputs.data(), static_cast<int>(inputs.size()),
+                           result.data(), record.count);
   std::memcpy(result.data(), inputs.back(), result.size());
   for (size_t i = inputs.size() - 1; i-- > 0;) {
     const void* const hop[] = {result.data(), inputs[i]};
@@ -568,7 +595,8 @@ std::vector<std::byte> EmulatedLinks::take(int rank, int64_t number) {
   const CollectiveRecord& record = meeting.record;
   std::vector<std::byte> result;
   if (record.kind == CollectiveKind::kAllGather) {
-    for (const auto& [from, given] : meeting.given) result.insert(result.end(), given[0].begin(), given[0].end());
+    for (const auto& [from, given] : meeting.given)
+      result.insert(result.end(), given[0].begin(), given[0].end());
   } else {
     const int64_t part = record.count * dtype_bytes(record.dtype);
     result.resize(static_cast<size_t>(part));
@@ -581,7 +609,8 @@ std::vector<std::byte> EmulatedLinks::take(int rank, int64_t number) {
 EmulatedLinks::Parts EmulatedLinks::take_exchange(int rank, int64_t number) {
   const std::lock_guard lock(mutex_);
   Parts parts;
-  for (const auto& [from, given] : meetings_.at(number).given) parts.push_back(given[static_cast<size_t>(rank)]);
+  for (const auto& [from, given] : meetings_.at(number).given)
+    parts.push_back(given[static_cast<size_t>(rank)]);
   taken(number);
   return parts;
 }
@@ -594,12 +623,13 @@ void EmulatedLinks::advance() {
 
 EmulatedNccl::EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like,
                            const EmulatedNcclOptions& options)
-    : DeviceCommunicator({.name = like.name() + options.suffix,
-                          .members = like.members(),
-                          .rank = like.rank(),
-                          .timeout = options.timeout,
-                          .board = options.rendezvous == nullptr ? nullptr : &options.rendezvous->board(),
-                          .sum_blocks = options.sum_blocks}),
+    : DeviceCommunicator(
+          {.name = like.name() + options.suffix,
+           .members = like.members(),
+           .rank = like.rank(),
+           .timeout = options.timeout,
+           .board = options.rendezvous == nullptr ? nullptr : &options.rendezvous->board(),
+           .sum_blocks = options.sum_blocks}),
       gpu_(gpu),
       links_(links),
       rendezvous_(options.rendezvous) {
@@ -639,7 +669,9 @@ void EmulatedNccl::mark_end(int64_t handle) {
 
 /// A collective that was given up ends, as NCCL's kernels do: with nothing.
 std::function<bool()> EmulatedNccl::when_met() const {
-  return [links = &links_, given = given_, given_up = given_up_] { return *given_up || links->is_met(*given - 1); };
+  return [links = &links_, given = given_, given_up = given_up_] {
+    return *given_up || links->is_met(*given - 1);
+  };
 }
 
 void EmulatedNccl::enqueue(const Collective& collective) {
@@ -649,13 +681,17 @@ void EmulatedNccl::enqueue(const Collective& collective) {
   if (between_two(record.kind)) return transfer(collective);
   const bool gathers = record.kind == CollectiveKind::kAllGather;
   const bool scatters = record.kind == CollectiveKind::kReduceScatter;
-  require(gathers || scatters || record.kind == CollectiveKind::kAllReduce, "a collective of a step");
-  const auto bytes = static_cast<size_t>(record.count * dtype_bytes(record.dtype) * (scatters ? size() : 1));
+  require(gathers || scatters || record.kind == CollectiveKind::kAllReduce,
+          "a collective of a step");
+  const auto bytes =
+      static_cast<size_t>(record.count * dtype_bytes(record.dtype) * (scatters ? size() : 1));
   const std::byte* in = gpu_.seen_by_device(collective.in);
   std::byte* out = gpu_.seen_by_device(collective.out);
   EmulatedLinks* const links = &links_;
   const int own = rank();
-  gpu_.put(caller(), [=, given = given_] { links->give(own, (*given)++, record, {{in, in + bytes}}); });
+  gpu_.put(caller(), [=, given = given_] {
+    links->give(own, (*given)++, record, {{in, in + bytes}});
+  });
   gpu_.put(
       caller(),
       [=, given = given_, given_up = given_up_] {
@@ -672,18 +708,18 @@ void EmulatedNccl::transfer(const Collective& collective) {
   const CollectiveRecord& record = collective.record;
   const bool sends = record.kind == CollectiveKind::kSend;
   const int64_t bytes = payload_bytes(record);
-  std::vector<Exchange> by_rank(static_cast<size_t>(size()));
-  Exchange& part = by_rank.at(static_cast<size_t>(record.peer));
+  std::vector<PeerExchange> by_rank(static_cast<size_t>(size()));
+  PeerExchange& part = by_rank.at(static_cast<size_t>(record.peer));
   if (sends)
     part = {static_cast<const std::byte*>(collective.in), bytes, nullptr, 0};
   else
     part = {nullptr, 0, static_cast<std::byte*>(collective.out), bytes};
-  enqueue(std::span<const Exchange>(by_rank));
+  enqueue(std::span<const PeerExchange>(by_rank));
 }
 
-void EmulatedNccl::enqueue(std::span<const Exchange> by_rank) {
-  std::vector<Exchange> parts(by_rank.begin(), by_rank.end());
-  for (Exchange& part : parts) {
+void EmulatedNccl::enqueue(std::span<const PeerExchange> by_rank) {
+  std::vector<PeerExchange> parts(by_rank.begin(), by_rank.end());
+  for (PeerExchange& part : parts) {
     if (part.send_bytes > 0) part.send = gpu_.seen_by_device(part.send);
     if (part.receive_bytes > 0) part.receive = gpu_.seen_by_device(part.receive);
   }
@@ -691,7 +727,7 @@ void EmulatedNccl::enqueue(std::span<const Exchange> by_rank) {
   const int own = rank();
   gpu_.put(caller(), [=, given = given_] {
     EmulatedLinks::Parts all;
-    for (const Exchange& part : parts) all.emplace_back(part.send, part.send + part.send_bytes);
+    for (const PeerExchange& part : parts) all.emplace_back(part.send, part.send + part.send_bytes);
     const int64_t number = (*given)++;
     links->give(own, number, {.sequence = number}, std::move(all));
   });
@@ -701,8 +737,10 @@ void EmulatedNccl::enqueue(std::span<const Exchange> by_rank) {
         if (*given_up) return;
         const EmulatedLinks::Parts taken = links->take_exchange(own, *given - 1);
         for (size_t from = 0; from < taken.size(); ++from) {
-          require(static_cast<int64_t>(taken[from].size()) == parts[from].receive_bytes, "as much comes as is awaited");
-          if (!taken[from].empty()) std::memcpy(parts[from].receive, taken[from].data(), taken[from].size());
+          require(static_cast<int64_t>(taken[from].size()) == parts[from].receive_bytes,
+                  "as much comes as is awaited");
+          if (!taken[from].empty())
+            std::memcpy(parts[from].receive, taken[from].data(), taken[from].size());
         }
       },
       when_met());

@@ -32,14 +32,16 @@ struct EmulatorOptions {
 };
 
 /// A GPU of main memory, for tests of code that uses one. Calls do nothing but write down; what was
-/// written down runs when somebody waits for it, the streams in any order that their events allow, the
-/// one nobody waits for now early, now as late as can be: a wait that is missing shows as a wrong
-/// result. Addresses of device memory are of no use to the host: reading or writing there ends the
-/// process. Fresh memory holds NaN patterns. Operations are the processor's kernels, so results have
-/// the same bits as on the processor; or those of another DeviceKernels on host memory.
+/// written down runs when somebody waits for it, the streams in any order that their events
+/// allow, the one nobody waits for now early, now as late as can be: a wait that is missing
+/// shows as a wrong result. Addresses of device memory are of no use to the host: reading or
+/// writing there ends the process. Fresh memory holds NaN patterns. Operations are the
+/// processor's kernels, so results have the same bits as on the processor; or those of another
+/// DeviceKernels on host memory.
 class EmulatedGpu final : public DeviceKernels {
  public:
-  explicit EmulatedGpu(const EmulatorOptions& options = {}, std::unique_ptr<DeviceKernels> operations = nullptr);
+  explicit EmulatedGpu(const EmulatorOptions& options = {},
+                       std::unique_ptr<DeviceKernels> operations = nullptr);
   ~EmulatedGpu() override;
 
   const DeviceInfo& info() const override { return info_; }
@@ -73,13 +75,17 @@ class EmulatedGpu final : public DeviceKernels {
 
   void prepare(const LayerGraph& graph) override;
   std::string attention() const override { return operations_ ? operations_->attention() : "own"; }
-  std::string attention_in_use() const override { return operations_ ? operations_->attention_in_use() : "own"; }
-  std::string attention_notice() const override { return operations_ ? operations_->attention_notice() : ""; }
+  std::string attention_in_use() const override {
+    return operations_ ? operations_->attention_in_use() : "own";
+  }
+  std::string attention_notice() const override {
+    return operations_ ? operations_->attention_notice() : "";
+  }
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                const KernelContext& context, DeviceStream stream) override;
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override;
-  void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum, void* scratch,
-                      DeviceStream stream) override;
+  void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum,
+                      void* scratch, DeviceStream stream) override;
   void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                         const StepScalars* scalars, DeviceStream stream) override;
   void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
@@ -88,8 +94,8 @@ class EmulatedGpu final : public DeviceKernels {
                DeviceStream stream) override;
   void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
                 DeviceStream stream) override;
-  void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count, void* out,
-                  DeviceStream stream) override;
+  void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count,
+                  void* out, DeviceStream stream) override;
 
   /// The first elements of what operations of this kind make come out wrong from now on.
   void spoil(OpKind kind) { spoiled_ = kind; }
@@ -235,12 +241,13 @@ struct EmulatedNcclOptions {
   std::string suffix = " of GPUs";
 };
 
-/// Collectives among emulated GPUs, in the caller's stream as NCCL's: each stands there until all ranks'
-/// streams have come to it.
+/// Collectives among emulated GPUs, in the caller's stream as NCCL's: each stands there until all
+/// ranks' streams have come to it.
 class EmulatedNccl : public DeviceCommunicator {
  public:
   /// All are borrowed; `like` says name, members and rank.
-  EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like, const EmulatedNcclOptions& options = {});
+  EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like,
+               const EmulatedNcclOptions& options = {});
   ~EmulatedNccl() override;
 
   std::string_view backend() const override { return "emulated"; }
@@ -253,9 +260,9 @@ class EmulatedNccl : public DeviceCommunicator {
   }
 
  protected:
-  using DeviceCommunicator::Exchange;
+  using DeviceCommunicator::PeerExchange;
   void enqueue(const Collective& collective) override;
-  void enqueue(std::span<const Exchange> by_rank) override;
+  void enqueue(std::span<const PeerExchange> by_rank) override;
   void transfer(const Collective& collective);
   int64_t mark_begin() override;
   void mark_end(int64_t handle) override;

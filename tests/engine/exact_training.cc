@@ -22,14 +22,18 @@ test::TokenBatch tokens_of(const Batch& batch) {
 }  // namespace
 
 ExactTraining::ExactTraining(const Config& config, const ModelConfig& model, int micro_batches)
-    : config_(config), micro_batches_(micro_batches), model_(in_fp64(config, model)), layers_({model_}) {
+    : config_(config),
+      micro_batches_(micro_batches),
+      model_(in_fp64(config, model)),
+      layers_({model_}) {
   require(config.optimizer.type == OptimizerType::kAdamW && config.optimizer.weight_decay == 0.0,
           "an optimizer that the exact training knows");
   layers_.scalars.loss_scale = kLossScale;
   for (const TensorInfo& tensor : model_.tensors) {
     std::vector<double>& values = weights[tensor.name];
     for (int64_t i = 0; i < tensor.numel(); ++i) values.push_back(weight_of(tensor.name, i));
-    moments_[tensor.name] = {std::vector<double>(values.size()), std::vector<double>(values.size())};
+    moments_[tensor.name] = {std::vector<double>(values.size()),
+                             std::vector<double>(values.size())};
   }
 }
 
@@ -73,7 +77,8 @@ void ExactTraining::train(int64_t step) {
   for (const TensorInfo& tensor : model_.tensors) update(tensor.name, gradient_scale, step);
 }
 
-std::vector<double> exact_norms(const Config& config, const ModelConfig& model, int micro_batches, int64_t steps) {
+std::vector<double> exact_norms(const Config& config, const ModelConfig& model, int micro_batches,
+                                int64_t steps) {
   ExactTraining training(config, model, micro_batches);
   std::vector<double> norms;
   for (int64_t step = 1; step <= steps; ++step) {
@@ -86,7 +91,8 @@ std::vector<double> exact_norms(const Config& config, const ModelConfig& model, 
 std::vector<double> errors_of(const std::vector<double>& found, const std::vector<double>& exact) {
   require(found.size() == exact.size(), "as many steps");
   std::vector<double> errors;
-  for (size_t i = 0; i < exact.size(); ++i) errors.push_back(std::abs(found[i] - exact[i]) / std::abs(exact[i]));
+  for (size_t i = 0; i < exact.size(); ++i)
+    errors.push_back(std::abs(found[i] - exact[i]) / std::abs(exact[i]));
   return errors;
 }
 
@@ -97,16 +103,18 @@ bool no_worse(const std::vector<double>& errors, const std::vector<double>& own,
   return *std::max_element(errors.begin(), errors.end()) <= times * sorted.back();
 }
 
-FreshSteps::FreshSteps(const Config& config, const ModelConfig& model, int micro_batches, int64_t steps)
+FreshSteps::FreshSteps(const Config& config, const ModelConfig& model, int micro_batches,
+                       int64_t steps)
     : model_(model) {
   ExactTraining training(config, model, micro_batches);
   for (int64_t step = 1; step <= steps; ++step) {
     const test::NamedNumbers exact = training.weights;
     for (auto& [tensor, values] : training.weights)
       for (double& value : values) value = static_cast<float>(value);
-    folders_.push_back(write_model_folder(cat(scratch_.path, "/", step), model, [&](const std::string& tensor, int64_t i) {
-      return static_cast<float>(training.weights.at(tensor)[static_cast<size_t>(i)]);
-    }));
+    folders_.push_back(write_model_folder(
+        cat(scratch_.path, "/", step), model, [&](const std::string& tensor, int64_t i) {
+          return static_cast<float>(training.weights.at(tensor)[static_cast<size_t>(i)]);
+        }));
     training.find_gradients(step);
     norms_.push_back(training.norm());
     training.weights = exact;

@@ -46,7 +46,8 @@ class ExactTraining {
 };
 
 /// The gradient norms of steps 1 .. `steps`.
-std::vector<double> exact_norms(const Config& config, const ModelConfig& model, int micro_batches, int64_t steps);
+std::vector<double> exact_norms(const Config& config, const ModelConfig& model, int micro_batches,
+                                int64_t steps);
 
 /// |found - exact| / |exact| of each.
 std::vector<double> errors_of(const std::vector<double>& found, const std::vector<double>& exact);

@@ -116,11 +116,12 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
             "so is the norm");
     // Each rank has the whole model and saves a half of it.
     for (const StatePiece& piece : rig.plan.train.pieces) {
-      const auto* mine = reinterpret_cast<const float*>(rig.memory.at(rig.plan.train.program, piece.range));
+      const auto* mine =
+          reinterpret_cast<const float*>(rig.memory.at(rig.plan.train.program, piece.range));
       for (const StatePiece& other : single.plan.train.pieces) {
         if (other.state != piece.state || other.unit != piece.unit) continue;
-        const auto* theirs =
-            reinterpret_cast<const float*>(single.memory.at(single.plan.train.program, other.range));
+        const auto* theirs = reinterpret_cast<const float*>(
+            single.memory.at(single.plan.train.program, other.range));
         require(piece.begin == 0 && piece.end == other.end, "stage 0 shares out nothing");
         for (int64_t i = 0; i < piece.end; ++i)
           require(std::abs(mine[i] - theirs[i]) < 1e-4F, "and the state");
@@ -256,9 +257,8 @@ TEST_CASE("a step that is not finite neither reads optimizer state from the disk
     RankRig rig(on_disk(overlap), fixtures::model_of_many_blocks(), *alone.group);
     rig.train(1);
     const Program& program = rig.plan.train.program;
-    const auto decide = std::find_if(program.instrs.begin(), program.instrs.end(), [](const Instr& i) {
-      return i.kind == InstrKind::kDecide;
-    });
+    const auto decide = std::find_if(program.instrs.begin(), program.instrs.end(),
+                                     [](const Instr& i) { return i.kind == InstrKind::kDecide; });
     int64_t read = 0;
     for (auto instr = program.instrs.begin(); instr != decide; ++instr)
       if (instr->lane == Lane::kDisk) read += instr->reads[0].bytes;

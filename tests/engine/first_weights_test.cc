@@ -20,11 +20,14 @@ std::vector<float> made(const TensorInfo& tensor, uint64_t seed, int64_t begin, 
   return out;
 }
 
-TEST_CASE("values that are made depend on seed, name and place, not on the pieces they are asked for in") {
+TEST_CASE(
+    "values that are made depend on seed, name and place, not on the pieces they are asked for "
+    "in") {
   const TensorInfo tensor = tensor_of("a", {Initial::Kind::kUniform, 0.5});
   const std::vector<float> whole = made(tensor, 3, 0, tensor.numel());
   for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {17, 4096}, {65535, 65536}})
-    CHECK(made(tensor, 3, begin, end) == std::vector<float>(whole.begin() + begin, whole.begin() + end));
+    CHECK(made(tensor, 3, begin, end) ==
+          std::vector<float>(whole.begin() + begin, whole.begin() + end));
   CHECK(made(tensor, 4, 0, tensor.numel()) != whole);
   CHECK(made(tensor_of("b", tensor.initial), 3, 0, tensor.numel()) != whole);
 }
@@ -43,12 +46,14 @@ TEST_CASE("they are spread as asked for") {
     return m;
   };
   const int64_t count = 64 * 1024;
-  const Moments uniform = moments(made(tensor_of("a", {Initial::Kind::kUniform, 0.25}), 1, 0, count));
+  const Moments uniform =
+      moments(made(tensor_of("a", {Initial::Kind::kUniform, 0.25}), 1, 0, count));
   CHECK(std::abs(uniform.mean) < 0.002);
   CHECK(std::abs(uniform.deviation / (0.25 / std::sqrt(3.0)) - 1) < 0.01);
   CHECK(uniform.most <= 0.25);
   CHECK(uniform.most > 0.249);
-  const Moments normal = moments(made(tensor_of("a", {Initial::Kind::kNormal, 0.125}), 1, 0, count));
+  const Moments normal =
+      moments(made(tensor_of("a", {Initial::Kind::kNormal, 0.125}), 1, 0, count));
   CHECK(std::abs(normal.mean) < 0.002);
   CHECK(std::abs(normal.deviation / 0.125 - 1) < 0.01);
   CHECK(normal.most > 3.5 * 0.125);
@@ -56,15 +61,19 @@ TEST_CASE("they are spread as asked for") {
   CHECK(moments(made(tensor_of("a", {Initial::Kind::kZero}), 1, 0, count)).most == 0);
 }
 
-TEST_CASE("an orthogonal beginning: A and B are normal numbers of deviation 0.1 / sqrt(2), and B A is zero") {
+TEST_CASE(
+    "an orthogonal beginning: A and B are normal numbers of deviation 0.1 / sqrt(2), and B A is "
+    "zero") {
   const int64_t rank = 16, inputs = 300, outputs = 200;
-  TensorInfo a("x.q_proj.lora_A.weight", Dims{rank, inputs}), b("x.q_proj.lora_B.weight", Dims{outputs, rank});
+  TensorInfo a("x.q_proj.lora_A.weight", Dims{rank, inputs}),
+      b("x.q_proj.lora_B.weight", Dims{outputs, rank});
   a.initial = {Initial::Kind::kOrthogonalA, 0.1};
   b.initial = {Initial::Kind::kOrthogonalB, 0.1};
   const std::vector<float> av = made(a, 3, 0, a.numel()), bv = made(b, 3, 0, b.numel());
   for (const std::vector<float>* values : {&av, &bv}) {
     double squares = 0;
-    for (const float v : *values) squares += static_cast<double>(v) * v / static_cast<double>(values->size());
+    for (const float v : *values)
+      squares += static_cast<double>(v) * v / static_cast<double>(values->size());
     CHECK(std::sqrt(squares) == Approx(0.1 / std::sqrt(2.0)).epsilon(0.1));
   }
   double largest = 0, without_b = 0;
@@ -72,7 +81,8 @@ TEST_CASE("an orthogonal beginning: A and B are normal numbers of deviation 0.1 
     for (int64_t j = 0; j < inputs; ++j) {
       double sum = 0, squares = 0;
       for (int64_t k = 0; k < rank; ++k) {
-        const double term = static_cast<double>(bv[static_cast<size_t>(o * rank + k)]) * av[static_cast<size_t>(k * inputs + j)];
+        const double term = static_cast<double>(bv[static_cast<size_t>(o * rank + k)]) *
+                            av[static_cast<size_t>(k * inputs + j)];
         sum += term;
         squares += term * term;
       }
@@ -84,7 +94,8 @@ TEST_CASE("an orthogonal beginning: A and B are normal numbers of deviation 0.1 
   for (const TensorInfo* tensor : {&a, &b}) {
     const std::vector<float>& whole = tensor == &a ? av : bv;
     for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {17, 1000}, {3199, 3200}})
-      CHECK(made(*tensor, 3, begin, end) == std::vector<float>(whole.begin() + begin, whole.begin() + end));
+      CHECK(made(*tensor, 3, begin, end) ==
+            std::vector<float>(whole.begin() + begin, whole.begin() + end));
     CHECK(made(*tensor, 4, 0, tensor->numel()) != whole);
   }
 }

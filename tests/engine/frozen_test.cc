@@ -24,7 +24,8 @@ using Trains = std::function<bool(const TensorInfo&)>;
 using Values = std::map<std::string, std::vector<float>>;
 
 /// `frozen`, if any, gets what does not train, as it is after the last step.
-Trained trained(const Config& config, const Trains& trains, int steps = kTrainedSteps, Values* frozen = nullptr) {
+Trained trained(const Config& config, const Trains& trains, int steps = kTrainedSteps,
+                Values* frozen = nullptr) {
   Trained out;
   fixtures::WholeState whole;
   fixtures::on_mesh(1, kShards, [&](Rendezvous&, const RankGroups& groups) {
@@ -45,8 +46,8 @@ Trained trained(const Config& config, const Trains& trains, int steps = kTrained
 
 /// The first two layers' attention and all vectors.
 bool is_frozen(const std::string& name) {
-  return name.find("norm") != std::string::npos ||
-         (name.find("self_attn") != std::string::npos && name.find("layers.2.") == std::string::npos);
+  return name.find("norm") != std::string::npos || (name.find("self_attn") != std::string::npos &&
+                                                    name.find("layers.2.") == std::string::npos);
 }
 
 TEST_CASE("frozen units keep their bits at every stage and tier, and the others train alike") {
@@ -68,7 +69,8 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
     INFO(name);
     CHECK(is_frozen(name));
     bool same = true;
-    for (size_t i = 0; i < values.size(); ++i) same = same && values[i] == fixtures::weight_of(name, static_cast<int64_t>(i));
+    for (size_t i = 0; i < values.size(); ++i)
+      same = same && values[i] == fixtures::weight_of(name, static_cast<int64_t>(i));
     CHECK(same);
   }
   CHECK(changed > 5);
@@ -77,7 +79,8 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
   CHECK(expected.losses[2] != all.losses[2]);
   CHECK(expected.norms[0] < all.norms[0]);
   for (const int64_t stage : {1, 2, 3})
-    for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme})
+    for (const OffloadDevice device :
+         {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme})
       for (const bool overlap : {false, true}) {
         INFO("stage " << stage << ", " << name_of(device) << (overlap ? ", overlap" : ""));
         Config config = fixtures::run_of_stage(stage);
@@ -106,15 +109,21 @@ Config unclipped(Config config) {
   return config;
 }
 
-TEST_CASE("what trains gets the bits that it gets where all trains, however little of backward is left for it") {
+TEST_CASE(
+    "what trains gets the bits that it gets where all trains, however little of backward is left "
+    "for it") {
   const std::vector<std::pair<const char*, const char*>> choices{
-      {"one block", "layers.1."}, {"one product", "layers.2.mlp.down_proj"}, {"the last norm", "model.norm"}, {"the head", "lm_head"},
+      {"one block", "layers.1."},
+      {"one product", "layers.2.mlp.down_proj"},
+      {"the last norm", "model.norm"},
+      {"the head", "lm_head"},
       {"above one block", "layers.[12].|norm|lm_head"}};
   for (const auto& [what, only] : choices)
     for (const int64_t stage : {0, 3})
       for (const int tensor : {1, 2})
         for (const RecomputeLevel recompute : {RecomputeLevel::kNone, RecomputeLevel::kFull}) {
-          INFO(what << ", stage " << stage << ", " << tensor << " tensor ranks, recompute " << name_of(recompute));
+          INFO(what << ", stage " << stage << ", " << tensor << " tensor ranks, recompute "
+                    << name_of(recompute));
           Config config = unclipped(fixtures::run_of_stage(stage));
           config.recompute.policy = recompute;
           config.activation_checkpointing.cpu_checkpointing = recompute == RecomputeLevel::kFull;

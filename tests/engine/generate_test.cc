@@ -39,8 +39,8 @@ struct GeneratorRig {
   Executor executor;
 };
 
-/// The loss of `next` after `seen`, by the evaluation program: cross-entropy at one position; and of how many positions `next`
-/// is the likeliest token.
+/// The loss of `next` after `seen`, by the evaluation program: cross-entropy at one position; and
+/// of how many positions `next` is the likeliest token.
 struct Judged {
   double loss;
   double correct;

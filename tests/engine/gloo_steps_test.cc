@@ -11,8 +11,8 @@
 namespace ftrun {
 namespace {
 
-/// Allocations of all ranks that are still alive, between collectives. Gloo's threads free what they
-/// held a moment after a collective is done, so they are given one.
+/// Allocations of all ranks that are still alive, between collectives. Gloo's threads free what
+/// they held a moment after a collective is done, so they are given one.
 int64_t alive_at_rest(Communicator& group) {
   group.barrier({"rest"});
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -48,8 +48,8 @@ TEST_CASE("over Gloo, which allocates for each collective, steps leave nothing a
       std::chrono::hours(1), CommBackend::kGloo);
   for (const std::string& failure : failures) REQUIRE(failure.empty());
   REQUIRE(collectives >= 4 * kSteps);
-  // One object kept by each collective of each rank would be 2 · collectives; some works of the last
-  // ones may be on their way out.
+  // One object kept by each collective of each rank would be 2 · collectives; some works of the
+  // last ones may be on their way out.
   INFO(grown << " allocations more after " << collectives << " collectives a rank");
   REQUIRE(grown < collectives);
 }

@@ -10,8 +10,9 @@
 
 #include <catch2/catch.hpp>
 
-// Tensor ranks and stages of a pipeline on emulated GPUs, each with streams of its own: collectives of layers, sends and
-// receives stand in their group's stream until all of it have come, however late. The processor's bits are the oracle.
+// Tensor ranks and stages of a pipeline on emulated GPUs, each with streams of its own: collectives
+// of layers, sends and receives stand in their group's stream until all of it have come, however
+// late. The processor's bits are the oracle.
 
 namespace ftrun {
 namespace {
@@ -27,8 +28,11 @@ constexpr int64_t kMeshSteps = 3;
 
 /// A rank's GPU and its groups there.
 struct EmulatedRank {
-  EmulatedRank(uint64_t seed, EmulatedNetwork& network, const RankGroups& host, const GpuOptions& options)
-      : device(new EmulatedGpu({.seed = seed})), gpu(std::unique_ptr<DeviceKernels>(device), options), groups(host) {
+  EmulatedRank(uint64_t seed, EmulatedNetwork& network, const RankGroups& host,
+               const GpuOptions& options)
+      : device(new EmulatedGpu({.seed = seed})),
+        gpu(std::unique_ptr<DeviceKernels>(device), options),
+        groups(host) {
     for (Communicator*& group : groups.open) {
       // Links are found by their names.
       nccl.push_back(std::make_unique<EmulatedNccl>(*device, network.of(*group), *group,
@@ -43,15 +47,18 @@ struct EmulatedRank {
 };
 
 /// `seed` 0 trains on the processor.
-TrainingOutcome train(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh, uint64_t seed,
-                      const GpuOptions& options = {}, std::atomic<int64_t>* launches = nullptr) {
+TrainingOutcome train(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
+                      uint64_t seed, const GpuOptions& options = {},
+                      std::atomic<int64_t>* launches = nullptr) {
   const Config config = fixtures::meshed(plain, mesh);
   EmulatedNetwork network;
   TrainingOutcome outcome;
   fixtures::WholeState whole;
-  fixtures::on_mesh(fixtures::options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& host) {
+  fixtures::on_mesh(fixtures::options_of(mesh, config, model), [&](Rendezvous& rendezvous,
+                                                                   const RankGroups& host) {
     std::optional<EmulatedRank> there;
-    if (seed > 0) there.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()), network, host, options);
+    if (seed > 0)
+      there.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()), network, host, options);
     RankRig rig(config, model, there ? there->groups : host, there ? &there->gpu : nullptr);
     TrainingOutcome own;
     fixtures::train_steps(rig, kMeshSteps, own);
@@ -92,18 +99,21 @@ TEST_CASE("gpu mesh: tensor ranks train the processor's bits") {
 TEST_CASE("gpu mesh: stages of a pipeline train the processor's bits, with every schedule") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::small_model(true), 5);
-  for (const PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
-                                          PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+        PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
     Config config = fixtures::run_of_stage(1);
     config.parallel.schedule = schedule;
-    const bool two_parts = schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
+    const bool two_parts =
+        schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
     config.parallel.virtual_stages = two_parts ? 2 : 1;
     INFO(name_of(schedule));
     require_same_bits(config, model, {.stages = 2, .micro_batches = 4});
   }
 }
 
-TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, train the processor's bits") {
+TEST_CASE(
+    "gpu mesh: tensor ranks within stages, sharded and offloaded, train the processor's bits") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::small_model(), 5);
   Config config = staged(2);
@@ -113,9 +123,12 @@ TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, train th
   require_same_bits(config, model, {.tensor = 2, .stages = 2, .micro_batches = 2});
 }
 
-TEST_CASE("gpu mesh: steps with collectives that are recorded once and started as a whole train the same bits") {
+TEST_CASE(
+    "gpu mesh: steps with collectives that are recorded once and started as a whole train the same "
+    "bits") {
   set_kernel_threads(1);
-  const auto require_recorded = [](const Config& config, const ModelConfig& model, const TrainingMesh& mesh) {
+  const auto require_recorded = [](const Config& config, const ModelConfig& model,
+                                   const TrainingMesh& mesh) {
     INFO(mesh.text() << ", stage " << config.zero.stage);
     const TrainingOutcome expected = train(config, model, mesh, 0);
     for (const uint64_t seed : {3, 4}) {
@@ -128,10 +141,12 @@ TEST_CASE("gpu mesh: steps with collectives that are recorded once and started a
   for (const int64_t stage : {0, 1, 2, 3}) {
     Config config = fixtures::run_of_stage(stage);
     config.zero.overlap_comm = true;
-    const TrainingMesh whole{.replicas = 2, .micro_batches = 2}, sharded{.shards = 3, .micro_batches = 3};
+    const TrainingMesh whole{.replicas = 2, .micro_batches = 2},
+        sharded{.shards = 3, .micro_batches = 3};
     require_recorded(config, fixtures::model_of_many_blocks(), stage == 0 ? whole : sharded);
   }
-  require_recorded(fixtures::run_of_stage(1), fixtures::small_model(), {.tensor = 2, .micro_batches = 2});
+  require_recorded(fixtures::run_of_stage(1), fixtures::small_model(),
+                   {.tensor = 2, .micro_batches = 2});
 }
 
 TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives are destroyed") {
@@ -141,14 +156,17 @@ TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives 
   const Config config = fixtures::meshed(fixtures::run_of_stage(1), mesh);
   EmulatedNetwork network;
   std::atomic<int> closed = 0;
-  fixtures::on_mesh(fixtures::options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& host) {
-    EmulatedRank there(5 + static_cast<uint64_t>(rendezvous.rank()), network, host, {.step_graph = true});
+  fixtures::on_mesh(fixtures::options_of(mesh, config, model), [&](Rendezvous& rendezvous,
+                                                                   const RankGroups& host) {
+    EmulatedRank there(5 + static_cast<uint64_t>(rendezvous.rank()), network, host,
+                       {.step_graph = true});
     RankRig rig(config, model, there.groups, &there.gpu);
     TrainingOutcome outcome;
     fixtures::train_steps(rig, 2, outcome);
     Communicator& group = *there.groups.open[0];
-    require(fixtures::message_of([&] { group.shutdown(); }).find("is closed while 2 recordings hold its collectives") !=
-                std::string::npos,
+    require(fixtures::message_of([&] {
+              group.shutdown();
+            }).find("is closed while 2 recordings hold its collectives") != std::string::npos,
             "a group that recordings hold is not closed");
     rig.train_executor.drop_recordings();
     group.shutdown();

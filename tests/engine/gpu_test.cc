@@ -26,9 +26,9 @@
 
 #include <catch2/catch.hpp>
 
-// Lanes of a GPU, on an emulated one that has the processor's kernels: training gives the processor's
-// bits, in whatever order the streams come forward, and host code touches no device memory (doing so
-// ends these tests).
+// Lanes of a GPU, on an emulated one that has the processor's kernels: training gives the
+// processor's bits, in whatever order the streams come forward, and host code touches no device
+// memory (doing so ends these tests).
 
 namespace ftrun {
 namespace {
@@ -44,7 +44,8 @@ constexpr int kGpuSteps = 3;
 
 /// A Gpu of the emulator, with the emulator at hand.
 struct Emulated {
-  explicit Emulated(uint64_t seed, GpuOptions options = {}) : Emulated(EmulatorOptions{.seed = seed}, options) {}
+  explicit Emulated(uint64_t seed, GpuOptions options = {})
+      : Emulated(EmulatorOptions{.seed = seed}, options) {}
   explicit Emulated(const EmulatorOptions& emulator, GpuOptions options = {})
       : device(new EmulatedGpu(emulator)), gpu(std::unique_ptr<DeviceKernels>(device), options) {}
   EmulatedGpu* device;
@@ -128,7 +129,8 @@ GpuOutcome train_together(const Config& config, int ranks, uint64_t seed,
                        .sum_blocks = deterministic ? sums_of(*emulated->device) : SumBlocks{}});
       groups.open = {&*nccl};
     }
-    RankRig rig(config, fixtures::model_of_many_blocks(), groups, emulated ? &emulated->gpu : nullptr);
+    RankRig rig(config, fixtures::model_of_many_blocks(), groups,
+                emulated ? &emulated->gpu : nullptr);
     GpuOutcome own;
     train_on_gpu(rig, own);
     whole.add(rig.state.slices());
@@ -224,7 +226,9 @@ TEST_CASE("gpu: the lanes that the programs use have a stream each, and no other
   }
 }
 
-TEST_CASE("gpu: one rank trains the processor's bits at every stage and tier, in any order of the streams") {
+TEST_CASE(
+    "gpu: one rank trains the processor's bits at every stage and tier, in any order of the "
+    "streams") {
   set_kernel_threads(1);
   for (const auto& [name, config] : all_variants()) {
     const GpuOutcome expected = train_alone(config, nullptr);
@@ -261,9 +265,11 @@ TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change not
   }
   Alone alone;
   Emulated emulated(6);
-  RankRig there(fixtures::small_run(), fixtures::small_model(true), RankGroups::of_one(*alone.group), &emulated.gpu);
+  RankRig there(fixtures::small_run(), fixtures::small_model(true),
+                RankGroups::of_one(*alone.group), &emulated.gpu);
   RankRig here(fixtures::small_run(), fixtures::small_model(true), *alone.group);
-  for (int64_t step = 1; step <= kGpuSteps; ++step) REQUIRE(there.train(step).loss_sum == here.train(step).loss_sum);
+  for (int64_t step = 1; step <= kGpuSteps; ++step)
+    REQUIRE(there.train(step).loss_sum == here.train(step).loss_sum);
   REQUIRE(fixtures::contents(there.state) == fixtures::contents(here.state));
 }
 
@@ -286,10 +292,12 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
   int found = 0;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     Emulated emulated(seed);
-    RankRig rig(offloaded(OffloadDevice::kCpu), model, RankGroups::of_one(*alone.group), &emulated.gpu);
+    RankRig rig(offloaded(OffloadDevice::kCpu), model, RankGroups::of_one(*alone.group),
+                &emulated.gpu);
     Program careless = rig.plan.train.program;
     for (Instr& instr : careless.instrs)
-      if (instr.kind == InstrKind::kForward || instr.kind == InstrKind::kBackward) instr.waits.clear();
+      if (instr.kind == InstrKind::kForward || instr.kind == InstrKind::kBackward)
+        instr.waits.clear();
     Executor executor(careless, rig.plan.train.model, rig.memory, rig.groups);
     rig.train(1);
     StepRun run = rig.prepared(2);
@@ -336,7 +344,8 @@ TEST_CASE("gpu: collectives that nobody waits for are found") {
     INFO("stage " << stage);
     REQUIRE(second_norm(config, 2, false) == expected);
     bool found = false;
-    for (uint64_t seed = 2; seed <= 9 && !found; ++seed) found = second_norm(config, seed, true) != expected;
+    for (uint64_t seed = 2; seed <= 9 && !found; ++seed)
+      found = second_norm(config, seed, true) != expected;
     REQUIRE(found);
   }
 }
@@ -346,7 +355,9 @@ GpuOutcome train_hop_by_hop(const Config& config, bool deterministic) {
   return train_together(config, 3, 4, fixtures::EmulatedSums::kHopByHop, deterministic);
 }
 
-TEST_CASE("gpu: with sums in rank order, ranks train the processor's bits over a transport that adds otherwise") {
+TEST_CASE(
+    "gpu: with sums in rank order, ranks train the processor's bits over a transport that adds "
+    "otherwise") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool bf16 : {false, true}) {
@@ -398,7 +409,8 @@ void check_ordered_sums(DType dtype, int64_t count) {
     std::vector<T> taken(given.size());
     const GpuBlock data = GpuBlock::on_device(rig.emulated.gpu, bytes);
     const auto check_at = [&](int64_t i) {
-      if (taken[static_cast<size_t>(i)] != expected(i)) bug(cat("element ", i, " is not the sum in rank order"));
+      if (taken[static_cast<size_t>(i)] != expected(i))
+        bug(cat("element ", i, " is not the sum in rank order"));
     };
     rig.emulated.gpu.upload(data.data(), given.data(), bytes);
     rig.nccl.all_reduce(data.data(), count, dtype, ReduceOp::kSum, {"sums"}).wait();
@@ -417,7 +429,9 @@ void check_ordered_sums(DType dtype, int64_t count) {
   });
 }
 
-TEST_CASE("gpu: sums in rank order are exact for few numbers, for uneven parts, and for more than the scratch holds") {
+TEST_CASE(
+    "gpu: sums in rank order are exact for few numbers, for uneven parts, and for more than the "
+    "scratch holds") {
   for (const int64_t count : {int64_t{1}, int64_t{3}, int64_t{5001}, int64_t{50'003}}) {
     check_ordered_sums<float>(DType::kF32, count);
     check_ordered_sums<double>(DType::kF64, count);
@@ -433,7 +447,9 @@ struct LostPeer {
 };
 
 bool is_deciding(const RankState& state) {
-  return std::ranges::any_of(state.lanes, [](const Activity& lane) { return std::string_view(lane.what).find("decide") != std::string_view::npos; });
+  return std::ranges::any_of(state.lanes, [](const Activity& lane) {
+    return std::string_view(lane.what).find("decide") != std::string_view::npos;
+  });
 }
 
 LostPeer lose_peer() {
@@ -458,9 +474,13 @@ LostPeer lose_peer() {
     }
     // The watches show what has ended a little later.
     const auto last = [&] { return shown(1).record; };
-    while (last().sequence < nccl.stats().total().calls || last().state != CollectiveRecord::State::kFinished) continue;
+    while (last().sequence < nccl.stats().total().calls ||
+           last().state != CollectiveRecord::State::kFinished)
+      continue;
     rendezvous.exchange_text("away", "");
-    while (shown(0).record.state != CollectiveRecord::State::kEntered || !is_deciding(shown(0).state)) continue;
+    while (shown(0).record.state != CollectiveRecord::State::kEntered ||
+           !is_deciding(shown(0).state))
+      continue;
     found.waiting = shown(0).state;
     waits->set_timeout(std::chrono::milliseconds(1));
     rendezvous.exchange_text("noticed", "");
@@ -481,18 +501,23 @@ TEST_CASE("gpu: programs exchange blocks, shift and exchange counted rows of dev
   }
 }
 
-TEST_CASE("gpu: a peer that is lost is named within the time limit, with the collective that the device stands in") {
+TEST_CASE(
+    "gpu: a peer that is lost is named within the time limit, with the collective that the device "
+    "stands in") {
   set_kernel_threads(1);
   const auto [message, waiting] = lose_peer();
-  REQUIRE_THAT(message, Catch::StartsWith("rank 0 waited ") && Catch::Contains(" in reduce_scatter #") &&
-                            Catch::Contains(" of GPUs: rank 1 (process ") &&
-                            Catch::Contains(" has not entered it; its last was all_gather #") &&
-                            Catch::Contains(", finished ") && Catch::Contains("raise comm.timeout"));
+  REQUIRE_THAT(message,
+               Catch::StartsWith("rank 0 waited ") && Catch::Contains(" in reduce_scatter #") &&
+                   Catch::Contains(" of GPUs: rank 1 (process ") &&
+                   Catch::Contains(" has not entered it; its last was all_gather #") &&
+                   Catch::Contains(", finished ") && Catch::Contains("raise comm.timeout"));
   // It does nothing by itself: whoever waits for it is led on to the one that it waits for.
   REQUIRE_FALSE(own_work(waiting).has_value());
 }
 
-TEST_CASE("gpu: steps that are recorded once and started as a whole train the same bits, with new batches and scalars") {
+TEST_CASE(
+    "gpu: steps that are recorded once and started as a whole train the same bits, with new "
+    "batches and scalars") {
   set_kernel_threads(1);
   Config sgd = fixtures::run_of_stage(0);
   sgd.optimizer.type = OptimizerType::kSgd;
@@ -516,14 +541,18 @@ TEST_CASE("gpu: steps that are recorded once and started as a whole train the sa
   }
 }
 
-TEST_CASE("gpu: micro-batches of other places in the global batch than the recorded ones have their own masks of dropout") {
+TEST_CASE(
+    "gpu: micro-batches of other places in the global batch than the recorded ones have their own "
+    "masks of dropout") {
   set_kernel_threads(1);
   Alone alone;
   Emulated emulated(4, {.step_graph = true});
   const Config config = fixtures::with_dropout(fixtures::run_of_stage(1));
-  RankRig recorded(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), &emulated.gpu);
+  RankRig recorded(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+                   &emulated.gpu);
   RankRig plain(config, fixtures::model_of_many_blocks(), *alone.group);
-  for (int64_t step = 1; step <= 3; ++step) REQUIRE(recorded.train(step).loss_sum == plain.train(step).loss_sum);
+  for (int64_t step = 1; step <= 3; ++step)
+    REQUIRE(recorded.train(step).loss_sum == plain.train(step).loss_sum);
   for (RankRig* rig : {&recorded, &plain}) rig->batches[1].first_token += 1000;
   StepRun moved = recorded.prepared(4), expected = plain.prepared(4);
   recorded.train_executor.run(moved);
@@ -532,11 +561,14 @@ TEST_CASE("gpu: micro-batches of other places in the global batch than the recor
   REQUIRE(fixtures::contents(recorded.state) == fixtures::contents(plain.state));
 }
 
-TEST_CASE("gpu: a recorded step that is not finite updates nothing and is placed; programs with work of the host are not recorded") {
+TEST_CASE(
+    "gpu: a recorded step that is not finite updates nothing and is placed; programs with work of "
+    "the host are not recorded") {
   set_kernel_threads(1);
   Alone alone;
   Emulated emulated(5, {.step_graph = true});
-  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), &emulated.gpu);
+  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(),
+              RankGroups::of_one(*alone.group), &emulated.gpu);
   rig.train(1);
   rig.train(2);
   const auto before = fixtures::contents(rig.state);
@@ -558,8 +590,8 @@ TEST_CASE("gpu: a profiler sees each instruction of a step by its name") {
   set_kernel_threads(1);
   Alone alone;
   Emulated emulated(3);
-  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
-              &emulated.gpu);
+  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(),
+              RankGroups::of_one(*alone.group), &emulated.gpu);
   rig.train(1);
   std::vector<std::string> expected;
   for (const Instr& instr : rig.plan.train.program.instrs) expected.push_back(instr_label(instr));
@@ -574,23 +606,25 @@ TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the devic
   set_kernel_threads(1);
   Alone alone;
   Emulated emulated(3);
-  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
-              &emulated.gpu);
+  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(),
+              RankGroups::of_one(*alone.group), &emulated.gpu);
   rig.train(1);
   const EmulatedGpu::Counters before = emulated.device->counters();
   rig.train(2);
   const EmulatedGpu::Counters after = emulated.device->counters();
   REQUIRE(after.operations > before.operations);
   REQUIRE(after.made == before.made);
-  // The decision; and marks of pinned slots, which have long been reached: two of scalars, one of the vote,
-  // one a micro-batch.
+  // The decision; and marks of pinned slots, which have long been reached: two of scalars, one of
+  // the vote, one a micro-batch.
   REQUIRE(after.host_waits - before.host_waits == 1);
 }
 
-TEST_CASE("gpu: a step that is not finite changes nothing and is placed where the processor places it") {
+TEST_CASE(
+    "gpu: a step that is not finite changes nothing and is placed where the processor places it") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 2, 3})
-    for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+    for (const OffloadDevice device :
+         {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
       INFO("stage " << stage << ", " << name_of(device));
       Config config = fixtures::run_of_stage(stage);
       fixtures::offload_to(config, device);
@@ -618,10 +652,12 @@ TEST_CASE("gpu: a step that is not finite changes nothing and is placed where th
 
 TEST_CASE("gpu: a checkpoint of a GPU continues on the processor and the other way round") {
   set_kernel_threads(1);
-  for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme})
+  for (const OffloadDevice device :
+       {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme})
     for (const bool bf16 : {false, true})
       for (const bool from_gpu : {false, true}) {
-        INFO(name_of(device) << (bf16 ? " bf16" : " fp32") << (from_gpu ? " from the GPU" : " from the processor"));
+        INFO(name_of(device) << (bf16 ? " bf16" : " fp32")
+                             << (from_gpu ? " from the GPU" : " from the processor"));
         Config config = fixtures::run_of_stage(2);
         config.bf16.enabled = bf16;
         fixtures::offload_to(config, device);
@@ -629,7 +665,8 @@ TEST_CASE("gpu: a checkpoint of a GPU continues on the processor and the other w
         Emulated emulated(8);
         const auto rig_on = [&](bool gpu) {
           return std::make_unique<RankRig>(config, fixtures::model_of_many_blocks(),
-                                           RankGroups::of_one(*alone.group), gpu ? &emulated.gpu : nullptr);
+                                           RankGroups::of_one(*alone.group),
+                                           gpu ? &emulated.gpu : nullptr);
         };
         const auto first = rig_on(from_gpu);
         first->train(1);
@@ -652,12 +689,14 @@ TEST_CASE("gpu: parameters are collected for export, and text is continued, as o
   for (const bool on_gpu : {false, true}) {
     Alone alone;
     Emulated emulated(9);
-    RankRig rig(fixtures::small_run(), model, RankGroups::of_one(*alone.group), on_gpu ? &emulated.gpu : nullptr);
+    RankRig rig(fixtures::small_run(), model, RankGroups::of_one(*alone.group),
+                on_gpu ? &emulated.gpu : nullptr);
     rig.train(1);
     const ProgramPlan writes = plan_logits(model, rig.plan, 8);
     rig.memory.allocate(writes.program);
     Executor writer(writes.program, writes.model, rig.memory, rig.groups);
-    texts.push_back(generate(writer, writes, rig.memory, std::vector<int32_t>{3, 1, 4}, {.tokens = 12}));
+    texts.push_back(
+        generate(writer, writes, rig.memory, std::vector<int32_t>{3, 1, 4}, {.tokens = 12}));
     heads.emplace_back(static_cast<size_t>(32 * 16));
     rig.state.collect("lm_head.weight", 0, 32 * 16, true, *alone.group, heads.back());
   }
@@ -692,7 +731,8 @@ TEST_CASE("gpu: the host tier is pinned unless it is asked not to be, and refusa
       Emulated emulated(options, gpu);
       Config config = fixtures::run_of_stage(1);
       fixtures::offload_to(config, OffloadDevice::kCpu);
-      RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), &emulated.gpu);
+      RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+                  &emulated.gpu);
       require(rig.train(1).finite, "it trains");
     });
   };
@@ -700,12 +740,14 @@ TEST_CASE("gpu: the host tier is pinned unless it is asked not to be, and refusa
   // What passes to and from the GPU is pinned in any case.
   const int64_t staging = (int64_t{16} << 20) + (int64_t{64} << 10);
   REQUIRE(allocate({.most_pinned = staging}, {.pin_memory = false}) == "");
-  REQUIRE_THAT(allocate({.most_pinned = staging}, {}),
-               Catch::StartsWith("out of memory: optimizer (buffer ") &&
-                   Catch::Contains(".host) needs ") && Catch::Contains(" in the host tier, ") && Catch::Contains(": cannot pin ") &&
-                   Catch::Contains("raise the limit; or set \"pin_memory\": false for what is offloaded"));
+  REQUIRE_THAT(
+      allocate({.most_pinned = staging}, {}),
+      Catch::StartsWith("out of memory: optimizer (buffer ") && Catch::Contains(".host) needs ") &&
+          Catch::Contains(" in the host tier, ") && Catch::Contains(": cannot pin ") &&
+          Catch::Contains("raise the limit; or set \"pin_memory\": false for what is offloaded"));
   REQUIRE_THAT(allocate({.bytes = int64_t{1} << 20}, {}),
-               Catch::StartsWith("out of memory: the arena of temporary buffers (most at ") && Catch::Contains("gradients ") &&
+               Catch::StartsWith("out of memory: the arena of temporary buffers (most at ") &&
+                   Catch::Contains("gradients ") &&
                    Catch::Contains(" in the device tier, the rank has ") &&
                    Catch::Contains(" already: GPU 0 (the emulator) cannot give "));
 }
@@ -714,8 +756,8 @@ TEST_CASE("gpu: seconds on the device are counted by kind when they are asked fo
   set_kernel_threads(1);
   Alone alone;
   Emulated emulated(11, {.timed = true});
-  RankRig rig(offloaded(OffloadDevice::kCpu), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
-              &emulated.gpu);
+  RankRig rig(offloaded(OffloadDevice::kCpu), fixtures::model_of_many_blocks(),
+              RankGroups::of_one(*alone.group), &emulated.gpu);
   rig.train(1);
   const auto seconds = rig.train_executor.seconds();
   REQUIRE(seconds[static_cast<size_t>(InstrKind::kForward)] > 0);
@@ -731,18 +773,20 @@ TEST_CASE("gpu: what runs beside computation is told from what does not") {
     program.instrs.emplace_back().lane = lane;
     program.instrs.back().kind = kind;
   };
-  add(Lane::kCompute, InstrKind::kForward);        // 0 to 2
-  add(Lane::kCompute, InstrKind::kBackward);       // 3 to 6
-  add(Lane::kToDevice, InstrKind::kCopy);          // 1 to 4: one second between the two
-  add(Lane::kToHost, InstrKind::kCopy);            // 6 to 7: behind both
-  add(lane_of(0), InstrKind::kAllReduce);  // 5 to 8
-  add(Lane::kDisk, InstrKind::kCopy);              // is no copy between device and host
-  const DeviceTimes times = account_times(program, {{0, 2}, {3, 6}, {1, 4}, {6, 7}, {5, 8}, {0, 9}});
+  add(Lane::kCompute, InstrKind::kForward);   // 0 to 2
+  add(Lane::kCompute, InstrKind::kBackward);  // 3 to 6
+  add(Lane::kToDevice, InstrKind::kCopy);     // 1 to 4: one second between the two
+  add(Lane::kToHost, InstrKind::kCopy);       // 6 to 7: behind both
+  add(lane_of(0), InstrKind::kAllReduce);     // 5 to 8
+  add(Lane::kDisk, InstrKind::kCopy);         // is no copy between device and host
+  const DeviceTimes times =
+      account_times(program, {{0, 2}, {3, 6}, {1, 4}, {6, 7}, {5, 8}, {0, 9}});
   REQUIRE(times.by_kind[static_cast<size_t>(InstrKind::kCopy)] == 13);
   REQUIRE(times.copies == 4);
   REQUIRE(times.hidden_copies == 2);
   REQUIRE(times.exposed_communication == 2);
-  REQUIRE(overlap_text(times) == "copies between device and host: 4000.00 ms, 50 % of it beside computation");
+  REQUIRE(overlap_text(times) ==
+          "copies between device and host: 4000.00 ms, 50 % of it beside computation");
 }
 
 TEST_CASE("gpu: each rank has a GPU of its own, or hears why not") {
@@ -760,10 +804,14 @@ TEST_CASE("gpu: each rank has a GPU of its own, or hears why not") {
     gpu.bus_id = bus;
     return gpu_place(gpu, "node");
   };
-  require_own_gpus({place("GPU-1", "0000:1B:00.0"), place("GPU-2", "0000:1B:00.0"), place("GPU-3", "0000:1C:00.0")});
-  REQUIRE(fixtures::message_of([&] { require_own_gpus({place("GPU-1", "0"), place("GPU-2", "0"), place("GPU-1", "0")}); }) ==
+  require_own_gpus({place("GPU-1", "0000:1B:00.0"), place("GPU-2", "0000:1B:00.0"),
+                    place("GPU-3", "0000:1C:00.0")});
+  REQUIRE(fixtures::message_of([&] {
+            require_own_gpus({place("GPU-1", "0"), place("GPU-2", "0"), place("GPU-1", "0")});
+          }) ==
           "ranks 0 and 2 have the same GPU, GPU-1 (0 of node)\n"
-          "  remedy: start one rank a GPU; a launcher that shows every process one GPU must show each another one "
+          "  remedy: start one rank a GPU; a launcher that shows every process one GPU must show "
+          "each another one "
           "(CUDA_VISIBLE_DEVICES)");
 }
 

@@ -130,7 +130,8 @@ TEST_CASE("what compute waited for communication is told") {
 }
 
 TEST_CASE("what compute waited for copies between tiers is no communication") {
-  const Program program = lanes_program({{Lane::kToDevice, {}}, {kCommunication, {}}, {Lane::kDisk, {}}, {kCompute, {0, 1, 2}}});
+  const Program program = lanes_program(
+      {{Lane::kToDevice, {}}, {kCommunication, {}}, {Lane::kDisk, {}}, {kCompute, {0, 1, 2}}});
   constexpr auto kCopy = 200ms;
   std::promise<void> communicated;
   Lanes lanes(
@@ -139,7 +140,8 @@ TEST_CASE("what compute waited for copies between tiers is no communication") {
         if (instr.lane == kCommunication) communicated.set_value();
         // Copies begin when communication is over, so that none of their time is beside it.
         if (instr.lane == Lane::kToDevice) communicated.get_future().wait_for(20s);
-        if (instr.lane == Lane::kToDevice || instr.lane == Lane::kDisk) std::this_thread::sleep_for(kCopy);
+        if (instr.lane == Lane::kToDevice || instr.lane == Lane::kDisk)
+          std::this_thread::sleep_for(kCopy);
       },
       [] {});
   lanes.run_once();

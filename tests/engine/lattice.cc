@@ -37,10 +37,12 @@ std::vector<LatticeCell> possible_cells(const std::vector<TrainingMesh>& meshes)
     cells = std::move(more);
   };
   along(meshes, [](LatticeCell& c, const TrainingMesh& mesh) { c.mesh = mesh; });
-  along(std::vector{1, 2, 5, 8},
-        [](LatticeCell& c, int accumulation) { c.mesh.micro_batches = accumulation * c.mesh.data(); });
+  along(std::vector{1, 2, 5, 8}, [](LatticeCell& c, int accumulation) {
+    c.mesh.micro_batches = accumulation * c.mesh.data();
+  });
   along(std::vector{0, 1, 2, 3}, [](LatticeCell& c, int stage) { c.stage = stage; });
-  along(kLatticeSchedules, [](LatticeCell& c, PipelineSchedule schedule) { c.schedule = schedule; });
+  along(kLatticeSchedules,
+        [](LatticeCell& c, PipelineSchedule schedule) { c.schedule = schedule; });
   along(std::vector{OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme},
         [](LatticeCell& c, OffloadDevice place) { c.place = place; });
   std::erase_if(cells, [](const LatticeCell& cell) { return !is_possible(cell); });
@@ -55,9 +57,9 @@ std::vector<LatticeCell> possible_cells(const std::vector<TrainingMesh>& meshes)
 }  // namespace
 
 const std::vector<std::string>& lattice_axes() {
-  static const std::vector<std::string> axes{"tensor",   "pipeline",  "dp_shard", "dp_replicate", "ZeRO",
-                                             "schedule", "recompute", "family",   "embeddings",   "state",
-                                             "micro-batches a rank"};
+  static const std::vector<std::string> axes{
+      "tensor", "pipeline",   "dp_shard", "dp_replicate",        "ZeRO", "schedule", "recompute",
+      "family", "embeddings", "state",    "micro-batches a rank"};
   return axes;
 }
 
@@ -134,7 +136,8 @@ std::vector<LatticeCell> covering_cells(const std::vector<TrainingMesh>& meshes)
   std::vector<std::vector<int>> pairs(possible.size());
   for (size_t i = 0; i < possible.size(); ++i)
     for (AxisPair& pair : pairs_of(possible[i]))
-      pairs[i].push_back(numbers.try_emplace(std::move(pair), static_cast<int>(numbers.size())).first->second);
+      pairs[i].push_back(
+          numbers.try_emplace(std::move(pair), static_cast<int>(numbers.size())).first->second);
   std::vector<char> covered(numbers.size(), 0);
   const auto gain = [&](size_t i) {
     return std::count_if(pairs[i].begin(), pairs[i].end(),
@@ -167,14 +170,17 @@ bool is_within(const Differences& found, bool norm) {
 }
 
 Lattice::Reference& Lattice::reference(const LatticeCell& cell) {
-  Reference& reference = references_[cat(cell.family, " ", cell.tied, " ", cell.mesh.micro_batches)];
+  Reference& reference =
+      references_[cat(cell.family, " ", cell.tied, " ", cell.mesh.micro_batches)];
   if (reference.alone.losses.empty())
-    reference.alone = train_on(run_of_stage(0), cell.model(), {.micro_batches = cell.mesh.micro_batches}, steps_);
+    reference.alone =
+        train_on(run_of_stage(0), cell.model(), {.micro_batches = cell.mesh.micro_batches}, steps_);
   return reference;
 }
 
 Differences Lattice::run(const LatticeCell& cell) {
-  return differences(train_on(cell.config(), cell.model(), cell.mesh, steps_), reference(cell).alone);
+  return differences(train_on(cell.config(), cell.model(), cell.mesh, steps_),
+                     reference(cell).alone);
 }
 
 LatticeFigures Lattice::measure(const LatticeCell& cell) {

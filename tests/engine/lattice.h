@@ -34,7 +34,8 @@ const std::vector<std::string>& lattice_axes();
 /// 2 to 8 ranks.
 std::vector<TrainingMesh> lattice_meshes();
 
-/// Meshes x ZeRO stages x schedules, complete, on llama; at stage 0 replicas are shards by another name.
+/// Meshes x ZeRO stages x schedules, complete, on llama; at stage 0 replicas
+/// are shards by another name.
 std::vector<LatticeCell> complete_cells();
 
 /// Chooses so many cells that each pair of values of two axes that some cell can have is in one of

@@ -10,8 +10,8 @@
 
 #include <catch2/catch.hpp>
 
-// All layouts of one run against one process. scripts/lattice.sh runs the whole of it; its table is in
-// docs/lattice.md.
+// All layouts of one run against one process. scripts/lattice.sh runs the whole of it; its
+// table is in docs/lattice.md.
 
 namespace ftrun {
 namespace {
@@ -21,11 +21,13 @@ using fixtures::Lattice;
 using fixtures::LatticeCell;
 using fixtures::TrainingMesh;
 
-/// The largest difference of a tensor, and where it is, of those whose bound is the usual one or not.
+/// The largest difference of a tensor, and where it is, of those whose bound
+/// is the usual one or not.
 std::pair<double, std::string> worst(const Differences& found, bool usual) {
   std::pair<double, std::string> most{0, "-"};
   for (const auto& [tensor, difference] : found.weights)
-    if ((fixtures::weight_bound(tensor) == 1e-4) == usual && difference > most.first) most = {difference, tensor};
+    if ((fixtures::weight_bound(tensor) == 1e-4) == usual && difference > most.first)
+      most = {difference, tensor};
   return most;
 }
 
@@ -33,7 +35,9 @@ std::string text_of(const LatticeCell& cell) {
   return join(cell.values(), "\t");
 }
 
-TEST_CASE("any two of mesh, ZeRO stage, schedule, family, tier and recompute train what one process trains") {
+TEST_CASE(
+    "any two of mesh, ZeRO stage, schedule, family, tier and recompute train what one process "
+    "trains") {
   set_kernel_threads(1);
   const std::vector<TrainingMesh> meshes{{.stages = 4},
                                          {.shards = 3, .stages = 2},
@@ -49,8 +53,8 @@ TEST_CASE("any two of mesh, ZeRO stage, schedule, family, tier and recompute tra
   for (const LatticeCell& cell : cells) {
     INFO(text_of(cell));
     const Differences found = lattice.run(cell);
-    INFO("loss " << found.loss << ", norm " << found.norm << ", " << worst(found, true).second << " "
-                 << worst(found, true).first);
+    INFO("loss " << found.loss << ", norm " << found.norm << ", " << worst(found, true).second
+                 << " " << worst(found, true).first);
     CHECK(fixtures::is_within(found, found.norm < fixtures::kNormBound));
     CHECK(found.weights.size() > 70);
     schedules.insert(cell.values()[5]);
@@ -75,7 +79,9 @@ TEST_CASE("one process in fp32 begins as the training in fp64 does, up to roundi
     }
 }
 
-TEST_CASE("a norm's error is measured by one process's own: in the first step there, later in its worst") {
+TEST_CASE(
+    "a norm's error is measured by one process's own: in the first step there, later in its "
+    "worst") {
   const std::vector<double> own{1e-8, 2e-8, 3e-8, 1e-4};
   CHECK(fixtures::no_worse({1e-8, 1e-8, 2.9e-4, 1e-8}, own, 3));
   CHECK(fixtures::no_worse({8.9e-8, 0, 0, 0}, own, 3));
@@ -86,7 +92,8 @@ TEST_CASE("a norm's error is measured by one process's own: in the first step th
 TEST_CASE("from the weights of fp64 each step's norm is that of fp64, on any ranks") {
   set_kernel_threads(1);
   // Of 20 steps on end the last one's is off by 2e-4.
-  const LatticeCell cell{.mesh = {.tensor = 2, .shards = 2, .micro_batches = 2}, .stage = 3, .family = "qwen3"};
+  const LatticeCell cell{
+      .mesh = {.tensor = 2, .shards = 2, .micro_batches = 2}, .stage = 3, .family = "qwen3"};
   const fixtures::FreshSteps fresh(fixtures::run_of_stage(0), cell.model(), 2, 20);
   CHECK(fresh.worst_norm(cell.config(), cell.mesh) < fixtures::kFreshNormBound);
   fixtures::TrainingMesh other = cell.mesh;
@@ -99,7 +106,8 @@ std::set<std::string> known_cells(const std::string& path) {
   std::set<std::string> known;
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);)
-    if (const size_t end = line.find("\t|\t"); end != std::string::npos) known.insert(line.substr(0, end));
+    if (const size_t end = line.find("\t|\t"); end != std::string::npos)
+      known.insert(line.substr(0, end));
   return known;
 }
 
@@ -108,23 +116,27 @@ std::string variable(const char* name, const char* otherwise) {
   return value == nullptr ? otherwise : value;
 }
 
-/// Appends to the file FTRUN_LATTICE_RESULTS what it does not have yet of the cells [FTRUN_LATTICE_FIRST,
-/// FTRUN_LATTICE_END), complete ones first.
+/// Appends to the file FTRUN_LATTICE_RESULTS what it does not have yet of the cells
+/// [FTRUN_LATTICE_FIRST, FTRUN_LATTICE_END), complete ones first.
 TEST_CASE("the lattice of all layouts", "[.lattice]") {
   set_kernel_threads(1);
   const std::string path = variable("FTRUN_LATTICE_RESULTS", "lattice.tsv");
   std::vector<std::pair<std::string, LatticeCell>> cells;
-  for (const LatticeCell& cell : fixtures::complete_cells()) cells.emplace_back("complete\t" + text_of(cell), cell);
+  for (const LatticeCell& cell : fixtures::complete_cells())
+    cells.emplace_back("complete\t" + text_of(cell), cell);
   const size_t complete = cells.size();
   for (const LatticeCell& cell : fixtures::covering_cells(fixtures::lattice_meshes()))
     cells.emplace_back("covering\t" + text_of(cell), cell);
   const size_t first = std::stoul(variable("FTRUN_LATTICE_FIRST", "0"));
-  const size_t end = std::min<size_t>(cells.size(), std::stoul(variable("FTRUN_LATTICE_END", "100000")));
+  const size_t end =
+      std::min<size_t>(cells.size(), std::stoul(variable("FTRUN_LATTICE_END", "100000")));
   const std::set<std::string> known = known_cells(path);
   std::ofstream out(path, std::ios::app);
   if (known.empty())
     out << "# " << complete << " complete, " << cells.size() - complete << " covering\npart\t"
-        << join(fixtures::lattice_axes(), "\t") << "\t|\twithin\tloss\tnorm\tweights\tkey bias\tnorm error\town norm error\tfresh norm error"
+        << join(fixtures::lattice_axes(), "\t")
+        << "\t|\twithin\tloss\tnorm\tweights\tkey bias\tnorm error\town norm error\tfresh norm "
+           "error"
         << "\town fresh norm error\tworst\tseconds\n"
         << std::flush;
   Lattice lattice(20);
@@ -137,9 +149,10 @@ TEST_CASE("the lattice of all layouts", "[.lattice]") {
     const Differences& found = figures.differences;
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
     const auto [weight, tensor] = worst(found, true);
-    out << text << "\t|\t" << (figures.within ? "yes" : "NO") << "\t" << found.loss << "\t" << found.norm << "\t"
-        << weight << "\t" << worst(found, false).first << "\t" << figures.norm_error << "\t" << figures.own_norm_error
-        << "\t" << figures.fresh_norm_error << "\t" << figures.own_fresh_norm_error << "\t" << tensor << "\t"
+    out << text << "\t|\t" << (figures.within ? "yes" : "NO") << "\t" << found.loss << "\t"
+        << found.norm << "\t" << weight << "\t" << worst(found, false).first << "\t"
+        << figures.norm_error << "\t" << figures.own_norm_error << "\t" << figures.fresh_norm_error
+        << "\t" << figures.own_fresh_norm_error << "\t" << tensor << "\t"
         << fixed_text(spent.count(), 2) << std::endl;
     CHECK(figures.within);
   }

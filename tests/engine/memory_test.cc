@@ -42,14 +42,19 @@ Program with_buffers(std::vector<Buffer> buffers, std::array<int64_t, kArenaCoun
   return program;
 }
 
-TEST_CASE("programs share persistent buffers by what they are, not by name, and one arena of the largest's size") {
+TEST_CASE(
+    "programs share persistent buffers by what they are, not by name, and one arena of the "
+    "largest's size") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
-  const Program small = with_buffers(
-      {persistent(Persistent::kParameters, "weights", 4096, Category::kParameters), temporary(256, 512)}, {1024, 0, 0});
-  const Program large = with_buffers({persistent(Persistent::kLoss, "other", 64, Category::kBuffers),
-                                      persistent(Persistent::kParameters, "matrices", 4096, Category::kParameters)},
-                                     {8192, 0, 0});
+  const Program small =
+      with_buffers({persistent(Persistent::kParameters, "weights", 4096, Category::kParameters),
+                    temporary(256, 512)},
+                   {1024, 0, 0});
+  const Program large =
+      with_buffers({persistent(Persistent::kLoss, "other", 64, Category::kBuffers),
+                    persistent(Persistent::kParameters, "matrices", 4096, Category::kParameters)},
+                   {8192, 0, 0});
   memory.allocate(small);
   memory.allocate(large);
   REQUIRE(memory.at(small, {0, 100, 8}) == memory.at(small, {0, 0, 8}) + 100);
@@ -71,10 +76,10 @@ TEST_CASE("what is private, what peers read and what lies on the host have an ar
   RankMemory memory(*alone.group);
   Buffer shared = temporary(4096, 1024);
   shared.peer_visible = true;
-  const Program program =
-      with_buffers({temporary(100, 64), shared, on(Tier::kHost, temporary(300, 128)),
-                    on(Tier::kHost, persistent(Persistent::kMoments, "moments", 512, Category::kOptimizer))},
-                   {1000, 8192, 3000});
+  const Program program = with_buffers(
+      {temporary(100, 64), shared, on(Tier::kHost, temporary(300, 128)),
+       on(Tier::kHost, persistent(Persistent::kMoments, "moments", 512, Category::kOptimizer))},
+      {1000, 8192, 3000});
   memory.allocate(program);
   const RankMemory::TierBytes device = memory.allocated(Tier::kDevice);
   REQUIRE(device.arenas == 4096 + 8192);
@@ -98,10 +103,13 @@ TEST_CASE("buffers on disk keep what is written to them, each its own") {
   const Program train = with_buffers(
       {on(Tier::kNvme, persistent(Persistent::kMoments, "first", 3 * 4096, Category::kOptimizer)),
        persistent(Persistent::kParameters, "weights", 4096, Category::kParameters),
-       on(Tier::kNvme, persistent(Persistent::kParameters, "second", 2 * 4096, Category::kParameters))},
+       on(Tier::kNvme,
+          persistent(Persistent::kParameters, "second", 2 * 4096, Category::kParameters))},
       {0, 0, 0});
   const Program evaluate = with_buffers(
-      {on(Tier::kNvme, persistent(Persistent::kParameters, "second", 2 * 4096, Category::kParameters))}, {0, 0, 0});
+      {on(Tier::kNvme,
+          persistent(Persistent::kParameters, "second", 2 * 4096, Category::kParameters))},
+      {0, 0, 0});
   memory.allocate(train);
   memory.allocate(evaluate);
   REQUIRE(memory.swap() != nullptr);
@@ -142,7 +150,8 @@ TEST_CASE("buffers on disk keep what is written to them, each its own") {
   REQUIRE_THROWS_WITH(memory.at(train, {0, 0, 4096}), Catch::Contains("buffer first lies on disk"));
   REQUIRE_THROWS_WITH(
       memory.allocate(with_buffers(
-          {on(Tier::kNvme, persistent(Persistent::kMaster, "late", 4096, Category::kOptimizer))}, {0, 0, 0})),
+          {on(Tier::kNvme, persistent(Persistent::kMaster, "late", 4096, Category::kOptimizer))},
+          {0, 0, 0})),
       Catch::Contains("the first program has all that lies on disk"));
 }
 
@@ -159,10 +168,13 @@ TEST_CASE("what is counted as allocated is what the process's address space grew
   const Program small = with_buffers({temporary(10'000, 0)}, {3 << 20, 0, 0});
   Program large = with_buffers(
       {persistent(Persistent::kParameters, "weights", 5'000'000, Category::kParameters),
-       on(Tier::kHost, persistent(Persistent::kMoments, "moments", 7'000'001, Category::kOptimizer))},
+       on(Tier::kHost,
+          persistent(Persistent::kMoments, "moments", 7'000'001, Category::kOptimizer))},
       {20 << 20, 0, 11'000'000});
   const int64_t before = mapped_by_the_process();
-  const auto counted = [&] { return memory.allocated(Tier::kDevice).total + memory.allocated(Tier::kHost).total; };
+  const auto counted = [&] {
+    return memory.allocated(Tier::kDevice).total + memory.allocated(Tier::kHost).total;
+  };
   const auto grown = [&] { return mapped_by_the_process() - before; };
   memory.allocate(small);
   // The process may have grown a little for itself.
@@ -178,10 +190,11 @@ TEST_CASE("pages count as touched when they were written, and stay counted") {
   RankMemory memory(*alone.group);
   Buffer shared = persistent(Persistent::kMaster, "master", 64 * 4096, Category::kOptimizer);
   shared.peer_visible = true;
-  const Program program =
-      with_buffers({shared, persistent(Persistent::kParameters, "weights", 3000 * 4096 + 1, Category::kParameters),
-                    on(Tier::kHost, temporary(4096, 0))},
-                   {0, 0, 100 * 4096});
+  const Program program = with_buffers(
+      {shared,
+       persistent(Persistent::kParameters, "weights", 3000 * 4096 + 1, Category::kParameters),
+       on(Tier::kHost, temporary(4096, 0))},
+      {0, 0, 100 * 4096});
   memory.allocate(program);
   // Large pages would bring neighbours in.
   ::madvise(memory.at(program, {1, 0, 1}), 3001 * 4096, MADV_NOHUGEPAGE);
@@ -208,10 +221,10 @@ TEST_CASE("memory is zero at first, whether peers may see it or not") {
   RankMemory memory(*alone.group);
   Buffer shared = persistent(Persistent::kMaster, "master", 10'000, Category::kOptimizer);
   shared.peer_visible = true;
-  const Program program =
-      with_buffers({shared, persistent(Persistent::kParameters, "weights", 10'000, Category::kParameters),
-                    on(Tier::kHost, persistent(Persistent::kMoments, "moments", 10'000, Category::kOptimizer))},
-                   {100, 0, 0});
+  const Program program = with_buffers(
+      {shared, persistent(Persistent::kParameters, "weights", 10'000, Category::kParameters),
+       on(Tier::kHost, persistent(Persistent::kMoments, "moments", 10'000, Category::kOptimizer))},
+      {100, 0, 0});
   memory.allocate(program);
   for (const BufferId id : {0, 1, 2})
     for (int64_t i = 0; i < 10'000; ++i) REQUIRE(memory.at(program, {id, i, 1})[0] == std::byte{0});
@@ -220,9 +233,11 @@ TEST_CASE("memory is zero at first, whether peers may see it or not") {
 TEST_CASE("a buffer of two sizes is a defect, and so is one that nobody made") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
-  memory.allocate(with_buffers({persistent(Persistent::kParameters, "weights", 4096, Category::kParameters)}, {}));
+  memory.allocate(with_buffers(
+      {persistent(Persistent::kParameters, "weights", 4096, Category::kParameters)}, {}));
   REQUIRE_THROWS_WITH(
-      memory.allocate(with_buffers({persistent(Persistent::kParameters, "weights", 8192, Category::kParameters)}, {})),
+      memory.allocate(with_buffers(
+          {persistent(Persistent::kParameters, "weights", 8192, Category::kParameters)}, {})),
       Catch::Contains("buffer weights has 4096 bytes in one program and 8192 in another"));
   const Program unknown =
       with_buffers({persistent(Persistent::kMaster, "master", 64, Category::kOptimizer)}, {});
@@ -232,18 +247,20 @@ TEST_CASE("a buffer of two sizes is a defect, and so is one that nobody made") {
 TEST_CASE("memory that the machine does not have is refused with the amount") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
-  const Program huge =
-      with_buffers({persistent(Persistent::kParameters, "weights", int64_t{1} << 60, Category::kParameters)}, {});
+  const Program huge = with_buffers(
+      {persistent(Persistent::kParameters, "weights", int64_t{1} << 60, Category::kParameters)},
+      {});
   try {
     memory.allocate(huge);
     FAIL("it was granted");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kEnvironment);
-    REQUIRE_THAT(error.message(),
-                 Catch::StartsWith("out of memory: parameters (buffer weights) needs 1024.00 PiB in "
-                                   "the device tier, ") &&
-                     Catch::EndsWith("no host memory for weights of 1024.00 PiB: Cannot allocate "
-                                     "memory"));
+    REQUIRE_THAT(
+        error.message(),
+        Catch::StartsWith("out of memory: parameters (buffer weights) needs 1024.00 PiB in "
+                          "the device tier, ") &&
+            Catch::EndsWith("no host memory for weights of 1024.00 PiB: Cannot allocate "
+                            "memory"));
   }
 }
 

@@ -41,8 +41,8 @@ ModelConfig with_layers(ModelConfig model, int64_t layers) {
 }
 
 std::string TrainingMesh::text() const {
-  return cat("tensor ", tensor, ", shards ", shards, ", replicas ", replicas, ", stages ", stages, ", ",
-             micro_batches, " micro-batches");
+  return cat("tensor ", tensor, ", shards ", shards, ", replicas ", replicas, ", stages ", stages,
+             ", ", micro_batches, " micro-batches");
 }
 
 Config meshed(Config config, const TrainingMesh& mesh) {
@@ -141,7 +141,8 @@ TrainingOutcome train_on(const Config& plain, const ModelConfig& model, const Tr
   return outcome;
 }
 
-std::map<std::string, std::vector<float>> collected_on(const Config& plain, const ModelConfig& model,
+std::map<std::string, std::vector<float>> collected_on(const Config& plain,
+                                                       const ModelConfig& model,
                                                        const TrainingMesh& mesh) {
   std::map<std::string, std::vector<float>> collected;
   saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
@@ -153,10 +154,11 @@ std::map<std::string, std::vector<float>> collected_on(const Config& plain, cons
       std::vector<float> values(receives ? static_cast<size_t>(size) : 0);
       const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
       for (size_t i = 0; i + 1 < std::size(cuts); ++i)
-        rig.state.collect(tensor.name, cuts[i], cuts[i + 1], receives, *rig.groups.host_model,
-                          receives ? std::span(values).subspan(static_cast<size_t>(cuts[i]),
-                                                               static_cast<size_t>(cuts[i + 1] - cuts[i]))
-                                   : std::span<float>());
+        rig.state.collect(
+            tensor.name, cuts[i], cuts[i + 1], receives, *rig.groups.host_model,
+            receives ? std::span(values).subspan(static_cast<size_t>(cuts[i]),
+                                                 static_cast<size_t>(cuts[i + 1] - cuts[i]))
+                     : std::span<float>());
       if (receives) collected[tensor.name] = std::move(values);
     }
   });

@@ -71,7 +71,8 @@ void give_batches(RankRig& rig, int64_t step);
 StateOptions options_of(const TrainingMesh& mesh, const Config& config, const ModelConfig& model);
 
 /// Trains from the weights of model_folder().
-TrainingOutcome train_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh, int64_t steps);
+TrainingOutcome train_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
+                         int64_t steps);
 
 /// Lists what changes no bit of a run of a ZeRO stage on a mesh, by name: buckets, overlap, tiers,
 /// recompute, what is kept and brought early.
@@ -86,7 +87,8 @@ SavedState saved_on(const Config& plain, const ModelConfig& model, const Trainin
 
 /// Returns what the first rank of a mesh collects of each tensor of a model that holds the weights
 /// of model_folder(), in several pieces.
-std::map<std::string, std::vector<float>> collected_on(const Config& plain, const ModelConfig& model,
+std::map<std::string, std::vector<float>> collected_on(const Config& plain,
+                                                       const ModelConfig& model,
                                                        const TrainingMesh& mesh);
 
 /// REQUIREs that outcomes are the same bits.

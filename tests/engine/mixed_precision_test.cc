@@ -17,8 +17,9 @@
 
 #include <catch2/catch.hpp>
 
-// Training in 16 bits on tensor ranks and on stages of a pipeline: as one process trains in the same precision, as far as
-// rounding lets them, and with one loss scale on all ranks, whichever of them overflows.
+// Training in 16 bits on tensor ranks and on stages of a pipeline: as one process trains in
+// the same precision, as far as rounding lets them, and with one loss scale on all ranks,
+// whichever of them overflows.
 
 namespace ftrun {
 namespace {
@@ -40,7 +41,8 @@ struct NarrowPlace {
   bool sequence = true;
 
   std::string text() const {
-    return cat("stage ", stage, ", ", name_of(schedule), ", ", mesh.text(), tied ? ", tied" : "", sequence ? "" : ", whole norms");
+    return cat("stage ", stage, ", ", name_of(schedule), ", ", mesh.text(), tied ? ", tied" : "",
+               sequence ? "" : ", whole norms");
   }
 };
 
@@ -54,13 +56,16 @@ Config narrow_run(ConfigDtype precision, const NarrowPlace& place = {}) {
   return config;
 }
 
-ModelConfig narrow_model(bool tied = false) { return fixtures::with_layers(fixtures::model_of_many_blocks(tied), 4); }
+ModelConfig narrow_model(bool tied = false) {
+  return fixtures::with_layers(fixtures::model_of_many_blocks(tied), 4);
+}
 
 /// The step after `progress` on the mesh's batches, as the trainer takes and counts it.
 StepRun take_step(RankRig& rig, TrainingProgress& progress) {
   fixtures::give_batches(rig, progress.step + 1);
   StepBatch batch;
-  batch.counted_tokens_global = static_cast<int64_t>(rig.batches.size()) * data_ranks(rig.plan.options.state) *
+  batch.counted_tokens_global = static_cast<int64_t>(rig.batches.size()) *
+                                data_ranks(rig.plan.options.state) *
                                 rig.plan.train.model.batch.tokens();
   StepRun run = prepare_step(rig.config, rig.config.scheduler, progress, batch);
   run.micro_batches = rig.batches;
@@ -74,7 +79,8 @@ StepRun take_step(RankRig& rig, TrainingProgress& progress) {
 
 constexpr int64_t kNarrowSteps = 3;
 
-TrainingOutcome trained_narrow(const Config& config, const ModelConfig& model, const TrainingMesh& mesh) {
+TrainingOutcome trained_narrow(const Config& config, const ModelConfig& model,
+                               const TrainingMesh& mesh) {
   TrainingOutcome outcome;
   outcome.state = saved_on(config, model, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
     TrainingProgress progress(rig.config);
@@ -102,7 +108,8 @@ Config in_proportion(Config config) {
 
 /// Computes for each parameter ||found - expected|| / ||expected - begun||: what it is off by, of
 /// the way that training moved it.
-std::map<std::string, double> ways_off(const TrainingOutcome& found, const TrainingOutcome& expected) {
+std::map<std::string, double> ways_off(const TrainingOutcome& found,
+                                       const TrainingOutcome& expected) {
   std::map<std::string, double> off;
   for (const auto& [name, bytes] : expected.state) {
     if (!name.ends_with(".param")) continue;
@@ -123,19 +130,23 @@ std::map<std::string, double> ways_off(const TrainingOutcome& found, const Train
 /// prepares and decides the steps of the others has no part in it.
 TrainingOutcome trained_plainly(const ModelConfig& model) {
   TrainingOutcome outcome;
-  outcome.state = saved_on(in_proportion(narrow_run(ConfigDtype::kFp32)), model, {}, [&](Rendezvous&, RankRig& rig) {
-    for (int64_t step = 1; step <= kNarrowSteps; ++step) {
-      fixtures::give_batches(rig, step);
-      StepRun run = rig.prepared(step);
-      const int64_t tokens = static_cast<int64_t>(rig.batches.size()) * rig.plan.train.model.batch.tokens();
-      run.scalars.loss_scale = 1 / static_cast<float>(tokens);
-      run.decide = [](const StepSums& sums) { return StepDecision{.gradient_norm = sums.gradient_norm}; };
-      run.scalars.update = step;
-      rig.train_executor.run(run);
-      outcome.losses.push_back(run.loss_sum);
-      outcome.norms.push_back(run.gradient_norm);
-    }
-  });
+  outcome.state = saved_on(
+      in_proportion(narrow_run(ConfigDtype::kFp32)), model, {}, [&](Rendezvous&, RankRig& rig) {
+        for (int64_t step = 1; step <= kNarrowSteps; ++step) {
+          fixtures::give_batches(rig, step);
+          StepRun run = rig.prepared(step);
+          const int64_t tokens =
+              static_cast<int64_t>(rig.batches.size()) * rig.plan.train.model.batch.tokens();
+          run.scalars.loss_scale = 1 / static_cast<float>(tokens);
+          run.decide = [](const StepSums& sums) {
+            return StepDecision{.gradient_norm = sums.gradient_norm};
+          };
+          run.scalars.update = step;
+          rig.train_executor.run(run);
+          outcome.losses.push_back(run.loss_sum);
+          outcome.norms.push_back(run.gradient_norm);
+        }
+      });
   return outcome;
 }
 
@@ -153,15 +164,18 @@ struct OneProcess {
 
 /// The share of itself by which rounding changes a number at most: half of the last of 8 or 11
 /// bits.
-double unit_of(ConfigDtype precision) { return precision == ConfigDtype::kBf16 ? 0x1p-8 : 0x1p-11; }
+double unit_of(ConfigDtype precision) {
+  return precision == ConfigDtype::kBf16 ? 0x1p-8 : 0x1p-11;
+}
 
 /// Bounds.
-/// Weights: another layout rounds at other places, and so may be as far from the exact run as one process is, on its other
-/// side: tensor by tensor twice what rounding does to one process.
-/// Norms: roundings go up and down, so that what the gradient is off by stands nearly at a right angle to it: the gradient is
-/// off by a few units of its length, and its length by less than one.
-/// Losses: logits here are of size 0.1, and some twenty roundings one after the other leave them off by about 0.5 units; of
-/// the mean over 192 tokens that is 0.04 units, in a loss of 5.3 less than a hundredth of one. Three times that.
+/// Weights: another layout rounds at other places, and so may be as far from the exact run as one
+/// process is, on its other side: tensor by tensor twice what rounding does to one process. Norms:
+/// roundings go up and down, so that what the gradient is off by stands nearly at a right angle to
+/// it: the gradient is off by a few units of its length, and its length by less than one. Losses:
+/// logits here are of size 0.1, and some twenty roundings one after the other leave them off by
+/// about 0.5 units; of the mean over 192 tokens that is 0.04 units, in a loss of 5.3 less than a
+/// hundredth of one. Three times that.
 void require_near(const TrainingOutcome& found, const TrainingOutcome& expected, double unit) {
   const fixtures::Differences differences = fixtures::differences(found, expected);
   CHECK(differences.loss < unit / 32);
@@ -175,7 +189,8 @@ void require_rounding_alone(const OneProcess& one, double unit) {
   require_near(one.narrow, one.plain, unit);
   for (const auto& [tensor, rounding] : one.rounding) {
     INFO(tensor);
-    const bool from_softmax = tensor.find("q_proj") != std::string::npos || tensor.find("k_proj") != std::string::npos;
+    const bool from_softmax =
+        tensor.find("q_proj") != std::string::npos || tensor.find("k_proj") != std::string::npos;
     CHECK(rounding < (from_softmax ? 20 : 6.5) * unit);
   }
 }
@@ -190,7 +205,9 @@ void require_as_one_process(const TrainingOutcome& found, const OneProcess& one,
   }
 }
 
-TEST_CASE("in 16 bits tensor ranks and stages train what one process trains in them, as far as rounding lets them") {
+TEST_CASE(
+    "in 16 bits tensor ranks and stages train what one process trains in them, as far as rounding "
+    "lets them") {
   set_kernel_threads(1);
   const std::vector<NarrowPlace> places{
       {{.stages = 2}, 0, kGpipe},
@@ -222,10 +239,12 @@ TEST_CASE("in 16 bits tensor ranks and stages train what one process trains in t
     }
     size_t turn = 0;
     for (const NarrowPlace& place : places) {
-      // The same is moved and summed: of fp16 every other one, in which there is each schedule and each stage.
+      // The same is moved and summed: of fp16 every other one, in which there is each
+      // schedule and each stage.
       if (precision == ConfigDtype::kFp16 && turn++ % 2 == 1) continue;
       INFO(name_of(precision) << ", " << place.text());
-      require_as_one_process(trained_narrow(in_proportion(narrow_run(precision, place)), narrow_model(place.tied), place.mesh),
+      require_as_one_process(trained_narrow(in_proportion(narrow_run(precision, place)),
+                                            narrow_model(place.tied), place.mesh),
                              one.at(place.tied), unit_of(precision));
     }
   }
@@ -233,8 +252,8 @@ TEST_CASE("in 16 bits tensor ranks and stages train what one process trains in t
 
 // Overflows.
 
-/// A neuron of a layer, of one tensor rank: large, and read by nothing. Of all gradients that of its column in the down
-/// projection alone is large too.
+/// A neuron of a layer, of one tensor rank: large, and read by nothing. Of all gradients that of
+/// its column in the down projection alone is large too.
 void plant_loud_neuron(RankRig& rig, int layer, int tensor_rank) {
   const StateOptions& place = rig.plan.options.state;
   if (place.tensor.index != tensor_rank) return;
@@ -268,29 +287,33 @@ constexpr size_t kMostSteps = 16;
 /// is small enough for it, and one after them.
 std::vector<Account> overflow_on(const NarrowPlace& place, int layer, int tensor_rank) {
   std::vector<Account> accounts(static_cast<size_t>(place.mesh.ranks()));
-  saved_on(scaled_run(place), narrow_model(), place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-    Account& account = accounts[static_cast<size_t>(rendezvous.rank())];
-    TrainingProgress progress(rig.config);
-    const auto step = [&] {
-      const auto before = own_slices(rig.state);
-      const StepRun run = take_step(rig, progress);
-      account.finite.push_back(run.finite);
-      account.scales.push_back(progress.skipped.loss_scale());
-      require((own_slices(rig.state) == before) != run.finite, "finite steps change the weights, others nothing");
-      return run;
-    };
-    step();
-    // In what layers compute with: the next update makes it anew of the masters.
-    plant_loud_neuron(rig, layer, tensor_rank);
-    StepRun run = step();
-    account.place = rig.train_executor.find_nonfinite(run).text;
-    while (!account.finite.back() && account.finite.size() < kMostSteps) step();
-    step();
-  });
+  saved_on(scaled_run(place), narrow_model(), place.mesh,
+           [&](Rendezvous& rendezvous, RankRig& rig) {
+             Account& account = accounts[static_cast<size_t>(rendezvous.rank())];
+             TrainingProgress progress(rig.config);
+             const auto step = [&] {
+               const auto before = own_slices(rig.state);
+               const StepRun run = take_step(rig, progress);
+               account.finite.push_back(run.finite);
+               account.scales.push_back(progress.skipped.loss_scale());
+               require((own_slices(rig.state) == before) != run.finite,
+                       "finite steps change the weights, others nothing");
+               return run;
+             };
+             step();
+             // In what layers compute with: the next update makes it anew of the masters.
+             plant_loud_neuron(rig, layer, tensor_rank);
+             StepRun run = step();
+             account.place = rig.train_executor.find_nonfinite(run).text;
+             while (!account.finite.back() && account.finite.size() < kMostSteps) step();
+             step();
+           });
   return accounts;
 }
 
-TEST_CASE("an fp16 overflow of one stage or tensor rank skips the step and halves the scale on all ranks") {
+TEST_CASE(
+    "an fp16 overflow of one stage or tensor rank skips the step and halves the scale on all "
+    "ranks") {
   set_kernel_threads(1);
   struct Overflow {
     NarrowPlace place;
@@ -311,7 +334,8 @@ TEST_CASE("an fp16 overflow of one stage or tensor rank skips the step and halve
   };
   for (const auto& [place, layer, tensor_rank] : overflows) {
     INFO(place.text() << ", layer " << layer << " of tensor rank " << tensor_rank);
-    const auto layout = fixtures::options_of(place.mesh, scaled_run(place), narrow_model()).pipeline;
+    const auto layout =
+        fixtures::options_of(place.mesh, scaled_run(place), narrow_model()).pipeline;
     const std::vector<Account> accounts = overflow_on(place, layer, tensor_rank);
     const Account& first = accounts.front();
     CHECK(first.finite[0]);
@@ -341,7 +365,8 @@ TEST_CASE("an fp16 overflow of one stage or tensor rank skips the step and halve
   }
 }
 
-TEST_CASE("an fp16 run on stages goes on bit by bit from a checkpoint, and so does its loss scale") {
+TEST_CASE(
+    "an fp16 run on stages goes on bit by bit from a checkpoint, and so does its loss scale") {
   set_kernel_threads(1);
   struct Tail {
     std::vector<double> losses, norms, scales;
@@ -351,7 +376,8 @@ TEST_CASE("an fp16 run on stages goes on bit by bit from a checkpoint, and so do
   Config config = narrow_run(ConfigDtype::kFp16, place);
   // Soon after an overflow it doubles again: at which step depends on all that the scaler counts.
   config.fp16.loss_scale_window = 3;
-  const auto train_tail = [&](Rendezvous& rendezvous, RankRig& rig, TrainingProgress& progress, Tail& tail) {
+  const auto train_tail = [&](Rendezvous& rendezvous, RankRig& rig, TrainingProgress& progress,
+                              Tail& tail) {
     for (int step = 0; step < kTail; ++step) {
       const StepRun run = take_step(rig, progress);
       if (rendezvous.rank() > 0) continue;
@@ -362,29 +388,33 @@ TEST_CASE("an fp16 run on stages goes on bit by bit from a checkpoint, and so do
   };
   const fixtures::Scratch scratch;
   Tail straight, resumed;
-  const auto straight_state = saved_on(config, narrow_model(), place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-    TrainingProgress progress(rig.config);
-    take_step(rig, progress);
-    plant_loud_neuron(rig, 1, 0);
-    require(!take_step(rig, progress).finite, "the neuron is too loud");
-    for (size_t tries = 0; !take_step(rig, progress).finite; ++tries) require(tries < kMostSteps, "the scale fits in the end");
-    CheckpointMeta meta;
-    meta.step = progress.step;
-    meta.skipped_steps = progress.skipped.total();
-    meta.loss_scaler = progress.skipped.scaler_state();
-    save_checkpoint(posix_files(), {scratch.path}, meta, rig.state.slices(),
-                    {rendezvous.rank(), rendezvous.world(),
-                     [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
-    train_tail(rendezvous, rig, progress, straight);
-  });
-  const auto resumed_state = saved_on(config, narrow_model(), place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-    Checkpoint checkpoint(list_checkpoints(scratch.path).front().folder);
-    rig.load(checkpoint);
-    TrainingProgress progress(rig.config);
-    progress.step = checkpoint.meta().step;
-    progress.skipped.restore(checkpoint.meta().skipped_steps, checkpoint.meta().loss_scaler);
-    train_tail(rendezvous, rig, progress, resumed);
-  });
+  const auto straight_state =
+      saved_on(config, narrow_model(), place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+        TrainingProgress progress(rig.config);
+        take_step(rig, progress);
+        plant_loud_neuron(rig, 1, 0);
+        require(!take_step(rig, progress).finite, "the neuron is too loud");
+        for (size_t tries = 0; !take_step(rig, progress).finite; ++tries)
+          require(tries < kMostSteps, "the scale fits in the end");
+        CheckpointMeta meta;
+        meta.step = progress.step;
+        meta.skipped_steps = progress.skipped.total();
+        meta.loss_scaler = progress.skipped.scaler_state();
+        save_checkpoint(posix_files(), {scratch.path}, meta, rig.state.slices(),
+                        {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
+                           return rendezvous.exchange_text("save", text);
+                         }});
+        train_tail(rendezvous, rig, progress, straight);
+      });
+  const auto resumed_state =
+      saved_on(config, narrow_model(), place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+        Checkpoint checkpoint(list_checkpoints(scratch.path).front().folder);
+        rig.load(checkpoint);
+        TrainingProgress progress(rig.config);
+        progress.step = checkpoint.meta().step;
+        progress.skipped.restore(checkpoint.meta().skipped_steps, checkpoint.meta().loss_scaler);
+        train_tail(rendezvous, rig, progress, resumed);
+      });
   CHECK(straight.scales.front() < 0x1p16);
   CHECK(straight.scales.back() > straight.scales.front());
   CHECK(resumed.scales == straight.scales);

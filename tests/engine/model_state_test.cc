@@ -100,8 +100,9 @@ std::vector<std::byte> folder_weights(const std::string& tensor, size_t elements
 }
 
 CheckpointGroup together(Rendezvous& rendezvous) {
-  return {rendezvous.rank(), rendezvous.world(),
-          [&rendezvous](const std::string& text) { return rendezvous.exchange_text("save", text); }};
+  return {rendezvous.rank(), rendezvous.world(), [&rendezvous](const std::string& text) {
+            return rendezvous.exchange_text("save", text);
+          }};
 }
 
 TEST_CASE("loaded from a folder, all ranks' slices are the model, each element once") {
@@ -123,7 +124,8 @@ TEST_CASE("loaded from a folder, all ranks' slices are the model, each element o
       if (state.kind == "param")
         REQUIRE(bytes == folder_weights(state.tensor, elements, wanted));
       else
-        REQUIRE(bytes == std::vector<std::byte>(elements * static_cast<size_t>(dtype_bytes(wanted))));
+        REQUIRE(bytes ==
+                std::vector<std::byte>(elements * static_cast<size_t>(dtype_bytes(wanted))));
     }
   }
 }
@@ -274,7 +276,9 @@ Contents converted(const Contents& states, DType from, DType to) {
   return all;
 }
 
-TEST_CASE("a checkpoint whose states have another precision is read by any layout, and trains on alike on all") {
+TEST_CASE(
+    "a checkpoint whose states have another precision is read by any layout, and trains on alike "
+    "on all") {
   set_kernel_threads(1);
   const std::vector<Layout> wide{{1, 3, 0, OffloadDevice::kNone, Numbers::kBf16, 0},
                                  {1, 3, 2, OffloadDevice::kCpu, Numbers::kBf16, 0},
@@ -285,12 +289,14 @@ TEST_CASE("a checkpoint whose states have another precision is read by any layou
                                    {1, 3, 3, OffloadDevice::kNvme, Numbers::kBf16Master, 0},
                                    {2, 2, 3, OffloadDevice::kCpu, Numbers::kBf16Master, 64}};
   for (const bool narrows : {true, false}) {
-    const DType from = narrows ? DType::kF32 : DType::kBF16, to = narrows ? DType::kBF16 : DType::kF32;
+    const DType from = narrows ? DType::kF32 : DType::kBF16,
+                to = narrows ? DType::kBF16 : DType::kF32;
     for (const Layout& writer : narrows ? wide : narrow) {
       const fixtures::Scratch scratch;
       const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankRig& rig) {
         train(rig, 1, 2);
-        save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(), together(rendezvous));
+        save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
+                        together(rendezvous));
       });
       std::vector<Contents> next;
       for (const Layout& reader : narrows ? narrow : wide) {
@@ -299,8 +305,12 @@ TEST_CASE("a checkpoint whose states have another precision is read by any layou
         const Contents read = saved_by(reader, [&](Rendezvous&, RankRig& rig) {
           Checkpoint checkpoint(scratch.path + "/step-00000000");
           const std::vector<StateConversion> conversions = rig.load(checkpoint);
-          require(conversions.size() == 1 && conversions[0].stored == from && conversions[0].wanted == to, "one conversion");
-          require(conversions[0].kinds == std::vector<std::string>{"exp_avg", "exp_avg_sq", "param"}, "of all states");
+          require(conversions.size() == 1 && conversions[0].stored == from &&
+                      conversions[0].wanted == to,
+                  "one conversion");
+          require(
+              conversions[0].kinds == std::vector<std::string>{"exp_avg", "exp_avg_sq", "param"},
+              "of all states");
         });
         REQUIRE(read == converted(saved, from, to));
         // Ranks of as many data shards whose layers compute in bf16.
@@ -377,7 +387,8 @@ TEST_CASE("codes are no numbers of another precision") {
 TEST_CASE("moments alone are kept in another precision") {
   const fixtures::Scratch scratch;
   Alone alone;
-  RankRig wide(layout(1, OffloadDevice::kNone, Numbers::kBf16), fixtures::small_model(), *alone.group);
+  RankRig wide(layout(1, OffloadDevice::kNone, Numbers::kBf16), fixtures::small_model(),
+               *alone.group);
   train(wide, 1, 2);
   Contents expected = fixtures::contents(wide.state);
   save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
@@ -455,7 +466,8 @@ struct SplitRank {
     options.optimizer_tier = l.device == OffloadDevice::kNvme  ? Tier::kNvme
                              : l.device == OffloadDevice::kCpu ? Tier::kHost
                                                                : Tier::kDevice;
-    plan.train.pieces = UnitStore(plan.train.program, plan.train.model, plan.partition, options, 1).pieces();
+    plan.train.pieces =
+        UnitStore(plan.train.program, plan.train.model, plan.partition, options, 1).pieces();
     memory.allocate(plan.train.program);
     state.emplace(plan, memory, std::vector<std::string>{"exp_avg", "exp_avg_sq"});
   }
@@ -502,7 +514,8 @@ TEST_CASE("units hold what a rank uses of tensors, and all ranks' parts come fro
     INFO(split.degree << " tensor-parallel, " << name_of_layout(split.layout));
     const auto ranks = ranks_of(split, *alone.group);
     int64_t local = 0, in_units = 0;
-    for (const TensorInfo& tensor : ranks[0]->plan.train.model.tensors) local += tensor.local_numel();
+    for (const TensorInfo& tensor : ranks[0]->plan.train.model.tensors)
+      local += tensor.local_numel();
     for (const Unit& unit : ranks[0]->plan.partition.units) in_units += unit.numel;
     REQUIRE(in_units == local);
     for (const auto& rank : ranks)
@@ -539,7 +552,8 @@ TEST_CASE("what ranks save of parts of tensors, ranks with other parts read back
     {
       const auto ranks = ranks_of(writer, *alone.group);
       Checkpoint checkpoint(first.path + "/step-00000000");
-      for (const auto& rank : ranks) rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
+      for (const auto& rank : ranks)
+        rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
       save_checkpoint(posix_files(), {scratch.path}, {}, slices_of(ranks), {});
     }
     Checkpoint checkpoint(scratch.path + "/step-00000000");
@@ -548,7 +562,8 @@ TEST_CASE("what ranks save of parts of tensors, ranks with other parts read back
       INFO(writer.degree << " tensor-parallel, " << name_of_layout(writer.layout) << " -> "
                          << reader.degree << ", " << name_of_layout(reader.layout));
       const auto ranks = ranks_of(reader, *alone.group);
-      for (const auto& rank : ranks) rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
+      for (const auto& rank : ranks)
+        rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
       REQUIRE(contents_of(slices_of(ranks)) == expected);
     }
   }
@@ -564,7 +579,8 @@ TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another
     INFO(reader.degree << " tensor-parallel, " << name_of_layout(reader.layout));
     const auto ranks = ranks_of(reader, *alone.group);
     Checkpoint checkpoint(scratch.path + "/step-00000000");
-    for (const auto& rank : ranks) rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
+    for (const auto& rank : ranks)
+      rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
     REQUIRE(contents_of(slices_of(ranks)) == expected);
   }
 }
@@ -605,11 +621,11 @@ TEST_CASE("pieces of a parameter are collected as they lie in its tensor, whoeve
         std::vector<float> whole(receives ? static_cast<size_t>(size) : 0);
         const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
         for (size_t i = 0; i + 1 < std::size(cuts); ++i)
-          rig.state.collect(tensor.name, cuts[i], cuts[i + 1], receives, *rig.groups.host_model,
-                            receives ? std::span(whole).subspan(
-                                           static_cast<size_t>(cuts[i]),
-                                           static_cast<size_t>(cuts[i + 1] - cuts[i]))
-                                     : std::span<float>());
+          rig.state.collect(
+              tensor.name, cuts[i], cuts[i + 1], receives, *rig.groups.host_model,
+              receives ? std::span(whole).subspan(static_cast<size_t>(cuts[i]),
+                                                  static_cast<size_t>(cuts[i + 1] - cuts[i]))
+                       : std::span<float>());
         if (receives) collected[tensor.name] = std::move(whole);
       }
     });

@@ -57,7 +57,8 @@ std::string list_of(const std::vector<int>& processors) {
 TEST_CASE("near processors: lists are read as the kernel writes them") {
   REQUIRE(parse_processor_list("0-3,8,10-11") == std::vector<int>{0, 1, 2, 3, 8, 10, 11});
   REQUIRE(parse_processor_list("5") == std::vector<int>{5});
-  for (const char* text : {"", "3-1", "a", "1,", "0-99999", "-1"}) REQUIRE(parse_processor_list(text).empty());
+  for (const char* text : {"", "3-1", "a", "1,", "0-99999", "-1"})
+    REQUIRE(parse_processor_list(text).empty());
 }
 
 TEST_CASE("near processors: those of the node that a GPU is attached to") {
@@ -71,7 +72,8 @@ TEST_CASE("near processors: those of the node that a GPU is attached to") {
   REQUIRE(processors_near("0000:1B:00.0", sysfs.root()).empty());
 }
 
-TEST_CASE("near processors: a thread is bound to them, and one that somebody has bound stays as it is") {
+TEST_CASE(
+    "near processors: a thread is bound to them, and one that somebody has bound stays as it is") {
   const std::vector<int> all = allowed_processors();
   Sysfs sysfs(list_of(all), "1023", std::to_string(all.front()));
   sysfs.attach("0000:1b:00.0", "1");

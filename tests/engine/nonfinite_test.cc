@@ -39,7 +39,8 @@ TEST_CASE("a weight that is not a number is met where its layer first computes w
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool bf16 : {false, true})
       for (const RecomputeLevel recompute : {RecomputeLevel::kNone, RecomputeLevel::kFull}) {
-        INFO("stage " << stage << (bf16 ? " bf16" : " fp32") << " recompute " << name_of(recompute));
+        INFO("stage " << stage << (bf16 ? " bf16" : " fp32") << " recompute "
+                      << name_of(recompute));
         Config config = run_nonfinite_in(stage, bf16);
         config.recompute.policy = recompute;
         fixtures::Alone alone;
@@ -47,7 +48,8 @@ TEST_CASE("a weight that is not a number is met where its layer first computes w
         rig.train(1);
         const std::string name = "model.layers.1.mlp.up_proj.weight";
         plant(rig, name, 7, kNan);
-        REQUIRE(place_of(rig, rig.prepared(2)) == "forward layer 2 mb 0 (layers.1): sum; the weight " + name + " is not finite");
+        REQUIRE(place_of(rig, rig.prepared(2)) ==
+                "forward layer 2 mb 0 (layers.1): sum; the weight " + name + " is not finite");
         plant(rig, name, 7, 0.0F);
         REQUIRE(rig.train(3).finite);
       }
@@ -59,7 +61,8 @@ TEST_CASE("the embedding and the head are named, too") {
   rig.train(1);
   const int32_t token = rig.batches[1].tokens[3];
   plant(rig, "lm_head.weight", 5, kNan);
-  REQUIRE(place_of(rig, rig.prepared(2)) == "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
+  REQUIRE(place_of(rig, rig.prepared(2)) ==
+          "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
   plant(rig, "lm_head.weight", 5, 0.1F);
   // Only rows whose tokens occur are read: the first micro-batch that has the token meets it.
   for (Batch& batch : rig.batches)
@@ -67,7 +70,9 @@ TEST_CASE("the embedding and the head are named, too") {
       if (id == token) id = token == 0 ? 1 : 0;
   rig.batches[1].tokens[3] = token;
   plant(rig, "model.embed_tokens.weight", token * 16, kNan);
-  REQUIRE(place_of(rig, rig.prepared(2)) == "forward layer 0 mb 1 (embed): embedding; the weight model.embed_tokens.weight is not finite");
+  REQUIRE(place_of(rig, rig.prepared(2)) ==
+          "forward layer 0 mb 1 (embed): embedding; the weight model.embed_tokens.weight is not "
+          "finite");
 }
 
 TEST_CASE("an infinity in the loss is the head's") {
@@ -76,7 +81,8 @@ TEST_CASE("an infinity in the loss is the head's") {
   rig.train(1);
   for (int64_t i = 0; i < 16; ++i)
     plant(rig, "lm_head.weight", i, std::numeric_limits<float>::infinity());
-  REQUIRE(place_of(rig, rig.prepared(2)) == "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
+  REQUIRE(place_of(rig, rig.prepared(2)) ==
+          "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
 }
 
 TEST_CASE("a gradient that overflows in backward is named with its layer and micro-batch") {
@@ -86,10 +92,11 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
     Config config = run_nonfinite_in(stage);
     RankRig rig(config, fixtures::small_model(), *alone.group);
     rig.train(1);
-    // The loss is finite whatever its scale. The first norm divides gradients by the size of what it
-    // normed, so the smallest scale that overflows does so there.
+    // The loss is finite whatever its scale. The first norm divides gradients by the size of what
+    // it normed, so the smallest scale that overflows does so there.
     for (int64_t i = 0; i < 32 * 16; ++i)
-      plant(rig, "model.embed_tokens.weight", i, 1e-4F * fixtures::weight_of("model.embed_tokens.weight", i));
+      plant(rig, "model.embed_tokens.weight", i,
+            1e-4F * fixtures::weight_of("model.embed_tokens.weight", i));
     StepRun run = rig.prepared(2);
     run.scalars.learning_rate = 0;
     for (run.scalars.loss_scale = 1e28F; run.finite; run.scalars.loss_scale *= 4) {
@@ -98,15 +105,16 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
     }
     run.scalars.loss_scale /= 4;
     const std::string place = place_of(rig, run);
-    REQUIRE_THAT(place, Catch::StartsWith("backward layer 1 mb ") &&
-                            Catch::Contains(" (layers.0): d_"));
+    REQUIRE_THAT(place,
+                 Catch::StartsWith("backward layer 1 mb ") && Catch::Contains(" (layers.0): d_"));
     run = rig.prepared(2);
     rig.train_executor.run(run);
     REQUIRE(run.finite);
   }
 }
 
-TEST_CASE("an fp16 step at too large a loss scale is named in backward; at a smaller one it trains") {
+TEST_CASE(
+    "an fp16 step at too large a loss scale is named in backward; at a smaller one it trains") {
   fixtures::Alone alone;
   Config config = fixtures::run_of_stage(2);
   config.fp16.enabled = true;
@@ -150,7 +158,8 @@ TEST_CASE("a step that comes out finite when it is run again changes nothing") {
 
 TEST_CASE("a step that is run again drops the elements that it dropped before") {
   fixtures::Alone alone;
-  fixtures::RankRig rig(fixtures::with_dropout(fixtures::run_of_stage(2)), fixtures::small_model(), *alone.group);
+  fixtures::RankRig rig(fixtures::with_dropout(fixtures::run_of_stage(2)), fixtures::small_model(),
+                        *alone.group);
   rig.train(1);
   const auto before = fixtures::contents(rig.state);
   StepRun again = rig.prepared(2), first = rig.prepared(2), other = rig.prepared(3);
@@ -180,8 +189,9 @@ TEST_CASE("only the rank that met it names it, and all ranks leave the step out"
       require(fixtures::own_slices(rig.state) == before, "no state has changed");
     }));
     REQUIRE(places[0] == "");
-    REQUIRE(places[1] == "forward layer 1 mb 0 (layers.0): sum; "
-                         "the weight model.layers.0.self_attn.q_proj.weight is not finite");
+    REQUIRE(places[1] ==
+            "forward layer 1 mb 0 (layers.0): sum; "
+            "the weight model.layers.0.self_attn.q_proj.weight is not finite");
     REQUIRE(places[2] == "");
   }
 }
@@ -198,13 +208,14 @@ TEST_CASE("a shard that is not finite is met by every rank that gathers it") {
     places[static_cast<size_t>(group.rank())] = rig.train_executor.find_nonfinite(run).text;
   }));
   for (const std::string& place : places)
-    REQUIRE(place == "forward layer 3 mb 0 (layers.2): sum; "
-                     "the weight model.layers.2.mlp.down_proj.weight is not finite");
+    REQUIRE(place ==
+            "forward layer 3 mb 0 (layers.2): sum; "
+            "the weight model.layers.2.mlp.down_proj.weight is not finite");
 }
 
 /// A step on two tensor-parallel ranks, of which one has a weight that is not a number.
-std::vector<NonfinitePlace> places_on_tensor_ranks(const std::string& name, int64_t index, int poisoned,
-                                                   bool sequence) {
+std::vector<NonfinitePlace> places_on_tensor_ranks(const std::string& name, int64_t index,
+                                                   int poisoned, bool sequence) {
   std::vector<NonfinitePlace> places(2);
   StateOptions mesh;
   mesh.tensor.count = 2;
@@ -242,8 +253,9 @@ TEST_CASE("a tensor-parallel rank names a weight of its own before the others ge
         INFO(weight.tensor << " of rank " << poisoned << (sequence ? "" : ", whole norms"));
         const auto places = places_on_tensor_ranks(weight.tensor, 5, poisoned, sequence);
         const NonfinitePlace& own = places[static_cast<size_t>(poisoned)];
-        REQUIRE_THAT(own.text, Catch::StartsWith(weight.layer) &&
-                                   Catch::EndsWith("; the weight " + weight.tensor + " is not finite"));
+        REQUIRE_THAT(own.text,
+                     Catch::StartsWith(weight.layer) &&
+                         Catch::EndsWith("; the weight " + weight.tensor + " is not finite"));
         // The other one meets it when it has the sum, if its own layers still compute with that.
         const NonfinitePlace& other = places[static_cast<size_t>(1 - poisoned)];
         REQUIRE((other.instr < 0 || other.instr > own.instr));

@@ -38,7 +38,8 @@ struct Place {
     config.bf16.enabled = bf16;
     config.train.only = only;
     config.parallel.schedule = schedule;
-    const bool chunks = schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
+    const bool chunks =
+        schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
     config.parallel.virtual_stages = chunks ? 2 : 1;
     return config;
   }
@@ -54,13 +55,14 @@ void check_all_pairs(const std::vector<Place>& places) {
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
   for (const Place& writer : places) {
     const fixtures::Scratch scratch;
-    const SavedState saved = saved_on(writer.config(), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-      for (const int64_t number : {1, 2}) train_step(rig, number);
-      save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
-                      {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
-                         return rendezvous.exchange_text("save", text);
-                       }});
-    });
+    const SavedState saved =
+        saved_on(writer.config(), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+          for (const int64_t number : {1, 2}) train_step(rig, number);
+          save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
+                          {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
+                             return rendezvous.exchange_text("save", text);
+                           }});
+        });
     const auto resumed = [&](const Place& place, bool trains) {
       return saved_on(place.config(), model, place.mesh, [&](Rendezvous&, RankRig& rig) {
         Checkpoint checkpoint(scratch.path + "/step-00000000");
@@ -73,15 +75,18 @@ void check_all_pairs(const std::vector<Place>& places) {
       REQUIRE(resumed(reader, false) == saved);
     }
     INFO(writer.text());
-    const SavedState straight = saved_on(writer.config(), model, writer.mesh, [&](Rendezvous&, RankRig& rig) {
-      for (const int64_t number : {1, 2, 3}) train_step(rig, number);
-    });
+    const SavedState straight =
+        saved_on(writer.config(), model, writer.mesh, [&](Rendezvous&, RankRig& rig) {
+          for (const int64_t number : {1, 2, 3}) train_step(rig, number);
+        });
     REQUIRE(straight != saved);
     REQUIRE(resumed(writer, true) == straight);
   }
 }
 
-TEST_CASE("what any layout saves, any other reads back bit by bit, and its own goes on as if nothing was") {
+TEST_CASE(
+    "what any layout saves, any other reads back bit by bit, and its own goes on as if nothing "
+    "was") {
   check_all_pairs({
       {{}, 0},
       {{.stages = 4}, 0, PipelineSchedule::kZbH1},
@@ -95,14 +100,18 @@ TEST_CASE("what any layout saves, any other reads back bit by bit, and its own g
 
 TEST_CASE("stages that train nothing go on from what the others save") {
   const std::vector<std::string> only{R"(layers\.1\.)"};
-  check_all_pairs({{.only = only}, {.mesh = {.stages = 4}, .only = only}, {.mesh = {.shards = 2, .stages = 2}, .stage = 2, .bf16 = false, .only = only}});
+  check_all_pairs({{.only = only},
+                   {.mesh = {.stages = 4}, .only = only},
+                   {.mesh = {.shards = 2, .stages = 2}, .stage = 2, .bf16 = false, .only = only}});
 }
 
 TEST_CASE("an export collects the tensors of all stages whole") {
   set_kernel_threads(1);
   for (const bool tied : {false, true})
-    for (const Place& place : {Place{{.stages = 4}, 0}, Place{{.tensor = 2, .shards = 2, .stages = 2}, 1, PipelineSchedule::kZbV},
-                               Place{{.shards = 2, .replicas = 2, .stages = 2}, 3}}) {
+    for (const Place& place :
+         {Place{{.stages = 4}, 0},
+          Place{{.tensor = 2, .shards = 2, .stages = 2}, 1, PipelineSchedule::kZbV},
+          Place{{.shards = 2, .replicas = 2, .stages = 2}, 3}}) {
       INFO(place.text() << (tied ? ", tied" : ""));
       const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(tied), 5);
       const auto collected = fixtures::collected_on(place.config(), model, place.mesh);
@@ -123,7 +132,8 @@ TEST_CASE("ranks of all stages agree who holds what, wherever the optimizer's st
       config.zero.offload_optimizer.ratio = ratio;
       config = fixtures::meshed(config, {.shards = 2, .stages = 3});
       const ParameterHolders first = plan_steps(config, model, 0).train.holders;
-      REQUIRE(std::any_of(first.units.begin(), first.units.end(), [](const auto& unit) { return unit.cut; }));
+      REQUIRE(std::any_of(first.units.begin(), first.units.end(),
+                          [](const auto& unit) { return unit.cut; }));
       for (int rank = 1; rank < 6; ++rank) {
         INFO("stage " << zero << ", ratio " << ratio << ", rank " << rank);
         const ParameterHolders other = plan_steps(config, model, rank).train.holders;
@@ -161,10 +171,10 @@ TEST_CASE("the sum of losses of an evaluation is one process's, on all ranks") {
     return losses.front();
   };
   const double expected = loss_of({});
-  for (const Place& place :
-       {Place{{.stages = 4}, 0, PipelineSchedule::kZbH1}, Place{{.stages = 2}, 1, PipelineSchedule::kZbV},
-        Place{{.tensor = 2, .stages = 2}, 2, PipelineSchedule::kInterleaved},
-        Place{{.shards = 2, .replicas = 2, .stages = 2}, 3}}) {
+  for (const Place& place : {Place{{.stages = 4}, 0, PipelineSchedule::kZbH1},
+                             Place{{.stages = 2}, 1, PipelineSchedule::kZbV},
+                             Place{{.tensor = 2, .stages = 2}, 2, PipelineSchedule::kInterleaved},
+                             Place{{.shards = 2, .replicas = 2, .stages = 2}, 3}}) {
     INFO(place.text());
     REQUIRE(loss_of(place) == Approx(expected).epsilon(1e-6));
   }
@@ -184,14 +194,17 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
       rig.memory.allocate(plan.program);
       Executor executor(plan.program, plan.model, rig.memory, rig.groups);
       const bool has_logits = find_result(plan.program) >= 0;
-      const bool last = rig.plan.options.state.pipeline_stage ==
-                        rig.plan.options.state.pipeline.stage_of(rig.plan.options.state.pipeline.parts() - 1);
+      const bool last =
+          rig.plan.options.state.pipeline_stage ==
+          rig.plan.options.state.pipeline.stage_of(rig.plan.options.state.pipeline.parts() - 1);
       require(has_logits == last, "the stage with the head has logits");
       // The first rank of the stage with the head.
-      const int head = rig.plan.options.state.pipeline.stage_of(rig.plan.options.state.pipeline.parts() - 1);
+      const int head =
+          rig.plan.options.state.pipeline.stage_of(rig.plan.options.state.pipeline.parts() - 1);
       const int chooser = head * place.mesh.ranks() / place.mesh.stages;
       const auto tokens = generate(executor, plan, rig.memory, std::vector<int32_t>{3, 1, 4},
-                                   {.tokens = 10, .chooser = chooser, .has_logits = has_logits}, rig.groups.host_world);
+                                   {.tokens = 10, .chooser = chooser, .has_logits = has_logits},
+                                   rig.groups.host_world);
       const std::lock_guard lock(mutex);
       written.push_back(tokens);
     });
@@ -203,8 +216,8 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
   REQUIRE(expected.size() == 10);
   for (const Place& place :
        {Place{{.stages = 2}, 0}, Place{{.stages = 2}, 3, PipelineSchedule::kZbV},
-        Place{{.stages = 2}, 1, PipelineSchedule::kInterleaved}, Place{{.tensor = 2, .stages = 4}, 0},
-        Place{{.tensor = 2, .shards = 2, .stages = 2}, 3}}) {
+        Place{{.stages = 2}, 1, PipelineSchedule::kInterleaved},
+        Place{{.tensor = 2, .stages = 4}, 0}, Place{{.tensor = 2, .shards = 2, .stages = 2}, 3}}) {
     INFO(place.text());
     REQUIRE(written_on(place) == expected);
   }
@@ -213,7 +226,8 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
 // Steps that are not finite.
 
 /// Returns what each rank says of a step with a weight that is not a number.
-std::vector<std::string> nonfinite_on(const Place& place, const ModelConfig& model, const std::string& weight) {
+std::vector<std::string> nonfinite_on(const Place& place, const ModelConfig& model,
+                                      const std::string& weight) {
   std::vector<std::string> found(static_cast<size_t>(place.mesh.ranks()));
   saved_on(place.config(), model, place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
     train_step(rig, 1);
@@ -233,17 +247,23 @@ std::vector<std::string> nonfinite_on(const Place& place, const ModelConfig& mod
   return found;
 }
 
-TEST_CASE("a step that is not finite changes nothing on any stage, and the one that met it names the layer") {
+TEST_CASE(
+    "a step that is not finite changes nothing on any stage, and the one that met it names the "
+    "layer") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 4);
   const std::string weight = "model.layers.2.mlp.up_proj.weight";
   const std::string expected = cat("(layers.2): sum; the weight ", weight, " is not finite");
   for (const Place& place :
        {Place{{.stages = 2}, 0}, Place{{.stages = 4}, 1, PipelineSchedule::kGpipe},
-        Place{{.shards = 2, .stages = 2}, 2, PipelineSchedule::kZbH1}, Place{{.stages = 2}, 0, PipelineSchedule::kZbV},
-        Place{{.stages = 2}, 1, PipelineSchedule::kInterleaved}, Place{{.shards = 2, .stages = 2}, 3},
-        Place{{.shards = 2, .stages = 2}, 3, PipelineSchedule::kGpipe, true}, Place{{.stages = 2}, 1, PipelineSchedule::k1F1B, true},
-        Place{{.stages = 2}, 0, PipelineSchedule::kInterleaved, true}, Place{{.stages = 4}, 1, PipelineSchedule::kZbH1, true},
+        Place{{.shards = 2, .stages = 2}, 2, PipelineSchedule::kZbH1},
+        Place{{.stages = 2}, 0, PipelineSchedule::kZbV},
+        Place{{.stages = 2}, 1, PipelineSchedule::kInterleaved},
+        Place{{.shards = 2, .stages = 2}, 3},
+        Place{{.shards = 2, .stages = 2}, 3, PipelineSchedule::kGpipe, true},
+        Place{{.stages = 2}, 1, PipelineSchedule::k1F1B, true},
+        Place{{.stages = 2}, 0, PipelineSchedule::kInterleaved, true},
+        Place{{.stages = 4}, 1, PipelineSchedule::kZbH1, true},
         Place{{.shards = 2, .stages = 2}, 3, PipelineSchedule::kZbV, true}}) {
     INFO(place.text());
     const auto of_stage = fixtures::options_of(place.mesh, place.config(), model).pipeline;
@@ -266,18 +286,21 @@ void leave_token_in(RankRig& rig, int32_t token, int micro_batch) {
   if (micro_batch >= 0) rig.batches[static_cast<size_t>(micro_batch)].tokens[3] = token;
 }
 
-TEST_CASE("the micro-batch that first reads what is not finite is named by the stage that reads it, in bf16 too") {
+TEST_CASE(
+    "the micro-batch that first reads what is not finite is named by the stage that reads it, in "
+    "bf16 too") {
   set_kernel_threads(1);
   constexpr int32_t kToken = 7;
   constexpr int kPoisonedData = 1;
   constexpr int kPoisonedMicroBatch = 3;
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 4);
   const std::string weight = "model.embed_tokens.weight";
-  const std::string expected =
-      cat("forward layer 0 mb ", kPoisonedMicroBatch, " (embed): embedding; the weight ", weight, " is not finite");
+  const std::string expected = cat("forward layer 0 mb ", kPoisonedMicroBatch,
+                                   " (embed): embedding; the weight ", weight, " is not finite");
   size_t turn = 0;
-  for (const PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
-                                          PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+        PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
     const Place place{{.shards = 2, .stages = 2}, std::array{0, 1, 3}[turn++ % 3], schedule, true};
     INFO(place.text());
     std::vector<std::string> found(4);
@@ -285,7 +308,9 @@ TEST_CASE("the micro-batch that first reads what is not finite is named by the s
       train_step(rig, 1);
       fixtures::plant(rig, weight, kToken * model.hidden, std::numeric_limits<float>::quiet_NaN());
       fixtures::give_batches(rig, 2);
-      leave_token_in(rig, kToken, data_index(rig.plan.options.state) == kPoisonedData ? kPoisonedMicroBatch : -1);
+      leave_token_in(
+          rig, kToken,
+          data_index(rig.plan.options.state) == kPoisonedData ? kPoisonedMicroBatch : -1);
       StepRun run = rig.prepared(2);
       rig.train_executor.run(run);
       require(!run.finite, "every rank decides alike");
@@ -307,13 +332,15 @@ std::map<std::string, std::vector<std::byte>> tied_state(const RankRig& rig) {
   std::map<std::string, std::vector<std::byte>> all;
   const ProgramPlan& train = rig.plan.train;
   for (const StatePiece& piece : train.pieces)
-    for (const Slice& slice : slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
+    for (const Slice& slice :
+         slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
       const TensorInfo& tensor = train.model.tensor(slice.tensor);
       if (tensor.name != "model.embed_tokens.weight") continue;
       const int64_t size = dtype_bytes(train.program.at(piece.range.buffer).dtype);
       const std::byte* at =
           rig.memory.at(train.program, piece.range) + (slice.position_in_unit - piece.begin) * size;
-      all[cat(piece.state, " ", tensor.local.offset[0], " ", slice.offset)] = {at, at + slice.extent * size};
+      all[cat(piece.state, " ", tensor.local.offset[0], " ", slice.offset)] = {
+          at, at + slice.extent * size};
     }
   return all;
 }
@@ -324,7 +351,8 @@ TEST_CASE("both copies of a tied matrix stay the same to the bit, and count once
   const auto trained = fixtures::train_on(fixtures::run_of_stage(0), model, {}, 4);
   for (const Place& place :
        {Place{{.stages = 2}, 0}, Place{{.shards = 2, .stages = 4}, 0, PipelineSchedule::kZbH1},
-        Place{{.tensor = 2, .shards = 2, .stages = 2}, 1}, Place{{.shards = 3, .stages = 2}, 2, PipelineSchedule::kInterleaved},
+        Place{{.tensor = 2, .shards = 2, .stages = 2}, 1},
+        Place{{.shards = 3, .stages = 2}, 2, PipelineSchedule::kInterleaved},
         Place{{.shards = 2, .replicas = 2, .stages = 2}, 3, PipelineSchedule::kGpipe}}) {
     INFO(place.text());
     std::mutex mutex;
@@ -338,7 +366,8 @@ TEST_CASE("both copies of a tied matrix stay the same to the bit, and count once
         if (rendezvous.rank() == 0) norms.push_back(norm);
         for (const auto& [name, bytes] : tied_state(rig)) {
           const auto [known, is_new] = held.emplace(cat(step, " ", name), bytes);
-          require(is_new || known->second == bytes, cat("both stages hold the same ", name).c_str());
+          require(is_new || known->second == bytes,
+                  cat("both stages hold the same ", name).c_str());
           holders[name].insert(rig.plan.options.state.pipeline_stage);
         }
       }

@@ -8,8 +8,9 @@
 
 #include <catch2/catch.hpp>
 
-// A pipeline changes which rank computes what and when: one process that trains the same global batch is
-// the oracle, up to rounding, and where all that is added up is added in the same order, to the bit.
+// A pipeline changes which rank computes what and when: one process that trains the same
+// global batch is the oracle, up to rounding, and where all that is added up is added in
+// the same order, to the bit.
 
 namespace ftrun {
 namespace {
@@ -47,7 +48,8 @@ TEST_CASE("stages train what one process trains, at every ZeRO stage and with ev
       for (const PipelineSchedule schedule : kSchedules) {
         const Config config = scheduled(fixtures::run_of_stage(stage), schedule);
         const TrainingMesh mesh{.shards = stage == 0 ? 1 : 2, .stages = 2};
-        INFO("stage " << stage << ", " << name_of(schedule) << (tied ? ", tied, " : ", ") << mesh.text());
+        INFO("stage " << stage << ", " << name_of(schedule) << (tied ? ", tied, " : ", ")
+                      << mesh.text());
         require_same(train_on(config, model, mesh, 3), expected);
       }
   }
@@ -63,51 +65,115 @@ struct Run {
   std::function<void(Config&)> change;
 };
 
-void recompute_all(Config& c) { c.recompute.policy = RecomputeLevel::kFull; }
-void recompute_some(Config& c) { c.recompute.policy = RecomputeLevel::kSelective; }
+void recompute_all(Config& c) {
+  c.recompute.policy = RecomputeLevel::kFull;
+}
+void recompute_some(Config& c) {
+  c.recompute.policy = RecomputeLevel::kSelective;
+}
 void keep_on_host(Config& c) {
   recompute_all(c);
   c.activation_checkpointing.cpu_checkpointing = true;
 }
-void to_host(Config& c) { fixtures::offload_to(c, OffloadDevice::kCpu); }
-void to_disk(Config& c) { fixtures::offload_to(c, OffloadDevice::kNvme); }
+void to_host(Config& c) {
+  fixtures::offload_to(c, OffloadDevice::kCpu);
+}
+void to_disk(Config& c) {
+  fixtures::offload_to(c, OffloadDevice::kNvme);
+}
 
 TEST_CASE("stages train what one process trains, whatever is split, made again, kept or moved") {
   set_kernel_threads(1);
   const std::vector<Run> runs{
       {"stages alone", {.stages = 4}, k1F1B, 0, true, [](Config&) {}},
-      {"uneven parts", {.stages = 4}, kGpipe, 1, false, [](Config& c) { c.parallel.pipeline_layers = {1, 4, 2, 2}; }},
-      {"a part of the head alone", {.stages = 2}, kZbV, 2, false,
-       [](Config& c) { c.parallel.pipeline_layers = {3, 4, 2, 0}; }},
-      {"uneven chunks", {.shards = 2, .stages = 4}, kInterleaved, 3, true,
+      {"uneven parts",
+       {.stages = 4},
+       kGpipe,
+       1,
+       false,
+       [](Config& c) {
+         c.parallel.pipeline_layers = {1, 4, 2, 2};
+       }},
+      {"a part of the head alone",
+       {.stages = 2},
+       kZbV,
+       2,
+       false,
+       [](Config& c) {
+         c.parallel.pipeline_layers = {3, 4, 2, 0};
+       }},
+      {"uneven chunks",
+       {.shards = 2, .stages = 4},
+       kInterleaved,
+       3,
+       true,
        [](Config& c) { c.parallel.pipeline_layers = {1, 1, 2, 1, 1, 1, 1, 1}; }},
       {"tensor ranks, some made again", {.tensor = 2, .stages = 2}, kZbH1, 0, true, recompute_some},
-      {"tensor ranks in a V, all made again", {.tensor = 2, .stages = 4}, kZbV, 1, true, recompute_all},
-      {"shared heads, whole norms", {.tensor = 4, .stages = 2}, kInterleaved, 2, false,
+      {"tensor ranks in a V, all made again",
+       {.tensor = 2, .stages = 4},
+       kZbV,
+       1,
+       true,
+       recompute_all},
+      {"shared heads, whole norms",
+       {.tensor = 4, .stages = 2},
+       kInterleaved,
+       2,
+       false,
        [](Config& c) { c.parallel.sequence = false; }},
       {"three axes on the host", {.tensor = 2, .shards = 2, .stages = 2}, k1F1B, 3, true, to_host},
-      {"three axes, inputs on the host", {.tensor = 2, .shards = 2, .stages = 2}, kZbH1, 1, false, keep_on_host},
+      {"three axes, inputs on the host",
+       {.tensor = 2, .shards = 2, .stages = 2},
+       kZbH1,
+       1,
+       false,
+       keep_on_host},
       {"replicas", {.shards = 2, .replicas = 2, .stages = 2}, kZbH1, 3, true, recompute_some},
       {"replicas of stages alone", {.replicas = 2, .stages = 4}, kZbV, 1, false, keep_on_host},
       {"three shards on the disk", {.shards = 3, .stages = 2}, k1F1B, 2, true, to_disk},
       {"all on the disk", {.shards = 2, .stages = 2}, kZbV, 3, false, to_disk},
       {"interleaved, on the host", {.shards = 2, .stages = 2}, kInterleaved, 1, true, to_host},
-      {"gpipe, all on the host, made again", {.shards = 2, .stages = 4}, kGpipe, 3, false,
+      {"gpipe, all on the host, made again",
+       {.shards = 2, .stages = 4},
+       kGpipe,
+       3,
+       false,
        [](Config& c) { to_host(c), keep_on_host(c); }},
-      {"fewer micro-batches than stages", {.stages = 4, .micro_batches = 2}, k1F1B, 0, true, recompute_all},
+      {"fewer micro-batches than stages",
+       {.stages = 4, .micro_batches = 2},
+       k1F1B,
+       0,
+       true,
+       recompute_all},
       {"one micro-batch", {.stages = 4, .micro_batches = 1}, kGpipe, 2, false, to_host},
-      {"one micro-batch a rank in a V", {.shards = 2, .stages = 2, .micro_batches = 2}, kZbV, 3, true, recompute_some},
-      {"two micro-batches of four stages, zero-bubble", {.shards = 2, .stages = 4, .micro_batches = 4}, kZbH1, 2, true,
+      {"one micro-batch a rank in a V",
+       {.shards = 2, .stages = 2, .micro_batches = 2},
+       kZbV,
+       3,
+       true,
+       recompute_some},
+      {"two micro-batches of four stages, zero-bubble",
+       {.shards = 2, .stages = 4, .micro_batches = 4},
+       kZbH1,
+       2,
+       true,
        to_host},
-      {"two micro-batches round four stages", {.stages = 4, .micro_batches = 2}, kInterleaved, 1, false, to_disk},
+      {"two micro-batches round four stages",
+       {.stages = 4, .micro_batches = 2},
+       kInterleaved,
+       1,
+       false,
+       to_disk},
   };
   std::map<std::pair<bool, int>, TrainingOutcome> expected;
   for (const Run& run : runs) {
-    INFO(run.name << ", stage " << run.stage << ", " << name_of(run.schedule) << ", " << run.mesh.text());
+    INFO(run.name << ", stage " << run.stage << ", " << name_of(run.schedule) << ", "
+                  << run.mesh.text());
     const ModelConfig model = wide_model_of(9, run.tied);
     TrainingOutcome& one = expected[{run.tied, run.mesh.micro_batches}];
     if (one.losses.empty())
-      one = train_on(fixtures::run_of_stage(0), model, {.micro_batches = run.mesh.micro_batches}, 3);
+      one =
+          train_on(fixtures::run_of_stage(0), model, {.micro_batches = run.mesh.micro_batches}, 3);
     Config config = scheduled(fixtures::run_of_stage(run.stage), run.schedule);
     run.change(config);
     require_same(train_on(config, model, run.mesh, 3), one);
@@ -117,21 +183,28 @@ TEST_CASE("stages train what one process trains, whatever is split, made again, 
 TEST_CASE("families' layers are cut at any place: windows, biases, norms of heads") {
   set_kernel_threads(1);
   const std::vector<std::pair<const char*, std::function<void(ModelConfig&)>>> families{
-      {"mistral", [](ModelConfig& m) { m.windows = {3, 0, 3, 0, 3}; }},
+      {"mistral",
+       [](ModelConfig& m) {
+         m.windows = {3, 0, 3, 0, 3};
+       }},
       {"qwen2", [](ModelConfig& m) { m.qkv_bias = true; }},
       {"qwen3", [](ModelConfig& m) { m.qk_norm = true; }}};
   int64_t stage = 1;
   for (const auto& [name, change] : families)
-    for (const TrainingMesh& mesh : {TrainingMesh{.stages = 4}, TrainingMesh{.tensor = 2, .shards = 2, .stages = 2}}) {
+    for (const TrainingMesh& mesh :
+         {TrainingMesh{.stages = 4}, TrainingMesh{.tensor = 2, .shards = 2, .stages = 2}}) {
       ModelConfig model = wide_model_of(5, stage % 2 == 0);
       change(model);
       const Config config = scheduled(fixtures::run_of_stage(1 + stage++ % 3), k1F1B);
       INFO(name << ", stage " << config.zero.stage << ", " << mesh.text());
-      require_same(train_on(config, model, mesh, 3), train_on(fixtures::run_of_stage(0), model, {}, 3));
+      require_same(train_on(config, model, mesh, 3),
+                   train_on(fixtures::run_of_stage(0), model, {}, 3));
     }
 }
 
-TEST_CASE("stages of which nothing trains send activations and take no gradients: the others train as one process") {
+TEST_CASE(
+    "stages of which nothing trains send activations and take no gradients: the others train as "
+    "one process") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(9);
   int64_t round = 0;
@@ -140,23 +213,26 @@ TEST_CASE("stages of which nothing trains send activations and take no gradients
     config.train.only = {only};
     const TrainingOutcome expected = train_on(config, model, {}, 3);
     for (const PipelineSchedule schedule : kSchedules)
-      for (const TrainingMesh& mesh : {TrainingMesh{.stages = 4}, TrainingMesh{.tensor = 2, .shards = 2, .stages = 2}}) {
+      for (const TrainingMesh& mesh :
+           {TrainingMesh{.stages = 4}, TrainingMesh{.tensor = 2, .shards = 2, .stages = 2}}) {
         Config on_stages = scheduled(fixtures::run_of_stage(round / 2 % 4), schedule);
         if (on_stages.zero.stage == 0 && mesh.shards > 1) on_stages.zero.stage = 1;
         on_stages.train.only = {only};
         // By blocks, so that the first stages have nothing but frozen ones.
         on_stages.pipeline.partition = "type:LlamaDecoderLayer";
         if (round++ / 8 % 2 == 1) keep_on_host(on_stages);
-        INFO(only << ", stage " << on_stages.zero.stage << ", " << name_of(schedule) << ", " << mesh.text());
+        INFO(only << ", stage " << on_stages.zero.stage << ", " << name_of(schedule) << ", "
+                  << mesh.text());
         require_same(train_on(on_stages, model, mesh, 3), expected);
       }
   }
 }
 
-// To the bit. A pipeline adds up what the same data-parallel ranks add up without one, in the same order: each
-// micro-batch's gradients after the one's before, and each rank's sums of squares.
+// To the bit. A pipeline adds up what the same data-parallel ranks add up without one, in the same
+// order: each micro-batch's gradients after the one's before, and each rank's sums of squares.
 
-TEST_CASE("stages and their schedules change no bit of what the same ranks train without a pipeline") {
+TEST_CASE(
+    "stages and their schedules change no bit of what the same ranks train without a pipeline") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5);
   for (const int64_t stage : {0, 1, 2, 3}) {
@@ -166,30 +242,36 @@ TEST_CASE("stages and their schedules change no bit of what the same ranks train
     mesh.stages = 2;
     for (const PipelineSchedule schedule : kSchedules) {
       INFO("stage " << stage << ", " << name_of(schedule) << ", " << mesh.text());
-      require_equal(train_on(scheduled(fixtures::run_of_stage(stage), schedule), model, mesh, 3), expected);
+      require_equal(train_on(scheduled(fixtures::run_of_stage(stage), schedule), model, mesh, 3),
+                    expected);
     }
   }
 }
 
-// A tied matrix gets gradients from both ends. Where these are two stages, each adds up its own, micro-batch
-// after micro-batch, and the two sums meet once: in every schedule the same. In a V both ends are one stage's, as
-// without a pipeline. That adds the head's and the embedding's gradients as it makes them (stages 0 and 1), in
-// an order that is the schedule's, or keeps micro-batches apart (stages 2 and 3), where it is not.
+// A tied matrix gets gradients from both ends. Where these are two stages, each adds up its own,
+// micro-batch after micro-batch, and the two sums meet once: in every schedule the same. In a V
+// both ends are one stage's, as without a pipeline. That adds the head's and the embedding's
+// gradients as it makes them (stages 0 and 1), in an order that is the schedule's, or keeps
+// micro-batches apart (stages 2 and 3), where it is not.
 
 TEST_CASE("schedules with both ends of a tied matrix on two stages do not differ by a bit") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5, true);
   for (const int64_t stage : {0, 1, 2, 3}) {
     const TrainingMesh mesh{.shards = 2, .stages = 2};
-    const TrainingOutcome expected = train_on(scheduled(fixtures::run_of_stage(stage), kGpipe), model, mesh, 3);
+    const TrainingOutcome expected =
+        train_on(scheduled(fixtures::run_of_stage(stage), kGpipe), model, mesh, 3);
     for (const PipelineSchedule schedule : {k1F1B, kInterleaved, kZbH1}) {
       INFO("stage " << stage << ", " << name_of(schedule));
-      require_equal(train_on(scheduled(fixtures::run_of_stage(stage), schedule), model, mesh, 3), expected);
+      require_equal(train_on(scheduled(fixtures::run_of_stage(stage), schedule), model, mesh, 3),
+                    expected);
     }
   }
 }
 
-TEST_CASE("a V, where both ends of a tied matrix are one stage's, has the bits of no pipeline from stage 2 on") {
+TEST_CASE(
+    "a V, where both ends of a tied matrix are one stage's, has the bits of no pipeline from stage "
+    "2 on") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5, true);
   for (const int64_t stage : {2, 3}) {
@@ -204,7 +286,8 @@ TEST_CASE("on one mesh of stages neither buckets nor overlap, tiers or reuse cha
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5, true);
   for (const int64_t stage : {0, 1, 2, 3}) {
-    Config plain = scheduled(fixtures::run_of_stage(stage), kSchedules[static_cast<size_t>(stage) + 1]);
+    Config plain =
+        scheduled(fixtures::run_of_stage(stage), kSchedules[static_cast<size_t>(stage) + 1]);
     plain.zero.overlap_comm = false;
     const TrainingMesh mesh{.tensor = 2, .shards = 2, .stages = 2};
     const TrainingOutcome expected = train_on(plain, model, mesh, 3);
@@ -217,7 +300,9 @@ TEST_CASE("on one mesh of stages neither buckets nor overlap, tiers or reuse cha
   }
 }
 
-TEST_CASE("bf16 with masters in fp32 on stages has the bits that it has without them, with every schedule") {
+TEST_CASE(
+    "bf16 with masters in fp32 on stages has the bits that it has without them, with every "
+    "schedule") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5);
   for (const int64_t stage : {0, 1, 2, 3}) {

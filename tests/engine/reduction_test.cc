@@ -30,8 +30,10 @@ float rounded(float value, int bits, int least, float most) {
   int exponent = 0;
   std::frexp(value, &exponent);
   const int last = std::max(exponent - bits, least);
-  const auto near = static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(double{value}, -last)), last));
-  return std::fabs(near) > most ? std::copysign(std::numeric_limits<float>::infinity(), near) : near;
+  const auto near =
+      static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(double{value}, -last)), last));
+  return std::fabs(near) > most ? std::copysign(std::numeric_limits<float>::infinity(), near)
+                                : near;
 }
 
 float as(ConfigDtype wire, float value) {
@@ -85,14 +87,16 @@ Config run_with(const Setting& setting, ConfigDtype wire) {
   return config;
 }
 
-/// All of a rank's parameters, or all of its gradients: nothing in the step lies where those were once they are there.
+/// All of a rank's parameters, or all of its gradients: nothing in the step lies where those
+/// were once they are there.
 Floats values_of(const RankRig& rig, Category category) {
   const Program& program = rig.plan.train.program;
   Floats values;
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     if (program.buffers[b].category != category) continue;
     const int64_t bytes = program.buffers[b].bytes;
-    const auto* from = reinterpret_cast<const float*>(rig.memory.at(program, {static_cast<BufferId>(b), 0, bytes}));
+    const auto* from = reinterpret_cast<const float*>(
+        rig.memory.at(program, {static_cast<BufferId>(b), 0, bytes}));
     values.insert(values.end(), from, from + bytes / 4);
   }
   return values;
@@ -109,7 +113,8 @@ Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
   rig.rank = rank;
   rig.batches.resize(2);
   for (size_t slot = 0; slot < 2; ++slot)
-    rig.batches[slot] = fixtures::random_batch(rig.plan.train.model.batch, 10 * static_cast<uint64_t>(rank) + slot);
+    rig.batches[slot] =
+        fixtures::random_batch(rig.plan.train.model.batch, 10 * static_cast<uint64_t>(rank) + slot);
   StepRun run = rig.prepared(1);
   const GradientScale scale = gradient_scale(config, loss_scale, kTokens);
   run.scalars.loss_scale = scale.loss_scale;
@@ -131,7 +136,8 @@ const std::vector<Floats>& gradients_of_ranks() {
     std::vector<Floats> made;
     for (int rank = 0; rank < kReducingRanks; ++rank) {
       Alone alone;
-      RankRig rig(run_with(settings()[0], ConfigDtype::kModel), fixtures::small_model(), *alone.group);
+      RankRig rig(run_with(settings()[0], ConfigDtype::kModel), fixtures::small_model(),
+                  *alone.group);
       Config config = rig.config;
       config.parallel.data = kReducingRanks;
       made.push_back(step(rig, config, kReducingRanks, rank).gradients);
@@ -144,11 +150,12 @@ const std::vector<Floats>& gradients_of_ranks() {
 Result reduced_together(const Setting& setting, ConfigDtype wire, double loss_scale) {
   const Config config = run_with(setting, wire);
   Result first;
-  fixtures::require_none(fixtures::on_ranks(kReducingRanks, [&](Rendezvous& rendezvous, Communicator& group) {
-    RankRig rig(config, fixtures::small_model(), group);
-    const Result own = step(rig, config, loss_scale, rendezvous.rank());
-    if (rendezvous.rank() == 0) first = own;
-  }));
+  fixtures::require_none(
+      fixtures::on_ranks(kReducingRanks, [&](Rendezvous& rendezvous, Communicator& group) {
+        RankRig rig(config, fixtures::small_model(), group);
+        const Result own = step(rig, config, loss_scale, rendezvous.rank());
+        if (rendezvous.rank() == 0) first = own;
+      }));
   return first;
 }
 
@@ -187,13 +194,15 @@ TEST_CASE("what is summed over ranks is divided and rounded as the keys of the r
       REQUIRE(found.norm == Approx(std::sqrt(squares)).epsilon(1e-12));
       weights[wire].push_back(found.weights_after);
     }
-  // The sum is four times the mean, whatever it was divided by on its way, where nothing is rounded.
+  // The sum is four times the mean, whatever it was divided by on its way,
+  // where nothing is rounded.
   const auto& fp32 = weights[ConfigDtype::kFp32];
   for (const size_t same : {1, 2, 3, 4, 5}) REQUIRE(fp32[same] == fp32[0]);
   REQUIRE(fp32[7] == fp32[6]);
   REQUIRE(fp32[6] != fp32[0]);
   // Powers of two are lost in fp16 alone, where small numbers have fewer bits.
-  for (const size_t same : {3, 4, 5}) REQUIRE(weights[ConfigDtype::kBf16][same] == weights[ConfigDtype::kBf16][0]);
+  for (const size_t same : {3, 4, 5})
+    REQUIRE(weights[ConfigDtype::kBf16][same] == weights[ConfigDtype::kBf16][0]);
   REQUIRE(weights[ConfigDtype::kFp16][4] != weights[ConfigDtype::kFp16][5]);
 }
 
@@ -218,11 +227,13 @@ TEST_CASE("the update takes the mean of the ranks' gradients, or their sum") {
   }
 }
 
-TEST_CASE("in fp16 the sum of what is divided by too little overflows on the wire, and only there") {
+TEST_CASE(
+    "in fp16 the sum of what is divided by too little overflows on the wire, and only there") {
   set_kernel_threads(1);
   // Sums divided by four fit in fp16, those divided by two do not.
   float largest = 0;
-  for (const float sum : sums(settings()[0], ConfigDtype::kFp32, 1)) largest = std::max(largest, std::fabs(sum));
+  for (const float sum : sums(settings()[0], ConfigDtype::kFp32, 1))
+    largest = std::max(largest, std::fabs(sum));
   for (const Floats& own : gradients_of_ranks())
     for (const float part : own) largest = std::max(largest, std::fabs(part) / kReducingRanks);
   const double loss_scale = std::exp2(std::floor(std::log2(65504.0 / largest)));
@@ -231,7 +242,8 @@ TEST_CASE("in fp16 the sum of what is divided by too little overflows on the wir
       const bool overflows = wire == ConfigDtype::kFp16 && setting.before < 4;
       INFO(setting.name << ", sent in " << name_of(wire));
       const Floats expected = sums(setting, wire, loss_scale);
-      const bool any = std::any_of(expected.begin(), expected.end(), [](float x) { return !std::isfinite(x); });
+      const bool any =
+          std::any_of(expected.begin(), expected.end(), [](float x) { return !std::isfinite(x); });
       REQUIRE(any == overflows);
       const Result found = reduced_together(setting, wire, loss_scale);
       REQUIRE(found.finite == !overflows);

@@ -16,31 +16,41 @@ namespace {
 using fixtures::RankRig;
 
 ReplicaCheck check_of(const RankRig& rig, Rendezvous& rendezvous) {
-  return {rig.plan.train, rig.plan.partition, rig.memory, optimizer_state_kinds(rig.config.optimizer),
-          [&rendezvous](const std::string& text) { return rendezvous.exchange_text("replicas", text); },
-          [&rig](std::span<double> numbers) {
-            rig.groups.host_world->all_reduce(numbers.data(), static_cast<int64_t>(numbers.size()), DType::kF64, ReduceOp::kSum, {"replicas"}).wait();
-          }};
+  return {
+      rig.plan.train,
+      rig.plan.partition,
+      rig.memory,
+      optimizer_state_kinds(rig.config.optimizer),
+      [&rendezvous](const std::string& text) { return rendezvous.exchange_text("replicas", text); },
+      [&rig](std::span<double> numbers) {
+        rig.groups.host_world
+            ->all_reduce(numbers.data(), static_cast<int64_t>(numbers.size()), DType::kF64,
+                         ReduceOp::kSum, {"replicas"})
+            .wait();
+      }};
 }
 
 /// Returns what the check says on each rank after a step, and once more after `spoil` on each.
-std::vector<std::string> said(const Config& plain, const fixtures::TrainingMesh& mesh,
-                              const std::function<void(int, RankRig&)>& spoil, bool compares = true,
-                              const std::function<std::string(int, const std::function<void()>&)>& read =
-                                  [](int, const std::function<void()>& check) { return fixtures::message_of(check); }) {
+std::vector<std::string> said(
+    const Config& plain, const fixtures::TrainingMesh& mesh,
+    const std::function<void(int, RankRig&)>& spoil, bool compares = true,
+    const std::function<std::string(int, const std::function<void()>&)>& read =
+        [](int, const std::function<void()>& check) { return fixtures::message_of(check); }) {
   Config config = fixtures::meshed(plain, mesh);
   config.parallel.virtual_stages = 1;
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 4);
   std::vector<std::string> messages(static_cast<size_t>(mesh.ranks()));
-  fixtures::on_mesh(fixtures::options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& groups) {
-    RankRig rig(config, model, groups);
-    const ReplicaCheck check = check_of(rig, rendezvous);
-    require(check.compares() == compares, "what ranks hold alike");
-    fixtures::train_step(rig, 1);
-    check.check(1);
-    spoil(rendezvous.rank(), rig);
-    messages[static_cast<size_t>(rendezvous.rank())] = read(rendezvous.rank(), [&] { check.check(2); });
-  });
+  fixtures::on_mesh(fixtures::options_of(mesh, config, model),
+                    [&](Rendezvous& rendezvous, const RankGroups& groups) {
+                      RankRig rig(config, model, groups);
+                      const ReplicaCheck check = check_of(rig, rendezvous);
+                      require(check.compares() == compares, "what ranks hold alike");
+                      fixtures::train_step(rig, 1);
+                      check.check(1);
+                      spoil(rendezvous.rank(), rig);
+                      messages[static_cast<size_t>(rendezvous.rank())] =
+                          read(rendezvous.rank(), [&] { check.check(2); });
+                    });
   return messages;
 }
 
@@ -49,15 +59,18 @@ std::string failure_of(int rank, const std::function<void()>& check) {
   try {
     check();
   } catch (const Error& error) {
-    const FailureSummary summary = summarize_failures(
-        {.ends = {{.rank = rank, .exit_code = 5}}, .reports = {failure_report(rank, error, error)}, .log_of = {}});
+    const FailureSummary summary =
+        summarize_failures({.ends = {{.rank = rank, .exit_code = 5}},
+                            .reports = {failure_report(rank, error, error)},
+                            .log_of = {}});
     return cat(summary.rank, summary.belongs_to_rank ? " fails" : " tells");
   }
   return "";
 }
 
 constexpr const char* kRemedy =
-    "\n  remedy: look at these machines; --resume auto goes on from the last checkpoint, before which this was compared too "
+    "\n  remedy: look at these machines; --resume auto goes on from the last checkpoint, before "
+    "which this was compared too "
     "(processors of different kinds may round differently: train.check_replicas 0 then)";
 
 const char* const kMatrix = "model.layers.1.mlp.down_proj.weight";
@@ -68,56 +81,75 @@ void plant_on(int rank, int here, RankRig& rig) {
 
 TEST_CASE("of three that hold the same the one that differs is named, on all ranks") {
   const std::string wanted = cat("rank 1 holds other bits than ranks 0 and 2 of ", kMatrix,
-                                 " (parameters) after step 2, which all must hold alike: a memory or processor there changed them",
+                                 " (parameters) after step 2, which all must hold alike: a memory "
+                                 "or processor there changed them",
                                  kRemedy);
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);
-    REQUIRE(said(fixtures::run_of_stage(stage), {.shards = 3}, [](int rank, RankRig& rig) { plant_on(1, rank, rig); }) ==
-            std::vector<std::string>(3, wanted));
+    REQUIRE(said(fixtures::run_of_stage(stage), {.shards = 3}, [](int rank, RankRig& rig) {
+              plant_on(1, rank, rig);
+            }) == std::vector<std::string>(3, wanted));
   }
-  REQUIRE(said(fixtures::run_of_stage(3), {.replicas = 3}, [](int rank, RankRig& rig) { plant_on(1, rank, rig); }) ==
-          std::vector<std::string>(3, wanted));
+  REQUIRE(said(fixtures::run_of_stage(3), {.replicas = 3}, [](int rank, RankRig& rig) {
+            plant_on(1, rank, rig);
+          }) == std::vector<std::string>(3, wanted));
 }
 
-TEST_CASE("bits that differ on one of three ranks are a failure of that rank, which may leave; on one of two they are nobody's") {
+TEST_CASE(
+    "bits that differ on one of three ranks are a failure of that rank, which may leave; on one of "
+    "two they are nobody's") {
   const auto spoil = [](int rank, RankRig& rig) { plant_on(1, rank, rig); };
-  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 3}, spoil, true, failure_of) == std::vector<std::string>(3, "1 fails"));
-  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 2}, spoil, true, failure_of) == std::vector<std::string>{"0 tells", "1 tells"});
+  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 3}, spoil, true, failure_of) ==
+          std::vector<std::string>(3, "1 fails"));
+  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 2}, spoil, true, failure_of) ==
+          std::vector<std::string>{"0 tells", "1 tells"});
 }
 
 TEST_CASE("of two both are named") {
   const std::string wanted = cat("ranks 0 and 1 do not hold the same bits of ", kMatrix,
-                                 " (parameters) after step 2, which they must: a memory or processor of one of them changed them",
+                                 " (parameters) after step 2, which they must: a memory or "
+                                 "processor of one of them changed them",
                                  kRemedy);
-  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 2}, [](int rank, RankRig& rig) { plant_on(1, rank, rig); }) ==
-          std::vector<std::string>(2, wanted));
+  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 2}, [](int rank, RankRig& rig) {
+            plant_on(1, rank, rig);
+          }) == std::vector<std::string>(2, wanted));
 }
 
 TEST_CASE("replicas of shards compare their own shard, and stages of a pipeline their own layers") {
   const std::vector<std::string> sharded =
-      said(fixtures::run_of_stage(3), {.shards = 2, .replicas = 2}, [](int rank, RankRig& rig) { plant_on(3, rank, rig); });
-  REQUIRE_THAT(sharded[0], Catch::StartsWith(cat("ranks 1 and 3 do not hold the same bits of ", kMatrix)));
+      said(fixtures::run_of_stage(3), {.shards = 2, .replicas = 2},
+           [](int rank, RankRig& rig) { plant_on(3, rank, rig); });
+  REQUIRE_THAT(sharded[0],
+               Catch::StartsWith(cat("ranks 1 and 3 do not hold the same bits of ", kMatrix)));
   const char* const last = "model.layers.3.mlp.down_proj.weight";
   const std::vector<std::string> staged =
       said(fixtures::run_of_stage(0), {.shards = 2, .stages = 2}, [&](int rank, RankRig& rig) {
         if (rank == 3) fixtures::plant(rig, last, 5, 0.25F);
       });
-  REQUIRE_THAT(staged[0], Catch::StartsWith(cat("ranks 2 and 3 do not hold the same bits of ", last)));
+  REQUIRE_THAT(staged[0],
+               Catch::StartsWith(cat("ranks 2 and 3 do not hold the same bits of ", last)));
 }
 
 TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") {
-  const std::vector<std::string> norms = said(fixtures::run_of_stage(1), {.tensor = 2}, [](int rank, RankRig& rig) {
-    if (rank == 1) fixtures::plant(rig, "model.norm.weight", 3, 0.25F);
-  });
-  REQUIRE_THAT(norms[0], Catch::StartsWith("ranks 0 and 1 do not hold the same bits of model.norm.weight (parameters)"));
+  const std::vector<std::string> norms =
+      said(fixtures::run_of_stage(1), {.tensor = 2}, [](int rank, RankRig& rig) {
+        if (rank == 1) fixtures::plant(rig, "model.norm.weight", 3, 0.25F);
+      });
+  REQUIRE_THAT(norms[0],
+               Catch::StartsWith(
+                   "ranks 0 and 1 do not hold the same bits of model.norm.weight (parameters)"));
 }
 
 TEST_CASE("where all is cut there is nothing to compare") {
-  REQUIRE(said(fixtures::run_of_stage(3), {.shards = 2}, [](int rank, RankRig& rig) { plant_on(1, rank, rig); }, false) ==
-          std::vector<std::string>(2));
+  REQUIRE(said(
+              fixtures::run_of_stage(3), {.shards = 2},
+              [](int rank, RankRig& rig) { plant_on(1, rank, rig); },
+              false) == std::vector<std::string>(2));
 }
 
-TEST_CASE("any flipped bit of a state that others hold is found, and no step that computes is taken for one") {
+TEST_CASE(
+    "any flipped bit of a state that others hold is found, and no step that computes is taken for "
+    "one") {
   const Config config = fixtures::meshed(fixtures::run_of_stage(0), {.shards = 3});
   const ModelConfig model = fixtures::model_of_many_blocks();
   fixtures::on_mesh(1, 3, [&](Rendezvous& rendezvous, const RankGroups& groups) {
@@ -129,16 +161,20 @@ TEST_CASE("any flipped bit of a state that others hold is found, and no step tha
       check.check(step);
       const int culprit = static_cast<int>(random() % 3);
       const StatePiece& piece = rig.plan.train.pieces[random() % rig.plan.train.pieces.size()];
-      const std::vector<Slice> slices = slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end);
+      const std::vector<Slice> slices =
+          slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end);
       const Slice& slice = slices[random() % slices.size()];
       const int64_t size = dtype_bytes(rig.plan.train.program.at(piece.range.buffer).dtype);
-      const int64_t byte = (slice.position_in_unit - piece.begin) * size + static_cast<int64_t>(random()) % (slice.extent * size);
+      const int64_t byte = (slice.position_in_unit - piece.begin) * size +
+                           static_cast<int64_t>(random()) % (slice.extent * size);
       const auto bit = static_cast<std::byte>(1U << (random() % 8));
       std::byte& there = rig.memory.at(rig.plan.train.program, piece.range)[byte];
       if (rendezvous.rank() == culprit) there ^= bit;
       const std::string message = fixtures::message_of([&] { check.check(step); });
-      require(message.starts_with(cat("rank ", culprit, " holds other bits than ranks ")), message.c_str());
-      require(message.find(rig.plan.train.model.tensor(slice.tensor).name) != std::string::npos, message.c_str());
+      require(message.starts_with(cat("rank ", culprit, " holds other bits than ranks ")),
+              message.c_str());
+      require(message.find(rig.plan.train.model.tensor(slice.tensor).name) != std::string::npos,
+              message.c_str());
       if (rendezvous.rank() == culprit) there ^= bit;
     }
   });

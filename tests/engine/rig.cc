@@ -117,11 +117,14 @@ Config with_dropout(Config config) {
 
 Scratch::Scratch() {
   static std::atomic<int> count{0};
-  path = (std::filesystem::temp_directory_path() / cat("ftrun-exec-", ::getpid(), "-", count++)).string();
+  path = (std::filesystem::temp_directory_path() / cat("ftrun-exec-", ::getpid(), "-", count++))
+             .string();
   std::filesystem::create_directories(path);
 }
 
-Scratch::~Scratch() { std::filesystem::remove_all(path); }
+Scratch::~Scratch() {
+  std::filesystem::remove_all(path);
+}
 
 const std::string& swap_folder() {
   static const Scratch folder;
@@ -139,14 +142,16 @@ float weight_of(const std::string& tensor, int64_t index) {
   return small_number(xxh3(tensor.data(), tensor.size()) + static_cast<uint64_t>(index));
 }
 
-ModelFolder write_model_folder(const std::string& path, const ModelConfig& model, const WeightOf& weight) {
+ModelFolder write_model_folder(const std::string& path, const ModelConfig& model,
+                               const WeightOf& weight) {
   ExportOptions options;
   options.folder = path;
   options.config_json = "{}";
-  export_model(posix_files(), options, tensors_of(model), [&](const ExportPiece& piece, std::span<float> out) {
-    for (int64_t i = piece.begin; i < piece.end; ++i)
-      out[static_cast<size_t>(i - piece.begin)] = weight(piece.tensor, i);
-  });
+  export_model(posix_files(), options, tensors_of(model),
+               [&](const ExportPiece& piece, std::span<float> out) {
+                 for (int64_t i = piece.begin; i < piece.end; ++i)
+                   out[static_cast<size_t>(i - piece.begin)] = weight(piece.tensor, i);
+               });
   return ModelFolder(path);
 }
 
@@ -157,7 +162,8 @@ const ModelFolder& model_folder(const ModelConfig& model) {
   const std::lock_guard lock(mutex);
   std::unique_ptr<ModelFolder>& folder = folders[config_text(model)];
   if (folder) return *folder;
-  folder = std::make_unique<ModelFolder>(write_model_folder(cat(scratch.path, "/", folders.size()), model, weight_of));
+  folder = std::make_unique<ModelFolder>(
+      write_model_folder(cat(scratch.path, "/", folders.size()), model, weight_of));
   return *folder;
 }
 
@@ -244,7 +250,8 @@ StepRun RankRig::train(int64_t step) {
   const BatchShape& shape = plan.train.model.batch;
   for (size_t slot = 0; slot < batches.size(); ++slot) {
     const auto place = static_cast<uint64_t>(data_index(plan.options.state));
-    batches[slot] = random_batch(shape, static_cast<uint64_t>(step) * 100 + slot * 10 + place, plan.train.model.vocab_rows);
+    batches[slot] = random_batch(shape, static_cast<uint64_t>(step) * 100 + slot * 10 + place,
+                                 plan.train.model.vocab_rows);
     batches[slot].first_token = static_cast<int64_t>(slot * 10 + place) * shape.tokens();
     if (change_batch) change_batch(step, batches[slot]);
   }
@@ -261,12 +268,14 @@ void plant(RankRig& rig, const std::string& name, int64_t index, float value) {
       return other.unit == piece.unit && other.state == StatePiece::kWorking;
     });
     if (piece.state != (has_copy ? StatePiece::kWorking : StatePiece::kParam)) continue;
-    for (const Slice& slice : slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
+    for (const Slice& slice :
+         slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
       if (rig.plan.train.model.tensor(slice.tensor).name != name) continue;
       if (index < slice.offset || index >= slice.offset + slice.extent) continue;
       const DType dtype = program.at(piece.range.buffer).dtype;
-      std::byte* at = rig.memory.at(program, piece.range) +
-                      (slice.position_in_unit + index - slice.offset - piece.begin) * dtype_bytes(dtype);
+      std::byte* at =
+          rig.memory.at(program, piece.range) +
+          (slice.position_in_unit + index - slice.offset - piece.begin) * dtype_bytes(dtype);
       convert(&value, DType::kF32, at, dtype, 1);
     }
   }
@@ -358,8 +367,8 @@ std::vector<std::string> on_ranks(int world,
   std::vector<int> members(static_cast<size_t>(world));
   std::iota(members.begin(), members.end(), 0);
   return on_threads(world, heartbeat, [&](Rendezvous& rendezvous) {
-    const auto group = open_communicator(
-        rendezvous, "data", members, {.backend = backend, .timeout = std::chrono::seconds(20)});
+    const auto group = open_communicator(rendezvous, "data", members,
+                                         {.backend = backend, .timeout = std::chrono::seconds(20)});
     body(rendezvous, *group);
   });
 }

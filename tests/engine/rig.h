@@ -36,7 +36,8 @@ inline constexpr double kClipNorm = 1.0;
 /// ZeRO `stage`, with nothing small enough to be left on every rank.
 Config run_of_stage(int64_t stage);
 
-/// The run with adapters of all products, in whose operands dropout makes a quarter of the elements 0.
+/// The run with adapters of all products, in whose operands dropout makes a
+/// quarter of the elements 0.
 Config with_dropout(Config config);
 
 /// A folder that goes with the object.
@@ -61,7 +62,8 @@ float weight_of(const std::string& tensor, int64_t index);
 using WeightOf = std::function<float(const std::string& tensor, int64_t index)>;
 
 /// Makes the folder `path`, a Hugging Face folder with a model of these weights.
-ModelFolder write_model_folder(const std::string& path, const ModelConfig& model, const WeightOf& weight);
+ModelFolder write_model_folder(const std::string& path, const ModelConfig& model,
+                               const WeightOf& weight);
 
 /// A Hugging Face folder with the model's weights, made when first asked for.
 const ModelFolder& model_folder(const ModelConfig& model);
@@ -79,8 +81,8 @@ struct Otherwise {
 /// model_folder(). `parallel.data` is set to the group's size.
 struct RankRig {
   /// Makes the rig on `gpu`, which is borrowed, if it is given.
-  RankRig(const Config& config, const ModelConfig& model, const RankGroups& groups, Gpu* gpu = nullptr,
-          const Otherwise& otherwise = {});
+  RankRig(const Config& config, const ModelConfig& model, const RankGroups& groups,
+          Gpu* gpu = nullptr, const Otherwise& otherwise = {});
   RankRig(const Config& config, const ModelConfig& model, Communicator& group);
 
   /// Runs one training step on random batches, which depend on `step` and the rank.
@@ -92,7 +94,9 @@ struct RankRig {
   /// Prepares what train() runs, without new batches.
   StepRun prepared(int64_t step);
   /// The state of a checkpoint; what is frozen from model_folder().
-  std::vector<StateConversion> load(Checkpoint& checkpoint) { return state.load(checkpoint, folder); }
+  std::vector<StateConversion> load(Checkpoint& checkpoint) {
+    return state.load(checkpoint, folder);
+  }
 
   Config config;
   const ModelFolder& folder;
@@ -107,8 +111,8 @@ struct RankRig {
   std::vector<Batch> batches;
 };
 
-/// Writes `value` into element `index` of what layers read of a tensor, where this rank has it: in 16 bits a copy, which the
-/// next update makes anew of the master weights.
+/// Writes `value` into element `index` of what layers read of a tensor, where this rank has it: in
+/// 16 bits a copy, which the next update makes anew of the master weights.
 void plant(RankRig& rig, const std::string& name, int64_t index, float value);
 
 /// Tokens from a counter-based generator; labels are the tokens moved by one.

@@ -110,12 +110,14 @@ std::vector<std::pair<std::string, Config>> variants(const Config& plain) {
   return all;
 }
 
-/// Every second of the variants, from the first or from the second on by stage and precision: where something else than
-/// stage, tier and precision is looked at, which meet in full elsewhere in this file.
+/// Every second of the variants, from the first or from the second on by stage and
+/// precision: where something else than stage, tier and precision is looked at, which meet
+/// in full elsewhere in this file.
 std::vector<std::pair<std::string, Config>> half_of_variants(const Config& plain) {
   const std::vector<std::pair<std::string, Config>> all = variants(plain);
   std::vector<std::pair<std::string, Config>> half;
-  for (size_t i = (plain.zero.stage + (plain.bf16.enabled ? 1 : 0)) % 2; i < all.size(); i += 2) half.push_back(all[i]);
+  for (size_t i = (plain.zero.stage + (plain.bf16.enabled ? 1 : 0)) % 2; i < all.size(); i += 2)
+    half.push_back(all[i]);
   return half;
 }
 
@@ -147,45 +149,55 @@ TEST_CASE("all stages, tiers and schedules train the same bits at one micro-batc
   set_kernel_threads(1);
   // All tensors are cut; norms are not (64 elements); none is.
   for (const int64_t small : {0, 64, 100'000})
-    require_alike({0, 1, 2, 3}, 1, small, [](Config&) {}, fixtures::model_of_many_blocks());
+    require_alike(
+        {0, 1, 2, 3}, 1, small, [](Config&) {}, fixtures::model_of_many_blocks());
 }
 
-TEST_CASE("with accumulation stages 0 and 1 agree, and so do 2 and 3, which add across ranks first") {
+TEST_CASE(
+    "with accumulation stages 0 and 1 agree, and so do 2 and 3, which add across ranks first") {
   set_kernel_threads(1);
   for (const int64_t small : {0, 64}) {
-    require_alike({0, 1}, 2, small, [](Config&) {}, fixtures::model_of_many_blocks());
-    require_alike({2, 3}, 2, small, [](Config&) {}, fixtures::model_of_many_blocks());
+    require_alike(
+        {0, 1}, 2, small, [](Config&) {}, fixtures::model_of_many_blocks());
+    require_alike(
+        {2, 3}, 2, small, [](Config&) {}, fixtures::model_of_many_blocks());
   }
 }
 
 TEST_CASE("so it is in 16 bits, with gradients and sums in 16 or 32") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
-  require_alike({0, 1, 2, 3}, 1, 64, [](Config& c) { c.bf16.enabled = true; }, model);
-  require_alike({0, 1, 2, 3}, 1, 0, [](Config& c) { c.fp16.enabled = true; }, model);
-  require_alike({2, 3}, 2, 64,
-                [](Config& c) {
-                  c.bf16.enabled = true;
-                  c.data_types.grad_accum_dtype = ConfigDtype::kFp32;
-                },
-                model, half_of_variants);
-  require_alike({0, 1, 2, 3}, 1, 0,
-                [](Config& c) {
-                  c.bf16.enabled = true;
-                  c.data_types.grad_accum_dtype = ConfigDtype::kFp32;
-                  c.reduction.communication_data_type = ConfigDtype::kBf16;
-                },
-                model, half_of_variants);
-  require_alike({1, 2, 3}, 1, 64,
-                [](Config& c) {
-                  c.bf16.enabled = true;
-                  c.bf16.bf16_master_weights_and_grads = true;
-                  c.bf16.bf16_optimizer_states = true;
-                },
-                model, half_of_variants);
+  require_alike(
+      {0, 1, 2, 3}, 1, 64, [](Config& c) { c.bf16.enabled = true; }, model);
+  require_alike(
+      {0, 1, 2, 3}, 1, 0, [](Config& c) { c.fp16.enabled = true; }, model);
+  require_alike(
+      {2, 3}, 2, 64,
+      [](Config& c) {
+        c.bf16.enabled = true;
+        c.data_types.grad_accum_dtype = ConfigDtype::kFp32;
+      },
+      model, half_of_variants);
+  require_alike(
+      {0, 1, 2, 3}, 1, 0,
+      [](Config& c) {
+        c.bf16.enabled = true;
+        c.data_types.grad_accum_dtype = ConfigDtype::kFp32;
+        c.reduction.communication_data_type = ConfigDtype::kBf16;
+      },
+      model, half_of_variants);
+  require_alike(
+      {1, 2, 3}, 1, 64,
+      [](Config& c) {
+        c.bf16.enabled = true;
+        c.bf16.bf16_master_weights_and_grads = true;
+        c.bf16.bf16_optimizer_states = true;
+      },
+      model, half_of_variants);
 }
 
-TEST_CASE("so it is with magnitudes of adapters, which are fp32 beside layers and masters of 16 bits") {
+TEST_CASE(
+    "so it is with magnitudes of adapters, which are fp32 beside layers and masters of 16 bits") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   const auto with_magnitudes = [](Config& c) {
@@ -202,7 +214,9 @@ TEST_CASE("so it is with magnitudes of adapters, which are fp32 beside layers an
   Config config = run_of(2, 1, 64);
   with_small_masters(config);
   const Outcome outcome = train(config, model);
-  const auto bytes = [&](const char* name) { return outcome.state.at(cat("model.layers.0.self_attn.q_proj.", name, ".param")).size(); };
+  const auto bytes = [&](const char* name) {
+    return outcome.state.at(cat("model.layers.0.self_attn.q_proj.", name, ".param")).size();
+  };
   CHECK(bytes("lora_B.weight") == 2 * 4 * 64);
   CHECK(bytes("lora_magnitude_vector") == 4 * 64);
 }
@@ -210,23 +224,28 @@ TEST_CASE("so it is with magnitudes of adapters, which are fp32 beside layers an
 TEST_CASE("so it is with a tied matrix, other optimizers, and units that fit one block") {
   set_kernel_threads(1);
   const ModelConfig tied = fixtures::model_of_many_blocks(true);
-  require_alike({0, 1, 2, 3}, 1, 64, [](Config&) {}, tied, half_of_variants);
-  require_alike({2, 3}, 2, 0, [](Config& c) { c.bf16.enabled = true; }, tied, half_of_variants);
-  require_alike({0, 1, 2, 3}, 1, 0,
-                [](Config& c) {
-                  c.optimizer.type = OptimizerType::kSgd;
-                  c.optimizer.momentum = 0.9;
-                  c.optimizer.weight_decay = 0.1;
-                },
-                fixtures::model_of_many_blocks(), half_of_variants);
-  require_alike({0, 1, 2, 3}, 1, 0,
-                [](Config& c) {
-                  c.optimizer.type = OptimizerType::kSgd;
-                  c.bf16.enabled = true;
-                },
-                fixtures::model_of_many_blocks(), half_of_variants);
-  require_alike({0, 1, 2, 3}, 1, 0, [](Config& c) { c.optimizer.weight_decay = 0.1; },
-                fixtures::small_model(true), half_of_variants);
+  require_alike(
+      {0, 1, 2, 3}, 1, 64, [](Config&) {}, tied, half_of_variants);
+  require_alike(
+      {2, 3}, 2, 0, [](Config& c) { c.bf16.enabled = true; }, tied, half_of_variants);
+  require_alike(
+      {0, 1, 2, 3}, 1, 0,
+      [](Config& c) {
+        c.optimizer.type = OptimizerType::kSgd;
+        c.optimizer.momentum = 0.9;
+        c.optimizer.weight_decay = 0.1;
+      },
+      fixtures::model_of_many_blocks(), half_of_variants);
+  require_alike(
+      {0, 1, 2, 3}, 1, 0,
+      [](Config& c) {
+        c.optimizer.type = OptimizerType::kSgd;
+        c.bf16.enabled = true;
+      },
+      fixtures::model_of_many_blocks(), half_of_variants);
+  require_alike(
+      {0, 1, 2, 3}, 1, 0, [](Config& c) { c.optimizer.weight_decay = 0.1; },
+      fixtures::small_model(true), half_of_variants);
 }
 
 TEST_CASE("so it is with states that are codes, of all tensors or of large ones") {
@@ -274,8 +293,9 @@ TEST_CASE("so it is with states that are codes, of all tensors or of large ones"
 TEST_CASE("so it is in every partition of the model") {
   set_kernel_threads(1);
   for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel})
-    require_alike({0, 1, 2, 3}, 1, 64, [&](Config& c) { c.partition.unit = unit; },
-                  fixtures::model_of_many_blocks(), half_of_variants);
+    require_alike(
+        {0, 1, 2, 3}, 1, 64, [&](Config& c) { c.partition.unit = unit; },
+        fixtures::model_of_many_blocks(), half_of_variants);
 }
 
 TEST_CASE("one rank trains the same bits at every tier, and at every stage that adds alike") {
@@ -380,7 +400,8 @@ TEST_CASE("hybrid groups train what all ranks together do, to rounding") {
     }
 }
 
-TEST_CASE("neither the order of passes nor weight gradients apart from input gradients change a bit") {
+TEST_CASE(
+    "neither the order of passes nor weight gradients apart from input gradients change a bit") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool tied : {false, true}) {
@@ -391,8 +412,8 @@ TEST_CASE("neither the order of passes nor weight gradients apart from input gra
       config.activation_checkpointing.cpu_checkpointing = !tied;
       const Outcome expected = train(config, model);
       for (const PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::kZbH1}) {
-        // Lists that add in place add the head's and the embedding's gradient of a tied matrix in the
-        // order of passes.
+        // Lists that add in place add the head's and the embedding's gradient of a tied
+        // matrix in the order of passes.
         if (tied && stage < 2 && schedule == PipelineSchedule::kGpipe) continue;
         INFO("stage " << stage << ", tied " << tied << ", "
                       << schedule_text(make_schedule(schedule, 1, 1, 0, 3)));

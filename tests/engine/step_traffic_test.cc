@@ -37,7 +37,8 @@ TEST_CASE("where one rank does not see its transport, the sum is not known") {
   all.add(decode_traffic(encode_traffic(unseen)));
   CHECK_FALSE(all.transported);
   CHECK_FALSE(traffic_record(all).at("communication").contains("transport"));
-  CHECK(traffic_text(all, 2).find("communication            2000         -        -") != std::string::npos);
+  CHECK(traffic_text(all, 2).find("communication            2000         -        -") !=
+        std::string::npos);
 }
 
 TEST_CASE("of a rank that is alone and has no disk tier there is nothing to tell") {

@@ -40,8 +40,9 @@ bool is_within(const Program& program, const Instr& one, const Instr& other) {
   return one.group() != other.group() && std::ranges::includes(ranks(other), ranks(one));
 }
 
-/// Swaps the first two collectives of which the second waits for the first and runs over more ranks, with none of
-/// either group between them. Each keeps what its place in the program waits for.
+/// Swaps the first two collectives of which the second waits for the first and runs
+/// over more ranks, with none of either group between them. Each keeps what its place
+/// in the program waits for.
 void swap_collectives(Program& program) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     if (!program.instrs[i].is_collective()) continue;
@@ -59,7 +60,9 @@ void swap_collectives(Program& program) {
   bug("the program has two such collectives");
 }
 
-TEST_CASE("a program with two collectives in the other order hangs, and its ranks end with the ring named") {
+TEST_CASE(
+    "a program with two collectives in the other order hangs, and its ranks end with the ring "
+    "named") {
   set_kernel_threads(1);
   constexpr int kSwapped = 2;  // and rank 3, with which it shares both groups
   std::vector<std::string> told(4);
@@ -76,13 +79,16 @@ TEST_CASE("a program with two collectives in the other order hangs, and its rank
     told[rank] = fixtures::message_of([&] { rig.train(1); });
     blamed[rank] = rendezvous.board().blamed();
   });
-  for (size_t rank = 0; rank < told.size(); ++rank) UNSCOPED_INFO("blamed " << blamed[rank] << ": " << told[rank]);
+  for (size_t rank = 0; rank < told.size(); ++rank)
+    UNSCOPED_INFO("blamed " << blamed[rank] << ": " << told[rank]);
   for (const std::string& message : told) REQUIRE_FALSE(message.empty());
-  // The two that wait for each other; who is first to lose patience tells the ring, the other that it gave up.
+  // The two that wait for each other; who is first to lose patience tells the ring,
+  // the other that it gave up.
   CHECK_THAT(told[kSwapped], Catch::Contains("rank 3"));
   CHECK_THAT(told[kSwapped + 1], Catch::Contains("rank 2"));
-  const auto rings = std::ranges::count_if(
-      told, [](const std::string& message) { return message.find("they wait for each other") != message.npos; });
+  const auto rings = std::ranges::count_if(told, [](const std::string& message) {
+    return message.find("they wait for each other") != message.npos;
+  });
   CHECK(rings >= 1);
 }
 

@@ -11,8 +11,8 @@
 
 #include <catch2/catch.hpp>
 
-// Tensor parallelism changes which rank computes what, not what is computed: one process that trains
-// the same global batch is the oracle, up to rounding.
+// Tensor parallelism changes which rank computes what, not what is computed: one process that
+// trains the same global batch is the oracle, up to rounding.
 
 namespace ftrun {
 namespace {
@@ -91,38 +91,45 @@ TEST_CASE("every family is split right, whatever is made again, kept or moved") 
   const auto plain = [](Config&) {};
   const auto whole_norms = [](Config& c) { c.parallel.sequence = false; };
   const std::vector<Family> families{
-      {"llama, inputs made again", model_with([](ModelConfig&) {}),
+      {"llama, inputs made again",
+       model_with([](ModelConfig&) {}),
        [](Config& c) {
          c.zero.stage = 2;
          c.recompute.policy = RecomputeLevel::kFull;
        },
        {2, 2}},
-      {"llama, tied", model_with([](ModelConfig&) {}, true),
+      {"llama, tied",
+       model_with([](ModelConfig&) {}, true),
        [](Config& c) {
          c.zero.stage = 3;
          c.zero.overlap_comm = true;
        },
        {4, 1, 2}},
-      {"mistral", model_with([](ModelConfig& m) { m.windows.assign(m.windows.size(), 3); }),
+      {"mistral",
+       model_with([](ModelConfig& m) { m.windows.assign(m.windows.size(), 3); }),
        [](Config& c) {
          c.zero.stage = 1;
          c.recompute.policy = RecomputeLevel::kSelective;
        },
        {2, 1, 2}},
       {"qwen2", model_with([](ModelConfig& m) { m.qkv_bias = true; }), plain, {4, 2}},
-      {"qwen2, whole norms", model_with([](ModelConfig& m) { m.qkv_bias = true; }, true), whole_norms,
+      {"qwen2, whole norms",
+       model_with([](ModelConfig& m) { m.qkv_bias = true; }, true),
+       whole_norms,
        {2, 3}},
-      {"qwen3", model_with([](ModelConfig& m) { m.qk_norm = true; }),
+      {"qwen3",
+       model_with([](ModelConfig& m) { m.qk_norm = true; }),
        [](Config& c) {
          c.zero.stage = 3;
          c.zero.offload_param.device = c.zero.offload_optimizer.device = OffloadDevice::kCpu;
        },
        {2, 2, 2}},
-      {"qwen3, whole norms", model_with([](ModelConfig& m) { m.qk_norm = true; }, true), whole_norms,
+      {"qwen3, whole norms",
+       model_with([](ModelConfig& m) { m.qk_norm = true; }, true),
+       whole_norms,
        {4}},
-      {"biases behind sums", model_with([](ModelConfig& m) {
-         m.attention_out_bias = m.mlp_bias = m.qkv_bias = true;
-       }),
+      {"biases behind sums",
+       model_with([](ModelConfig& m) { m.attention_out_bias = m.mlp_bias = m.qkv_bias = true; }),
        [](Config& c) {
          c.zero.stage = 2;
          c.zero.offload_optimizer.device = OffloadDevice::kCpu;
@@ -130,9 +137,8 @@ TEST_CASE("every family is split right, whatever is made again, kept or moved") 
          c.activation_checkpointing.cpu_checkpointing = true;
        },
        {4, 2}},
-      {"biases behind sums, whole norms", model_with([](ModelConfig& m) {
-         m.attention_out_bias = m.mlp_bias = true;
-       }),
+      {"biases behind sums, whole norms",
+       model_with([](ModelConfig& m) { m.attention_out_bias = m.mlp_bias = true; }),
        whole_norms,
        {2, 2}},
   };
@@ -174,39 +180,46 @@ TEST_CASE("an export collects a split model's tensors whole") {
   }
 }
 
-TEST_CASE("what one mesh saves another reads back bit by bit, and its own goes on as if nothing was") {
+TEST_CASE(
+    "what one mesh saves another reads back bit by bit, and its own goes on as if nothing was") {
   set_kernel_threads(1);
   struct Place {
     TrainingMesh mesh;
     int64_t stage;
   };
-  const std::vector<Place> places{{{1}, 0}, {{2}, 0}, {{4}, 1}, {{2, 2}, 3}, {{4, 1, 2}, 2}, {{1, 3}, 3}};
+  const std::vector<Place> places{{{1}, 0},    {{2}, 0},       {{4}, 1},
+                                  {{2, 2}, 3}, {{4, 1, 2}, 2}, {{1, 3}, 3}};
   const ModelConfig model = fixtures::model_of_many_blocks();
   for (const Place& writer : places) {
     const fixtures::Scratch scratch;
-    const auto saved = fixtures::saved_on(fixtures::run_of_stage(writer.stage), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-      fixtures::train_step(rig, 1);
-      fixtures::train_step(rig, 2);
-      save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
-                      {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
-                         return rendezvous.exchange_text("save", text);
-                       }});
-    });
+    const auto saved = fixtures::saved_on(
+        fixtures::run_of_stage(writer.stage), model, writer.mesh,
+        [&](Rendezvous& rendezvous, RankRig& rig) {
+          fixtures::train_step(rig, 1);
+          fixtures::train_step(rig, 2);
+          save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
+                          {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
+                             return rendezvous.exchange_text("save", text);
+                           }});
+        });
     const auto resumed = [&](const Place& place, bool trains) {
-      return fixtures::saved_on(fixtures::run_of_stage(place.stage), model, place.mesh, [&](Rendezvous&, RankRig& rig) {
-        Checkpoint checkpoint(scratch.path + "/step-00000000");
-        rig.load(checkpoint);
-        if (trains) fixtures::train_step(rig, 3);
-      });
+      return fixtures::saved_on(fixtures::run_of_stage(place.stage), model, place.mesh,
+                                [&](Rendezvous&, RankRig& rig) {
+                                  Checkpoint checkpoint(scratch.path + "/step-00000000");
+                                  rig.load(checkpoint);
+                                  if (trains) fixtures::train_step(rig, 3);
+                                });
     };
     for (const Place& reader : places) {
       INFO(writer.mesh.text() << " -> " << reader.mesh.text());
       REQUIRE(resumed(reader, false) == saved);
     }
     INFO(writer.mesh.text());
-    const auto straight = fixtures::saved_on(fixtures::run_of_stage(writer.stage), model, writer.mesh, [&](Rendezvous&, RankRig& rig) {
-      for (const int64_t number : {1, 2, 3}) fixtures::train_step(rig, number);
-    });
+    const auto straight = fixtures::saved_on(fixtures::run_of_stage(writer.stage), model,
+                                             writer.mesh, [&](Rendezvous&, RankRig& rig) {
+                                               for (const int64_t number : {1, 2, 3})
+                                                 fixtures::train_step(rig, number);
+                                             });
     REQUIRE(straight != saved);
     REQUIRE(resumed(writer, true) == straight);
   }
@@ -314,8 +327,8 @@ std::map<std::string, std::vector<std::byte>> shared_state(const RankRig& rig) {
       const TensorInfo& tensor = train.model.tensor(slice.tensor);
       if (tensor.copies == 1) continue;
       const int64_t size = dtype_bytes(train.program.at(piece.range.buffer).dtype);
-      const std::byte* at = rig.memory.at(train.program, piece.range) +
-                            (slice.position_in_unit - piece.begin) * size;
+      const std::byte* at =
+          rig.memory.at(train.program, piece.range) + (slice.position_in_unit - piece.begin) * size;
       all[cat(tensor.name, " ", tensor.local.offset[0], " ", piece.state, " ", slice.offset)] = {
           at, at + slice.extent * size};
     }
@@ -324,13 +337,13 @@ std::map<std::string, std::vector<std::byte>> shared_state(const RankRig& rig) {
 
 TEST_CASE("what several tensor-parallel ranks hold stays the same on all of them") {
   set_kernel_threads(1);
-  const ModelConfig model = model_with([](ModelConfig& m) {
-    m.qkv_bias = m.attention_out_bias = m.mlp_bias = true;
-  });
+  const ModelConfig model =
+      model_with([](ModelConfig& m) { m.qkv_bias = m.attention_out_bias = m.mlp_bias = true; });
   for (const bool sequence : {true, false})
     for (const bool rounded : {false, true})
       for (const int64_t stage : {1, 3}) {
-        INFO("stage " << stage << (sequence ? "" : ", whole norms") << (rounded ? ", rounded" : ""));
+        INFO("stage " << stage << (sequence ? "" : ", whole norms")
+                      << (rounded ? ", rounded" : ""));
         Config config = fixtures::run_of_stage(stage);
         config.parallel.sequence = sequence;
         config.bf16.enabled = config.bf16.bf16_optimizer_states =
@@ -340,16 +353,18 @@ TEST_CASE("what several tensor-parallel ranks hold stays the same on all of them
         std::mutex mutex;
         std::map<std::string, std::vector<std::byte>> held;
         int64_t compared = 0;
-        fixtures::on_mesh(options_of(mesh, config, model), [&](Rendezvous&, const RankGroups& open) {
-          RankRig rig(config, model, open);
-          for (const int64_t step : {1, 2, 3}) fixtures::train_step(rig, step);
-          const std::lock_guard lock(mutex);
-          for (const auto& [name, bytes] : shared_state(rig)) {
-            const auto [known, is_new] = held.emplace(name, bytes);
-            require(is_new || known->second == bytes, cat("all ranks hold the same ", name).c_str());
-            compared += is_new ? 0 : 1;
-          }
-        });
+        fixtures::on_mesh(options_of(mesh, config, model),
+                          [&](Rendezvous&, const RankGroups& open) {
+                            RankRig rig(config, model, open);
+                            for (const int64_t step : {1, 2, 3}) fixtures::train_step(rig, step);
+                            const std::lock_guard lock(mutex);
+                            for (const auto& [name, bytes] : shared_state(rig)) {
+                              const auto [known, is_new] = held.emplace(name, bytes);
+                              require(is_new || known->second == bytes,
+                                      cat("all ranks hold the same ", name).c_str());
+                              compared += is_new ? 0 : 1;
+                            }
+                          });
         REQUIRE(compared > 40);
       }
 }

@@ -1,4 +1,5 @@
-// checkpoint.json, also under a checksum that is right: damage is found by that alone, malice is not.
+// checkpoint.json, also under a checksum that is right: damage is found by
+// that alone, malice is not.
 
 #include "base/checksum.h"
 #include "checkpoint/manifest.h"
@@ -13,7 +14,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!text.starts_with(kOpening) || size < kOpening.size() + kDigits) return 0;
   const std::string rest = text.substr(kOpening.size() + kDigits);
   return ftrun::fuzz::judge([&] {
-    const std::string signed_text = ftrun::cat(kOpening, ftrun::hex64(ftrun::xxh3(rest.data(), rest.size())), rest);
+    const std::string signed_text =
+        ftrun::cat(kOpening, ftrun::hex64(ftrun::xxh3(rest.data(), rest.size())), rest);
     const ftrun::CheckpointManifest manifest = ftrun::manifest_from(signed_text, "checkpoint.json");
     if (manifest.format == ftrun::kCheckpointFormat) ftrun::manifest_text(manifest);
   });

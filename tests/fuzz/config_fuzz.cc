@@ -8,7 +8,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   return ftrun::fuzz::judge([&] {
     const char* name = data[0] == '{' ? "c.json" : "c.yaml";
-    const ftrun::LoadResult loaded = ftrun::load_config_text(name, std::string(ftrun::fuzz::text_of(data, size)));
+    const ftrun::LoadResult loaded =
+        ftrun::load_config_text(name, std::string(ftrun::fuzz::text_of(data, size)));
     ftrun::ResolveContext context;
     context.world_size = 4;
     ftrun::resolve(loaded.config, context);

@@ -1,4 +1,5 @@
-// Megatron's index, beside tokens that are always the same 286 bytes, as those of tests/data/fixtures.
+// Megatron's index, beside tokens that are always the same 286 bytes, as
+// those of tests/data/fixtures.
 
 #include "data/megatron.h"
 #include "fuzz.h"
@@ -10,6 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return ftrun::fuzz::judge([&] {
     const auto file = ftrun::open_megatron(folder.file("x"));
     for (int64_t d = 0; d <= file->documents(); ++d)
-      ftrun::require(file->document_start(d) >= 0 && file->document_start(d) <= file->tokens(), "documents lie in their file");
+      ftrun::require(file->document_start(d) >= 0 && file->document_start(d) <= file->tokens(),
+                     "documents lie in their file");
   });
 }

@@ -18,9 +18,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace ftrun::fuzz {
 
-inline std::string_view text_of(const uint8_t* data, size_t size) { return {reinterpret_cast<const char*>(data), size}; }
+inline std::string_view text_of(const uint8_t* data, size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
 
-/// A result or a message is all that may come of it: another exception, and one that names a defect of ftrun, is a finding.
+/// A result or a message is all that may come of it: another exception, and one that names a
+/// defect of ftrun, is a finding.
 template <typename Parse>
 int judge(Parse parse) {
   try {
@@ -33,10 +36,14 @@ int judge(Parse parse) {
   return 0;
 }
 
-/// Files of this process for parsers that read from a path: below $TMPDIR, else in memory where the machine has /dev/shm.
+/// Files of this process for parsers that read from a path: below $TMPDIR, else in memory where
+/// the machine has /dev/shm.
 class ScratchFolder : public fixtures::TemporaryFolder {
  public:
-  ScratchFolder() : TemporaryFolder(std::getenv("TMPDIR") == nullptr && std::filesystem::exists("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path()) {}
+  ScratchFolder()
+      : TemporaryFolder(std::getenv("TMPDIR") == nullptr && std::filesystem::exists("/dev/shm")
+                            ? "/dev/shm"
+                            : std::filesystem::temp_directory_path()) {}
 
   std::string write(const std::string& name, std::string_view content) const {
     std::ofstream(file(name), std::ios::binary | std::ios::trunc) << content;

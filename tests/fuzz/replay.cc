@@ -1,5 +1,6 @@
-// Gives a target every file of a corpus, and so many mutants of each, which are always the same: TARGET CORPUS MUTANTS.
-// LibFuzzer's own main() takes the place of this one where clang builds the targets (scripts/fuzz.sh).
+// Gives a target every file of a corpus, and so many mutants of each, which are always the same:
+// TARGET CORPUS MUTANTS. LibFuzzer's own main() takes the place of this one where clang builds the
+// targets (scripts/fuzz.sh).
 
 #include <algorithm>
 #include <iterator>
@@ -23,8 +24,10 @@ void mutate(Bytes& bytes, std::mt19937& random) {
   constexpr std::string_view kMeaningful = "{}[]\",:0-9.eE\\\n#&*|>\xff";
   const size_t changes = 1 + random() % 4;
   for (size_t change = 0; change < changes && !bytes.empty(); ++change) {
-    const size_t at = random() % bytes.size(), length = std::min<size_t>(bytes.size() - at, 1 + random() % 32);
-    const auto from = bytes.begin() + static_cast<std::ptrdiff_t>(at), to = from + static_cast<std::ptrdiff_t>(length);
+    const size_t at = random() % bytes.size(),
+                 length = std::min<size_t>(bytes.size() - at, 1 + random() % 32);
+    const auto from = bytes.begin() + static_cast<std::ptrdiff_t>(at),
+               to = from + static_cast<std::ptrdiff_t>(length);
     switch (random() % 5) {
       case 0:
         bytes[at] = static_cast<uint8_t>(random());
@@ -54,7 +57,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(argv[1])) files.push_back(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(argv[1]))
+    files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   const int mutants = std::stoi(argv[2]);
   std::mt19937 random(20261123);

@@ -5,7 +5,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const ftrun::fuzz::ScratchFolder folder;
   folder.write("x.json", ftrun::fuzz::text_of(data, size));
   return ftrun::fuzz::judge([&] {
-    if (const auto sidecar = ftrun::read_sidecar(folder.file("x.bin"))) ftrun::sidecar_text(*sidecar);
+    if (const auto sidecar = ftrun::read_sidecar(folder.file("x.bin")))
+      ftrun::sidecar_text(*sidecar);
     ftrun::raw_facts(folder.file("x.bin"));
   });
 }

@@ -85,7 +85,8 @@ inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_
   GraphBuilder g("magnitudes", s.tokens(), s.row_tokens, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId norm = ops::rms_norm(g, x, g.param("n1", {s.hidden}), {1e-5});
-  const ValueId qkv = g.param("qkv", {width, s.hidden}), bias = s.biases ? g.param("qkv.b", {width}) : -1;
+  const ValueId qkv = g.param("qkv", {width, s.hidden}),
+                bias = s.biases ? g.param("qkv.b", {width}) : -1;
   const ValueId down = g.param("down", {5, s.hidden});
   const std::vector<ValueId> up{g.param("q.up", {q, 2}), g.param("v.up", {kv, 3})};
   const ValueId magnitudes = g.fp32_param("m", {q + kv});
@@ -110,7 +111,8 @@ inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_
 
 /// Two products of one operand, the second with low-rank adapters of two of its three parts.
 inline LayerGraph adapted(const BlockShape& s, bool train = true) {
-  const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size, kv = s.kv_heads * s.head_size;
+  const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size,
+                kv = s.kv_heads * s.head_size;
   GraphBuilder g("adapted", s.tokens(), s.row_tokens, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId norm = ops::rms_norm(g, x, g.param("n1", {s.hidden}), {1e-5});

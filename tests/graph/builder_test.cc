@@ -72,12 +72,11 @@ TEST_CASE("operands that do not fit are refused when the operation is built") {
           ops::attention(g, x, g.input(Port::kStarts, DType::kI32, {8}, "starts"),
                          {3, 1, 4, 0, 1.0, 0});
         }) == "attention operand");
-  CHECK(
-      refusal([](auto& g, ValueId) {
-        const ValueId qkv = g.input(Port::kHidden, DType::kF32, {8, 28}, "qkv");
-        ops::attention(g, qkv, g.input(Port::kStarts, DType::kI32, {8}, "starts"),
-                       {3, 2, 4, 0, 1.0, 0});
-      }) == "query heads are a multiple of key/value heads");
+  CHECK(refusal([](auto& g, ValueId) {
+          const ValueId qkv = g.input(Port::kHidden, DType::kF32, {8, 28}, "qkv");
+          ops::attention(g, qkv, g.input(Port::kStarts, DType::kI32, {8}, "starts"),
+                         {3, 2, 4, 0, 1.0, 0});
+        }) == "query heads are a multiple of key/value heads");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::linear_cross_entropy(g, x, g.param("w", {9, 15}),
                                     g.input(Port::kLabels, DType::kI32, {8}, "labels"), {});

@@ -51,7 +51,8 @@ TEST_CASE("backward cannot read a temporary of forward") {
 
 TEST_CASE("weight gradients that run after all input gradients find no temporary of theirs") {
   LayerGraph g = block({});
-  const std::string text = "block: linear_wgrad d_qkv.out:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]";
+  const std::string text =
+      "block: linear_wgrad d_qkv.out:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]";
   g.values[static_cast<size_t>(named(g, "d_qkv.out"))].role = ValueRole::kTemp;
   CHECK(fault(g) == text + " reads d_qkv.out before it exists");
   g = block({});
@@ -71,7 +72,8 @@ TEST_CASE("input gradients read nothing that weight gradients make") {
                                    [](const Op& op) { return op.kind == OpKind::kRmsNormDgrad; });
   reader->in[0] = again->out[0];
   CHECK(fault(g) ==
-        "block: rms_norm_dgrad n2.out.again:[8,16] n2.sum:[8,16] n2.rstd:[8] n2:[16] d_sum:[8,16] -> d_n2.sum:[8,16] reads "
+        "block: rms_norm_dgrad n2.out.again:[8,16] n2.sum:[8,16] n2.rstd:[8] n2:[16] d_sum:[8,16] "
+        "-> d_n2.sum:[8,16] reads "
         "n2.out.again before it exists");
 }
 
@@ -171,13 +173,14 @@ bool is_free(const Op& op, ValueId id, size_t dim) {
       return id == op.in[1] && dim == 1;  // elements of a head that rotate
     case OpKind::kBiasWgrad:
       return id == op.in[0] && dim == 0;  // tokens that are summed over
-    case OpKind::kLoraUp:  // columns of a part
+    case OpKind::kLoraUp:                 // columns of a part
       return dim == 0 && std::find(op.in.begin() + 2, op.in.end(), id) != op.in.end();
     case OpKind::kLoraUpDgrad:
       if (id == op.in[0]) return dim == 1;
       return dim == 0 && std::find(op.in.begin() + 1, op.in.end(), id) != op.in.end();
     case OpKind::kDoraSquaredLengths:
-      return id == op.in[0] && dim == 0;  // rows of the weight, not all of which need belong to parts
+      return id == op.in[0] &&
+             dim == 0;  // rows of the weight, not all of which need belong to parts
     case OpKind::kLoraUpWgrad:
       if (id == op.in[0]) return dim == 1;
       return dim == 0 && std::find(op.out.begin(), op.out.end(), id) != op.out.end();

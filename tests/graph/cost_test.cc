@@ -307,7 +307,9 @@ LayerGraph gpu_block(int64_t tokens) {
                 .dtypes = {DType::kBF16, DType::kF32, Kernels::kGpu}});
 }
 
-TEST_CASE("on GPUs products, embedding and attention's forward and backward have no scratch of the processor's") {
+TEST_CASE(
+    "on GPUs products, embedding and attention's forward and backward have no scratch of the "
+    "processor's") {
   for (const int64_t tokens : {int64_t{1}, int64_t{63}, int64_t{64}, int64_t{300}}) {
     const LayerGraph g = gpu_block(tokens);
     const Op& forward = first_of(g, OpKind::kAttention);
@@ -316,7 +318,8 @@ TEST_CASE("on GPUs products, embedding and attention's forward and backward have
     const int64_t n = 2 * tokens, blocks = (tokens + 63) / 64;
     const GpuAttentionWorkspace f = gpu_attention_workspace(n, attrs, false);
     const auto parts = [&](const GpuAttentionWorkspace& w) {
-      std::vector<std::pair<int64_t, int64_t>> all{{w.lowest, n * 4}, {w.first_block, 2 * blocks * 4}, {w.uncovered, 4}};
+      std::vector<std::pair<int64_t, int64_t>> all{
+          {w.lowest, n * 4}, {w.first_block, 2 * blocks * 4}, {w.uncovered, 4}};
       for (const GpuDocumentGroup& group : w.groups) {
         all.emplace_back(group.lengths, group.slots * 4);
         for (const int64_t offsets : {group.qkv_offsets, group.out_offsets, group.token_offsets})
@@ -337,15 +340,19 @@ TEST_CASE("on GPUs products, embedding and attention's forward and backward have
       CHECK(workspace_bytes(g, first_of(g, kind)) == 0);
       CHECK(first_of(g, kind).workspace == -1);
     }
-    CHECK(workspace_bytes(g, first_of(g, OpKind::kRmsNormWgrad)) == std::min<int64_t>(256, (n + 7) / 8) * 16 * 4);
+    CHECK(workspace_bytes(g, first_of(g, OpKind::kRmsNormWgrad)) ==
+          std::min<int64_t>(256, (n + 7) / 8) * 16 * 4);
   }
 }
 
-TEST_CASE("on GPUs documents are listed in groups whose lengths halve, of which the last alone can overflow") {
+TEST_CASE(
+    "on GPUs documents are listed in groups whose lengths halve, of which the last alone can "
+    "overflow") {
   for (const int64_t row_tokens : {1, 2, 255, 256, 257, 300, 1000, 2048, 32768})
     for (const int64_t rows : {1, 3}) {
       CAPTURE(row_tokens, rows);
-      const std::vector<GpuDocumentGroup> groups = gpu_document_groups(rows * row_tokens, row_tokens);
+      const std::vector<GpuDocumentGroup> groups =
+          gpu_document_groups(rows * row_tokens, row_tokens);
       REQUIRE(groups.front().most_tokens == row_tokens);
       for (size_t i = 0; i + 1 < groups.size(); ++i) {
         const int64_t least = groups[i + 1].most_tokens + 1;

@@ -89,7 +89,9 @@ TEST_CASE("a Llama block's backward walks its forward in reverse and makes cheap
         "d_x:[8,16]\n");
 }
 
-TEST_CASE("what an adapter drops is dropped again in backward, and from the gradient before the product adds its own") {
+TEST_CASE(
+    "what an adapter drops is dropped again in backward, and from the gradient before the product "
+    "adds its own") {
   const LayerGraph g = adapted({.dropout = 0.5});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
@@ -117,24 +119,31 @@ TEST_CASE("what an adapter drops is dropped again in backward, and from the grad
   CHECK(saved_text(g) == "n1.rstd 32\ndown.out 160\nqkv.out.lora 1024\n");
 }
 
-TEST_CASE("magnitudes keep what they scale and the lengths, which have no gradient, and the scaled results are made again") {
+TEST_CASE(
+    "magnitudes keep what they scale and the lengths, which have no gradient, and the scaled "
+    "results are made again") {
   const LayerGraph g = with_magnitudes({.biases = true});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
         "linear n1.out:[8,16] qkv:[32,16] -> qkv.out:[8,32]\n"
         "linear n1.out:[8,16] down:[5,16] -> down.out:[8,5]\n"
         "lora_up qkv.out:[8,32] down.out:[8,5] q.up:[16,2] v.up:[8,3] -> qkv.out.lora:[8,32]\n"
-        "dora_squared_lengths qkv:[32,16] down:[5,16] q.up:[16,2] v.up:[8,3] -> qkv.squared_lengths:[24]\n"
-        "dora_scale qkv.out.lora:[8,32] qkv.squared_lengths:[24] m:[24] qkv.b:[32] -> qkv.out.lora.dora:[8,32]\n"
+        "dora_squared_lengths qkv:[32,16] down:[5,16] q.up:[16,2] v.up:[8,3] -> "
+        "qkv.squared_lengths:[24]\n"
+        "dora_scale qkv.out.lora:[8,32] qkv.squared_lengths:[24] m:[24] qkv.b:[32] -> "
+        "qkv.out.lora.dora:[8,32]\n"
         "linear qkv.out.lora.dora:[8,32] o:[16,32] -> o.out:[8,16]\n"
         "add x:[8,16] o.out:[8,16] -> sum:[8,16]\n");
   CHECK(list_text(g, g.backward) ==
-        "dora_scale qkv.out.lora:[8,32] qkv.squared_lengths:[24] m:[24] qkv.b:[32] -> qkv.out.lora.dora.again:[8,32]\n"
+        "dora_scale qkv.out.lora:[8,32] qkv.squared_lengths:[24] m:[24] qkv.b:[32] -> "
+        "qkv.out.lora.dora.again:[8,32]\n"
         "linear_wgrad d_sum:[8,16] qkv.out.lora.dora.again:[8,32] -> d_o:[16,32]\n"
         "linear_dgrad d_sum:[8,16] o:[16,32] -> d_qkv.out.lora.dora:[8,32]\n"
-        "dora_scale_wgrad d_qkv.out.lora.dora:[8,32] qkv.out.lora:[8,32] qkv.squared_lengths:[24] -> d_m:[24]\n"
+        "dora_scale_wgrad d_qkv.out.lora.dora:[8,32] qkv.out.lora:[8,32] qkv.squared_lengths:[24] "
+        "-> d_m:[24]\n"
         "bias_wgrad d_qkv.out.lora.dora:[8,32] -> d_qkv.b:[32]\n"
-        "dora_scale_dgrad d_qkv.out.lora.dora:[8,32] qkv.squared_lengths:[24] m:[24] -> d_qkv.out.lora:[8,32]\n"
+        "dora_scale_dgrad d_qkv.out.lora.dora:[8,32] qkv.squared_lengths:[24] m:[24] -> "
+        "d_qkv.out.lora:[8,32]\n"
         "lora_up_wgrad d_qkv.out.lora:[8,32] down.out:[8,5] -> d_q.up:[16,2] d_v.up:[8,3]\n"
         "lora_up_dgrad d_qkv.out.lora:[8,32] q.up:[16,2] v.up:[8,3] -> d_down.out:[8,5]\n"
         "rms_norm x:[8,16] n1:[16] -> n1.out.again:[8,16] n1.rstd.again:[8]\n"
@@ -147,7 +156,9 @@ TEST_CASE("magnitudes keep what they scale and the lengths, which have no gradie
   CHECK(saved_text(g) == "n1.rstd 32\ndown.out 160\nqkv.out.lora 1024\nqkv.squared_lengths 96\n");
 }
 
-TEST_CASE("the ranks sum the gradient by a product's operand once, whatever dropout and magnitudes make of it") {
+TEST_CASE(
+    "the ranks sum the gradient by a product's operand once, whatever dropout and magnitudes make "
+    "of it") {
   const auto count = [](const LayerGraph& g, const std::string& line) {
     const std::string text = list_text(g, g.backward);
     int found = 0;
@@ -161,13 +172,17 @@ TEST_CASE("the ranks sum the gradient by a product's operand once, whatever drop
       CHECK(count(g, "all_reduce") == (ranks > 1 ? 1 : 0));
       // After all products' terms, before the norm's gradients read it.
       const auto find = [&](OpKind kind) {
-        return std::find_if(g.backward.begin(), g.backward.end(), [&](const Op& op) { return op.kind == kind; });
+        return std::find_if(g.backward.begin(), g.backward.end(),
+                            [&](const Op& op) { return op.kind == kind; });
       };
       const auto sum = find(OpKind::kAllReduce), norm = find(OpKind::kRmsNormDgrad);
-      CHECK(std::count_if(g.backward.begin(), sum, [](const Op& op) { return op.kind == OpKind::kLinearDgrad; }) == (dropout > 0 ? 4 : 3));
+      CHECK(std::count_if(g.backward.begin(), sum, [](const Op& op) {
+              return op.kind == OpKind::kLinearDgrad;
+            }) == (dropout > 0 ? 4 : 3));
       if (ranks > 1) CHECK(norm->in[0] == sum->out[0]);
       // Each parameter's once: the product of what dropout takes away has none of the weight's.
-      for (const char* gradient : {"d_qkv:[32,16]", "d_qkv.b:[32]", "d_down:[5,16]", "d_q.up:[16,2]", "d_v.up:[8,3]", "d_m:[24]", "d_o:[16,32]"})
+      for (const char* gradient : {"d_qkv:[32,16]", "d_qkv.b:[32]", "d_down:[5,16]",
+                                   "d_q.up:[16,2]", "d_v.up:[8,3]", "d_m:[24]", "d_o:[16,32]"})
         CHECK(count(g, gradient) == 1);
       CHECK(count(g, "linear_wgrad") == 3);
       CHECK(count(g, "linear_dgrad") == (dropout > 0 ? 4 : 3));
@@ -183,7 +198,8 @@ TEST_CASE("a sum over the ranks has a gradient unless it is one of lengths") {
   CHECK_THROWS_WITH(g.finish(true), Catch::Contains("sums: nothing reads unread.out.summed"));
   GraphBuilder h("lengths", 8, 8);
   const ValueId y = h.input(Port::kHidden, DType::kF32, {8, 16}, "x");
-  const ValueId w = h.param("w", {16, 16}), down = h.param("down", {2, 16}), up = h.param("up", {16, 2});
+  const ValueId w = h.param("w", {16, 16}), down = h.param("down", {2, 16}),
+                up = h.param("up", {16, 2});
   const LoraAttrs attrs{{{0, 1.0}}};
   const ValueId squares =
       ops::all_reduce(h, ops::dora_squared_lengths(h, w, down, {up}, attrs), along_tensor(2));

@@ -97,7 +97,9 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
   }
 }
 
-TEST_CASE("a kind that forward lists hold has its gradients; one without is a gradient, of backward lists") {
+TEST_CASE(
+    "a kind that forward lists hold has its gradients; one without is a gradient, of backward "
+    "lists") {
   std::set<OpKind> forward, backward;
   for_every_op([&](const LayerGraph&, const Op& op, bool is_forward) {
     (is_forward ? forward : backward).insert(op.kind);
@@ -122,7 +124,8 @@ TEST_CASE("an operation has scratch where its kind's entry asks for some, and ne
   });
   for (int i = 0; i < kOpKinds; ++i) {
     INFO(op_name(static_cast<OpKind>(i)));
-    CHECK((op_spec(static_cast<OpKind>(i)).workspace != nullptr) == asked.contains(static_cast<OpKind>(i)));
+    CHECK((op_spec(static_cast<OpKind>(i)).workspace != nullptr) ==
+          asked.contains(static_cast<OpKind>(i)));
   }
 }
 
@@ -135,7 +138,9 @@ TEST_CASE("gradients of a gradient are refused") {
   CHECK(bug_text([&] { derive_backward(g); }) == "no backward for linear_dgrad in a forward list");
 }
 
-TEST_CASE("of what ranks share out, results and gradients without the shared dimension are terms of a sum") {
+TEST_CASE(
+    "of what ranks share out, results and gradients without the shared dimension are terms of a "
+    "sum") {
   // Rows of w: each rank makes some columns of y, and a term of dx.
   CHECK_FALSE(result_is_term(OpKind::kLinear, 0, 'O'));
   CHECK(gradient_is_term(OpKind::kLinear, 0, 'O'));
@@ -143,7 +148,8 @@ TEST_CASE("of what ranks share out, results and gradients without the shared dim
   CHECK_FALSE(gradient_is_term(OpKind::kLinear, 2, 'O'));
   // Columns of w: each rank makes a term of y; all of them have all of dy, and all of db.
   CHECK(result_is_term(OpKind::kLinear, 0, 'I'));
-  for (const size_t operand : {0, 1, 2}) CHECK_FALSE(gradient_is_term(OpKind::kLinear, operand, 'I'));
+  for (const size_t operand : {0, 1, 2})
+    CHECK_FALSE(gradient_is_term(OpKind::kLinear, operand, 'I'));
   // Its gradients say the same of themselves.
   CHECK(result_is_term(OpKind::kLinearDgrad, 0, 'O'));
   CHECK_FALSE(result_is_term(OpKind::kLinearDgrad, 0, 'I'));
@@ -166,7 +172,8 @@ TEST_CASE("of what ranks share out, results and gradients without the shared dim
   CHECK_FALSE(result_is_term(OpKind::kAttention, 0, 'H'));
   CHECK_FALSE(result_is_term(OpKind::kAttention, 1, 'H'));
   CHECK_FALSE(gradient_is_term(OpKind::kGatedActivation, 0, 'F'));
-  CHECK(bug_text([] { result_is_term(OpKind::kLinear, 0, 'N'); }) == "linear is not shared out along N");
+  CHECK(bug_text([] { result_is_term(OpKind::kLinear, 0, 'N'); }) ==
+        "linear is not shared out along N");
 }
 
 }  // namespace

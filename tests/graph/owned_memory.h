@@ -82,8 +82,8 @@ class OwnedMemory {
   bool clashes(const Op& op, ValueId out) const {
     for (size_t i = 0; i < op.in.size(); ++i) {
       if (op.in[i] == out) continue;  // changed where it is
-      const bool in_place = op.in[i] == in_place_input(op) &&
-                            out == op.out[0] && offset(out) == offset(op.in[i]) &&
+      const bool in_place = op.in[i] == in_place_input(op) && out == op.out[0] &&
+                            offset(out) == offset(op.in[i]) &&
                             graph_.at(out).bytes() == graph_.at(op.in[i]).bytes();
       if (meets(op.in[i], out) && !in_place) return true;
     }

@@ -176,7 +176,8 @@ TEST_CASE("gradients of a block are the same functions of the same numbers under
   for (const BlockShape& shape : family_shapes()) {
     const auto plain = gradients(recomputed_block(shape, kNone));
     CHECK(std::set<size_t>(plain.begin(), plain.end()).size() == plain.size());
-    for (const RecomputePolicy& policy : kPolicies) CHECK(gradients(recomputed_block(shape, policy)) == plain);
+    for (const RecomputePolicy& policy : kPolicies)
+      CHECK(gradients(recomputed_block(shape, policy)) == plain);
   }
 }
 
@@ -331,8 +332,7 @@ TEST_CASE("scratch of backward is as small as what lives at once") {
         const Op& op = g.backward[i];
         for (const auto* ids : {&op.in, &op.out})
           for (const ValueId id : *ids)
-            if (lives_in_list(g.at(id)))
-              life.try_emplace(id, i, i).first->second.second = i;
+            if (lives_in_list(g.at(id))) life.try_emplace(id, i, i).first->second.second = i;
         if (op.workspace >= 0) life[op.workspace] = {i, i};
       }
       int64_t most = 0;
@@ -342,8 +342,7 @@ TEST_CASE("scratch of backward is as small as what lives at once") {
         for (const auto& [id, span] : life)
           if (span.first <= i && i <= span.second) live += g.at(id).bytes();
         const ValueId place = in_place_input(op);
-        if (place >= 0 && lives_in_list(g.at(place)))
-          live -= g.at(op.out[0]).bytes();
+        if (place >= 0 && lives_in_list(g.at(place))) live -= g.at(op.out[0]).bytes();
         most = std::max(most, live);
       }
       const int64_t bytes = plan_scratch(g, g.backward).bytes;
@@ -370,7 +369,8 @@ TEST_CASE("operations run again show in the cost of the list, and nowhere else")
   }
 }
 
-TEST_CASE("selective recompute stays within its budget, and more budget never keeps more", "[long]") {
+TEST_CASE("selective recompute stays within its budget, and more budget never keeps more",
+          "[long]") {
   for (const BlockShape& shape : family_shapes()) {
     const LayerGraph plain = recomputed_block(shape, kNone);
     const double forward = price(plain, plain.forward);
@@ -415,14 +415,14 @@ TEST_CASE(
 TEST_CASE(
     "rotated q, k, v are made from what the norms of q and k keep anyway, at the least price") {
   const LayerGraph g = recomputed_block({.rows = 1,
-                              .row_tokens = 1024,
-                              .hidden = 1024,
-                              .query_heads = 16,
-                              .kv_heads = 8,
-                              .head_size = 128,
-                              .feed_forward = 3072,
-                              .qk_norm = true},
-                             {RecomputeLevel::kSelective, 0.1});
+                                         .row_tokens = 1024,
+                                         .hidden = 1024,
+                                         .query_heads = 16,
+                                         .kv_heads = 8,
+                                         .head_size = 128,
+                                         .feed_forward = 3072,
+                                         .qk_norm = true},
+                                        {RecomputeLevel::kSelective, 0.1});
   CHECK(g.at(named(g, "qkv.out")).role == ValueRole::kSaved);
   CHECK(g.at(named(g, "rope.out")).role == ValueRole::kTemp);
 }

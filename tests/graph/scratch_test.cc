@@ -76,7 +76,8 @@ std::set<ValueId> values_made(const std::vector<Op>& list) {
   return made;
 }
 
-TEST_CASE("values that weight gradients read of what the input gradients made are deferred, no others") {
+TEST_CASE(
+    "values that weight gradients read of what the input gradients made are deferred, no others") {
   size_t found = 0;
   for (const BlockShape& shape : kShapes)
     for (const LayerGraph& g : all_layers(shape)) {
@@ -93,7 +94,9 @@ TEST_CASE("values that weight gradients read of what the input gradients made ar
   CHECK(found > 80);
 }
 
-TEST_CASE("gradients of products are deferred, what both lists need made again, and what is smaller than what it is made of") {
+TEST_CASE(
+    "gradients of products are deferred, what both lists need made again, and what is smaller than "
+    "what it is made of") {
   const auto deferred = [](const LayerGraph& g) {
     std::set<std::string> names;
     for (const ValueId id : g.with_role(ValueRole::kDeferred)) names.insert(g.at(id).name);
@@ -115,7 +118,8 @@ TEST_CASE("deferred values are scratch of the interleaved list as temporaries ar
       LayerGraph plain = g;
       for (Value& value : plain.values)
         if (value.role == ValueRole::kDeferred) value.role = ValueRole::kTemp;
-      const ScratchPlan plan = plan_scratch(g, g.backward), before = plan_scratch(plain, g.backward);
+      const ScratchPlan plan = plan_scratch(g, g.backward),
+                        before = plan_scratch(plain, g.backward);
       CHECK(plan.offset == before.offset);
       CHECK(plan.bytes == before.bytes);
     }
@@ -312,7 +316,8 @@ TEST_CASE("what weight gradients do not read of the saved values lies apart from
     const LayerGraph g = block(shape);
     std::set<ValueId> read;
     for (const Op& op : g.weight_grad) read.insert(op.in.begin(), op.in.end());
-    const ScratchPlan early = plan_saved(g, SavedFor::kInputGrad), late = plan_saved(g, SavedFor::kWeightGrad);
+    const ScratchPlan early = plan_saved(g, SavedFor::kInputGrad),
+                      late = plan_saved(g, SavedFor::kWeightGrad);
     CHECK(early.bytes + late.bytes == plan_saved(g).bytes);
     for (const ValueId id : g.with_role(ValueRole::kSaved)) {
       CAPTURE(g.at(id).name);

@@ -110,7 +110,8 @@ std::vector<StorageRequest> step_requests(int64_t layers, int64_t micro_batches)
   return requests;
 }
 
-TEST_CASE("placing thousands of requests takes work by how many live together, not by their number", "[long]") {
+TEST_CASE("placing thousands of requests takes work by how many live together, not by their number",
+          "[long]") {
   const StorageLayout once = pack_storage(step_requests(80, 1), 64);
   for (const int64_t micro_batches : {4, 64, 256}) {
     const std::vector<StorageRequest> requests = step_requests(80, micro_batches);
@@ -173,7 +174,8 @@ TEST_CASE("what fills gaps of another arena meets nothing there, and makes its o
   std::mt19937_64 random(25);
   int filled = 0, enough_was = 0;
   for (int round = 0; round < 500; ++round) {
-    const std::vector<StorageRequest> hosts = random_requests(random), guests = random_requests(random);
+    const std::vector<StorageRequest> hosts = random_requests(random),
+                                      guests = random_requests(random);
     const StorageLayout layout = pack_storage(hosts, 64);
     const int64_t room = layout.bytes + (round % 3 == 0 ? 700 : 0);
     const std::vector<int64_t> stay(guests.size(), -1);
@@ -212,7 +214,8 @@ TEST_CASE("the largest that lives at the fullest time goes where there is room a
   using Places = std::vector<int64_t>;
   const int64_t free = layout.offset[0] == 0 ? 640 : 0;
   // The second is too large, the third lives too long.
-  CHECK(gaps({{512, 5, 9}, {704, 5, 9}, {576, 5, 10}, {64, 5, 9}}) == Places{free, -1, -1, free + 512});
+  CHECK(gaps({{512, 5, 9}, {704, 5, 9}, {576, 5, 10}, {64, 5, 9}}) ==
+        Places{free, -1, -1, free + 512});
   CHECK(gaps({{512, 5, 9}, {64, 5, 9}}, 64) == Places{free, -1});
   CHECK(gaps({{512, 5, 9}, {64, 5, 9}}, 576) == Places{-1, -1});
   // Nothing is gained where another time is as full.

@@ -1,5 +1,5 @@
-// The attention of kernels/cpu/amx.cc with its matrix units done by vectors, for processors that have none: compiled for
-// AVX-512 with avx512_bf16, called by amx_test.cc where there is that.
+// The attention of kernels/cpu/amx.cc with its matrix units done by vectors, for processors that
+// have none: compiled for AVX-512 with avx512_bf16, called by amx_test.cc where there is that.
 #include "amx_on_vectors.h"
 
 #include <immintrin.h>
@@ -25,7 +25,8 @@ template <int kTile>
 void load_tile(const void* p, int64_t stride) {
   if (!in_use) __builtin_trap();
   for (int64_t row = 0; row < 16; ++row)
-    __builtin_memcpy(&tiles[kTile].rows[row], static_cast<const char*>(p) + row * stride, sizeof(Words));
+    __builtin_memcpy(&tiles[kTile].rows[row], static_cast<const char*>(p) + row * stride,
+                     sizeof(Words));
 }
 template <int kTile>
 void store_tile(void* p, int64_t stride) {

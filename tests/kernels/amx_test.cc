@@ -21,14 +21,16 @@ struct Head {
 /// Numbers with a margin behind them that nobody may write.
 class Guarded {
  public:
-  Guarded(int64_t count, float value) : numbers_(static_cast<size_t>(count + kMargin), value), count_(count) {
+  Guarded(int64_t count, float value)
+      : numbers_(static_cast<size_t>(count + kMargin), value), count_(count) {
     std::fill(numbers_.end() - kMargin, numbers_.end(), kMark);
   }
   float* data() { return numbers_.data(); }
   float operator[](int64_t i) const { return numbers_[static_cast<size_t>(i)]; }
   std::span<const float> all() const { return {numbers_.data(), static_cast<size_t>(count_)}; }
   void require_margin() const {
-    REQUIRE(std::all_of(numbers_.end() - kMargin, numbers_.end(), [](float v) { return v == kMark; }));
+    REQUIRE(
+        std::all_of(numbers_.end() - kMargin, numbers_.end(), [](float v) { return v == kMark; }));
   }
 
  private:
@@ -48,7 +50,8 @@ struct Forward {
 
 class TileRig {
  public:
-  explicit TileRig(const Head& head) : head_(head), padded_((head.size + 15) / 16 * 16), stride_(4 * head.size + 6) {
+  explicit TileRig(const Head& head)
+      : head_(head), padded_((head.size + 15) / 16 * 16), stride_(4 * head.size + 6) {
     for (std::vector<BFloat16>* part : {&q_, &k_, &v_, &da_}) {
       // What lies between and behind the rows is not a number.
       part->assign(static_cast<size_t>(head.tokens * stride_), BFloat16{0xFFFF});
@@ -71,7 +74,8 @@ class TileRig {
     std::vector<float> keys, values;
     for (int64_t key_block = 0; key_block < blocks(); ++key_block) {
       const Packed packed = pack(kernels, key_block);
-      keys.insert(keys.end(), packed.keys_transposed.all().begin(), packed.keys_transposed.all().end());
+      keys.insert(keys.end(), packed.keys_transposed.all().begin(),
+                  packed.keys_transposed.all().end());
       values.insert(values.end(), packed.values.all().begin(), packed.values.all().end());
     }
     std::vector<BFloat16> out(static_cast<size_t>(kBlock * head_.size));
@@ -105,10 +109,12 @@ class TileRig {
   }
 
   /// dq, then dk and dv, each added to what was there.
-  std::vector<double> backward(const VectorKernels<BFloat16>& kernels, int64_t query_block, int64_t key_block) {
+  std::vector<double> backward(const VectorKernels<BFloat16>& kernels, int64_t query_block,
+                               int64_t key_block) {
     Packed key = pack(kernels, key_block);
     const int64_t tile = kBlock * padded_;
-    Guarded dq(tile, 0.5F), dk(tile, 0.25F), dv(tile, 1.0F), scratch(2 * tile + kBackwardScratch, NAN);
+    Guarded dq(tile, 0.5F), dk(tile, 0.25F), dv(tile, 1.0F),
+        scratch(2 * tile + kBackwardScratch, NAN);
     kernels.attention_backward({.q = at(q_, query_block),
                                 .da = at(da_, query_block),
                                 .qkv_stride = stride_,
@@ -151,10 +157,13 @@ class TileRig {
     const Guarded none(kBlock * padded_, NAN);
     Packed p{none, none, none, none};
     kernels.pack_rows(at(k_, block), stride_, rows(block), head_.size, padded_, p.keys.data());
-    kernels.pack_columns(at(k_, block), stride_, rows(block), head_.size, padded_, p.keys_transposed.data());
+    kernels.pack_columns(at(k_, block), stride_, rows(block), head_.size, padded_,
+                         p.keys_transposed.data());
     kernels.pack_rows(at(v_, block), stride_, rows(block), head_.size, padded_, p.values.data());
-    kernels.pack_columns(at(v_, block), stride_, rows(block), head_.size, padded_, p.values_transposed.data());
-    for (const Guarded* part : {&p.keys, &p.keys_transposed, &p.values, &p.values_transposed}) part->require_margin();
+    kernels.pack_columns(at(v_, block), stride_, rows(block), head_.size, padded_,
+                         p.values_transposed.data());
+    for (const Guarded* part : {&p.keys, &p.keys_transposed, &p.values, &p.values_transposed})
+      part->require_margin();
     return p;
   }
 
@@ -166,41 +175,49 @@ class TileRig {
   std::vector<float> delta_, lse_;
 };
 
-void require_near(const std::vector<double>& actual, const std::vector<double>& expected, double relative, double of_largest) {
+void require_near(const std::vector<double>& actual, const std::vector<double>& expected,
+                  double relative, double of_largest) {
   REQUIRE(actual.size() == expected.size());
   double largest = 0;
   for (const double v : expected) largest = std::max(largest, std::abs(v));
   for (size_t i = 0; i < actual.size(); ++i) {
     INFO(i);
-    REQUIRE(std::abs(actual[i] - expected[i]) <= relative * std::abs(expected[i]) + of_largest * largest);
+    REQUIRE(std::abs(actual[i] - expected[i]) <=
+            relative * std::abs(expected[i]) + of_largest * largest);
   }
 }
 
-/// Against avx512_bf16's, which attention_test.cc compares with autograd. `slack`: of gradients, as a share of the largest.
+/// Against avx512_bf16's, which attention_test.cc compares with autograd. `slack`: of gradients,
+/// as a share of the largest.
 void require_attention_of_pairs(const VectorKernels<BFloat16>& kernels, double slack) {
-  const std::vector<Head> heads{{2, 1, 9},      {6, 5, 9},      {16, 64, 99},  {20, 17, 99},   {20, 95, 99},
-                                {34, 77, 40},   {48, 81, 20},   {64, 63, 64},  {64, 128, 99},  {64, 127, 127},
-                                {80, 97, 127},  {112, 100, 99}, {128, 113, 127}, {256, 90, 127}};
+  const std::vector<Head> heads{{2, 1, 9},       {6, 5, 9},      {16, 64, 99},  {20, 17, 99},
+                                {20, 95, 99},    {34, 77, 40},   {48, 81, 20},  {64, 63, 64},
+                                {64, 128, 99},   {64, 127, 127}, {80, 97, 127}, {112, 100, 99},
+                                {128, 113, 127}, {256, 90, 127}};
   for (const Head& head : heads) {
     CAPTURE(head.size, head.tokens, head.window);
     TileRig rig(head);
     for (int64_t block = 0; block < rig.blocks(); ++block) {
-      const Forward found = rig.forward(kernels, block), expected = rig.forward(avx512_bf16::kBFloat16, block);
+      const Forward found = rig.forward(kernels, block),
+                    expected = rig.forward(avx512_bf16::kBFloat16, block);
       require_near(found.lse, expected.lse, 1e-6, 1e-6);
       // Its rounding to bf16 may turn on the last bit of a sum.
       require_near(found.out, expected.out, unit_roundoff(DType::kBF16), slack);
     }
     for (int64_t query = 0; query < rig.blocks(); ++query)
       for (int64_t key = 0; key <= query; ++key)
-        require_near(rig.backward(kernels, query, key), rig.backward(avx512_bf16::kBFloat16, query, key), 0, slack);
+        require_near(rig.backward(kernels, query, key),
+                     rig.backward(avx512_bf16::kBFloat16, query, key), 0, slack);
   }
 }
 
-TEST_CASE("attention on matrix units, done by vectors, agrees with attention by pairs", "[.needs-avx512_bf16]") {
+TEST_CASE("attention on matrix units, done by vectors, agrees with attention by pairs",
+          "[.needs-avx512_bf16]") {
   require_attention_of_pairs(amx_on_vectors::kBFloat16, 1e-6);
 }
 
-// They add the first and the second numbers of pairs apart, so that a weight may be rounded the other way.
+// They add the first and the second numbers of pairs apart, so that a weight may
+// be rounded the other way.
 TEST_CASE("attention on matrix units agrees with attention by pairs", "[.needs-matrix_units]") {
   require_attention_of_pairs(amx::kBFloat16, 1e-3);
 }

@@ -164,7 +164,8 @@ TEST_CASE("the sum of squares of 16-bit numbers has the bits that the same numbe
 }
 
 TEST_CASE("a streamed copy is every byte of its source and none beside it") {
-  for (const size_t bytes : {size_t{0}, size_t{2}, size_t{4}, size_t{510}, size_t{4096}, size_t{(1 << 20) + 6}})
+  for (const size_t bytes :
+       {size_t{0}, size_t{2}, size_t{4}, size_t{510}, size_t{4096}, size_t{(1 << 20) + 6}})
     for (const size_t first : {size_t{0}, size_t{2}, size_t{4}, size_t{60}}) {
       INFO(bytes << " bytes from " << first);
       // All bit patterns, NaN that signal among them.
@@ -172,7 +173,8 @@ TEST_CASE("a streamed copy is every byte of its source and none beside it") {
       for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint8_t>(i * 167 + (i >> 9));
       std::vector<uint8_t> expected = to;
       std::copy_n(from.begin() + 3, bytes, expected.begin() + static_cast<ptrdiff_t>(first));
-      copy_streamed(std::vector<CopiedRange>{{to.data() + first, from.data() + 3, static_cast<int64_t>(bytes)}});
+      copy_streamed(std::vector<CopiedRange>{
+          {to.data() + first, from.data() + 3, static_cast<int64_t>(bytes)}});
       REQUIRE(to == expected);
     }
 }
@@ -182,9 +184,12 @@ TEST_CASE("a streamed copy of several ranges is all of them, in parts that threa
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint32_t>(i);
   std::vector<CopiedRange> ranges;
   std::vector<uint32_t> expected = to;
-  for (const auto& [first, count] : {std::pair<size_t, size_t>{2'000'001, 999'998}, {5, 0}, {0, 3}, {100, 1'500'000}}) {
-    ranges.push_back({to.data() + first, from.data() + first, static_cast<int64_t>(count * sizeof(uint32_t))});
-    std::copy_n(from.begin() + static_cast<ptrdiff_t>(first), count, expected.begin() + static_cast<ptrdiff_t>(first));
+  for (const auto& [first, count] :
+       {std::pair<size_t, size_t>{2'000'001, 999'998}, {5, 0}, {0, 3}, {100, 1'500'000}}) {
+    ranges.push_back(
+        {to.data() + first, from.data() + first, static_cast<int64_t>(count * sizeof(uint32_t))});
+    std::copy_n(from.begin() + static_cast<ptrdiff_t>(first), count,
+                expected.begin() + static_cast<ptrdiff_t>(first));
   }
   copy_streamed(ranges);
   REQUIRE(to == expected);

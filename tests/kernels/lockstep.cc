@@ -102,7 +102,8 @@ Lockstep::Lockstep(std::vector<ModelDescription> ranks)
 void Lockstep::set_parameters(const NamedNumbers& tensors) {
   for (size_t rank = 0; rank < ranks_.size(); ++rank)
     for (size_t layer = 0; layer < ranks_[rank].layers.size(); ++layer)
-      fill_parameters(rank, layer, [&](const TensorInfo& tensor) { return tensors.at(tensor.name); });
+      fill_parameters(rank, layer,
+                      [&](const TensorInfo& tensor) { return tensors.at(tensor.name); });
 }
 
 const LayerGraph& Lockstep::graph(size_t rank, size_t layer) const {
@@ -259,7 +260,9 @@ void Lockstep::run(size_t layer, Which which, bool accumulate) {
       REQUIRE(op.kind == lists[0][i].kind);
       if (!is_collective(op.kind)) {
         INFO("rank " << rank << ": " << op_text(graph(rank, layer), op));
-        run_op(graph(rank, layer), op, places_[rank][layer].storage, {.accumulate = accumulate, .scalars = &scalars, .layer = static_cast<int64_t>(layer)});
+        run_op(
+            graph(rank, layer), op, places_[rank][layer].storage,
+            {.accumulate = accumulate, .scalars = &scalars, .layer = static_cast<int64_t>(layer)});
       }
     }
     if (!is_collective(lists[0][i].kind)) continue;

@@ -39,7 +39,8 @@ class Lockstep {
   void set_parameters(const NamedNumbers& tensors);
 
   /// Forward and, when training, backward lists of all layers; `accumulate` adds to the gradients.
-  /// `deferred`: all weight gradients of a layer after its input gradients, in scratch of their own.
+  /// `deferred`: all weight gradients of a layer after its input gradients,
+  /// in scratch of their own.
   void step(const TokenBatch& batch, bool accumulate = false, bool deferred = false);
 
   /// "loss" {sum, counted}; "hidden LAYER" and, when training, "d_hidden LAYER" of what a layer

@@ -94,7 +94,8 @@ TEST_CASE("20 steps on bf16 gradients give what torch.optim makes of the same gr
     OptimizerCase c{floats(kMixedCount, 1), {}, 3e-3, 0.1};
     std::vector<Halves> gradients;
     for (int i = 0; i < 20; ++i) {
-      gradients.push_back(halves(floats(kMixedCount, 100 + static_cast<uint64_t>(i)), DType::kBF16));
+      gradients.push_back(
+          halves(floats(kMixedCount, 100 + static_cast<uint64_t>(i)), DType::kBF16));
       Floats half = widened(gradients.back(), DType::kBF16);
       for (float& x : half) x *= 0.5F;  // the gradient scale
       c.gradients.push_back(half);

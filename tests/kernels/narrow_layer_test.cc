@@ -131,9 +131,10 @@ std::vector<std::string> results_of(const LayerGraph& graph) {
   return names;
 }
 
-/// The largest distance() in units of roundoff. Each of about ten roundings between a parameter and a result adds an error
-/// of a unit / sqrt(3) or less, and errors of a value add up like a random walk. Attention that multiplies bf16 as it is
-/// stored rounds four times more: probabilities, their gradients, and what each is multiplied with.
+/// The largest distance() in units of roundoff. Each of about ten roundings between a parameter and
+/// a result adds an error of a unit / sqrt(3) or less, and errors of a value add up like a random
+/// walk. Attention that multiplies bf16 as it is stored rounds four times more: probabilities,
+/// their gradients, and what each is multiplied with.
 double most_roundoffs(DType compute) {
   const bool rounds_more = compute == DType::kBF16 && isa_in_use() >= Isa::kAvx512Bf16;
   return 2.5 * (rounds_more ? std::sqrt(14.0 / 10.0) : 1.0);

@@ -165,7 +165,9 @@ std::vector<Tensor> cross_entropy(const std::vector<Tensor>& in, const std::vect
   Tensor logits = at::matmul(in[0], in[1].t());
   if (in.size() > 2) logits = logits + in[2];
   if (bf16_logits_gradient)
-    logits.register_hook([](const Tensor& gradient) { return gradient.to(at::kFloat).to(at::kBFloat16).to(at::kDouble); });
+    logits.register_hook([](const Tensor& gradient) {
+      return gradient.to(at::kFloat).to(at::kBFloat16).to(at::kDouble);
+    });
   if (softcap > 0) logits = at::tanh(logits / softcap) * softcap;
   const Tensor log_p = at::log_softmax(logits, -1);
   Tensor sum = at::zeros({}, at::kDouble);
@@ -211,7 +213,7 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       Tensor y = in[0].clone();
       int64_t first_rank = 0;
       for (size_t p = 2; p < in.size(); ++p) {
-        const LoraAttrs::Part& part = c.attrs.get<LoraAttrs>().parts[p - 2];
+        const LoraAttrs::AdaptedColumns& part = c.attrs.get<LoraAttrs>().parts[p - 2];
         const Tensor h = in[1].narrow(1, first_rank, in[p].size(1));
         y.narrow(1, part.first_column, in[p].size(0)).add_(at::matmul(h, in[p].t()) * part.scale);
         first_rank += in[p].size(1);
@@ -222,9 +224,11 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       std::vector<Tensor> squares;
       int64_t first_rank = 0;
       for (size_t p = 2; p < in.size(); ++p) {
-        const LoraAttrs::Part& part = c.attrs.get<LoraAttrs>().parts[p - 2];
-        const Tensor delta = at::matmul(in[p], in[1].narrow(0, first_rank, in[p].size(1))) * part.scale;
-        squares.push_back((in[0].narrow(0, part.first_column, in[p].size(0)) + delta).square().sum(1));
+        const LoraAttrs::AdaptedColumns& part = c.attrs.get<LoraAttrs>().parts[p - 2];
+        const Tensor delta =
+            at::matmul(in[p], in[1].narrow(0, first_rank, in[p].size(1))) * part.scale;
+        squares.push_back(
+            (in[0].narrow(0, part.first_column, in[p].size(0)) + delta).square().sum(1));
         first_rank += in[p].size(1);
       }
       return {at::cat(squares)};
@@ -232,8 +236,9 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
     case OpKind::kDoraScale: {
       Tensor y = in[0].clone();
       int64_t before = 0;
-      for (const DoraAttrs::Part& part : c.attrs.get<DoraAttrs>().parts) {
-        const Tensor factor = in[2].narrow(0, before, part.columns) / in[1].narrow(0, before, part.columns).sqrt();
+      for (const DoraAttrs::ScaledColumns& part : c.attrs.get<DoraAttrs>().parts) {
+        const Tensor factor =
+            in[2].narrow(0, before, part.columns) / in[1].narrow(0, before, part.columns).sqrt();
         y.narrow(1, part.first_column, part.columns).mul_(factor);
         before += part.columns;
       }

@@ -88,7 +88,8 @@ const testing::Need kProducts("products", [] {
   std::string missing;
   for (const ProductLibrary library : {kOneDnn, kOpenBlas})
     if (!has_product_library(library))
-      missing += cat(missing.empty() ? "" : ", ", product_library_name(library), " is not installed");
+      missing +=
+          cat(missing.empty() ? "" : ", ", product_library_name(library), " is not installed");
   return missing;
 });
 
@@ -187,13 +188,13 @@ void for_each_product(DType dtype, F f) {
 
 template <class S, class R>
 void require_products(DType dtype, double allowed) {
-  for_each_product(dtype, [&](const Gemm& p, const Array& a, const Array& b, double beta,
-                              const Array& before) {
-    const std::vector<R> c = multiplied<S, R>(p, a, b, beta, before);
-    Array actual = before;
-    actual.data.assign(c.begin(), c.end());
-    REQUIRE(relative_error(actual, product(p, a, b, beta, before)) < allowed);
-  });
+  for_each_product(
+      dtype, [&](const Gemm& p, const Array& a, const Array& b, double beta, const Array& before) {
+        const std::vector<R> c = multiplied<S, R>(p, a, b, beta, before);
+        Array actual = before;
+        actual.data.assign(c.begin(), c.end());
+        REQUIRE(relative_error(actual, product(p, a, b, beta, before)) < allowed);
+      });
 }
 
 TEST_CASE("products of every library agree with fp64 at every shape and transposition") {
@@ -223,10 +224,10 @@ template <class S, class R>
 std::vector<std::vector<R>> all_products(DType dtype, int threads) {
   set_kernel_threads(threads);
   std::vector<std::vector<R>> all;
-  for_each_product(dtype, [&](const Gemm& p, const Array& a, const Array& b, double beta,
-                              const Array& before) {
-    all.push_back(multiplied<S, R>(p, a, b, beta, before));
-  });
+  for_each_product(
+      dtype, [&](const Gemm& p, const Array& a, const Array& b, double beta, const Array& before) {
+        all.push_back(multiplied<S, R>(p, a, b, beta, before));
+      });
   return all;
 }
 
@@ -247,7 +248,8 @@ TEST_CASE("products of every library have the same bits for 1, 2, 3 and 4 thread
   set_kernel_threads(2);
 }
 
-/// The calling thread's stack, and how many signals came, of them with a stack pointer that points elsewhere.
+/// The calling thread's stack, and how many signals came, of them with a stack
+/// pointer that points elsewhere.
 struct StackWatch {
   uintptr_t begin = 0;
   uintptr_t end = 0;
@@ -256,7 +258,8 @@ struct StackWatch {
 } watch;
 
 void look_at_stack_pointer(int, siginfo_t*, void* context) {
-  const auto pointer = static_cast<uintptr_t>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RSP]);
+  const auto pointer =
+      static_cast<uintptr_t>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RSP]);
   watch.signals = watch.signals + 1;
   if (pointer < watch.begin || pointer >= watch.end) watch.elsewhere = watch.elsewhere + 1;
 }
@@ -304,8 +307,8 @@ class SignalRain {
   timer_t timer_{};
 };
 
-// A handler's frame lies below the stack pointer: were it another thing meanwhile, as in oneDNN's AVX-512 kernels of fp32, the heap
-// would be written over.
+// A handler's frame lies below the stack pointer: were it another thing meanwhile, as in oneDNN's
+// AVX-512 kernels of fp32, the heap would be written over.
 TEST_CASE("a signal that comes while a library multiplies finds the stack pointer on the stack") {
   constexpr int kEdge = 256, kSignals = 20;
   const auto watched_products = [&]<class S>(ProductLibrary library, S one) {
@@ -318,8 +321,9 @@ TEST_CASE("a signal that comes while a library multiplies finds the stack pointe
         watch.elsewhere = 0;
         const SignalRain rain;
         while (watch.signals < kSignals)
-          multiply_with(library, ProductCall<S, float>{transpose_a, transpose_b, kEdge, kEdge, kEdge, a.data(), kEdge, b.data(), kEdge, 0,
-                                                       c.data(), kEdge});
+          multiply_with(
+              library, ProductCall<S, float>{transpose_a, transpose_b, kEdge, kEdge, kEdge,
+                                             a.data(), kEdge, b.data(), kEdge, 0, c.data(), kEdge});
         REQUIRE(c.back() == kEdge);
         REQUIRE(watch.elsewhere == 0);
       }
@@ -327,7 +331,8 @@ TEST_CASE("a signal that comes while a library multiplies finds the stack pointe
   for (const ProductLibrary library : {kMkl, kOneDnn, kOpenBlas}) {
     if (!has_product_library(library)) continue;
     watched_products(library, 1.0F);
-    if (library != kOpenBlas && has_bf16_products(library)) watched_products(library, BFloat16{0x3F80});
+    if (library != kOpenBlas && has_bf16_products(library))
+      watched_products(library, BFloat16{0x3F80});
   }
 }
 

@@ -159,7 +159,9 @@ PackedArray pack(const Array& matrix, const PackedFormat& format) {
   PackScales scales(format, static_cast<int64_t>(values.size()), matrix.dims[1]);
   scales.show(values);
   REQUIRE(scales.finish());
-  PackedArray packed{std::vector<std::byte>(static_cast<size_t>(format.bytes(static_cast<int64_t>(values.size())))), matrix};
+  PackedArray packed{std::vector<std::byte>(
+                         static_cast<size_t>(format.bytes(static_cast<int64_t>(values.size())))),
+                     matrix};
   pack_values(format, scales, 0, values, 0, packed.records.data());
   std::vector<float> numbers(values.size());
   unpack_values(format, packed.records.data(), 0, numbers);

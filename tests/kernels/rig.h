@@ -84,7 +84,8 @@ double relative_error(const Array& actual, const Array& expected);
 /// is fp32.
 double tolerance(DType dtype);
 
-/// Runs `body` for each dtype of activations. With which instruction set is the CTest entry's to say:
+/// Runs `body` for each dtype of activations. With which instruction set is
+/// the CTest entry's to say:
 /// `kernels` is held to AVX2; those named after another need it.
 template <class Body>
 void for_each_backend(Body body) {

@@ -83,9 +83,11 @@ void run_pointwise(Rig& rig, Results& results) {
 }
 
 void run_products(Rig& rig, Results& results) {
-  const ValueId x = rig.input(random_array({333, 100}, 1)), w = rig.input(random_array({177, 100}, 2));
+  const ValueId x = rig.input(random_array({333, 100}, 1)),
+                w = rig.input(random_array({177, 100}, 2));
   const ValueId dy = rig.input(random_array({333, 177}, 3));
-  const ValueId y = rig.output({333, 177}), dx = rig.output({333, 100}), dw = rig.output({177, 100});
+  const ValueId y = rig.output({333, 177}), dx = rig.output({333, 100}),
+                dw = rig.output({177, 100});
   rig.run(OpKind::kLinear, {x, w}, {y});
   rig.run(OpKind::kLinearDgrad, {dy, w}, {dx});
   rig.run(OpKind::kLinearWgrad, {dy, x}, {dw});

@@ -21,31 +21,33 @@ TEST_CASE("quantities are read in seconds, bytes and rates, and bits are not byt
   std::string why;
   const std::pair<const char*, double> times[] = {
       {"2 s", 2}, {"1.5 ms", 1.5e-3}, {"3us", 3e-6}, {"40 ns", 4e-8}};
-  for (const auto& [text, value] : times) CHECK(parse_quantity(text, Unit::kSeconds, why) == value);
-  CHECK(parse_quantity("80 GB", Unit::kBytes, why) == 80e9);
-  CHECK(parse_quantity("80 GiB", Unit::kBytes, why) == 80.0 * (1 << 30));
-  CHECK(parse_quantity("3.35 TB/s", Unit::kByteRate, why) == 3.35e12);
-  CHECK(parse_quantity("400 Gb/s", Unit::kNetworkRate, why) == 50e9);
-  CHECK(parse_quantity("50 GB/s", Unit::kNetworkRate, why) == 50e9);
-  CHECK(parse_quantity("989 TFLOP/s", Unit::kFlopRate, why) == 989e12);
+  for (const auto& [text, value] : times)
+    CHECK(parse_quantity(text, QuantityUnit::kSeconds, why) == value);
+  CHECK(parse_quantity("80 GB", QuantityUnit::kBytes, why) == 80e9);
+  CHECK(parse_quantity("80 GiB", QuantityUnit::kBytes, why) == 80.0 * (1 << 30));
+  CHECK(parse_quantity("3.35 TB/s", QuantityUnit::kByteRate, why) == 3.35e12);
+  CHECK(parse_quantity("400 Gb/s", QuantityUnit::kNetworkRate, why) == 50e9);
+  CHECK(parse_quantity("50 GB/s", QuantityUnit::kNetworkRate, why) == 50e9);
+  CHECK(parse_quantity("989 TFLOP/s", QuantityUnit::kFlopRate, why) == 989e12);
   for (const char* text : {"", "x", "-1 s", "0 s", "1", "1 GB", "1e999 s", "nan s", "1 s s"}) {
     INFO(text);
-    CHECK(parse_quantity(text, Unit::kSeconds, why) == std::nullopt);
+    CHECK(parse_quantity(text, QuantityUnit::kSeconds, why) == std::nullopt);
   }
-  CHECK(parse_quantity("400 Gb/s", Unit::kByteRate, why) == std::nullopt);
+  CHECK(parse_quantity("400 Gb/s", QuantityUnit::kByteRate, why) == std::nullopt);
   CHECK(why == "\"400 Gb/s\" counts bits; this rate is in bytes: 8 Gb/s are 1 GB/s");
-  CHECK(parse_quantity("5", Unit::kSeconds, why) == std::nullopt);
+  CHECK(parse_quantity("5", QuantityUnit::kSeconds, why) == std::nullopt);
   CHECK(why == "\"5\" has no unit; it is one of s, ms, us, ns");
 }
 
 TEST_CASE("quantities are written with the unit that leaves a number above 1") {
-  CHECK(quantity_text(1.5e-3, Unit::kSeconds) == "1.5 ms");
-  CHECK(quantity_text(2e-12, Unit::kSeconds) == "0.002 ns");
-  CHECK(quantity_text(3.35e12, Unit::kByteRate) == "3.35 TB/s");
-  CHECK(quantity_text(989e12, Unit::kFlopRate) == "989 TFLOP/s");
+  CHECK(quantity_text(1.5e-3, QuantityUnit::kSeconds) == "1.5 ms");
+  CHECK(quantity_text(2e-12, QuantityUnit::kSeconds) == "0.002 ns");
+  CHECK(quantity_text(3.35e12, QuantityUnit::kByteRate) == "3.35 TB/s");
+  CHECK(quantity_text(989e12, QuantityUnit::kFlopRate) == "989 TFLOP/s");
   for (const double value : {1.0, 0.999e3, 1e3, 1.2345e7, 9.9e11}) {
     std::string why;
-    CHECK(parse_quantity(quantity_text(value, Unit::kBytes), Unit::kBytes, why) == value);
+    CHECK(parse_quantity(quantity_text(value, QuantityUnit::kBytes), QuantityUnit::kBytes, why) ==
+          value);
   }
 }
 

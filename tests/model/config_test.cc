@@ -20,8 +20,7 @@ using nlohmann::json;
 const std::vector<std::string> kNames{
     "llama2", "llama3", "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo", "qwen2",
     "qwen2_window", "qwen3", "granite", "phi3", "gemma", "gemma2", "gemma3", "olmo2", "smollm3",
-    "starcoder2", "stablelm", "glm", "glm4", "cohere", "cohere2", "gpt_neox", "phi1_5",
-    "phi2",
+    "starcoder2", "stablelm", "glm", "glm4", "cohere", "cohere2", "gpt_neox", "phi1_5", "phi2",
     // Qwen2.5 as its model card has it, gpt-oss's scaling, DeepSeek's mscale, Phi-3-mini-128k and
     // Phi-4-mini as published, a rotation scaled so for one layer type alone.
     "qwen2_yarn", "llama_yarn", "llama_mscale", "phi3_128k", "phi4_mini", "gemma3_yarn"};
@@ -212,7 +211,8 @@ TEST_CASE("a config of OPT has keys of its own, and forms that are not there are
   CHECK(c.position_offset == 2);
   CHECK(
       refusal(opt(R"(, "do_layer_norm_before": false, "word_embed_proj_dim": 32,
-                       "layer_norm_elementwise_affine": false, "_remove_final_layer_norm": true)")) ==
+                       "layer_norm_elementwise_affine": false,
+                       "_remove_final_layer_norm": true)")) ==
       "3: config.json:\n"
       "  do_layer_norm_before: norms behind the sums are not supported yet\n"
       "  layer_norm_elementwise_affine: norms without weights are not supported yet\n"
@@ -297,8 +297,9 @@ TEST_CASE(
   // As it is published.
   CHECK(parse_model_config(changed({{"resid_pdrop", 0.1}}, "phi2.v4"), "m").dropouts ==
         std::vector<std::string>{"resid_pdrop"});
-  CHECK(config_text(phi).find("\nfeatures qkv_bias attention_out_bias mlp_bias head_bias layer_norm "
-                              "no_mlp_norm parallel_residual plain_mlp gelu_tanh\n") != std::string::npos);
+  CHECK(config_text(phi).find(
+            "\nfeatures qkv_bias attention_out_bias mlp_bias head_bias layer_norm "
+            "no_mlp_norm parallel_residual plain_mlp gelu_tanh\n") != std::string::npos);
   CHECK(refusal(changed({{"qk_layernorm", true}}, "phi2.v4")) ==
         "3: config.json: qk_layernorm: a layer norm for each head is not supported yet");
   const ModelConfig neox = config("gpt_neox.v4");

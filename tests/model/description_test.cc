@@ -360,7 +360,8 @@ TEST_CASE("norms and biases are exempt from weight decay, magnitudes are not") {
                                                    "down_proj.bias", "input_layernorm.weight",
                                                    "post_attention_layernorm.weight", "norm.weight",
                                                    "q_norm.weight", "k_norm.weight"});
-  for (const char* name : {"q_proj.lora_A.weight", "q_proj.lora_B.weight"}) CHECK(decays(TensorInfo(name, {4, 4})));
+  for (const char* name : {"q_proj.lora_A.weight", "q_proj.lora_B.weight"})
+    CHECK(decays(TensorInfo(name, {4, 4})));
   CHECK(decays(TensorInfo("q_proj.lora_magnitude_vector", {4})));
 }
 

@@ -26,14 +26,15 @@ ModelDescription model_of(const std::string& name, const TensorSplit& split = {}
 }
 
 using List = std::vector<Op> LayerGraph::*;
-constexpr List kListsOfLayer[] = {&LayerGraph::forward, &LayerGraph::input_grad, &LayerGraph::weight_grad,
-                           &LayerGraph::backward};
+constexpr List kListsOfLayer[] = {&LayerGraph::forward, &LayerGraph::input_grad,
+                                  &LayerGraph::weight_grad, &LayerGraph::backward};
 
 std::string text_of(const ModelDescription& model) {
   std::string text;
   for (const Layer& layer : model.layers)
     for (const List list : kListsOfLayer) {
-      for (const Op& op : model.graph_of(layer).*list) text += op_text(model.graph_of(layer), op) + "\n";
+      for (const Op& op : model.graph_of(layer).*list)
+        text += op_text(model.graph_of(layer), op) + "\n";
       text += "--\n";
     }
   return text;
@@ -59,7 +60,8 @@ size_t weight_gradients(const LayerGraph& graph) {
       }));
 }
 
-constexpr const char* kFrozenModels[] = {"smollm2_135m.v4", "llama_linear.v4", "qwen2.v4", "qwen3.v4"};
+constexpr const char* kFrozenModels[] = {"smollm2_135m.v4", "llama_linear.v4", "qwen2.v4",
+                                         "qwen3.v4"};
 
 TEST_CASE("with nothing frozen the lists stay as they are") {
   for (const char* name : kFrozenModels) {
@@ -71,7 +73,9 @@ TEST_CASE("with nothing frozen the lists stay as they are") {
 TEST_CASE("the head makes no gradient of a frozen matrix, and needs no room for one") {
   const ModelDescription model = model_of("qwen3.v4");
   const ModelDescription frozen = freeze(model, [](const TensorInfo&) { return false; });
-  const auto last = [](const ModelDescription& of) { return of.graph_of(of.layers.back()).forward.back(); };
+  const auto last = [](const ModelDescription& of) {
+    return of.graph_of(of.layers.back()).forward.back();
+  };
   REQUIRE(last(model).kind == OpKind::kLinearCrossEntropy);
   CHECK(last(model).out.size() == 3);
   CHECK(last(frozen).out.size() == 2);
@@ -93,23 +97,28 @@ TEST_CASE("the head makes the gradients of its matrix and of its bias that are w
   CHECK(results({"lm_head.bias"}) == "loss d_norm.weight.out d_lm_head.bias");
   // The bias' gradient stands before the matrix's, and is scratch.
   CHECK(results({"lm_head.weight"}) == all);
-  const ModelDescription frozen = freeze(
-      model, [](const TensorInfo& tensor) { return tensor.name == "lm_head.weight"; });
+  const ModelDescription frozen =
+      freeze(model, [](const TensorInfo& tensor) { return tensor.name == "lm_head.weight"; });
   CHECK(gradients_of(frozen, frozen.layers.size() - 1) ==
         std::vector<std::string>{"d_lm_head.weight"});
 }
 
 TEST_CASE("stages without an embedding still find the rope table's graph") {
-  const ModelDescription frozen = freeze(model_of("qwen2.v4"), [](const TensorInfo&) { return false; });
+  const ModelDescription frozen =
+      freeze(model_of("qwen2.v4"), [](const TensorInfo&) { return false; });
   REQUIRE(frozen.rope_graph >= 0);
   CHECK(frozen.graphs.at(static_cast<size_t>(frozen.rope_graph)).name == "rope");
 }
 
 /// Says whether it is one vector of the first block: backward goes through all blocks, for it
 /// alone.
-bool trains_first_norm(const TensorInfo& tensor) { return tensor.name == "model.layers.0.input_layernorm.weight"; }
+bool trains_first_norm(const TensorInfo& tensor) {
+  return tensor.name == "model.layers.0.input_layernorm.weight";
+}
 
-TEST_CASE("with all but one vector frozen no list makes another gradient of a parameter, nor what only these read") {
+TEST_CASE(
+    "with all but one vector frozen no list makes another gradient of a parameter, nor what only "
+    "these read") {
   for (const char* name : kFrozenModels)
     for (const int degree : {1, 2}) {
       if (degree == 2 && std::string(name).starts_with("smollm2")) continue;  // 9 heads
@@ -131,7 +140,8 @@ TEST_CASE("with all but one vector frozen no list makes another gradient of a pa
       CHECK(weight_gradients(block) > 0);
       CHECK(frozen.graph_of(frozen.layers[0]).backward.empty());  // of the embedding
       // Norms' results are no longer made again: products' weight gradients alone read them.
-      CHECK(frozen.graph_of(frozen.layers[2]).backward.size() < block.backward.size() - weight_gradients(block));
+      CHECK(frozen.graph_of(frozen.layers[2]).backward.size() <
+            block.backward.size() - weight_gradients(block));
     }
 }
 
@@ -139,16 +149,20 @@ bool has(const std::vector<Op>& list, OpKind kind) {
   return std::any_of(list.begin(), list.end(), [kind](const Op& op) { return op.kind == kind; });
 }
 
-TEST_CASE("backward ends within the first layer that trains; what is before it keeps nothing and makes nothing again") {
+TEST_CASE(
+    "backward ends within the first layer that trains; what is before it keeps nothing and makes "
+    "nothing again") {
   for (const char* name : kFrozenModels)
     for (const RecomputeLevel level : {RecomputeLevel::kNone, RecomputeLevel::kFull}) {
       INFO(name);
       ModelConfig c = config(name);
       c.layers = 3;
       c.windows.resize(3);
-      const ModelDescription model = build_model(c, {2, 64}, Mode::kTrain, {}, {.policy = {.level = level}});
-      const ModelDescription frozen =
-          freeze(model, [](const TensorInfo& tensor) { return tensor.name.find("layers.1.mlp.down_proj") != std::string::npos; });
+      const ModelDescription model =
+          build_model(c, {2, 64}, Mode::kTrain, {}, {.policy = {.level = level}});
+      const ModelDescription frozen = freeze(model, [](const TensorInfo& tensor) {
+        return tensor.name.find("layers.1.mlp.down_proj") != std::string::npos;
+      });
       REQUIRE(frozen.first_trained == 2);
       for (size_t l = 0; l < 2; ++l) {
         const LayerGraph& graph = frozen.graph_of(frozen.layers[l]);
@@ -175,8 +189,8 @@ TEST_CASE("with nothing that trains there is no backward, with the embedding all
   const ModelDescription none = freeze(model, [](const TensorInfo&) { return false; });
   CHECK(none.first_trained == static_cast<int32_t>(none.layers.size()));
   for (const Layer& layer : none.layers) CHECK(none.graph_of(layer).backward.empty());
-  const ModelDescription embedding =
-      freeze(model, [](const TensorInfo& tensor) { return tensor.name == "model.embed_tokens.weight"; });
+  const ModelDescription embedding = freeze(
+      model, [](const TensorInfo& tensor) { return tensor.name == "model.embed_tokens.weight"; });
   CHECK(embedding.first_trained == 0);
   CHECK(has(embedding.graph_of(embedding.layers[0]).backward, OpKind::kEmbedWgrad));
   CHECK(embedding.graph_of(embedding.layers[1]).find(ValueRole::kInputGrad, Port::kHidden) >= 0);
@@ -190,7 +204,8 @@ TEST_CASE("one frozen matrix takes its own gradient away, in the layers that hav
   for (size_t l = 0; l < model.layers.size(); ++l) {
     std::vector<std::string> wanted = gradients_of(model, l);
     if (l == 2)
-      std::erase_if(wanted, [](const std::string& name) { return name.find("down") != std::string::npos; });
+      std::erase_if(wanted,
+                    [](const std::string& name) { return name.find("down") != std::string::npos; });
     CHECK(gradients_of(frozen, l) == wanted);
     CHECK((gradients_of(frozen, l).size() == gradients_of(model, l).size()) == (l != 2));
   }

@@ -19,7 +19,8 @@ ModelDescription model_of(bool tied) {
   ModelDescription model;
   model.family = "llama";
   model.tied = tied;
-  std::vector<std::string> names{"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "model.norm.weight"};
+  std::vector<std::string> names{"model.embed_tokens.weight",
+                                 "model.layers.0.self_attn.q_proj.weight", "model.norm.weight"};
   if (!tied) names.emplace_back("lm_head.weight");
   for (const std::string& name : names) {
     TensorInfo tensor;
@@ -31,8 +32,9 @@ ModelDescription model_of(bool tied) {
 }
 
 TEST_CASE("names of its own are left as they are", "[names]") {
-  const StoredNames names =
-      find_stored_names(model_of(false), {"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "model.norm.weight", "lm_head.weight"});
+  const StoredNames names = find_stored_names(
+      model_of(false), {"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
+                        "model.norm.weight", "lm_head.weight"});
   CHECK(names.stored.empty());
   CHECK(names.cause.empty());
   CHECK(spelling_text(model_of(false), names).empty());
@@ -42,14 +44,20 @@ TEST_CASE("a prefix of all tensors, and wrappers anywhere, are seen through", "[
   struct Spelling {
     std::string body, head;
   };
-  for (const Spelling& s : {Spelling{"_orig_mod.model.", "_orig_mod.lm_head.weight"}, {"module.model.", "module.lm_head.weight"},
-                            {"module._orig_mod.model.", "module._orig_mod.lm_head.weight"}, {"", "lm_head.weight"},
-                            {"base_model.model.model.", "base_model.model.lm_head.weight"}, {"_forward_module.module.model.", "_forward_module.module.lm_head.weight"},
-                            {"model.language_model.", "lm_head.weight"}, {"language_model.model.", "language_model.lm_head.weight"},
-                            {"model._fsdp_wrapped_module.", "lm_head.weight"}}) {
+  for (const Spelling& s :
+       {Spelling{"_orig_mod.model.", "_orig_mod.lm_head.weight"},
+        {"module.model.", "module.lm_head.weight"},
+        {"module._orig_mod.model.", "module._orig_mod.lm_head.weight"},
+        {"", "lm_head.weight"},
+        {"base_model.model.model.", "base_model.model.lm_head.weight"},
+        {"_forward_module.module.model.", "_forward_module.module.lm_head.weight"},
+        {"model.language_model.", "lm_head.weight"},
+        {"language_model.model.", "language_model.lm_head.weight"},
+        {"model._fsdp_wrapped_module.", "lm_head.weight"}}) {
     INFO(s.body);
     Names wanted{{"model.embed_tokens.weight", s.body + "embed_tokens.weight"},
-                 {"model.layers.0.self_attn.q_proj.weight", s.body + "layers.0._checkpoint_wrapped_module.self_attn.q_proj.weight"},
+                 {"model.layers.0.self_attn.q_proj.weight",
+                  s.body + "layers.0._checkpoint_wrapped_module.self_attn.q_proj.weight"},
                  {"model.norm.weight", s.body + "norm.weight"}};
     if (s.head != "lm_head.weight") wanted["lm_head.weight"] = s.head;
     std::vector<std::string> stored{s.head};
@@ -81,7 +89,8 @@ TEST_CASE("a head's bias is found where its matrix is, under any prefix", "[name
 }
 
 TEST_CASE("a tied matrix may be stored as the head alone, under any prefix", "[names]") {
-  const std::vector<std::string> rest{"model.layers.0.self_attn.q_proj.weight", "model.norm.weight"};
+  const std::vector<std::string> rest{"model.layers.0.self_attn.q_proj.weight",
+                                      "model.norm.weight"};
   std::vector<std::string> stored = rest;
   stored.emplace_back("lm_head.weight");
   const StoredNames tied = find_stored_names(model_of(true), stored);
@@ -90,39 +99,54 @@ TEST_CASE("a tied matrix may be stored as the head alone, under any prefix", "[n
   CHECK(find_stored_names(model_of(false), stored).stored.empty());
   stored.emplace_back("model.embed_tokens.weight");
   CHECK(find_stored_names(model_of(true), stored).stored.empty());
-  const StoredNames wrapped = find_stored_names(
-      model_of(true), {"_orig_mod.lm_head.weight", "_orig_mod.model.layers.0.self_attn.q_proj.weight", "_orig_mod.model.norm.weight"});
+  const StoredNames wrapped =
+      find_stored_names(model_of(true), {"_orig_mod.lm_head.weight",
+                                         "_orig_mod.model.layers.0.self_attn.q_proj.weight",
+                                         "_orig_mod.model.norm.weight"});
   CHECK(wrapped.stored.at("model.embed_tokens.weight") == "_orig_mod.lm_head.weight");
   CHECK(spelling_text(model_of(false), wrapped) ==
         "\"_orig_mod.model.layers.0.self_attn.q_proj.weight\" for "
         "\"model.layers.0.self_attn.q_proj.weight\"");
 }
 
-TEST_CASE("the model's own names are taken where other sets of tensors lie beside them", "[names]") {
-  std::vector<std::string> stored{"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
-  for (const char* name : {"embed_tokens.weight", "layers.0.self_attn.q_proj.weight", "norm.weight"}) stored.push_back(std::string("ema.") + name);
+TEST_CASE("the model's own names are taken where other sets of tensors lie beside them",
+          "[names]") {
+  std::vector<std::string> stored{"model.embed_tokens.weight", "model.norm.weight",
+                                  "lm_head.weight"};
+  for (const char* name :
+       {"embed_tokens.weight", "layers.0.self_attn.q_proj.weight", "norm.weight"})
+    stored.push_back(std::string("ema.") + name);
   CHECK(find_stored_names(model_of(false), stored).stored.empty());
 }
 
 TEST_CASE("what lies in the place of the model's tensors is named", "[names]") {
   std::vector<std::string> twice;
   for (const char* prefix : {"student.model.", "teacher.model."})
-    for (const char* name : {"embed_tokens.weight", "layers.0.self_attn.q_proj.weight", "norm.weight"}) twice.push_back(std::string(prefix) + name);
-  CHECK(find_stored_names(model_of(false), twice).cause == "the tensors are there 2 times, under \"student.model.\", \"teacher.model.\"");
-  CHECK(find_stored_names(model_of(false), twice).remedy == "save the model that is to train alone");
+    for (const char* name :
+         {"embed_tokens.weight", "layers.0.self_attn.q_proj.weight", "norm.weight"})
+      twice.push_back(std::string(prefix) + name);
+  CHECK(find_stored_names(model_of(false), twice).cause ==
+        "the tensors are there 2 times, under \"student.model.\", \"teacher.model.\"");
+  CHECK(find_stored_names(model_of(false), twice).remedy ==
+        "save the model that is to train alone");
   CHECK(find_stored_names(model_of(false), {"h.0.attn.c_attn.weight", "wte.weight"}).cause ==
-        "none of the model's tensors is there, under any prefix; the first of 2 is called \"h.0.attn.c_attn.weight\"");
+        "none of the model's tensors is there, under any prefix; the first of 2 is called "
+        "\"h.0.attn.c_attn.weight\"");
   const StoredNames adapted = find_stored_names(
-      model_of(false), {"base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight", "base_model.model.model.norm.weight"});
-  CHECK(adapted.cause == "they are those of a model with an adapter that is not merged into it "
-                         "(\"base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight\")");
-  CHECK(adapted.remedy == "merge it and save the model again (PEFT: merge_and_unload(), then save_pretrained())");
+      model_of(false), {"base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight",
+                        "base_model.model.model.norm.weight"});
+  CHECK(adapted.cause ==
+        "they are those of a model with an adapter that is not merged into it "
+        "(\"base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight\")");
+  CHECK(adapted.remedy ==
+        "merge it and save the model again (PEFT: merge_and_unload(), then save_pretrained())");
 }
 
 TEST_CASE("a long list of problems names each once for all layers", "[names]") {
   std::vector<std::string> problems;
   for (int layer = 0; layer < 30; ++layer)
-    for (const char* part : {"up_proj", "down_proj"}) problems.push_back(cat("tensor model.layers.", layer, ".mlp.", part, ".weight is missing"));
+    for (const char* part : {"up_proj", "down_proj"})
+      problems.push_back(cat("tensor model.layers.", layer, ".mlp.", part, ".weight is missing"));
   problems.emplace_back("tensor model.norm.weight is missing");
   CHECK(tensor_problems_text(problems) ==
         "tensor model.layers.0.mlp.up_proj.weight is missing (and in 29 more layers)\n"
@@ -131,9 +155,11 @@ TEST_CASE("a long list of problems names each once for all layers", "[names]") {
   std::vector<std::string> different;
   for (int i = 0; i < 30; ++i) different.push_back(cat("tensor h.", i, " is unknown"));
   CHECK(tensor_problems_text(different).ends_with("  tensor h.19 is unknown\n  and 10 more"));
-  CHECK(tensor_problems_text(different, 2) == "tensor h.0 is unknown\n  tensor h.1 is unknown\n  and 28 more");
+  CHECK(tensor_problems_text(different, 2) ==
+        "tensor h.0 is unknown\n  tensor h.1 is unknown\n  and 28 more");
   problems.resize(20);
-  CHECK(tensor_problems_text(problems).ends_with("  tensor model.layers.9.mlp.down_proj.weight is missing"));
+  CHECK(tensor_problems_text(problems).ends_with(
+      "  tensor model.layers.9.mlp.down_proj.weight is missing"));
 }
 
 }  // namespace

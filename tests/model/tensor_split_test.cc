@@ -287,7 +287,8 @@ TEST_CASE("all but the first rank leave the bias of a sum to it, and hold it all
 }
 
 TEST_CASE("selective recompute sends nothing again") {
-  const auto collectives = [](const ModelConfig& c, bool sequence, RecomputeLevel level, int64_t tokens) {
+  const auto collectives = [](const ModelConfig& c, bool sequence, RecomputeLevel level,
+                              int64_t tokens) {
     RecomputeOptions recompute;
     recompute.policy.level = level;
     const ModelDescription model =
@@ -471,7 +472,11 @@ class SharedLetters {
  private:
   void add(char letter, bool is_shared) {
     const bool heads = std::string_view("QRAU").find(letter) != std::string_view::npos;
-    (is_shared ? shared_ : whole_).insert(heads ? 'H' : letter == 'G' ? 'F' : letter == 'M' ? 'O' : letter);
+    (is_shared ? shared_ : whole_)
+        .insert(heads           ? 'H'
+                : letter == 'G' ? 'F'
+                : letter == 'M' ? 'O'
+                                : letter);
   }
 
   std::set<char> shared_, whole_;
@@ -499,7 +504,8 @@ std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& loca
 /// rank's term `id` of a product's results is a term too; lengths of rows must be whole.
 bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   const auto makes = [&](ValueId result) {
-    return std::find_if(graph.forward.begin(), graph.forward.end(), [&](const Op& op) { return op.out[0] == result; });
+    return std::find_if(graph.forward.begin(), graph.forward.end(),
+                        [&](const Op& op) { return op.out[0] == result; });
   };
   const auto is_summed = [](const Op& op) {
     return op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
@@ -516,11 +522,12 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
       std::none_of(graph.forward.begin(), graph.forward.end(), [&](const Op& op) {
         return is_summed(op) && (op.in[0] == reader.in[0] || op.in[0] == reader.in[1]);
       });
-  return reader.kind == OpKind::kLoraUp || (reader.kind == OpKind::kDoraScale && reader.in[0] == id) || sums_two_terms;
+  return reader.kind == OpKind::kLoraUp ||
+         (reader.kind == OpKind::kDoraScale && reader.in[0] == id) || sums_two_terms;
 }
 
-/// A term goes through a sum over the ranks and nowhere else, alone or in a product's results that an adapter adds to;
-/// what is none never does.
+/// A term goes through a sum over the ranks and nowhere else, alone or in a product's results that
+/// an adapter adds to; what is none never does.
 void check_summed(const LayerGraph& graph, ValueId id, bool is_term) {
   for (const Op& reader : graph.forward) {
     if (std::find(reader.in.begin(), reader.in.end(), id) == reader.in.end()) continue;
@@ -534,22 +541,26 @@ void check_summed(const LayerGraph& graph, ValueId id, bool is_term) {
 }
 
 void check_sums(const LayerGraph& graph, const Op& op, char letter) {
-  for (size_t i = 0; i < op.out.size(); ++i) check_summed(graph, op.out[i], result_is_term(op.kind, i, letter));
+  for (size_t i = 0; i < op.out.size(); ++i)
+    check_summed(graph, op.out[i], result_is_term(op.kind, i, letter));
 }
 
 /// The tensor table says the same of the gradients by parameters. (Lengths of rows have none.)
-void check_partial_gradients(const ModelDescription& model, const Layer& layer, const Op& op, char letter) {
+void check_partial_gradients(const ModelDescription& model, const Layer& layer, const Op& op,
+                             char letter) {
   if (op.kind == OpKind::kDoraSquaredLengths) return;
   for (const GraphParam& param : layer.params)
     for (size_t i = 0; i < op.in.size(); ++i)
       if (op.in[i] == param.value)
-        CHECK(model.tensor(param.tensors[0]).partial_gradient == gradient_is_term(op.kind, i, letter));
+        CHECK(model.tensor(param.tensors[0]).partial_gradient ==
+              gradient_is_term(op.kind, i, letter));
 }
 
 using KindsAndLetters = std::set<std::pair<OpKind, char>>;
 
 /// Compares a layer of both models; adds what it saw shared out.
-void compare_layer(const ModelDescription& whole, const ModelDescription& local, size_t layer, KindsAndLetters& seen) {
+void compare_layer(const ModelDescription& whole, const ModelDescription& local, size_t layer,
+                   KindsAndLetters& seen) {
   const LayerPair pair{whole.graph_of(whole.layers[layer]), local.graph_of(local.layers[layer])};
   for (const auto list : {&LayerGraph::forward, &LayerGraph::backward}) {
     const auto of_whole = numbered(pair.whole, pair.whole.*list),
@@ -585,11 +596,15 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
   Adapter adapter;
   adapter.blocks.resize(static_cast<size_t>(c.layers));
   adapter.dropout = 0.5;
-  for (const Projection p : {Projection::kQ, Projection::kV, Projection::kO}) adapter.blocks[0].of[static_cast<size_t>(p)] = {4, 2.0};
-  const auto adapted = [&](const TensorSplit& split) { return build_model(c, {2, 64}, Mode::kTrain, {}, {}, split, adapter); };
+  for (const Projection p : {Projection::kQ, Projection::kV, Projection::kO})
+    adapter.blocks[0].of[static_cast<size_t>(p)] = {4, 2.0};
+  const auto adapted = [&](const TensorSplit& split) {
+    return build_model(c, {2, 64}, Mode::kTrain, {}, {}, split, adapter);
+  };
   compare_layer(adapted({}), adapted({2, 1, true}), 1, seen);
   adapter.blocks[0].magnitudes = true;
-  for (const bool sequence : {true, false}) compare_layer(adapted({}), adapted({2, 1, sequence}), 1, seen);
+  for (const bool sequence : {true, false})
+    compare_layer(adapted({}), adapted({2, 1, sequence}), 1, seen);
   ModelConfig beside = c;
   beside.parallel_residual = beside.whole_qk_norm = true;
   for (const bool has_norm : {true, false})

@@ -83,7 +83,7 @@ TEST_CASE("so do those of packed weights, of the numbers that these stand for", 
 
 struct ScaleCase {
   int64_t tokens, outputs;
-  std::vector<DoraAttrs::Part> parts;
+  std::vector<DoraAttrs::ScaledColumns> parts;
 };
 const std::vector<ScaleCase> kScaleCases{{1, 1, {{0, 1}}},
                                          {7, 20, {{4, 9}}},
@@ -93,7 +93,7 @@ const std::vector<ScaleCase> kScaleCases{{1, 1, {{0, 1}}},
 /// Squares and magnitudes are what they are in every dtype: statistics.
 OracleCase scale_case(const ScaleCase& s, DType dtype) {
   int64_t rows = 0;
-  for (const DoraAttrs::Part& part : s.parts) rows += part.columns;
+  for (const DoraAttrs::ScaledColumns& part : s.parts) rows += part.columns;
   OracleCase c{OpKind::kDoraScale,
                DoraAttrs{s.parts},
                {random_array({s.tokens, s.outputs}, 1),

@@ -91,7 +91,8 @@ TEST_CASE("a unit of five blocks on two ranks: three and two, whole copies of si
   CHECK(second.whole(3) == 2 * kUnitBlock);
 }
 
-TEST_CASE("the parts of all ranks cover each unit once; every rank has all of those that are not cut") {
+TEST_CASE(
+    "the parts of all ranks cover each unit once; every rank has all of those that are not cut") {
   std::mt19937_64 random(77);
   for (int round = 0; round < 60; ++round) {
     const ModelDescription model = random_model(random);
@@ -104,8 +105,7 @@ TEST_CASE("the parts of all ranks cover each unit once; every rank has all of th
       for (int index = 0; index < count; ++index) {
         const Sharding sharding(partition, {count, index}, cut_small);
         REQUIRE(sharding.cut(unit.id) ==
-                (!unit.small ||
-                 (cut_small && shard_range(unit, count - 1, count).size() > 0)));
+                (!unit.small || (cut_small && shard_range(unit, count - 1, count).size() > 0)));
         if (!sharding.cut(unit.id)) {
           REQUIRE(sharding.own(unit.id) == ShardRange{0, unit.padded});
           end = unit.padded;

@@ -139,8 +139,7 @@ ModelDescription model_of(int64_t before, const std::vector<int64_t>& tensors) {
 std::vector<int64_t> positions(const ModelDescription& model) {
   std::vector<int64_t> found;
   const Partition partition = build_units(model);
-  for (const Slice& slice : partition.units[0].slices)
-    found.push_back(slice.position_in_unit);
+  for (const Slice& slice : partition.units[0].slices) found.push_back(slice.position_in_unit);
   return found;
 }
 

@@ -33,7 +33,8 @@ TEST_CASE("the manual names everything that a resume may change") {
 TEST_CASE("how long, where to and on how many ranks a run goes on is free, and is told") {
   const RunManifest before =
       recorded_run_of(R"({"train": {"steps": 4, "log": {"every": 1}}, "threads": 1})");
-  RunManifest now = recorded_run_of(R"({"train": {"steps": 8, "log": {"every": 5}}, "threads": 2})");
+  RunManifest now =
+      recorded_run_of(R"({"train": {"steps": 8, "log": {"every": 5}}, "threads": 2})");
   now.topology = {{"data", 3}};
   REQUIRE(admit_resume("run.json", before, now, {}) ==
           std::vector<std::string>{
@@ -43,11 +44,13 @@ TEST_CASE("how long, where to and on how many ranks a run goes on is free, and i
 }
 
 TEST_CASE("the degree of tensor parallelism may change, whichever name it has") {
-  RunManifest before = recorded_run_of(
-      R"({"parallel": {"tensor": 2}, "tensor_parallel": {"autotp_size": 2}, "sequence_parallel_size": 1})");
+  RunManifest before =
+      recorded_run_of(R"({"parallel": {"tensor": 2}, "tensor_parallel": {"autotp_size": 2}, )"
+                      R"("sequence_parallel_size": 1})");
   before.topology.emplace_back("tensor", 2);
-  RunManifest now = recorded_run_of(
-      R"({"parallel": {"tensor": 4}, "tensor_parallel": {"autotp_size": 0}, "sequence_parallel_size": 0})");
+  RunManifest now =
+      recorded_run_of(R"({"parallel": {"tensor": 4}, "tensor_parallel": {"autotp_size": 0}, )"
+                      R"("sequence_parallel_size": 0})");
   now.topology.emplace_back("tensor", 4);
   REQUIRE(admit_resume("run.json", before, now, {}) ==
           std::vector<std::string>{"config.parallel.tensor: was 2, is now 4",
@@ -62,13 +65,17 @@ TEST_CASE("the degree of tensor parallelism may change, whichever name it has") 
 }
 
 TEST_CASE("the precision in which states are kept may change, and what that does to them is told") {
-  const RunManifest before = recorded_run_of(R"({"bf16": {"bf16_optimizer_states": false, "bf16_master_weights_and_grads": false}})");
-  const RunManifest now = recorded_run_of(R"({"bf16": {"bf16_optimizer_states": true, "bf16_master_weights_and_grads": true}})");
-  REQUIRE(admit_resume("run.json", before, now, {}) ==
-          std::vector<std::string>{"config.bf16.bf16_master_weights_and_grads: was false, is now true",
-                                   "config.bf16.bf16_optimizer_states: was false, is now true"});
+  const RunManifest before = recorded_run_of(
+      R"({"bf16": {"bf16_optimizer_states": false, "bf16_master_weights_and_grads": false}})");
+  const RunManifest now = recorded_run_of(
+      R"({"bf16": {"bf16_optimizer_states": true, "bf16_master_weights_and_grads": true}})");
+  REQUIRE(
+      admit_resume("run.json", before, now, {}) ==
+      std::vector<std::string>{"config.bf16.bf16_master_weights_and_grads: was false, is now true",
+                               "config.bf16.bf16_optimizer_states: was false, is now true"});
   REQUIRE(conversion_notice("out/step-9", {DType::kF32, DType::kBF16, {"exp_avg", "exp_avg_sq"}}) ==
-          "out/step-9: holds exp_avg, exp_avg_sq in F32; this run keeps them in BF16, each value rounded to the nearest");
+          "out/step-9: holds exp_avg, exp_avg_sq in F32; this run keeps them in BF16, each value "
+          "rounded to the nearest");
   REQUIRE(conversion_notice("out/step-9", {DType::kBF16, DType::kF32, {"momentum"}}) ==
           "out/step-9: holds momentum in BF16; this run keeps it in F32, no value changes");
 }
@@ -113,31 +120,35 @@ TEST_CASE(
 }
 
 TEST_CASE("what is known of a run that was imported is compared, what is not known is said") {
-  const RunManifest now = recorded_run_of(
-      R"({"train": {"seed": 1}, "train_batch_size": 16, "optimizer": {"params": {"betas": [0.9, 0.999], "eps": 1e-08}}})");
+  const RunManifest now =
+      recorded_run_of(R"({"train": {"seed": 1}, "train_batch_size": 16, )"
+                      R"("optimizer": {"params": {"betas": [0.9, 0.999], "eps": 1e-08}}})");
   CheckpointMeta saved;
   saved.step = 9;
   saved.seed = 5;  // says nothing: the other program had no seed of ftrun's
   REQUIRE_FALSE(is_imported(saved));
   saved.extra[kImportRecord] = R"({"source": "DeepSpeed", "unknown": ["tokens", "seed"], "known": {
-      "train_batch_size": 8, "optimizer.params.betas": [0.9, 0.95], "optimizer.params.eps": 1e-08, "of.another": 3,
-      "train": 7}})";
+      "train_batch_size": 8, "optimizer.params.betas": [0.9, 0.95], "optimizer.params.eps": 1e-08,
+      "of.another": 3, "train": 7}})";
   REQUIRE(is_imported(saved));
   REQUIRE(import_notice("out/step-9", saved) ==
-          "out/step-9: was imported from DeepSpeed; it does not say: tokens, seed; the data goes on where step 9 of this config "
+          "out/step-9: was imported from DeepSpeed; it does not say: tokens, seed; the data goes "
+          "on where step 9 of this config "
           "ends");
   try {
     admit_resume("c", recorded_run(saved, now), now, {});
     FAIL("it was admitted");
   } catch (const Error& error) {
-    REQUIRE(error.message() == "c: this is not the run that was started there; 2 things differ:\n"
-                               "  config.optimizer.params.betas: was [0.9,0.95], is now [0.9,0.999]\n"
-                               "  config.train_batch_size: was 8, is now 16");
+    REQUIRE(error.message() ==
+            "c: this is not the run that was started there; 2 things differ:\n"
+            "  config.optimizer.params.betas: was [0.9,0.95], is now [0.9,0.999]\n"
+            "  config.train_batch_size: was 8, is now 16");
   }
 }
 
 TEST_CASE("a checkpoint's own record is compared as run.json is") {
-  RunManifest now = recorded_run_of(R"({"train": {"seed": 1, "steps": 8}, "optimizer": {"lr": 0.1}})");
+  RunManifest now =
+      recorded_run_of(R"({"train": {"seed": 1, "steps": 8}, "optimizer": {"lr": 0.1}})");
   now.model = {.path = "m", .bytes = 7, .fingerprint = "aa", .details = {{"family", "llama"}}};
   now.data["train"] = {.path = "d", .bytes = 9, .fingerprint = "bb", .details = {{"rows", "3"}}};
   CheckpointMeta saved;
@@ -147,7 +158,8 @@ TEST_CASE("a checkpoint's own record is compared as run.json is") {
   saved.topology = {{"data", 4}};
   saved.extra[kConfigRecord] = R"({"train": {"seed": 1, "steps": 4}, "optimizer": {"lr": 0.1}})";
   REQUIRE(admit_resume("c", recorded_run(saved, now), now, {}) ==
-          std::vector<std::string>{"config.train.steps: was 4, is now 8", "topology.data: was 4, is now 2"});
+          std::vector<std::string>{"config.train.steps: was 4, is now 8",
+                                   "topology.data: was 4, is now 2"});
   saved.seed = 5;
   saved.model_fingerprint = "cc";
   saved.data_fingerprint = "dd";
@@ -156,11 +168,12 @@ TEST_CASE("a checkpoint's own record is compared as run.json is") {
     admit_resume("c", recorded_run(saved, now), now, {});
     FAIL("it was admitted");
   } catch (const Error& error) {
-    REQUIRE(error.message() == "c: this is not the run that was started there; 4 things differ:\n"
-                               "  config.optimizer.lr: was 0.2, is now 0.1\n"
-                               "  config.train.seed: was 5, is now 1\n"
-                               "  model.fingerprint: was cc, is now aa\n"
-                               "  data.train.fingerprint: was dd, is now bb");
+    REQUIRE(error.message() ==
+            "c: this is not the run that was started there; 4 things differ:\n"
+            "  config.optimizer.lr: was 0.2, is now 0.1\n"
+            "  config.train.seed: was 5, is now 1\n"
+            "  model.fingerprint: was cc, is now aa\n"
+            "  data.train.fingerprint: was dd, is now bb");
   }
   // What it does not record is not asked about, but for the seed, which it always does.
   CheckpointMeta bare;
@@ -169,8 +182,10 @@ TEST_CASE("a checkpoint's own record is compared as run.json is") {
   REQUIRE_THROWS_AS(admit_resume("c", recorded_run(bare, now), now, {}), Error);
 }
 
-TEST_CASE("a key that the record's version did not know is no difference while it has its default") {
-  // All that a run with an adapter records, and the same as a version without magnitudes, and before some other keys, wrote it.
+TEST_CASE(
+    "a key that the record's version did not know is no difference while it has its default") {
+  // All that a run with an adapter records, and the same as a version without magnitudes, and
+  // before some other keys, wrote it.
   Config config;
   config.adapter.type = AdapterType::kLora;
   const RunManifest now = recorded_run_of(effective_json(config));
@@ -191,8 +206,9 @@ TEST_CASE("a key that the record's version did not know is no difference while i
       admit_resume("run.json", recorded, other, {});
       FAIL("it was admitted");
     } catch (const Error& error) {
-      REQUIRE(error.message() == "run.json: this is not the run that was started there; 1 thing differs:\n"
-                                 "  config.adapter.use_dora: was (none), is now true");
+      REQUIRE(error.message() ==
+              "run.json: this is not the run that was started there; 1 thing differs:\n"
+              "  config.adapter.use_dora: was (none), is now true");
     }
 }
 

@@ -51,7 +51,8 @@ TEST_CASE("a bucket holds as many whole units as fit, and at least one") {
         wanted.back() += elements;
       }
       std::vector<int64_t> found;
-      for (const std::vector<Range>& bucket : gradient_reduces(built.step({.bucket_elements = size}))) {
+      for (const std::vector<Range>& bucket :
+           gradient_reduces(built.step({.bucket_elements = size}))) {
         found.push_back(0);
         for (const Range& range : bucket) found.back() += range.bytes / 4;
       }
@@ -72,7 +73,8 @@ TEST_CASE("a bucket leaves right after the backward that writes its last gradien
         size_t last_write = 0;
         for (const size_t b : all_of(program, InstrKind::kBackward))
           for (const Range& write : program.instrs[b].writes)
-            if (std::any_of(bucket.begin(), bucket.end(), [&](const Range& range) { return overlaps(write, range); }))
+            if (std::any_of(bucket.begin(), bucket.end(),
+                            [&](const Range& range) { return overlaps(write, range); }))
               last_write = b;
         size_t before = i - 1;
         while (program.instrs[before].kind == InstrKind::kAllReduce) --before;
@@ -99,10 +101,8 @@ TEST_CASE("bucketing changes nothing but the reductions") {
 
 TEST_CASE("ranges that do not follow each other are reduced together, but apart") {
   Program program;
-  program.buffers = {{.name = "gradients",
-                      .category = Category::kGradients,
-                      .bytes = 4096,
-                      .dtype = DType::kF32}};
+  program.buffers = {
+      {.name = "gradients", .category = Category::kGradients, .bytes = 4096, .dtype = DType::kF32}};
   program.groups = {{{"dp_shard", {0, 1}}, {2, 0}}};
   BucketFiller filler(program, kHuge);
   for (const int64_t offset : {0, 1024, 3072, 2048}) {

@@ -13,8 +13,8 @@
 
 namespace ftrun::fixtures {
 
-/// Ranks of a run, stages of the pipeline slowest, then replicas, tensor ranks fastest: rank r is tensor
-/// rank r % tensor of shard r / tensor % shards; nodes are of `node` shards.
+/// Ranks of a run, stages of the pipeline slowest, then replicas, tensor ranks fastest: rank r is
+/// tensor rank r % tensor of shard r / tensor % shards; nodes are of `node` shards.
 struct Mesh {
   int shards = 1;
   int replicas = 1;
@@ -60,7 +60,9 @@ struct Choice {
 
   /// The program of a rank, from the model of tensor rank 0: those of others differ from it in
   /// attributes of operations and in where their parts of tensors begin.
-  Step step(int rank) const { return build_training_step(built.model, built.partition, of_rank(rank)); }
+  Step step(int rank) const {
+    return build_training_step(built.model, built.partition, of_rank(rank));
+  }
   Step last_step() const { return step(mesh.ranks() - 1); }
 
   /// Programs of all ranks.
@@ -77,19 +79,20 @@ struct Choice {
 
   std::string text() const {
     const StateOptions& s = options.state;
-    return cat("stage ", s.stage, ", ", mesh.shards, " shards x ", mesh.replicas, " replicas x ",
-               mesh.tensor, " tensor ranks x ", mesh.stages, " stages of ", s.pipeline.chunks(), " chunks", built.model.split.sequence ? " (by tokens)" : "",
-               ", nodes of ", s.node, ", ", options.micro_batches, " micro-batches, parameters on ",
-               tier_name(s.parameter_tier), ", optimizer on ", tier_name(s.optimizer_tier), " (",
-               s.optimizer_ratio, "), compute ", dtype_name(built.model.dtypes.compute),
-               ", gradients ", dtype_name(built.model.dtypes.gradients), ", travel as ",
-               dtype_name(s.communication), ", master ", dtype_name(s.master), ", buckets ",
-               options.bucket_elements, "/", options.gather_bucket_elements, ", prefetch ",
-               options.prefetch_elements, ", live ", options.max_live_elements, ", reuse ",
-               options.reuse_distance, ", ",
-               schedule_text(make_schedule(options.schedule, mesh.stages, s.pipeline.chunks(), 0, options.micro_batches)),
-               options.overlap ? ", overlap" : "",
-               options.offload_activations ? ", activations" : "");
+    return cat(
+        "stage ", s.stage, ", ", mesh.shards, " shards x ", mesh.replicas, " replicas x ",
+        mesh.tensor, " tensor ranks x ", mesh.stages, " stages of ", s.pipeline.chunks(), " chunks",
+        built.model.split.sequence ? " (by tokens)" : "", ", nodes of ", s.node, ", ",
+        options.micro_batches, " micro-batches, parameters on ", tier_name(s.parameter_tier),
+        ", optimizer on ", tier_name(s.optimizer_tier), " (", s.optimizer_ratio, "), compute ",
+        dtype_name(built.model.dtypes.compute), ", gradients ",
+        dtype_name(built.model.dtypes.gradients), ", travel as ", dtype_name(s.communication),
+        ", master ", dtype_name(s.master), ", buckets ", options.bucket_elements, "/",
+        options.gather_bucket_elements, ", prefetch ", options.prefetch_elements, ", live ",
+        options.max_live_elements, ", reuse ", options.reuse_distance, ", ",
+        schedule_text(make_schedule(options.schedule, mesh.stages, s.pipeline.chunks(), 0,
+                                    options.micro_batches)),
+        options.overlap ? ", overlap" : "", options.offload_activations ? ", activations" : "");
   }
 };
 
@@ -131,8 +134,8 @@ inline void choose_tiers(std::mt19937_64& random, StateOptions& state) {
 inline StepOptions random_options(std::mt19937_64& random, const Built& built, Mesh mesh) {
   StepOptions options;
   options.micro_batches = static_cast<int32_t>(1 + random() % 3);
-  options.schedule =
-      pick(random, {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::k1F1B, PipelineSchedule::kZbH1});
+  options.schedule = pick(random, {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B,
+                                   PipelineSchedule::k1F1B, PipelineSchedule::kZbH1});
   StateOptions& state = options.state;
   state.stage =
       mesh.replicas > 1 ? static_cast<int>(1 + random() % 3) : static_cast<int>(random() % 4);
@@ -188,7 +191,8 @@ inline Choice random_choice(std::mt19937_64& random) {
 }
 
 /// A pipeline of stages with any number of layers each, of a choice that has none yet.
-inline void choose_pipeline(std::mt19937_64& random, Choice& choice, PipelineSchedule kind, int stages, int chunks) {
+inline void choose_pipeline(std::mt19937_64& random, Choice& choice, PipelineSchedule kind,
+                            int stages, int chunks) {
   const auto layers = static_cast<int32_t>(choice.built.model.layers.size());
   const int parts = stages * chunks;
   std::vector<int32_t> cuts(static_cast<size_t>(layers) - 1);
@@ -210,12 +214,16 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
   Mesh mesh = random_mesh(random);
   const int stages = pick(random, {2, 2, 3, 4});
   while (mesh.ranks() * stages > 8) {
-    if (mesh.tensor > 1) mesh.tensor /= 2;
-    else if (mesh.replicas > 1) mesh.replicas = 1;
-    else --mesh.shards;
+    if (mesh.tensor > 1)
+      mesh.tensor /= 2;
+    else if (mesh.replicas > 1)
+      mesh.replicas = 1;
+    else
+      --mesh.shards;
   }
-  const PipelineSchedule kind = pick(random, {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
-                                              PipelineSchedule::kZbH1, PipelineSchedule::kZbV});
+  const PipelineSchedule kind = pick(
+      random, {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+               PipelineSchedule::kZbH1, PipelineSchedule::kZbV});
   const int fixed = fixed_chunks(kind);
   const int chunks = fixed > 0 ? fixed : static_cast<int>(1 + random() % 3);
   ModelConfig config = random_config(random, mesh.tensor);
@@ -267,9 +275,8 @@ inline Choice with_frozen(const Choice& choice, std::mt19937_64& random, uint64_
   const TensorInfo* const first = choice.built.model.tensors.data();
   std::set<std::string> names;
   for (const TensorId id : frozen) names.insert(first[id].name);
-  out.built.model = freeze(choice.built.model, [&](const TensorInfo& tensor) {
-    return !names.contains(tensor.name);
-  });
+  out.built.model = freeze(choice.built.model,
+                           [&](const TensorInfo& tensor) { return !names.contains(tensor.name); });
   out.built.partition = build_units(out.built.model, kGranularities[random() % 3],
                                     {pick<int64_t>(random, {0, 64, 500}), INT64_MAX});
   return out;
@@ -287,8 +294,10 @@ inline Choice with_frozen_below(const Choice& choice, std::mt19937_64& random) {
     for (const GraphParam& param : layers[l].params)
       if (trains_too(l))
         for (const TensorId id : param.tensors) trained.insert(choice.built.model.tensor(id).name);
-  out.built.model = freeze(choice.built.model, [&](const TensorInfo& tensor) { return trained.contains(tensor.name); });
-  const uint64_t granularities = choice.mesh.stages > 1 ? 2 : 3;  // a unit of the whole model would lie on all stages
+  out.built.model = freeze(choice.built.model,
+                           [&](const TensorInfo& tensor) { return trained.contains(tensor.name); });
+  const uint64_t granularities =
+      choice.mesh.stages > 1 ? 2 : 3;  // a unit of the whole model would lie on all stages
   out.built.partition = build_units(out.built.model, kGranularities[random() % granularities],
                                     {pick<int64_t>(random, {0, 64, 500}), INT64_MAX});
   return out;

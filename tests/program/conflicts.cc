@@ -111,7 +111,8 @@ std::vector<std::pair<InstrId, InstrId>> unordered(
   }
   std::vector<std::pair<InstrId, InstrId>> open;
   for (const auto& [i, j] : conflicts)
-    if (i < 0 || !before[static_cast<size_t>(j)].has(static_cast<size_t>(i))) open.emplace_back(i, j);
+    if (i < 0 || !before[static_cast<size_t>(j)].has(static_cast<size_t>(i)))
+      open.emplace_back(i, j);
   return open;
 }
 

@@ -17,7 +17,9 @@ struct OverheadCase {
   int64_t head_size;
 };
 
-StepPlan planned(const Config& config) { return plan_steps(config, small_config(2, false), 0); }
+StepPlan planned(const Config& config) {
+  return plan_steps(config, small_config(2, false), 0);
+}
 
 Config on_gpus(int64_t ranks) {
   Config config;
@@ -30,24 +32,30 @@ Config on_gpus(int64_t ranks) {
   return config;
 }
 
-TEST_CASE("what a GPU holds beside the plan is said with its bounds, and nothing is on processors") {
+TEST_CASE(
+    "what a GPU holds beside the plan is said with its bounds, and nothing is on processors") {
   Config config = on_gpus(1);
   CHECK(gpu_overhead_text(gpu_overheads(config, planned(config))) ==
-        "beside the plan, a GPU holds at most 800.00 MiB (CUDA's context and kernels: 768.00 MiB; cuBLAS's workspace: 32.00 MiB)");
+        "beside the plan, a GPU holds at most 800.00 MiB (CUDA's context and kernels: 768.00 MiB; "
+        "cuBLAS's workspace: 32.00 MiB)");
   config = on_gpus(2);
   config.comm.deterministic = true;
   const std::string several =
-      "beside the plan, a GPU holds at most 1.31 GiB (CUDA's context and kernels: 768.00 MiB; cuBLAS's workspace: 32.00 MiB; "
-      "NCCL's buffers, 512.00 MiB for its group: 512.00 MiB; sums in rank order (comm.deterministic), 32.00 MiB for its group: "
+      "beside the plan, a GPU holds at most 1.31 GiB (CUDA's context and kernels: 768.00 MiB; "
+      "cuBLAS's workspace: 32.00 MiB; "
+      "NCCL's buffers, 512.00 MiB for its group: 512.00 MiB; sums in rank order "
+      "(comm.deterministic), 32.00 MiB for its group: "
       "32.00 MiB)";
   CHECK(gpu_overhead_text(gpu_overheads(config, planned(config))) == several);
-  CHECK(total_bytes(gpu_overheads(config, planned(config))) == (768 + 32 + 512 + 32) * kOverheadMiB);
+  CHECK(total_bytes(gpu_overheads(config, planned(config))) ==
+        (768 + 32 + 512 + 32) * kOverheadMiB);
   CHECK(plan_notes(config, planned(config)).back() == several);
   config.device = DeviceKind::kCpu;
   CHECK(gpu_overheads(config, planned(config)).empty());
 }
 
-/// Bytes beside the plan that `attention` takes more than our kernels, for heads of 8 elements in bf16.
+/// Bytes beside the plan that `attention` takes more than our kernels, for
+/// heads of 8 elements in bf16.
 int64_t beside_own(AttentionChoice attention, int64_t rows, int64_t row_tokens, int64_t kv_heads) {
   Config config = on_gpus(1);
   config.bf16.enabled = true;
@@ -63,7 +71,9 @@ int64_t beside_own(AttentionChoice attention, int64_t rows, int64_t row_tokens, 
   return total_bytes(gpu_overheads(config, plan)) - without;
 }
 
-TEST_CASE("cuDNN's attention keeps the scores of what it computes at once, also where it was not asked for by name") {
+TEST_CASE(
+    "cuDNN's attention keeps the scores of what it computes at once, also where it was not asked "
+    "for by name") {
   constexpr int64_t kLists = kOverheadMiB;
   for (const AttentionChoice choice : {AttentionChoice::kAuto, AttentionChoice::kCudnn}) {
     // Twelve documents are planned, four a row; 4 heads; tiles of 64 tokens.
@@ -83,7 +93,8 @@ TEST_CASE("no memory of cuDNN's is planned where it cannot compute attention") {
     config.bf16.enabled = one.bf16;
     ModelConfig model = small_config(2, false);
     model.head_size = one.head_size;
-    CHECK(total_bytes(gpu_overheads(config, plan_steps(config, model, 0))) == (768 + 32) * kOverheadMiB);
+    CHECK(total_bytes(gpu_overheads(config, plan_steps(config, model, 0))) ==
+          (768 + 32) * kOverheadMiB);
   }
 }
 

@@ -75,14 +75,17 @@ TEST_CASE("every buffer that is not persistent has an aligned place inside the a
   }
 }
 
-TEST_CASE("the arena does not grow with micro-batches after the second, and grows with layers by what they keep and their gradients") {
+TEST_CASE(
+    "the arena does not grow with micro-batches after the second, and grows with layers by what "
+    "they keep and their gradients") {
   const auto arena = [](int64_t layers, int32_t micro_batches) {
     return arena_total(build(small_config(layers, false)).step({.micro_batches = micro_batches}));
   };
   CHECK(arena(2, 2) == arena(2, 3));
   CHECK(arena(2, 2) == arena(2, 5));
   const Built built = build(small_config(2, false));
-  const int64_t kept = plan_saved(built.model.graph_of(built.model.layers[1])).bytes + 4 * 16 * 4  // and its input
+  const int64_t kept = plan_saved(built.model.graph_of(built.model.layers[1])).bytes +
+                       4 * 16 * 4  // and its input
                        + built.partition.units[1].padded * 4;
   CHECK(arena(5, 2) - arena(4, 2) == kept);
   CHECK(arena(6, 2) - arena(5, 2) == kept);
@@ -102,7 +105,8 @@ TEST_CASE("gradients of a step of one micro-batch lie where activations were") {
   for (const int ranks : {1, 2})
     for (const int stage : {0, 2, 3}) {
       const auto step = [&](int32_t micro_batches) {
-        StepOptions options{.micro_batches = micro_batches, .state = states(2), .bucket_elements = 1};
+        StepOptions options{
+            .micro_batches = micro_batches, .state = states(2), .bucket_elements = 1};
         options.state.stage = ranks > 1 ? stage : 0;
         return built.step(options, ranks);
       };
@@ -204,7 +208,8 @@ TEST_CASE("what is private lies in gaps of what peers read where that makes the 
   CHECK(program.arena(Arena::kDevice) < hidden);
   // Two arenas are nearly as small as one would be.
   CHECK(arena_total(program) <= one + (visible + hidden - one) / 4);
-  CHECK(std::any_of(program.buffers.begin(), program.buffers.end(), [](const Buffer& b) { return b.in_gap; }));
+  CHECK(std::any_of(program.buffers.begin(), program.buffers.end(),
+                    [](const Buffer& b) { return b.in_gap; }));
   CHECK(shared_too_early(program).empty());
   CHECK(program_text(plan_memory(program)) == program_text(program));
 }
@@ -224,7 +229,8 @@ TEST_CASE("however deep the model, two arenas are nearly as small as one") {
 TEST_CASE("a program takes what the rank has of one arena before it needs more of the other") {
   const Program program = sharded_step();
   const auto gaps = [](const Program& p) {
-    return std::count_if(p.buffers.begin(), p.buffers.end(), [](const Buffer& b) { return b.in_gap; });
+    return std::count_if(p.buffers.begin(), p.buffers.end(),
+                         [](const Buffer& b) { return b.in_gap; });
   };
   const Program enough = plan_memory(program, {int64_t{1} << 40, 0, 0});
   CHECK(gaps(enough) == 0);
@@ -266,7 +272,8 @@ Program reductions(const std::vector<std::pair<GroupId, int64_t>>& groups_and_we
        .place = {.count = 2}}};
   for (const auto& [group, weight] : groups_and_weights) {
     const auto buffer = static_cast<BufferId>(program.buffers.size());
-    program.buffers.push_back({.name = cat("b", buffer), .bytes = weight * kMiB, .peer_visible = true});
+    program.buffers.push_back(
+        {.name = cat("b", buffer), .bytes = weight * kMiB, .peer_visible = true});
     const Range whole{buffer, 0, weight * kMiB};
     program.instrs.push_back({.kind = InstrKind::kAllReduce,
                               .lane = lane_of(group),
@@ -281,7 +288,8 @@ int64_t mapped_of(const Program& program) {
   return mapped_peer_bytes({&program}, [](const ProgramGroup&) { return true; });
 }
 
-TEST_CASE("a rank maps what one collective reads of its peers, and of each group that runs beside it") {
+TEST_CASE(
+    "a rank maps what one collective reads of its peers, and of each group that runs beside it") {
   // Of two ranks a rank reads a half of what is summed.
   CHECK(mapped_of(reductions({{0, 2}, {0, 8}})) == 4 * kMiB);
   // Of a larger half so much at a time.

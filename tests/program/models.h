@@ -113,7 +113,9 @@ inline int64_t gradient_bytes(const Program& program, size_t buffers) {
     if (program.buffers[b].category == Category::kGradients) bytes += program.buffers[b].bytes;
   return bytes;
 }
-inline int64_t gradient_bytes(const Program& program) { return gradient_bytes(program, program.buffers.size()); }
+inline int64_t gradient_bytes(const Program& program) {
+  return gradient_bytes(program, program.buffers.size());
+}
 
 /// The offset of a range of gradients among all of a rank's, in bytes: their buffers one after
 /// another.
@@ -135,7 +137,8 @@ inline Range gradients_at(const Program& program, int64_t offset, int64_t bytes)
 inline std::vector<std::vector<Range>> gradient_reduces(const Program& program) {
   std::vector<std::vector<Range>> found;
   for (const size_t i : all_of(program, InstrKind::kAllReduce))
-    if (is_gradient(program, program.instrs[i].writes[0])) found.push_back(program.instrs[i].writes);
+    if (is_gradient(program, program.instrs[i].writes[0]))
+      found.push_back(program.instrs[i].writes);
   return found;
 }
 
@@ -239,15 +242,16 @@ inline std::vector<std::string> check_programs(std::span<const Program* const> r
 }
 
 inline std::vector<std::string> check(const Program& program) {
-  const int rank = program.groups.empty()
-                       ? 0
-                       : program.groups[0].ranks.ranks[static_cast<size_t>(program.groups[0].place.index)];
+  const int rank =
+      program.groups.empty()
+          ? 0
+          : program.groups[0].ranks.ranks[static_cast<size_t>(program.groups[0].place.index)];
   const RankProgram ranks[] = {{rank, &program}};
   return check_programs(std::span<const RankProgram>(ranks));
 }
 
-/// Axes of a group of the program ("dp_shard"), and the group along such axes, kNoGroup where there is
-/// none.
+/// Axes of a group of the program ("dp_shard"), and the group along such axes,
+/// kNoGroup where there is none.
 inline std::string axes_in(const Program& program, GroupId group) {
   return program.group(group).ranks.label;
 }

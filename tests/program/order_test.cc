@@ -95,8 +95,8 @@ int runs_beside(const Program& program, Lane later, Lane earlier) {
   int count = 0;
   for (size_t j = 0; j < program.instrs.size(); ++j)
     for (size_t i = 0; i < j; ++i)
-      count += program.instrs[j].lane == later && program.instrs[i].lane == earlier &&
-               before[j][i] == 0;
+      count +=
+          program.instrs[j].lane == later && program.instrs[i].lane == earlier && before[j][i] == 0;
   return count;
 }
 
@@ -131,7 +131,8 @@ int conflicts_between_lanes(const Program& program) {
   int count = 0;
   for (const Instr& later : program.instrs)
     for (const Instr& earlier : program.instrs)
-      if (&earlier < &later && earlier.lane != later.lane && first_conflict(earlier, later)) ++count;
+      if (&earlier < &later && earlier.lane != later.lane && first_conflict(earlier, later))
+        ++count;
   return count;
 }
 
@@ -166,9 +167,8 @@ TEST_CASE(
 }
 
 TEST_CASE("two lanes may read the same bytes at the same time") {
-  Program program = handmade({{Lane::kCompute, 0},
-                              {Lane::kCompute, 0, true, false},
-                              {lane_of(0), 0, true, false}});
+  Program program = handmade(
+      {{Lane::kCompute, 0}, {Lane::kCompute, 0, true, false}, {lane_of(0), 0, true, false}});
   program = order_communication(std::move(program), true);
   CHECK(program.instrs[2].waits == std::vector<InstrId>{0});
 }

@@ -38,7 +38,8 @@ std::string refusal(const Config& config, int64_t blocks) {
 TEST_CASE("the schedule of a config is the one it names, and 1F1B on one stage") {
   CHECK(pipeline_schedule(piped(2, PipelineSchedule::kGpipe)) == PipelineSchedule::kGpipe);
   CHECK(pipeline_schedule(piped(2)) == PipelineSchedule::k1F1B);
-  CHECK(pipeline_schedule(piped(2, PipelineSchedule::kInterleaved, 2)) == PipelineSchedule::kInterleaved);
+  CHECK(pipeline_schedule(piped(2, PipelineSchedule::kInterleaved, 2)) ==
+        PipelineSchedule::kInterleaved);
   CHECK(pipeline_schedule(piped(2, PipelineSchedule::kZbH1)) == PipelineSchedule::kZbH1);
   CHECK(pipeline_schedule(piped(2, PipelineSchedule::kZbV, 2)) == PipelineSchedule::kZbV);
   CHECK(pipeline_schedule(piped(1, PipelineSchedule::kGpipe)) == PipelineSchedule::k1F1B);
@@ -63,7 +64,8 @@ TEST_CASE("a model with fewer layers than parts is refused with the arithmetic")
         "2: the model's 6 decoder layers cannot be cut into 8 parts (pipeline 8)\n"
         "  remedy: use parallel.pipeline 6 or less");
   CHECK(refusal(piped(4, PipelineSchedule::kInterleaved, 3), 7) ==
-        "2: the model's 7 decoder layers cannot be cut into 12 parts (pipeline 4 × virtual_stages 3)\n"
+        "2: the model's 7 decoder layers cannot be cut into 12 parts (pipeline 4 × virtual_stages "
+        "3)\n"
         "  remedy: use parallel.pipeline 2 or less");
   CHECK(
       refusal(piped(2, PipelineSchedule::kZbV, 2), 3) ==

@@ -165,7 +165,8 @@ TEST_CASE("every field that the ranks must agree on changes the hash") {
       {"layer", [](Program& p) { p.instrs[2].layer = 7; }},
       {"micro-batch", [](Program& p) { p.instrs[2].micro_batch = 7; }},
       {"accumulate", [](Program& p) { p.instrs[2].ops().accumulate = true; }},
-      {"group", [](Program& p) {
+      {"group",
+       [](Program& p) {
          p.groups.push_back({{"tp@0", {0, 1}}, {2, 0}});
          p.instrs[15].exchange().group = 1;
        }},
@@ -197,7 +198,8 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
     REQUIRE(account.of(Category::kBuckets) == 0);
     REQUIRE(account.of(Category::kStaging) == 0);
     REQUIRE(account.of(Category::kBuffers) == numbers);
-    // Everything in the arena is an activation or a gradient here, and what each has at most need not be at one time.
+    // Everything in the arena is an activation or a gradient here, and what each has at most
+    // need not be at one time.
     REQUIRE(std::max(account.of(Category::kActivations), flat) <= arena_total(program));
     REQUIRE(account.total == flat * (1 + round % 3) + numbers + arena_total(program));
     REQUIRE(memory_plan({&program}).at(Tier::kHost).total == 0);
@@ -221,7 +223,8 @@ TEST_CASE(
 TEST_CASE("SmolLM2's gradients leave in buckets of one layer, the embedding's last and alone") {
   const Built built = build(smollm2(), Mode::kTrain, UnitGranularity::kLayer, {1, 64});
   std::vector<Range> ranges;
-  for (const std::vector<Range>& bucket : gradient_reduces(built.step({.bucket_elements = 5'000'000}))) {
+  for (const std::vector<Range>& bucket :
+       gradient_reduces(built.step({.bucket_elements = 5'000'000}))) {
     REQUIRE(bucket.size() == 1);
     ranges.push_back(bucket[0]);
   }

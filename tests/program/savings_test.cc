@@ -50,7 +50,9 @@ bool holds(const std::vector<std::string>& changes, const std::string& beginning
                      [&](const std::string& change) { return change.starts_with(beginning); });
 }
 
-void write(Config& config, const std::string& key) { config.origins.keys[key] = {}; }
+void write(Config& config, const std::string& key) {
+  config.origins.keys[key] = {};
+}
 
 TEST_CASE("without anything in the way the stage that saves most is advised") {
   REQUIRE(holds(advice([](Config&) {}), "zero_optimization.stage: 3"));
@@ -128,9 +130,7 @@ TEST_CASE("a smaller micro-batch is not advised where elasticity chooses it") {
 
 TEST_CASE("bf16 is advised where it can run, and masters in bf16 stay with what they need") {
   REQUIRE(holds(advice([](Config& c) { c.zero.stage = 1; }), "bf16.enabled: true"));
-  REQUIRE_FALSE(holds(advice([](Config& c) {
-                        c.data_types.param_dtype = ConfigDtype::kFp32;
-                      }),
+  REQUIRE_FALSE(holds(advice([](Config& c) { c.data_types.param_dtype = ConfigDtype::kFp32; }),
                       "bf16.enabled"));
 }
 
@@ -149,19 +149,24 @@ TEST_CASE("state goes to the disk that is named, and not to a second one") {
 }
 
 TEST_CASE("a remedy names the changes that save what is lacking") {
-  const std::vector<Saving> savings{{"a: 1", 300 << 20}, {"b: 1", 270 << 20}, {"c: 1", 100 << 20}, {"d: 1", 64 << 10}};
-  const std::string all = "what saves most memory on each rank: a: 1 saves 300.00 MiB; b: 1 saves 270.00 MiB";
+  const std::vector<Saving> savings{
+      {"a: 1", 300 << 20}, {"b: 1", 270 << 20}, {"c: 1", 100 << 20}, {"d: 1", 64 << 10}};
+  const std::string all =
+      "what saves most memory on each rank: a: 1 saves 300.00 MiB; b: 1 saves 270.00 MiB";
   REQUIRE(savings_remedy(savings) == all + "; c: 1 saves 100.00 MiB");
   REQUIRE(savings_remedy(savings, 267 << 20) == all);
   REQUIRE(savings_remedy(savings, 1) == all + "; c: 1 saves 100.00 MiB");
 }
 
-TEST_CASE("where no change is enough alone a remedy names those that save a tenth of what is lacking") {
+TEST_CASE(
+    "where no change is enough alone a remedy names those that save a tenth of what is lacking") {
   const std::vector<Saving> savings{{"a: 1", 100 << 20}, {"b: 1", 30 << 20}, {"c: 1", 64 << 10}};
   REQUIRE(savings_remedy(savings, 267 << 20) ==
-          "what saves most memory on each rank: a: 1 saves 100.00 MiB; b: 1 saves 30.00 MiB; each rank lacks 267.00 MiB, so none is enough alone");
+          "what saves most memory on each rank: a: 1 saves 100.00 MiB; b: 1 saves 30.00 MiB; each "
+          "rank lacks 267.00 MiB, so none is enough alone");
   REQUIRE(savings_remedy({{"c: 1", 64 << 10}}, 267 << 20) ==
-          "use more ranks, a smaller model, or a machine with more memory (each rank lacks 267.00 MiB, and no change of the config saves a tenth of that)");
+          "use more ranks, a smaller model, or a machine with more memory (each rank lacks 267.00 "
+          "MiB, and no change of the config saves a tenth of that)");
   REQUIRE(savings_remedy({}) == "use more ranks, a smaller model, or a machine with more memory");
 }
 

@@ -30,7 +30,8 @@ inline std::string text(const ScheduleGolden& golden) {
 }
 
 /// Lists the goldens of one name.
-inline std::vector<ScheduleGolden> schedule_goldens(const std::string& name, PipelineSchedule kind) {
+inline std::vector<ScheduleGolden> schedule_goldens(const std::string& name,
+                                                    PipelineSchedule kind) {
   std::ifstream in(testing::reference_file("schedules.json"));
   std::vector<ScheduleGolden> goldens;
   const nlohmann::json all = nlohmann::json::parse(in);

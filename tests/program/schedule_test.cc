@@ -18,10 +18,12 @@ namespace {
 
 using namespace fixtures;
 
-constexpr PipelineSchedule kKinds[] = {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
-                                       PipelineSchedule::kZbH1, PipelineSchedule::kZbV};
+constexpr PipelineSchedule kKinds[] = {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B,
+                                       PipelineSchedule::kInterleaved, PipelineSchedule::kZbH1,
+                                       PipelineSchedule::kZbV};
 
-std::string text(PipelineSchedule kind, int stages, int stage, int32_t micro_batches, int chunks = 1) {
+std::string text(PipelineSchedule kind, int stages, int stage, int32_t micro_batches,
+                 int chunks = 1) {
   return schedule_text(make_schedule(kind, stages, chunks, stage, micro_batches));
 }
 
@@ -62,8 +64,8 @@ TEST_CASE("schedules are those that other systems run, action by action", "[.nee
                                                     {PipelineSchedule::kZbV, 16}});
 }
 
-/// Calls `check` for every kind, up to 6 stages, 1 to 3 chunks where a kind lets one choose, and up to
-/// 13 micro-batches, fewer than stages too.
+/// Calls `check` for every kind, up to 6 stages, 1 to 3 chunks where a kind lets one choose, and up
+/// to 13 micro-batches, fewer than stages too.
 template <typename Check>
 void for_all_schedules(const Check& check) {
   for (const PipelineSchedule kind : kKinds)
@@ -193,10 +195,13 @@ TEST_CASE("weight gradients that wait find what input gradients left them, each 
   CHECK(deferred == 3);
   // What weight gradients do not read is not kept for them.
   const auto early = [&](const Range& range) {
-    return program.buffers[static_cast<size_t>(range.buffer)].name.starts_with("saved_for_input_grad.");
+    return program.buffers[static_cast<size_t>(range.buffer)].name.starts_with(
+        "saved_for_input_grad.");
   };
   std::map<InstrKind, size_t> reads;
-  for (const Instr& instr : program.instrs) reads[instr.kind] += static_cast<size_t>(std::count_if(instr.reads.begin(), instr.reads.end(), early));
+  for (const Instr& instr : program.instrs)
+    reads[instr.kind] +=
+        static_cast<size_t>(std::count_if(instr.reads.begin(), instr.reads.end(), early));
   CHECK(reads[InstrKind::kInputGrad] >= 3);
   CHECK(reads[InstrKind::kWeightGrad] == 0);
   CHECK(touched.size() == 3 * 4);

@@ -34,21 +34,22 @@ class Coverage {
     --changes[end];
   }
   bool all(int wanted) const {
-    return std::all_of(changes_.begin(), changes_.end(), [&](const std::map<int64_t, int>& changes) {
-      int times = 0;
-      return std::all_of(changes.begin(), std::prev(changes.end()), [&](const auto& change) {
-        times += change.second;
-        return times == wanted;
-      });
-    });
+    return std::all_of(
+        changes_.begin(), changes_.end(), [&](const std::map<int64_t, int>& changes) {
+          int times = 0;
+          return std::all_of(changes.begin(), std::prev(changes.end()), [&](const auto& change) {
+            times += change.second;
+            return times == wanted;
+          });
+        });
   }
 
  private:
   std::vector<std::map<int64_t, int>> changes_;
 };
 
-/// Random choices with the programs of all their ranks, which the tests share: each looks at as many as it wants, from
-/// the first on.
+/// Random choices with the programs of all their ranks, which the tests share: each looks at as
+/// many as it wants, from the first on.
 struct SteppedChoice {
   Choice choice;
   std::vector<Step> steps;
@@ -69,8 +70,8 @@ TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitio
   for (int round = 0; round < sweep_rounds(120); ++round) {
     const auto& [choice, steps] = stepped_choice(round);
     INFO(choice.text());
-    for (int32_t state = StatePiece::kParam; state < std::ssize(choice.options.state.optimizer_states);
-         ++state) {
+    for (int32_t state = StatePiece::kParam;
+         state < std::ssize(choice.options.state.optimizer_states); ++state) {
       std::vector<Coverage> saved(static_cast<size_t>(choice.mesh.tensor),
                                   Coverage(choice.built.partition));
       for (size_t r = 0; r < steps.size(); ++r)
@@ -147,7 +148,8 @@ TEST_CASE(
                               is_cut(partition.unit(instr.unit), choice);
           if (shared || shard == 0) cut.add(instr.unit, begin, end);
           for (const Slice& slice : slices_in(partition.unit(instr.unit), begin, end))
-            REQUIRE(decays_matrices(choice.built.model.tensor(slice.tensor)) == instr.update().decay);
+            REQUIRE(decays_matrices(choice.built.model.tensor(slice.tensor)) ==
+                    instr.update().decay);
         }
         if (state.stage == 0) REQUIRE(own.all(1));
       }
@@ -209,7 +211,8 @@ TEST_CASE("each slot of the norm is written by one rank of a copy of the model, 
   }
 }
 
-TEST_CASE("each rank has its slots of the norm, until they are too many: then ranks share one a unit") {
+TEST_CASE(
+    "each rank has its slots of the norm, until they are too many: then ranks share one a unit") {
   const Built built = build(small_config(12, true));
   const auto units = static_cast<int64_t>(built.partition.units.size());
   StepOptions options;
@@ -242,8 +245,7 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
     int64_t kept = 0;
     std::set<int32_t> gathered;
     for (const Buffer& buffer : step.program.buffers)
-      if (buffer.category == Category::kGradients)
-        kept += buffer.bytes / dtype_bytes(buffer.dtype);
+      if (buffer.category == Category::kGradients) kept += buffer.bytes / dtype_bytes(buffer.dtype);
     REQUIRE(kept <= trained);
     for (const Instr& instr : step.program.instrs) {
       if (!is_frozen(instr.unit)) continue;
@@ -251,7 +253,8 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
       gathered.insert(instr.unit);
     }
     for (const Unit& unit : choice.built.partition.units)
-      if (!unit.trainable && !unit.small && choice.options.state.stage == 3 && choice.mesh.shards > 1)
+      if (!unit.trainable && !unit.small && choice.options.state.stage == 3 &&
+          choice.mesh.shards > 1)
         REQUIRE(gathered.contains(unit.id));
   }
 }
@@ -377,7 +380,8 @@ Choice sharded_choice(std::mt19937_64& random) {
   }
 }
 
-TEST_CASE("gathered parameters pass the live limit only where one layer needs that many", "[long]") {
+TEST_CASE("gathered parameters pass the live limit only where one layer needs that many",
+          "[long]") {
   std::mt19937_64 random(405);
   int over = 0;
   for (int round = 0; round < sweep_rounds(120); ++round) {
@@ -461,8 +465,9 @@ std::vector<std::string> compute_order(const Program& program) {
     if (instr.runs_list() || instr.kind == InstrKind::kLoadBatch)
       labels.push_back(cat(instr_label(instr), " ", instr.runs_list() && instr.ops().accumulate));
     if (instr.kind == InstrKind::kUpdate)
-      updates[instr.update().first_element] = cat(instr_label(instr), " ", instr.update().first_element, " of ",
-                                         element_count(program, instr.writes[0]));
+      updates[instr.update().first_element] =
+          cat(instr_label(instr), " ", instr.update().first_element, " of ",
+              element_count(program, instr.writes[0]));
   }
   for (const auto& [element, label] : updates) labels.push_back(label);
   return labels;
@@ -575,7 +580,8 @@ std::vector<UpdateInterval> intervals_of(const Program& program) {
   std::map<BufferId, size_t> writer;  // the fetch whose bytes a staging buffer has
   for (size_t i = all_of(program, InstrKind::kDecide)[0]; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
-    if (instr.kind == InstrKind::kCopy && staging(instr.writes[0])) writer[instr.writes[0].buffer] = i;
+    if (instr.kind == InstrKind::kCopy && staging(instr.writes[0]))
+      writer[instr.writes[0].buffer] = i;
     if (instr.kind == InstrKind::kUpdate && staging(instr.writes[0])) {
       const size_t fetch = writer.at(instr.writes[0].buffer);
       if (all.empty() || all.back().fetches[0] != fetch) all.push_back({{fetch}, i, {}, {}});
@@ -663,7 +669,8 @@ TEST_CASE("a unit that lists of one direction read one after another is gathered
   CHECK(gathers == std::map<UnitId, int>{{0, 2}, {1, 2}, {2, 2}, {3, 2}});
 }
 
-TEST_CASE("where the optimizer lies does not change how micro-batches are added, on one rank either") {
+TEST_CASE(
+    "where the optimizer lies does not change how micro-batches are added, on one rank either") {
   for (const int ranks : {1, 2})
     for (const int replicas : {1, 2})
       for (const int stage : {2, 3})

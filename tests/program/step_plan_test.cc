@@ -54,7 +54,9 @@ TEST_CASE("data-parallel ranks are shards times replicas, and all shards without
   CHECK(rank_mesh(config).world() == 1);
 }
 
-TEST_CASE("texts are planned where the config wants them, and are no more memory than training where that has more") {
+TEST_CASE(
+    "texts are planned where the config wants them, and are no more memory than training where "
+    "that has more") {
   const auto plan = [](int64_t prompt, int64_t tokens, int64_t row) {
     return plan_of(3, [&](Config& config) {
       config.data.sequence_length = row;
@@ -66,13 +68,15 @@ TEST_CASE("texts are planned where the config wants them, and are no more memory
   CHECK_FALSE(none.text);
   CHECK(none.all() == std::vector<const ProgramPlan*>{&none.train, &none.evaluate});
   REQUIRE(wanted.text);
-  CHECK(wanted.all() == std::vector<const ProgramPlan*>{&wanted.train, &wanted.evaluate, &*wanted.text});
+  CHECK(wanted.all() ==
+        std::vector<const ProgramPlan*>{&wanted.train, &wanted.evaluate, &*wanted.text});
   CHECK(wanted.text->model.batch.tokens() == 24);
   CHECK(plan(8, 100, 64).text->model.batch.tokens() == 64);
   CHECK(plan(100, 100, 512).text->model.batch.tokens() == 128);
   const auto device = [](const StepPlan& of) { return memory_plan(of).at(Tier::kDevice).total; };
   CHECK(device(wanted) == device(none));
-  // Of tensor-parallel ranks each has all logits of a text and a share of those that it trains with.
+  // Of tensor-parallel ranks each has all logits of a text and a share of
+  // those that it trains with.
   ModelConfig model = small_config(1, false);
   model.vocab_rows = 1 << 16;
   Config config = base_config(0);
@@ -195,7 +199,8 @@ TEST_CASE("on 1,024 ranks at most 1 % of a rank's state is padding, at every sta
     config.bf16.enabled = true;
     config.zero.param_persistence_threshold = 100'000;
     // Bytes of state that a parameter needs which the rank holds: 2 of weights and 2 of gradients,
-    // 12 of optimizer; of what is cut its part, and all of the two norms of each layer and the last.
+    // 12 of optimizer; of what is cut its part, and all of the two norms of
+    // each layer and the last.
     const int64_t small = (80 * 2 + 1) * 8192;
     const StepPlan plan = plan_steps(config, of_70b(), 3);
     const int64_t large = plan.partition.numel() - small;
@@ -211,13 +216,17 @@ TEST_CASE("on 1,024 ranks at most 1 % of a rank's state is padding, at every sta
 
 TEST_CASE("a checkpoint has what trains, on every stage of a pipeline alike") {
   const auto bytes_of = [](const std::vector<std::string>& only, bool bf16_state, int rank) {
-    return checkpoint_bytes(plan_of(1, [&](Config& config) {
-      config.parallel.data = config.parallel.pipeline = 2;
-      config.parallel.virtual_stages = 1;
-      config.train.only = only;
-      config.bf16.enabled = true;
-      config.bf16.bf16_master_weights_and_grads = config.bf16.bf16_optimizer_states = bf16_state;
-    }, rank));
+    return checkpoint_bytes(plan_of(
+        1,
+        [&](Config& config) {
+          config.parallel.data = config.parallel.pipeline = 2;
+          config.parallel.virtual_stages = 1;
+          config.train.only = only;
+          config.bf16.enabled = true;
+          config.bf16.bf16_master_weights_and_grads = config.bf16.bf16_optimizer_states =
+              bf16_state;
+        },
+        rank));
   };
   const std::vector<std::string> none, second{R"(layers\.1\.)"};
   int64_t all = 0, of_second = 0;
@@ -249,7 +258,8 @@ TEST_CASE("an evaluation fills a pipeline with equal parts of what it reads") {
     config.gradient_accumulation_steps = accumulation;
     config.train.evaluation.samples = samples;
     const StepPlan plan = plan_steps(config, small_config(4, false), 0);
-    CHECK(all_of(plan.evaluate.program, InstrKind::kLoadBatch).size() == static_cast<size_t>(plan.evaluation_micro_batches));
+    CHECK(all_of(plan.evaluate.program, InstrKind::kLoadBatch).size() ==
+          static_cast<size_t>(plan.evaluation_micro_batches));
     return plan.evaluation_micro_batches;
   };
   CHECK(batches(1, 8, 64) == 1);
@@ -295,7 +305,9 @@ double price_of(const ModelDescription& model) {
   return price;
 }
 
-TEST_CASE("the less of the first layers trains, the less a step takes: memory, time, gathers and activations on the host") {
+TEST_CASE(
+    "the less of the first layers trains, the less a step takes: memory, time, gathers and "
+    "activations on the host") {
   for (const bool recompute : {false, true}) {
     INFO(recompute);
     const auto only = [&](const std::string& pattern, int rank) {
@@ -309,14 +321,17 @@ TEST_CASE("the less of the first layers trains, the less a step takes: memory, t
     };
     // The same shapes train: only where they stand is another.
     const StepPlan low = only("layers.0.mlp", 0), high = only("layers.5.mlp", 0);
-    const auto count = [](const StepPlan& plan, InstrKind kind) { return all_of(plan.train.program, kind).size(); };
+    const auto count = [](const StepPlan& plan, InstrKind kind) {
+      return all_of(plan.train.program, kind).size();
+    };
     CHECK(arena_total(high.train.program) < arena_total(low.train.program));
     CHECK(price_of(high.train.model) < 0.7 * price_of(low.train.model));
     CHECK(count(high, InstrKind::kAllGather) < count(low, InstrKind::kAllGather));
     CHECK(program_traffic(high.train.program).bytes < program_traffic(low.train.program).bytes);
     if (recompute) CHECK(count(high, InstrKind::kCopy) < count(low, InstrKind::kCopy));
     std::vector<Program> programs;
-    for (int rank = 0; rank < 4; ++rank) programs.push_back(only("layers.5.mlp", rank).train.program);
+    for (int rank = 0; rank < 4; ++rank)
+      programs.push_back(only("layers.5.mlp", rank).train.program);
     std::vector<const Program*> all;
     for (const Program& program : programs) all.push_back(&program);
     CHECK(check_programs(all) == std::vector<std::string>{});

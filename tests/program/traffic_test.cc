@@ -36,11 +36,11 @@ int64_t counted(const Program& program, Mesh mesh) {
         const int64_t count = instr.reads[i].bytes / dtype_bytes(instr.exchange().dtype);
         bytes += 2 * count * dtype_bytes(instr.exchange().dtype) * (n - 1) / n;
       } else if (instr.kind == InstrKind::kReduceScatter) {
-        bytes +=
-            instr.writes[i].bytes / dtype_bytes(instr.exchange().dtype) * dtype_bytes(instr.exchange().dtype) * (n - 1);
+        bytes += instr.writes[i].bytes / dtype_bytes(instr.exchange().dtype) *
+                 dtype_bytes(instr.exchange().dtype) * (n - 1);
       } else {
-        bytes +=
-            instr.reads[i].bytes / dtype_bytes(instr.exchange().dtype) * dtype_bytes(instr.exchange().dtype) * (n - 1);
+        bytes += instr.reads[i].bytes / dtype_bytes(instr.exchange().dtype) *
+                 dtype_bytes(instr.exchange().dtype) * (n - 1);
       }
     }
   }
@@ -131,8 +131,8 @@ TEST_CASE("units whose gradients lie next to each other without padding are redu
           if (ranks == 1) continue;
           std::map<UnitId, int> reduced;
           for (const Instr& instr : program.instrs)
-            if (instr.unit >= 0 && (instr.kind == InstrKind::kAllReduce ||
-                                    instr.kind == InstrKind::kReduceScatter))
+            if (instr.unit >= 0 &&
+                (instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReduceScatter))
               ++reduced[instr.unit];
           REQUIRE(reduced.size() == built.partition.units.size());
           for (const auto& [unit, times] : reduced)
@@ -147,7 +147,9 @@ int64_t of_cause(const TrafficTheory& theory, const std::string& cause) {
   return bytes;
 }
 
-TEST_CASE("that packed weights are gathered as they lie is a reason of its own, and theory counts them unpacked") {
+TEST_CASE(
+    "that packed weights are gathered as they lie is a reason of its own, and theory counts them "
+    "unpacked") {
   ModelConfig c = small_config(2, false);
   c.vocab_rows = c.hidden = c.feed_forward = 128;
   c.query_heads = c.kv_heads = 4;
@@ -155,8 +157,9 @@ TEST_CASE("that packed weights are gathered as they lie is a reason of its own, 
   ModelDtypes dtypes;
   dtypes.packed.kind = PackedFormat::Kind::kNf4;
   Built built;
-  built.model = freeze(build_model(c, {1, 4}, Mode::kTrain, dtypes),
-                       [](const TensorInfo& tensor) { return tensor.name.find("layers.0.input_layernorm") != std::string::npos; });
+  built.model = freeze(build_model(c, {1, 4}, Mode::kTrain, dtypes), [](const TensorInfo& tensor) {
+    return tensor.name.find("layers.0.input_layernorm") != std::string::npos;
+  });
   built.partition = build_units(built.model, UnitGranularity::kLayer, {128, INT64_MAX});
   StepOptions options;
   options.state.stage = 3;
@@ -165,7 +168,8 @@ TEST_CASE("that packed weights are gathered as they lie is a reason of its own, 
   const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
   INFO(traffic_text(program_traffic(program), theory));
   CHECK(theory.bytes == 3 * count_parameters(built.model).total * 4 / 2);
-  // Each of the two blocks' packed units is gathered forward and backward, a half from the other rank.
+  // Each of the two blocks' packed units is gathered forward and backward, a
+  // half from the other rank.
   int64_t elements = 0;
   for (const Unit& unit : built.partition.units)
     if (unit.packed) elements += unit.numel;

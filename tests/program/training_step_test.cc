@@ -160,7 +160,8 @@ TEST_CASE("a gradient is overwritten first, then added to, reduced once and used
     const FlatLayout layout = flat_layout(c.built.partition, FlatOrder::kBackward);
     for (const Unit& unit : c.built.partition.units) {
       for (const Slice& slice : unit.slices) {
-        const Range range = gradients_at(program, (layout.at(unit.id) + slice.position_in_unit) * 4, slice.extent * 4);
+        const Range range = gradients_at(program, (layout.at(unit.id) + slice.position_in_unit) * 4,
+                                         slice.extent * 4);
         const std::string& name = c.built.model.tensor(slice.tensor).name;
         // A tied matrix has the embedding's and the head's gradient in every micro-batch.
         const bool twice = c.built.model.tied && name == "model.embed_tokens.weight";
@@ -187,7 +188,8 @@ TEST_CASE("each stride of each unit goes into the norm on one rank, with a slot 
         for (size_t i = 0; i < sum.reads.size(); ++i) {
           REQUIRE(sum.writes[i].buffer == norm);
           REQUIRE(++slots[sum.writes[i].offset] == 1);
-          REQUIRE(covered.emplace(gradient_offset(program, sum.reads[i]), sum.reads[i].bytes).second);
+          REQUIRE(
+              covered.emplace(gradient_offset(program, sum.reads[i]), sum.reads[i].bytes).second);
         }
         const bool exchanged = ranks > 1;
         REQUIRE((program.instrs[at + 1].kind == InstrKind::kAllReduce) == exchanged);
@@ -228,7 +230,9 @@ TEST_CASE("updates cover every parameter once, each with its own gradient, state
       REQUIRE(instr.if_finite);
       REQUIRE(instr.writes.size() == 1 + c.options.state.optimizer_states.size());
       const auto tensors = tensors_of(c.built, parameters, instr.writes[0]);
-      REQUIRE(tensors == tensors_of(c.built, gradients, {-1, gradient_offset(program, instr.reads[0]), instr.reads[0].bytes}));
+      REQUIRE(tensors ==
+              tensors_of(c.built, gradients,
+                         {-1, gradient_offset(program, instr.reads[0]), instr.reads[0].bytes}));
       for (int32_t s = 0; s < std::ssize(c.options.state.optimizer_states); ++s) {
         const Range& state = instr.writes[static_cast<size_t>(1 + s)];
         REQUIRE(program.at(state.buffer).name == optimizer_buffer_name(s));
@@ -269,7 +273,8 @@ TEST_CASE("every value that a layer's lists touch is bound to bytes of its size"
       if (!instr.runs_list()) continue;
       const LayerGraph& graph = c.built.model.graphs[static_cast<size_t>(instr.ops().graph)];
       std::map<ValueId, int64_t> bound;
-      for (const Binding& b : instr.ops().bindings) REQUIRE(bound.emplace(b.value, b.range.bytes).second);
+      for (const Binding& b : instr.ops().bindings)
+        REQUIRE(bound.emplace(b.value, b.range.bytes).second);
       for (const Op& op : instr.kind == InstrKind::kForward ? graph.forward : graph.backward) {
         std::vector<ValueId> used = op.in;
         used.insert(used.end(), op.out.begin(), op.out.end());

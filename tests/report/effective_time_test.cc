@@ -17,10 +17,12 @@ TEST_CASE("effective time is that of the steps which are left, of all since the 
   const EffectiveTime first = note_effective_time(manifest, {step_of(2), step_of(3)}, 1010.0);
   CHECK(first.ratio() == Approx(0.5));
   CHECK(effective_time_text(first) ==
-        "effective training time: 50.0 % of 10.0s since the first start (5.0s in steps that counted)");
+        "effective training time: 50.0 % of 10.0s since the first start (5.0s in steps that "
+        "counted)");
   // A run that is started again keeps its first start.
   note_first_start(manifest, 1030.0);
-  const EffectiveTime second = note_effective_time(manifest, {step_of(2), step_of(3), step_of(5)}, 1040.0);
+  const EffectiveTime second =
+      note_effective_time(manifest, {step_of(2), step_of(3), step_of(5)}, 1040.0);
   CHECK(second.ratio() == Approx(0.25));
   CHECK(manifest.counters.at("counted_steps_milliseconds") == 10'000);
   CHECK(manifest.counters.at("since_first_start_milliseconds") == 40'000);
@@ -33,12 +35,16 @@ TEST_CASE("the last restarts are told with when, why and from where to where") {
                        {"2000-01-01T00:00:09Z", "killed by signal 9 (Killed)\nmore", 1, 12, 10}};
   CHECK(restart_texts(manifest, 0).empty());
   CHECK(restart_texts(manifest, 1) ==
-        std::vector<std::string>{"restarted at 2000-01-01T00:00:09Z after step 12, from step 10: rank 1: killed by signal 9 (Killed)"});
+        std::vector<std::string>{"restarted at 2000-01-01T00:00:09Z after step 12, from step 10: "
+                                 "rank 1: killed by signal 9 (Killed)"});
   CHECK(restart_texts(manifest, 5).size() == 2);
   manifest.restarts[1].ranks = {.count = 2, .left = {1, 3}, .why_left = "rank 1 failed twice"};
-  CHECK(restart_texts(manifest, 1)[0] == "restarted at 2000-01-01T00:00:09Z after step 12, from step 10, with 2 ranks (left: rank 1, 3): "
-                                         "rank 1: killed by signal 9 (Killed)");
-  CHECK(restart_texts(manifest, 5)[0] == "restarted at 2000-01-01T00:00:00Z after step 4, from step 4: done");
+  CHECK(restart_texts(manifest, 1)[0] ==
+        "restarted at 2000-01-01T00:00:09Z after step 12, from step 10, with 2 ranks (left: rank "
+        "1, 3): "
+        "rank 1: killed by signal 9 (Killed)");
+  CHECK(restart_texts(manifest, 5)[0] ==
+        "restarted at 2000-01-01T00:00:00Z after step 4, from step 4: done");
 }
 
 }  // namespace

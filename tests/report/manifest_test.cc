@@ -16,7 +16,8 @@ namespace ftrun {
 namespace {
 
 constexpr const char* kDamaged =
-    "this file is written by ftrun: restore it from a copy, or move it away; a resume then compares "
+    "this file is written by ftrun: restore it from a copy, or move it away; a resume then "
+    "compares "
     "the run with what its checkpoint records";
 
 RunManifest example() {
@@ -226,8 +227,10 @@ TEST_CASE("a damaged manifest is refused by the name of what is wrong") {
           path + ": data.train.bytes should be an integer");
   REQUIRE(message(R"({"restarts":[{},{"rank":"1"}]})") ==
           path + ": restarts[1].rank should be an integer");
-  REQUIRE(message(R"({"restarts":[{"rank":9223372036854775808}]})") == path + ": restarts[0].rank should be an integer of at most 9223372036854775807");
-  REQUIRE(message(R"({"machine":{"cores":99999999999}})") == path + ": machine.cores should be an integer of at most 2147483647");
+  REQUIRE(message(R"({"restarts":[{"rank":9223372036854775808}]})") ==
+          path + ": restarts[0].rank should be an integer of at most 9223372036854775807");
+  REQUIRE(message(R"({"machine":{"cores":99999999999}})") ==
+          path + ": machine.cores should be an integer of at most 2147483647");
 }
 
 TEST_CASE("a manifest of another format is not guessed at") {
@@ -283,11 +286,14 @@ TEST_CASE("each kind of mismatch is named with both values") {
     change(now);
     return differences(example(), now);
   };
-  REQUIRE(changed([](RunManifest& m) { m.sums = "nccl"; }) == JsonList{"*sums: rank order, fp32 -> nccl"});
+  REQUIRE(changed([](RunManifest& m) { m.sums = "nccl"; }) ==
+          JsonList{"*sums: rank order, fp32 -> nccl"});
   REQUIRE(changed([](RunManifest& m) { m.sums = ""; }) == JsonList{});
-  REQUIRE(changed([](RunManifest& m) { m.attention = "cudnn 9.19.0"; }) == JsonList{"*attention: own -> cudnn 9.19.0"});
+  REQUIRE(changed([](RunManifest& m) { m.attention = "cudnn 9.19.0"; }) ==
+          JsonList{"*attention: own -> cudnn 9.19.0"});
   REQUIRE(changed([](RunManifest& m) { m.attention = ""; }) == JsonList{});
-  REQUIRE(changed([](RunManifest& m) { m.seed = 1; }) == JsonList{"*seed: 18446744073709551615 -> 1"});
+  REQUIRE(changed([](RunManifest& m) { m.seed = 1; }) ==
+          JsonList{"*seed: 18446744073709551615 -> 1"});
   REQUIRE(changed([](RunManifest& m) { m.topology[1].second = 4; }) ==
           JsonList{"*topology.data: 2 -> 4"});
   REQUIRE(changed([](RunManifest& m) { m.topology.clear(); }) ==
@@ -321,8 +327,9 @@ TEST_CASE("a file that moved is the same file when its fingerprint is") {
   REQUIRE(differences(example(), now).empty());
   now.data["train"].fingerprint = "";
   now.data["train"].bytes = 4097;
-  REQUIRE(differences(example(), now) == JsonList{"*data.train.bytes: 4096 -> 4097",
-                                              "*data.train.path: data/train.bin -> /elsewhere"});
+  REQUIRE(differences(example(), now) ==
+          JsonList{"*data.train.bytes: 4096 -> 4097",
+                   "*data.train.path: data/train.bin -> /elsewhere"});
 }
 
 TEST_CASE("configs that are not JSON are compared as texts") {
@@ -330,7 +337,7 @@ TEST_CASE("configs that are not JSON are compared as texts") {
   before.config = "a: 1\n";
   now.config = "a: 2\n";
   REQUIRE(differences(before, now) == JsonList{cat("*config: text with xxh3 ", config_hash(before),
-                                               " -> text with xxh3 ", config_hash(now))});
+                                                   " -> text with xxh3 ", config_hash(now))});
   now.config = before.config;
   REQUIRE(differences(before, now).empty());
 }
@@ -348,11 +355,14 @@ TEST_CASE("a resume of another run is refused with all that differs") {
           "  data.train.fingerprint: was 00000000000000bb, is now ff\n"
           "  seed: was 18446744073709551615, is now 1");
   REQUIRE(error.remedy() ==
-          "undo the change to continue that run, or admit it with --allow data.train.fingerprint (again for "
-          "each field; the start of a name admits all below it), or start a new one in another output_dir");
-  REQUIRE(error_of([&] { refuse_other_run("r", all, {"data.train"}); }).remedy() ==
-          "undo the change to continue that run, or admit it with --allow seed, or start a new one in "
-          "another output_dir");
+          "undo the change to continue that run, or admit it with --allow data.train.fingerprint "
+          "(again for "
+          "each field; the start of a name admits all below it), or start a new one in another "
+          "output_dir");
+  REQUIRE(
+      error_of([&] { refuse_other_run("r", all, {"data.train"}); }).remedy() ==
+      "undo the change to continue that run, or admit it with --allow seed, or start a new one in "
+      "another output_dir");
   REQUIRE(error_of([&] { refuse_other_run("r", all, {"data.train"}); }).message() ==
           "r: this is not the run that was started there; 1 thing differs:\n"
           "  seed: was 18446744073709551615, is now 1");

@@ -13,7 +13,8 @@ namespace {
 
 using fixtures::PseudoRoot;
 
-constexpr const char* kMeminfo = "MemTotal:       1000000 kB\nMemFree: 1 kB\nMemAvailable:   800000 kB\n";
+constexpr const char* kMeminfo =
+    "MemTotal:       1000000 kB\nMemFree: 1 kB\nMemAvailable:   800000 kB\n";
 
 /// "total available by".
 std::string limit_of(const PseudoRoot& root) {

@@ -43,14 +43,19 @@ TEST_CASE("each evaluation is a line of its own, and comes back with its step") 
   m.evaluations = {{.set = "validation", .loss = 0, .accuracy = 0.25, .tokens = 64, .seconds = 1.5},
                    {.set = "code", .loss = kInfinity, .tokens = 8}};
   const std::string lines = metrics_lines(m);
-  REQUIRE(lines == metrics_line(m) + "\n" +
-                       R"({"step":7,"evaluation":"validation","loss":0.0,"perplexity":1.0,"accuracy":0.25,"tokens":64,"seconds":1.5})"
-                       "\n"
-                       R"({"step":7,"evaluation":"code","loss":"Infinity","perplexity":"Infinity","tokens":8,"seconds":0.0})"
-                       "\n");
+  REQUIRE(
+      lines ==
+      metrics_line(m) + "\n" +
+          R"({"step":7,"evaluation":"validation","loss":0.0,"perplexity":1.0,"accuracy":0.25,)"
+          R"("tokens":64,"seconds":1.5})"
+          "\n"
+          R"({"step":7,"evaluation":"code","loss":"Infinity","perplexity":"Infinity","tokens":8,)"
+          R"("seconds":0.0})"
+          "\n");
   const TestFolder folder;
   const std::string path = folder / "metrics.jsonl";
-  put_file(path, lines + R"({"step":8,"evaluation":3,"loss":1})" "\n{\"step\":9,\"lo");
+  put_file(path, lines + R"({"step":8,"evaluation":3,"loss":1})"
+                         "\n{\"step\":9,\"lo");
   int64_t unreadable = 0;
   const std::vector<StepMetrics> back = read_metrics(path, &unreadable);
   REQUIRE(back.size() == 1);
@@ -76,7 +81,8 @@ TEST_CASE("an evaluation before the first step writes no training fields") {
 }
 
 TEST_CASE("the validation of a run of an older version is read from its step's line") {
-  const auto back = parse_metrics_line(R"({"step":3,"loss":1.0,"validation_loss":2.5,"validation_seconds":1.5})");
+  const auto back =
+      parse_metrics_line(R"({"step":3,"loss":1.0,"validation_loss":2.5,"validation_seconds":1.5})");
   REQUIRE(back);
   REQUIRE(back->trained);
   REQUIRE(back->evaluations.at(0).set == "validation");
@@ -147,7 +153,9 @@ TEST_CASE("a resume removes the lines it will write anew and keeps the others by
   REQUIRE(read_file(path) == kept + metrics_line(example_step(3)) + "\n");
 }
 
-TEST_CASE("a file that is removed or replaced while it is written is written anew, and what is lost is said") {
+TEST_CASE(
+    "a file that is removed or replaced while it is written is written anew, and what is lost is "
+    "said") {
   const TestFolder folder;
   const std::string path = folder / "metrics.jsonl";
   MetricsWriter writer(path, 0);
@@ -160,9 +168,12 @@ TEST_CASE("a file that is removed or replaced while it is written is written ane
   writer.write(example_step(4));
   REQUIRE(read_file(folder / "log") == told);
   log_start({});
-  REQUIRE(told.ends_with(cat("warning: ", path, ": was removed or replaced while this run writes it, and is written anew; the lines up to step 2 are not "
+  REQUIRE(told.ends_with(cat("warning: ", path,
+                             ": was removed or replaced while this run writes it, and is written "
+                             "anew; the lines up to step 2 are not "
                              "in it any more\n")));
-  REQUIRE(read_file(path) == metrics_line(example_step(3)) + "\n" + metrics_line(example_step(4)) + "\n");
+  REQUIRE(read_file(path) ==
+          metrics_line(example_step(3)) + "\n" + metrics_line(example_step(4)) + "\n");
 }
 
 TEST_CASE("what a crash tore is removed on opening") {
@@ -243,11 +254,12 @@ TEST_CASE("a step's charts are named by group") {
   std::vector<std::string> names;
   for (const Scalar& scalar : step_scalars(m))
     names.push_back(scalar.tag + "=" + number_text(scalar.value));
-  REQUIRE(join(names, " ") ==
-          "train/loss=3.125 train/grad_norm=1.25 train/learning_rate=1e-05 "
-          "train/tokens_per_second=1024 time/step_seconds=2 time/data_wait_seconds=0.001 "
-          "time/exposed_communication_seconds=0.5 train/loss_scale=2 train/skipped=1 "
-          "code/loss=0 code/perplexity=1 code/accuracy=0.5 counters/bytes_sent=5 memory/parameters=6");
+  REQUIRE(
+      join(names, " ") ==
+      "train/loss=3.125 train/grad_norm=1.25 train/learning_rate=1e-05 "
+      "train/tokens_per_second=1024 time/step_seconds=2 time/data_wait_seconds=0.001 "
+      "time/exposed_communication_seconds=0.5 train/loss_scale=2 train/skipped=1 "
+      "code/loss=0 code/perplexity=1 code/accuracy=0.5 counters/bytes_sent=5 memory/parameters=6");
   m = StepMetrics{};
   m.trained = false;
   REQUIRE(step_scalars(m).empty());

@@ -47,7 +47,8 @@ TEST_CASE("a run whose rank 0 was killed gets its end from the supervisor") {
   REQUIRE(after.ended >= utc_text(kStarted));
 }
 
-TEST_CASE("a start that came to write no manifest leaves the failure before it among the restarts") {
+TEST_CASE(
+    "a start that came to write no manifest leaves the failure before it among the restarts") {
   const TestFolder folder;
   RunManifest manifest = running("77", kStarted + 2);
   manifest.exit_code = 137;
@@ -79,12 +80,16 @@ class RefusingFiles : public FileSystem {
   bool exchange(const std::string&, const std::string&) override { return false; }
   void remove_all(const std::string&) override {}
   void sync_folder(const std::string&) override {}
-  std::vector<std::string> list(const std::string& folder) override { return posix_files().list(folder); }
+  std::vector<std::string> list(const std::string& folder) override {
+    return posix_files().list(folder);
+  }
   bool exists(const std::string& path) override { return posix_files().exists(path); }
   int64_t free_bytes(const std::string&) override { return 0; }
 
  private:
-  [[noreturn]] static void refuse(const std::string& path) { throw Error(ExitCode::kEnvironment, path + ": No space left on device"); }
+  [[noreturn]] static void refuse(const std::string& path) {
+    throw Error(ExitCode::kEnvironment, path + ": No space left on device");
+  }
 };
 
 TEST_CASE("a run whose run.json cannot be written has begun nevertheless") {

@@ -117,10 +117,12 @@ TEST_CASE("a plain line says everything") {
   StepMetrics before;
   before.trained = false;
   before.evaluations = {{.set = "validation", .loss = 3.5}};
-  REQUIRE(plain_progress_text({.metrics = before}) == "step 0  validation loss 3.5000 (perplexity 33.12)");
-  before.evaluations = {{.set = "a", .loss = 0, .accuracy = 0.125}, {.set = "b", .loss = 1}};
   REQUIRE(plain_progress_text({.metrics = before}) ==
-          "step 0  a loss 0.0000 (perplexity 1, accuracy 12.5 %)  b loss 1.0000 (perplexity 2.718)");
+          "step 0  validation loss 3.5000 (perplexity 33.12)");
+  before.evaluations = {{.set = "a", .loss = 0, .accuracy = 0.125}, {.set = "b", .loss = 1}};
+  REQUIRE(
+      plain_progress_text({.metrics = before}) ==
+      "step 0  a loss 0.0000 (perplexity 1, accuracy 12.5 %)  b loss 1.0000 (perplexity 2.718)");
 }
 
 std::vector<int64_t> plain_steps(int64_t every, int64_t total,
@@ -138,8 +140,8 @@ TEST_CASE("a pipe gets every Nth step, and the first, the last and all that is r
   std::vector<StepMetrics> all;
   for (int64_t step = 3; step <= 24; ++step) all.push_back(example_step(step));
   all[4].evaluations = {{.set = "validation", .loss = 1}};  // step 7
-  all[5].skipped = true;       // step 8
-  all[9].loss = kNoValue;          // step 12
+  all[5].skipped = true;                                    // step 8
+  all[9].loss = kNoValue;                                   // step 12
   REQUIRE(plain_steps(10, 24, all) == std::vector<int64_t>{3, 7, 8, 10, 12, 20, 24});
   REQUIRE(plain_steps(0, 24, {all[0], all[1]}) == std::vector<int64_t>{3, 4});
 }
@@ -191,7 +193,9 @@ TEST_CASE("a validation stays on the terminal") {
   progress.finish();
   progress.finish();
   progress.print("done");
-  REQUIRE(out.str() == "step 0  validation loss 3.5000 (perplexity 33.12)\n\r\x1b[Kstep 0  validation 3.5000\ndone\n");
+  REQUIRE(out.str() ==
+          "step 0  validation loss 3.5000 (perplexity 33.12)\n\r\x1b[Kstep 0  validation "
+          "3.5000\ndone\n");
 }
 
 TEST_CASE("a pipe is no terminal") {

@@ -94,8 +94,11 @@ TEST_CASE("a holder on another machine is not to be killed on this one") {
   const RunFolder first(root, RunStart::kFresh);
   std::ofstream(root + "/.lock") << "pid 4242\nhost elsewhere\nsince 2026-11-24T10:00:00Z\n";
   const Error error = refusal(root, RunStart::kFresh);
-  REQUIRE(error.message() == cat("output_dir ", root, ": another run is using it (process 4242 on elsewhere, since 2026-11-24T10:00:00Z)"));
-  REQUIRE(error.remedy() == "wait for that run or stop it (kill 4242 on elsewhere), or choose another output_dir");
+  REQUIRE(error.message() ==
+          cat("output_dir ", root,
+              ": another run is using it (process 4242 on elsewhere, since 2026-11-24T10:00:00Z)"));
+  REQUIRE(error.remedy() ==
+          "wait for that run or stop it (kill 4242 on elsewhere), or choose another output_dir");
 }
 
 TEST_CASE("a holder that has not written its name yet is still a holder") {
@@ -181,7 +184,8 @@ TEST_CASE("what a kill left half written is removed by the next run of the folde
   const TestFolder base;
   const std::string root = base / "run";
   { const RunFolder first(root, RunStart::kFresh); }
-  for (const std::string& name : RunPaths::replaced_files()) put_file(unique_name(cat(root, "/", name)), "");
+  for (const std::string& name : RunPaths::replaced_files())
+    put_file(unique_name(cat(root, "/", name)), "");
   const RunFolder second(root, RunStart::kFresh);
   REQUIRE(posix_files().list(root) ==
           std::vector<std::string>{".lock", "checkpoints", "logs", "tensorboard"});
@@ -201,9 +205,10 @@ TEST_CASE("a run whose run.json is lost is resumed beside its lock and its check
   put_file(root + "/metrics.jsonl", "{}");
   const Error error = refusal(root, RunStart::kResume);
   REQUIRE(error.code() == ExitCode::kUsage);
-  REQUIRE(error.message() == cat("output_dir ", root,
-                                 ": the folder is not empty (it holds metrics.jsonl) and no run.json, "
-                                 "so there is no run to resume"));
+  REQUIRE(error.message() ==
+          cat("output_dir ", root,
+              ": the folder is not empty (it holds metrics.jsonl) and no run.json, "
+              "so there is no run to resume"));
   std::filesystem::create_directory(root + "/checkpoints/step-00000001");
   put_file(root + "/checkpoints/step-00000001/checkpoint.json", "{}");
   REQUIRE_FALSE(RunFolder(root, RunStart::kResume).has_earlier_run());
@@ -213,7 +218,8 @@ TEST_CASE("a run whose run.json is lost is resumed beside its lock and its check
 
 TEST_CASE("a run with a name much like the folder's is found beside it") {
   const TestFolder base;
-  for (const char* name : {"mine", "minor", "other"}) std::filesystem::create_directory(base / name);
+  for (const char* name : {"mine", "minor", "other"})
+    std::filesystem::create_directory(base / name);
   for (const char* name : {"mine", "other"}) put_file(base / name + "/run.json", "{}");
   REQUIRE(RunFolder(base / "mien", RunStart::kResume).run_nearby() == base / "mine");
   REQUIRE(RunFolder(base / "else", RunStart::kResume).run_nearby().empty());
@@ -226,9 +232,10 @@ TEST_CASE("a step of a run that is not there is refused before anything is made"
   const Error error = refusal(base / "mien", RunStart::kResumeStep);
   REQUIRE(error.code() == ExitCode::kUsage);
   REQUIRE(error.message() == cat("output_dir ", base / "mien",
-                                 " contains no run to resume (did you mean \"",
-                                 base / "mine", "\"?)"));
-  REQUIRE(error.remedy() == "correct output_dir, or give --resume auto, which starts a run where there is none");
+                                 " contains no run to resume (did you mean \"", base / "mine",
+                                 "\"?)"));
+  REQUIRE(error.remedy() ==
+          "correct output_dir, or give --resume auto, which starts a run where there is none");
   REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"mine"});
   REQUIRE(RunFolder(base / "mine", RunStart::kResumeStep).has_earlier_run());
 }
@@ -236,7 +243,8 @@ TEST_CASE("a step of a run that is not there is refused before anything is made"
 TEST_CASE("what keeps a run from its folder is told without touching it") {
   const TestFolder base;
   put_file(base / "thesis.tex", "years of work");
-  REQUIRE(folder_problem(base.path(), RunStart::kFresh)->message() == refusal(base.path(), RunStart::kFresh).message());
+  REQUIRE(folder_problem(base.path(), RunStart::kFresh)->message() ==
+          refusal(base.path(), RunStart::kFresh).message());
   REQUIRE_FALSE(folder_problem(base / "new", RunStart::kFresh));
   REQUIRE(folder_problem(base / "new", RunStart::kResumeStep)->code() == ExitCode::kUsage);
   REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"thesis.tex"});
@@ -302,7 +310,9 @@ TEST_CASE("a folder that another run made again is not this run's any more") {
   CHECK(first.is_another_runs());
   CHECK_FALSE(second.is_another_runs());
   second.require_own();
-  CHECK_THROWS_WITH(first.require_own(), Catch::Contains("was removed while this run wrote into it, and another run has it now"));
+  CHECK_THROWS_WITH(
+      first.require_own(),
+      Catch::Contains("was removed while this run wrote into it, and another run has it now"));
 }
 
 TEST_CASE("a hold moves with its object") {

@@ -20,7 +20,8 @@ nlohmann::json data_of(const std::string& page) {
 
 /// `text` with nothing that a page could load.
 bool is_alone(const std::string& page) {
-  for (const char* part : {"src=", "href=", "@import", "url(http", "fetch(", "XMLHttpRequest", "http://", "https://"}) {
+  for (const char* part : {"src=", "href=", "@import", "url(http", "fetch(", "XMLHttpRequest",
+                           "http://", "https://"}) {
     const size_t at = page.find(part);
     if (at != page.npos && page.compare(at, 26, "http://www.w3.org/2000/svg") != 0) return false;
   }
@@ -33,11 +34,14 @@ TEST_CASE("a report holds a run's figures, and nothing from elsewhere") {
   for (int64_t step = 1; step <= 3; ++step) {
     StepMetrics m = example_step(step);
     m.memory = {{"parameters", 4096 * step}};
-    if (step == 2) m.evaluations = {{.set = "a", .loss = 0, .accuracy = 0.5}, {.set = "b", .loss = 1}};
+    if (step == 2)
+      m.evaluations = {{.set = "a", .loss = 0, .accuracy = 0.5}, {.set = "b", .loss = 1}};
     lines += metrics_lines(m);
   }
   put_file(folder / "metrics.jsonl", lines + "{\"step\": 4, \"lo");
-  put_file(folder / "run.json", R"({"exit_reason": "done", "ended": "now", "config": {"train": {"steps": 3, "seed": 1}}})");
+  put_file(
+      folder / "run.json",
+      R"({"exit_reason": "done", "ended": "now", "config": {"train": {"steps": 3, "seed": 1}}})");
   put_file(folder / "samples.jsonl", sample_line(0, {1, "p", "a"}) + "\nnot a line\n");
   const std::string page = run_report({folder.path()});
   REQUIRE(page.starts_with("<!DOCTYPE html>\n<!-- ftrun report 1 -->"));
@@ -97,7 +101,9 @@ TEST_CASE("what a page has no room for is counted, and said") {
   const TestFolder folder;
   put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
   std::string log, texts;
-  for (int i = 0; i < 203; ++i) log += cat("2026-11-23T01:02:03.456 W warning: number ", i, "\n2026-11-23T01:02:03.456 I no warning\n");
+  for (int i = 0; i < 203; ++i)
+    log += cat("2026-11-23T01:02:03.456 W warning: number ", i,
+               "\n2026-11-23T01:02:03.456 I no warning\n");
   for (int i = 0; i < 2001; ++i) texts += sample_line(i, {1, "p", "a"}) + "\n";
   std::filesystem::create_directory(folder / "logs");
   put_file(folder / "logs/rank-0.log", log);
@@ -122,10 +128,12 @@ TEST_CASE("only a report of ours is replaced") {
   put_file(path, "<!DOCTYPE html>\n<p>mine");
   Error error = error_of([&] { write_run_report(path, {folder.path()}); });
   REQUIRE(error.code() == ExitCode::kUsage);
-  REQUIRE(error.message() == path + ": there is something that is not a report of ftrun's; it stays as it is");
+  REQUIRE(error.message() ==
+          path + ": there is something that is not a report of ftrun's; it stays as it is");
   REQUIRE(read_file(path) == "<!DOCTYPE html>\n<p>mine");
   std::filesystem::create_symlink(path, folder / "link.html");
-  REQUIRE(error_of([&] { write_run_report(folder / "link.html", {folder.path()}); }).code() == ExitCode::kUsage);
+  REQUIRE(error_of([&] { write_run_report(folder / "link.html", {folder.path()}); }).code() ==
+          ExitCode::kUsage);
   REQUIRE(error_of([&] { run_report({folder / "none"}); }).message() ==
           folder / "none" + ": holds no run: neither metrics.jsonl nor run.json");
 }

@@ -42,7 +42,8 @@ struct FailureListener : Catch::TestEventListenerBase {
   using TestEventListenerBase::TestEventListenerBase;
   bool assertionEnded(const Catch::AssertionStats& stats) override {
     const Catch::AssertionResult& result = stats.assertionResult;
-    if (!result.isOk()) failures().add(result.getExpandedExpression() + "\n" + std::string(result.getMessage()));
+    if (!result.isOk())
+      failures().add(result.getExpandedExpression() + "\n" + std::string(result.getMessage()));
     return true;
   }
 };
@@ -58,7 +59,8 @@ void note_wait(const std::string& text) {
 int run_test_cases(int argc, char** argv) {
   const int status = Catch::Session().run(argc, argv);
   const Failures& found = failures();
-  if (status != 0 && found.all > 0 && found.all == found.waits) std::cout << "waited: " << found.first_wait << std::endl;
+  if (status != 0 && found.all > 0 && found.all == found.waits)
+    std::cout << "waited: " << found.first_wait << std::endl;
   return status;
 }
 

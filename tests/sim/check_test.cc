@@ -19,9 +19,10 @@ using Faults = std::vector<std::string>;
 constexpr int kRanks = 4;
 
 // The program that tests break, by position (see untied_step.golden): 0 begin, 1 load_batch mb 0,
-// 2-3, 5 forward, 6, 8, 10 backward, 11 load_batch mb 1, 12-14 forward, 15 all_reduce of the loss, 16
-// backward layer 2, 17 all_reduce, 18 backward layer 1, 19 all_reduce, 20 backward layer 0, 21
-// all_reduce, 22 gradient_norm, 23 all_reduce of the norm, 24 decide, 25-27 update; clears between them.
+// 2-3, 5 forward, 6, 8, 10 backward, 11 load_batch mb 1, 12-14 forward, 15 all_reduce of the
+// loss, 16 backward layer 2, 17 all_reduce, 18 backward layer 1, 19 all_reduce, 20 backward
+// layer 0, 21 all_reduce, 22 gradient_norm, 23 all_reduce of the norm, 24 decide, 25-27
+// update; clears between them.
 Program good() {
   return build(small_config(1, false))
       .step({.micro_batches = 2, .state = states(1), .bucket_elements = 1}, kRanks);
@@ -59,20 +60,27 @@ TEST_CASE("a reduction that does not wait for its gradients is named with what i
 }
 
 TEST_CASE("a disk request that starts early where it must not is named") {
-  CHECK(check(broken([](Program& p) { p.instrs[17].detail = DiskRequest{true}; }))
-            .at(1) ==
+  CHECK(check(broken([](Program& p) { p.instrs[17].detail = DiskRequest{true}; })).at(1) ==
         "instruction 17 (all_reduce unit 2) starts early, but no disk request comes before it");
   Program program;
-  program.buffers = {{.name = "state", .tier = Tier::kNvme, .bytes = 64, .persistent = Persistent::kParameters},
-                     {.name = "staging", .tier = Tier::kHost, .bytes = 64, .arena_offset = 0}};
+  program.buffers = {
+      {.name = "state", .tier = Tier::kNvme, .bytes = 64, .persistent = Persistent::kParameters},
+      {.name = "staging", .tier = Tier::kHost, .bytes = 64, .arena_offset = 0}};
   program.arena_bytes[static_cast<size_t>(Arena::kHost)] = 64;
   program.given = {{0, 0, 64}};
-  program.instrs = {{.kind = InstrKind::kCopy, .lane = Lane::kDisk, .reads = {{0, 0, 64}}, .writes = {{1, 0, 64}}},
-                    {.kind = InstrKind::kCopy, .lane = Lane::kDisk, .reads = {{1, 0, 64}}, .writes = {{0, 0, 64}}}};
+  program.instrs = {{.kind = InstrKind::kCopy,
+                     .lane = Lane::kDisk,
+                     .reads = {{0, 0, 64}},
+                     .writes = {{1, 0, 64}}},
+                    {.kind = InstrKind::kCopy,
+                     .lane = Lane::kDisk,
+                     .reads = {{1, 0, 64}},
+                     .writes = {{0, 0, 64}}}};
   CHECK(check(program).empty());
   program.instrs[1].detail = DiskRequest{true};
-  CHECK(check(program) == Faults{"instruction 1 (copy) starts before instruction 0 (copy) is done, which touches the "
-                                 "same bytes"});
+  CHECK(check(program) ==
+        Faults{"instruction 1 (copy) starts before instruction 0 (copy) is done, which touches the "
+               "same bytes"});
 }
 
 TEST_CASE("whichever wait is dropped, the checker notices") {
@@ -131,19 +139,21 @@ TEST_CASE("waits point backwards") {
 }
 
 TEST_CASE("what nothing wrote is not read") {
-  CHECK(check(broken([](Program& p) { p.instrs[1].writes.erase(p.instrs[1].writes.begin()); })) ==
-        Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
-               "written",
-               "instruction 10 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
-               "written"});
+  CHECK(
+      check(broken([](Program& p) { p.instrs[1].writes.erase(p.instrs[1].writes.begin()); })) ==
+      Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
+             "written",
+             "instruction 10 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
+             "written"});
 }
 
 TEST_CASE("bytes that only a part of a buffer's writes reach are not read") {
-  CHECK(check(broken([](Program& p) { p.instrs[1].writes[0].bytes = 12; })) ==
-        Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
-               "written",
-               "instruction 10 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
-               "written"});
+  CHECK(
+      check(broken([](Program& p) { p.instrs[1].writes[0].bytes = 12; })) ==
+      Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
+             "written",
+             "instruction 10 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
+             "written"});
   // Two writes that meet, in either order, are as good as one.
   for (const bool swapped : {false, true})
     CHECK(check(broken([&](Program& p) {
@@ -200,9 +210,10 @@ TEST_CASE("what a step has to write anew of persistent buffers is not read befor
         Faults{"instruction 23 (all_reduce) reads bytes 0+96 of norm before they are written"});
   // Between tensors too: lists write tensors only.
   const Faults faults = check(broken([](Program& p) { p.instrs[7].writes.pop_back(); }));
-  CHECK(std::count(faults.begin(), faults.end(),
-                   "instruction 19 (all_reduce unit 1) reads bytes 16384+16384 of gradients.2 before they "
-                   "are written") == 1);
+  CHECK(std::count(
+            faults.begin(), faults.end(),
+            "instruction 19 (all_reduce unit 1) reads bytes 16384+16384 of gradients.2 before they "
+            "are written") == 1);
 }
 
 /// Two ranks at ZeRO-2: 7 reduce-scatters unit 2 of micro-batch 0, 43 gathers what was updated (see
@@ -316,7 +327,8 @@ TEST_CASE("what is added to is read too") {
     p.instrs[first].writes[0].bytes = p.instrs[first].reads[0].bytes = 64;
   });
   CHECK(std::count(faults.begin(), faults.end(),
-                   cat("instruction ", sum, " (accumulate unit 2) reads bytes 0+16384 of "
+                   cat("instruction ", sum,
+                       " (accumulate unit 2) reads bytes 0+16384 of "
                        "gradients.host.2 before they are written")) == 1);
 }
 
@@ -325,24 +337,31 @@ TEST_CASE("an instruction has the ranges and the lane of its kind") {
   CHECK(check(broken([](Program& p) { p.instrs[24].reads.pop_back(); })) ==
         Faults{"instruction 24 (decide) on the compute lane reads 1 range and writes 0" + end});
   CHECK(check(broken([](Program& p) { p.instrs[27].if_finite = false; })) ==
-        Faults{"instruction 27 (update unit 2) on the compute lane reads 3 ranges and writes 2" + end});
+        Faults{"instruction 27 (update unit 2) on the compute lane reads 3 ranges and writes 2" +
+               end});
   const size_t copy = all_of(sharded(), InstrKind::kCopy).at(0);
   CHECK(of_sharded([&](Program& p) { p.instrs[copy].lane = Lane::kToDevice; }).at(0) ==
-        cat("instruction ", copy, " (copy unit 2) on the to device lane reads 1 range and writes 1", end));
+        cat("instruction ", copy, " (copy unit 2) on the to device lane reads 1 range and writes 1",
+            end));
 }
 
 TEST_CASE("a list touches what it is bound to, and writes the gradients that it reads") {
   CHECK(check(broken([](Program& p) { p.instrs[2].reads.erase(p.instrs[2].reads.begin()); })) ==
         Faults{"instruction 2 (forward layer 0 mb 0) is bound to bytes 0+16 of tokens.0, which it "
                "does not touch"});
-  CHECK(check(broken([](Program& p) { p.instrs[2].reads.push_back({0, 16384, 64}); })) ==
-        Faults{"instruction 2 (forward layer 0 mb 0) touches bytes 16384+64 of parameters, which it "
-               "is not bound to"});
+  CHECK(
+      check(broken([](Program& p) {
+        p.instrs[2].reads.push_back({0, 16384, 64});
+      })) ==
+      Faults{"instruction 2 (forward layer 0 mb 0) touches bytes 16384+64 of parameters, which it "
+             "is not bound to"});
   // Gradients that it adds to are read and written.
-  CHECK(check(broken([](Program& p) { p.instrs[16].writes.erase(p.instrs[16].writes.begin()); }))
-            .at(0) ==
-        "instruction 16 (backward layer 2 mb 1) reads bytes 0+64 of gradients.2 and does not add to "
-        "them");
+  CHECK(
+      check(broken([](Program& p) {
+        p.instrs[16].writes.erase(p.instrs[16].writes.begin());
+      })).at(0) ==
+      "instruction 16 (backward layer 2 mb 1) reads bytes 0+64 of gradients.2 and does not add to "
+      "them");
 }
 
 TEST_CASE("an arena that is too small for one of its buffers is noticed") {
@@ -388,7 +407,8 @@ TEST_CASE("what is written over a result is noticed, wherever its use is held to
   program.buffers[static_cast<size_t>(last)].arena_offset = program.at(earlier).arena_offset;
   const std::vector<std::string> faults = check(program);
   const std::string expected = cat("writes over the result ", program.at(earlier).name);
-  CHECK(std::any_of(faults.begin(), faults.end(), [&](const std::string& fault) { return fault.ends_with(expected); }));
+  CHECK(std::any_of(faults.begin(), faults.end(),
+                    [&](const std::string& fault) { return fault.ends_with(expected); }));
 }
 
 TEST_CASE("ranks that enter a collective with another size or dtype are named") {
@@ -397,20 +417,18 @@ TEST_CASE("ranks that enter a collective with another size or dtype are named") 
   CHECK(against_good(smaller) == Faults{"collective 2: rank 0 enters " + reduce_of(1) +
                                         ", rank 1 enters " + reduce_of(1, "F32", 64)});
   const Program half = broken([](Program& p) { p.instrs[21].exchange().dtype = DType::kBF16; });
-  CHECK(
-      against_good(half) ==
-      Faults{
-          "rank 1: instruction 21 (all_reduce unit 0) uses gradients.2 as BF16, but its dtype is F32",
-          "collective 3: rank 0 enters " + reduce_of(0) + ", rank 1 enters " +
-              reduce_of(0, "BF16")});
+  CHECK(against_good(half) == Faults{"rank 1: instruction 21 (all_reduce unit 0) uses gradients.2 "
+                                     "as BF16, but its dtype is F32",
+                                     "collective 3: rank 0 enters " + reduce_of(0) +
+                                         ", rank 1 enters " + reduce_of(0, "BF16")});
 }
 
 TEST_CASE("a rank that reduces the loss where others reduce gradients is named") {
   const Program other = broken([](Program& p) { std::swap(p.instrs[15], p.instrs[17]); });
-  CHECK(
-      against_good(other).back() ==
-      "collective 0: rank 0 enters instruction 15 (all_reduce) with 72 bytes of loss as "
-      "F64 over dp_shard@0, rank 1 enters instruction 15 (all_reduce unit 2) with 16384 bytes of gradients.2 as F32 over dp_shard@0");
+  CHECK(against_good(other).back() ==
+        "collective 0: rank 0 enters instruction 15 (all_reduce) with 72 bytes of loss as "
+        "F64 over dp_shard@0, rank 1 enters instruction 15 (all_reduce unit 2) with 16384 bytes of "
+        "gradients.2 as F32 over dp_shard@0");
 }
 
 TEST_CASE("a rank that reduces as many bytes of another buffer is named") {
@@ -436,15 +454,18 @@ TEST_CASE("ranks that meet for two different units of one size are named") {
 
 TEST_CASE("ranks that enter a different number of collectives are counted") {
   const Program fewer = broken([](Program& p) { p.instrs[23].detail = {}; });
-  CHECK(against_good(fewer).back() == "rank 0 enters instruction 23 (all_reduce) with 96 bytes of norm as F64 over dp_shard@0 and "
-        "waits for rank 1, which has no further collective");
+  CHECK(
+      against_good(fewer).back() ==
+      "rank 0 enters instruction 23 (all_reduce) with 96 bytes of norm as F64 over dp_shard@0 and "
+      "waits for rank 1, which has no further collective");
 }
 
 TEST_CASE("the faulty rank is named by its number") {
   const Program a = good();
   const Program b = broken([](Program& p) { p.instrs[23].detail = {}; });
   const Program* ranks[] = {&a, &a, &b, &a};
-  CHECK(check_programs(ranks).back().ends_with("waits for rank 2, which has no further collective"));
+  CHECK(
+      check_programs(ranks).back().ends_with("waits for rank 2, which has no further collective"));
 }
 
 TEST_CASE("faults of a program that several ranks share are said once") {

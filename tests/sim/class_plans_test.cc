@@ -150,7 +150,8 @@ int64_t walked_steps(const ClassPlans& all) {
   std::vector<int64_t> steps;  // of a rank of each class
   Announcements announcements;
   for (int32_t c = 0; c < all.classes().count(); ++c) {
-    const Course course = joined(collective_course(all.plan(c).train.program, announcements), announcements);
+    const Course course =
+        joined(collective_course(all.plan(c).train.program, announcements), announcements);
     steps.push_back(0);
     for (const auto& lane : course.lanes) steps.back() += static_cast<int64_t>(lane.size());
   }
@@ -159,7 +160,9 @@ int64_t walked_steps(const ClassPlans& all) {
   return sum;
 }
 
-TEST_CASE("pipelines of Llama-3-405B on 16,384 ranks take work by stages and micro-batches, not by ranks", "[long]") {
+TEST_CASE(
+    "pipelines of Llama-3-405B on 16,384 ranks take work by stages and micro-batches, not by ranks",
+    "[long]") {
   const std::string folder = testing::source_dir() + "/tests/sim/llama-3-405b";
   const LoadResult loaded = load_config({folder + "/plan.yaml"});
   REQUIRE(loaded.ok());
@@ -186,7 +189,8 @@ TEST_CASE("pipelines of Llama-3-405B on 16,384 ranks take work by stages and mic
     const StepPlan own = plan_steps(resolved.config, model, 0);
     const ClassPlans all(resolved.config, model, 0, own);
     CHECK(all.classes().ranks() == 16384);
-    // Of a stage: ranks that count the norms and others, and shards at whose end a unit has padding.
+    // Of a stage: ranks that count the norms and others, and shards at
+    // whose end a unit has padding.
     CHECK(all.classes().count() <= 4 * kStages);
     CHECK(all.check() == Faults{});
     size_t instructions = 0;

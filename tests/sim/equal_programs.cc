@@ -35,11 +35,15 @@ bool equal_details(const UpdateRange& a, const UpdateRange& b) {
          a.blocks.has_value() == b.blocks.has_value();
 }
 /// Ranks that have slots of their own have different ones.
-bool equal_details(const NormSlots& a, const NormSlots& b) { return a.ranks == b.ranks; }
+bool equal_details(const NormSlots& a, const NormSlots& b) {
+  return a.ranks == b.ranks;
+}
 bool equal_details(const DiskRequest& a, const DiskRequest& b) {
   return a.starts_early == b.starts_early;
 }
-bool equal_details(std::monostate /*a*/, std::monostate /*b*/) { return true; }
+bool equal_details(std::monostate /*a*/, std::monostate /*b*/) {
+  return true;
+}
 template <typename A, typename B>
 bool equal_details(const A& /*a*/, const B& /*b*/) {
   return false;

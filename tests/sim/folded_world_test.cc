@@ -18,7 +18,8 @@ namespace {
 using namespace fixtures;
 
 /// A world of handmade groups: of each rank its program and its groups.
-World handmade_world(const std::vector<int32_t>& programs, const std::vector<std::vector<int32_t>>& groups) {
+World handmade_world(const std::vector<int32_t>& programs,
+                     const std::vector<std::vector<int32_t>>& groups) {
   static const Program program;
   World world;
   world.programs.assign(programs.size(), &program);
@@ -28,7 +29,8 @@ World handmade_world(const std::vector<int32_t>& programs, const std::vector<std
     for (const int32_t group : groups[r]) {
       world.groups.resize(std::max(world.groups.size(), static_cast<size_t>(group) + 1));
       auto& members = world.groups[static_cast<size_t>(group)].members;
-      if (members.empty() || members.back() != static_cast<int32_t>(r)) members.push_back(static_cast<int32_t>(r));
+      if (members.empty() || members.back() != static_cast<int32_t>(r))
+        members.push_back(static_cast<int32_t>(r));
     }
     world.ranks.push_back(rank);
   }
@@ -43,17 +45,21 @@ std::vector<int32_t> numbers_up_to(size_t count) {
 
 TEST_CASE("one replica of a pipeline stands for all of them") {
   // Stages 0 and 1 of three replicas; groups 0 and 1 are the stages', 2 to 4 the replicas'.
-  const World world = handmade_world({0, 0, 0, 1, 1, 1}, {{0, 2}, {0, 3}, {0, 4}, {1, 2}, {1, 3}, {1, 4}});
+  const World world =
+      handmade_world({0, 0, 0, 1, 1, 1}, {{0, 2}, {0, 3}, {0, 4}, {1, 2}, {1, 3}, {1, 4}});
   const auto folded = folded_world(world, numbers_up_to(6));
   REQUIRE(folded);
   REQUIRE(folded->ranks.size() == 2);
   CHECK(folded->ranks[0].number == 0);
   CHECK(folded->ranks[1].number == 3);
   REQUIRE(folded->groups.size() == 3);
-  CHECK(folded->groups[static_cast<size_t>(folded->group_of(0, 0))].members == std::vector<int32_t>{0});
-  CHECK(folded->groups[static_cast<size_t>(folded->group_of(1, 0))].members == std::vector<int32_t>{1});
+  CHECK(folded->groups[static_cast<size_t>(folded->group_of(0, 0))].members ==
+        std::vector<int32_t>{0});
+  CHECK(folded->groups[static_cast<size_t>(folded->group_of(1, 0))].members ==
+        std::vector<int32_t>{1});
   CHECK(folded->group_of(0, 1) == folded->group_of(1, 1));
-  CHECK(folded->groups[static_cast<size_t>(folded->group_of(0, 1))].members == std::vector<int32_t>{0, 1});
+  CHECK(folded->groups[static_cast<size_t>(folded->group_of(0, 1))].members ==
+        std::vector<int32_t>{0, 1});
   CHECK(folded->group_of(0, 2) == World::kStranger);
 }
 
@@ -87,7 +93,8 @@ bool come_to_the_end(const World& world, const std::vector<Course>& courses) {
   return walk.fault().empty();
 }
 
-/// A step less, two in another order, another announcement, or a wait for more: of all ranks of a class alike.
+/// A step less, two in another order, another announcement, or a wait for more: of
+/// all ranks of a class alike.
 void damage(Course& course, std::mt19937_64& random) {
   auto& lane = course.lanes[static_cast<size_t>(course.used[random() % course.used.size()])];
   if (lane.empty()) return;
@@ -114,11 +121,13 @@ TEST_CASE("the folded world comes to its end where all ranks do, and only there"
     const RankClasses classes = rank_classes(choice.built.model, choice.built.partition, state);
     const std::vector<Step> steps = choice.steps();
     std::vector<const Program*> programs;
-    for (const int rank : classes.first) programs.push_back(&steps[static_cast<size_t>(rank)].program);
+    for (const int rank : classes.first)
+      programs.push_back(&steps[static_cast<size_t>(rank)].program);
     const World world = world_of(classes, programs, state);
     Announcements announcements;
     std::vector<Course> courses;
-    for (const Program* program : programs) courses.push_back(collective_course(*program, announcements));
+    for (const Program* program : programs)
+      courses.push_back(collective_course(*program, announcements));
     for (int damages = 0; damages < 6; ++damages) {
       INFO("round " << round << ", " << damages << " damages: " << choice.text());
       std::vector<Course> changed = courses;

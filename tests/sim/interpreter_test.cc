@@ -42,8 +42,8 @@ std::vector<Step> run_as_plain(const Choice& choice, std::mt19937_64& random) {
   return steps;
 }
 
-TEST_CASE(
-    "whatever is sharded, moved, joined or made again: the same weights as the plain program", "[long]") {
+TEST_CASE("whatever is sharded, moved, joined or made again: the same weights as the plain program",
+          "[long]") {
   std::mt19937_64 random(1001);
   for (int round = 0; round < 150; ++round) {
     const Choice choice = random_choice(random);
@@ -87,13 +87,15 @@ TEST_CASE("states that are codes: a block has one scale, whatever ranks have par
   REQUIRE(aligned > 40);
 }
 
-TEST_CASE("frozen units: the rest is trained as by the plain program, in which they are frozen too", "[long]") {
+TEST_CASE("frozen units: the rest is trained as by the plain program, in which they are frozen too",
+          "[long]") {
   std::mt19937_64 random(1003);
   size_t frozen = 0;
   size_t shared = 0;
   for (int round = 0; round < 100; ++round) {
     Choice choice = round % 4 == 0 ? with_frozen_below(random_choice(random), random)
-                                   : with_frozen(random_choice(random), random, pick<uint64_t>(random, {10, 50, 90, 100}));
+                                   : with_frozen(random_choice(random), random,
+                                                 pick<uint64_t>(random, {10, 50, 90, 100}));
     const Choice oracle = plain(choice);
     choice.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
     INFO("round " << round << ": " << choice.text());
@@ -118,17 +120,23 @@ TEST_CASE("frozen units: the rest is trained as by the plain program, in which t
   REQUIRE(shared > 10);
 }
 
-TEST_CASE("pipelines whose first layers are frozen: nobody sends or waits for gradients that nobody needs", "[long]") {
+TEST_CASE(
+    "pipelines whose first layers are frozen: nobody sends or waits for gradients that nobody "
+    "needs",
+    "[long]") {
   std::mt19937_64 random(1013);
   size_t without_backward = 0;
   for (int round = 0; round < 40; ++round) {
     const Choice choice = with_frozen_below(random_pipeline_choice(random), random);
-    INFO("round " << round << ": " << choice.text() << ", trained from layer " << choice.built.model.first_trained);
+    INFO("round " << round << ": " << choice.text() << ", trained from layer "
+                  << choice.built.model.first_trained);
     const std::vector<Step> steps = run_as_plain(choice, random);
     for (const Step& step : steps) {
       for (const Instr& instr : step.program.instrs)
-        if (instr.runs_list() && instr.kind != InstrKind::kForward) REQUIRE(instr.layer >= choice.built.model.first_trained);
-      without_backward += all_of(step.program, InstrKind::kBackward).empty() && all_of(step.program, InstrKind::kWeightGrad).empty();
+        if (instr.runs_list() && instr.kind != InstrKind::kForward)
+          REQUIRE(instr.layer >= choice.built.model.first_trained);
+      without_backward += all_of(step.program, InstrKind::kBackward).empty() &&
+                          all_of(step.program, InstrKind::kWeightGrad).empty();
     }
   }
   REQUIRE(without_backward > 10);
@@ -175,8 +183,10 @@ TEST_CASE("the interpreter notices what is wrong: sums, places, flags and what i
       {"a follower left out", at(InstrKind::kAccumulate, 1, nothing)},
       {"padding that is not cleared", at(InstrKind::kClear, 0, nothing)},
       {"an update left out", at(InstrKind::kUpdate, 1, nothing)},
-      {"another element", at(InstrKind::kUpdate, 1, [](Instr& i) { i.update().first_element += 1; })},
-      {"another decay", at(InstrKind::kUpdate, 1, [](Instr& i) { i.update().decay = !i.update().decay; })},
+      {"another element",
+       at(InstrKind::kUpdate, 1, [](Instr& i) { i.update().first_element += 1; })},
+      {"another decay",
+       at(InstrKind::kUpdate, 1, [](Instr& i) { i.update().decay = !i.update().decay; })},
       {"an update whatever the decision",
        at(InstrKind::kUpdate, 1, [](Instr& i) { i.if_finite = false; })},
   };

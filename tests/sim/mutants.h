@@ -59,14 +59,16 @@ inline Program doubled(const Program& program, size_t at) {
 /// A fault says which rank, which instruction or buffer, and why.
 inline bool tells_enough(const std::string& fault) {
   return fault.find("rank ") != std::string::npos &&
-         (fault.find("instruction ") != std::string::npos || fault.find("buffer") != std::string::npos) &&
+         (fault.find("instruction ") != std::string::npos ||
+          fault.find("buffer") != std::string::npos) &&
          fault.size() > 50;
 }
 
 /// Programs of all ranks, of which one or all are mutants, against what the good ones compute.
 class Mutants {
  public:
-  Mutants(const MutatedCase& c, uint64_t seed) : choice_(c.choice), random_(seed), good_(choice_.steps()) {
+  Mutants(const MutatedCase& c, uint64_t seed)
+      : choice_(c.choice), random_(seed), good_(choice_.steps()) {
     walk(good_, [&](const Outcome& outcome) {
       REQUIRE(outcome.fault == "");
       wanted_.push_back(outcome);

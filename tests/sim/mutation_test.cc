@@ -11,8 +11,9 @@
 
 #include <catch2/catch.hpp>
 
-// One thing at a time is broken in programs of every stage, tier and overlap. Each mutant is noticed
-// by the checker, or by running it; or it is proved to be equivalent and its reason is listed here.
+// One thing at a time is broken in programs of every stage, tier and overlap. Each
+// mutant is noticed by the checker, or by running it; or it is proved to be equivalent
+// and its reason is listed here.
 
 namespace ftrun {
 namespace {
@@ -112,7 +113,9 @@ std::vector<MutatedCase> special_cases() {
   return all;
 }
 
-bool has_two_axes(const Choice& choice) { return choice.mesh.tensor > 1 && choice.mesh.data() > 1; }
+bool has_two_axes(const Choice& choice) {
+  return choice.mesh.tensor > 1 && choice.mesh.data() > 1;
+}
 
 /// Checks that a fault says whose it is: with two axes there are ranks of several kinds.
 void check_words(const Choice& choice, const std::string& fault) {
@@ -127,9 +130,9 @@ const std::vector<MutatedCase>& cases() {
     for (const int stage : {0, 1, 2, 3})
       for (const auto& [parameters, optimizer] : tiers_of(stage))
         for (const bool overlap : {true, false}) {
-          MutatedCase one{cat("stage ", stage, ", parameters on ", tier_name(parameters), ", optimizer on ",
-                       tier_name(optimizer), overlap ? ", overlap" : ""),
-                   base_choice()};
+          MutatedCase one{cat("stage ", stage, ", parameters on ", tier_name(parameters),
+                              ", optimizer on ", tier_name(optimizer), overlap ? ", overlap" : ""),
+                          base_choice()};
           one.choice.options.overlap = overlap;
           one.choice.options.state.stage = stage;
           one.choice.options.state.parameter_tier = parameters;
@@ -229,7 +232,8 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
         const bool refused = !check(mutant).empty();
         INFO(text << "instruction " << at << ", wait " << wait);
         noticed += refused ? 1 : 0;
-        // By itself it has no rank to name; with the others' programs it takes several times as long.
+        // By itself it has no rank to name; with the others' programs it
+        // takes several times as long.
         if (refused && has_two_axes(c.choice) && noticed % 16 == 0) {
           programs.back() = &mutant;
           check_words(c.choice, check_programs(programs).front());
@@ -262,7 +266,8 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
 
 // Places in arenas: what is freed too early, another buffer lies on.
 
-TEST_CASE("whichever buffer is freed early or placed on another: noticed, or their lives are apart", "[long]") {
+TEST_CASE("whichever buffer is freed early or placed on another: noticed, or their lives are apart",
+          "[long]") {
   size_t noticed = 0;
   size_t apart = 0;
   for (const MutatedCase& c : cases()) {
@@ -280,8 +285,7 @@ TEST_CASE("whichever buffer is freed early or placed on another: noticed, or the
                 0)  // some of them: they are many
           continue;
         mutant.buffers[a].arena_offset = other.arena_offset;
-        const bool inside =
-            other.arena_offset + moved.bytes <= good.arena(arena_of(moved));
+        const bool inside = other.arena_offset + moved.bytes <= good.arena(arena_of(moved));
         const bool refused = !check(mutant).empty();
         INFO(text << moved.name << " on " << other.name);
         REQUIRE((refused || inside));
@@ -437,20 +441,21 @@ void add_range_changes(const Program& program, const Instr& instr, std::vector<C
   for (size_t k = 0; k < bindings_of(instr).size(); ++k) {
     if (is_scratch(program, bindings_of(instr)[k].range)) continue;
     for (const auto& [name, change] : kRangeChanges)
-      all.push_back({cat("binding ", k, " ", name), [k, change = change](const Program& p, Instr& i) {
-                       return change(p, i.ops().bindings[k].range);
-                     }});
+      all.push_back(
+          {cat("binding ", k, " ", name), [k, change = change](const Program& p, Instr& i) {
+             return change(p, i.ops().bindings[k].range);
+           }});
   }
 }
 
 void add_kinds(const Program& program, const Instr& instr, std::vector<Change>& all) {
   for (size_t kind = 0; kind < kInstrKinds; ++kind)
     if (static_cast<InstrKind>(kind) != instr.kind)
-      all.push_back({cat("as ", instr_name(static_cast<InstrKind>(kind))),
-                     [kind](const Program&, Instr& i) {
-                       i.kind = static_cast<InstrKind>(kind);
-                       return true;
-                     }});
+      all.push_back(
+          {cat("as ", instr_name(static_cast<InstrKind>(kind))), [kind](const Program&, Instr& i) {
+             i.kind = static_cast<InstrKind>(kind);
+             return true;
+           }});
   const auto groups = static_cast<GroupId>(program.groups.size());
   for (GroupId group = kNoGroup; group < groups; ++group)
     if (group != instr.group())
@@ -517,10 +522,10 @@ bool is_decayed(const Instr& instr) {
 /// Names what instructions have in common whose mutants have the same fate: kind, place in the
 /// step, tiers and sorts of buffers.
 std::string sort_of(const Program& program, const Instr& instr) {
-  std::string text = cat(instr_name(instr.kind), " ", static_cast<int>(instr.lane), " ",
-                         static_cast<int>(instr.group()), " ", instr.if_finite,
-                         instr.runs_list() && instr.ops().accumulate,
-                         is_decayed(instr), " ", instr.layer);
+  std::string text =
+      cat(instr_name(instr.kind), " ", static_cast<int>(instr.lane), " ",
+          static_cast<int>(instr.group()), " ", instr.if_finite,
+          instr.runs_list() && instr.ops().accumulate, is_decayed(instr), " ", instr.layer);
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) {
       const Buffer& buffer = program.at(range.buffer);
@@ -563,8 +568,7 @@ std::optional<std::vector<Step>> changed(const std::vector<Step>& good, size_t a
   const size_t rank = changed_rank(good);
   for (size_t r = 0; r < steps.size(); ++r) {
     if (!all && r != rank) continue;
-    const size_t there =
-        all ? place_in(good[r].program, good[rank].program, at) : at;
+    const size_t there = all ? place_in(good[r].program, good[rank].program, at) : at;
     if (!change(steps[r].program, there)) return std::nullopt;
   }
   return steps;
@@ -619,9 +623,8 @@ bool makes_no_gradient(const Mutation& m) {
   const LayerGraph& graph = m.choice.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)];
   const std::span<const Op> ops = ops_of(graph, m.instr);
   return std::none_of(ops.begin(), ops.end(), [&](const Op& op) {
-    return std::any_of(op.out.begin(), op.out.end(), [&](ValueId id) {
-      return graph.at(id).role == ValueRole::kParamGrad;
-    });
+    return std::any_of(op.out.begin(), op.out.end(),
+                       [&](ValueId id) { return graph.at(id).role == ValueRole::kParamGrad; });
   });
 }
 
@@ -712,8 +715,8 @@ std::optional<ShardRange> gradient_elements(const Mutation& m, const Range& rang
   return ShardRange{begin, begin + elements};
 }
 
-/// The embedding's backward list is its weight gradients, the head's (whose matrix has its gradient from forward) its input
-/// gradients.
+/// The embedding's backward list is its weight gradients, the head's (whose matrix has its gradient
+/// from forward) its input gradients.
 bool is_the_same_list(const Mutation& m) {
   if (m.instr.kind != InstrKind::kBackward) return false;
   const LayerGraph& graph = m.choice.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)];
@@ -801,7 +804,8 @@ bool leaves_out_padding(const Mutation& m) {
   const bool half = m.change.ends_with(" halved");
   if (!half && m.change != "left out") return false;
   const bool norm = m.instr.kind == InstrKind::kGradientNorm;
-  if (!norm && (m.instr.unit < 0 || m.instr.runs_list() || m.instr.writes.size() != 1)) return false;
+  if (!norm && (m.instr.unit < 0 || m.instr.runs_list() || m.instr.writes.size() != 1))
+    return false;
   if (norm && !half) return false;
   size_t which = 0;
   while (half && m.changed().reads[which] == m.instr.reads[which])
@@ -843,7 +847,8 @@ bool adds_zeros_elsewhere(const Mutation& m) {
   return elements->begin >= end || slices_in(unit, elements->begin, end).empty();
 }
 
-TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or equivalent", "[long]") {
+TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or equivalent",
+          "[long]") {
   std::vector<Reason> reasons{
       {"the list makes no gradients that it could add to", makes_no_gradient},
       {"another of the list's ranges says the same bytes, or it reads or writes, with the waits "
@@ -931,7 +936,8 @@ size_t last_disk_request(const Program& program, size_t at) {
   return program.instrs.size();
 }
 
-TEST_CASE("whichever disk request starts early, or no longer does: noticed, or the disk idles alone") {
+TEST_CASE(
+    "whichever disk request starts early, or no longer does: noticed, or the disk idles alone") {
   size_t refused = 0;
   size_t slower = 0;
   for (const MutatedCase& c : cases()) {
@@ -1004,7 +1010,8 @@ TEST_CASE("whichever collectives of two groups change places: noticed, or nobody
             p = moved(std::move(p), from, to, c.choice.options.overlap);
             return true;
           });
-          INFO(text << first << " and " << second << (back ? " back" : "") << (all ? " on all ranks" : ""));
+          INFO(text << first << " and " << second << (back ? " back" : "")
+                    << (all ? " on all ranks" : ""));
           if (const auto faults = mutants.faults(*steps); !faults.empty()) {
             ++refused;
             check_words(c.choice, faults.front());

@@ -8,9 +8,9 @@
 
 #include <catch2/catch.hpp>
 
-// Programs of three axes (stages, shards, tensor ranks), of which one transfer between stages, or a collective
-// beside one, is broken at a time. The checker refuses it, with rank, instruction and reason, or the interpreter shows
-// that it computes the same.
+// Programs of three axes (stages, shards, tensor ranks), of which one transfer between stages, or a
+// collective beside one, is broken at a time. The checker refuses it, with rank, instruction and
+// reason, or the interpreter shows that it computes the same.
 
 namespace ftrun {
 namespace {
@@ -21,8 +21,13 @@ MutatedCase staged(PipelineSchedule kind, int zero, bool overlap, Mesh mesh, int
   ModelConfig config = small_config(layers, true);
   config.feed_forward = 48;
   config.vocab_rows = 64;
-  Choice choice{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}), {}, mesh, config};
-  choice.built.partition = build_units(choice.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
+  Choice choice{
+      build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
+      {},
+      mesh,
+      config};
+  choice.built.partition =
+      build_units(choice.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   choice.options.micro_batches = 3;
   choice.options.overlap = overlap;
   choice.options.bucket_elements = 1;
@@ -48,7 +53,8 @@ std::vector<MutatedCase> three_axes() {
   std::vector<MutatedCase> all;
   for (const PipelineSchedule kind : kKinds)
     for (const int zero : {1, 3})
-      all.push_back(staged(kind, zero, (static_cast<int>(kind) + zero) % 4 != 0, {.shards = 2, .tensor = 2, .stages = 2}, 2));
+      all.push_back(staged(kind, zero, (static_cast<int>(kind) + zero) % 4 != 0,
+                           {.shards = 2, .tensor = 2, .stages = 2}, 2));
   return all;
 }
 
@@ -83,7 +89,8 @@ std::pair<size_t, size_t> other_end(const std::vector<Step>& steps, size_t rank,
 /// The next transfer on the same link, or the end.
 size_t next_on_link(const Program& program, size_t at) {
   size_t next = at + 1;
-  while (next < program.instrs.size() && program.instrs[next].lane != program.instrs[at].lane) ++next;
+  while (next < program.instrs.size() && program.instrs[next].lane != program.instrs[at].lane)
+    ++next;
   return next;
 }
 
@@ -102,7 +109,8 @@ size_t last_writer(const Program& program, BufferId buffer, size_t before) {
 }
 
 /// The buffer of what another micro-batch moves here; -1 where there is none of that name.
-BufferId of_another_micro_batch(const Program& program, const Instr& transfer, int32_t micro_batches) {
+BufferId of_another_micro_batch(const Program& program, const Instr& transfer,
+                                int32_t micro_batches) {
   const std::string& name = program.at(moved_buffer(transfer)).name;
   const std::string other =
       cat(name.substr(0, name.rfind('.') + 1), (transfer.micro_batch + 1) % micro_batches);
@@ -136,15 +144,21 @@ std::vector<Break> breaks(const Choice& choice) {
          return true;
        }},
       {"at the end of the list",
-       [=](Program& p, size_t at) { return p = fixtures::moved(std::move(p), at, p.instrs.size() - 1, overlap), true; },
+       [=](Program& p, size_t at) {
+         return p = fixtures::moved(std::move(p), at, p.instrs.size() - 1, overlap), true;
+       },
        true},
       {"at the beginning",
-       [=](Program& p, size_t at) { return p = fixtures::moved(std::move(p), at, 0, overlap), true; }, true},
+       [=](Program& p, size_t at) {
+         return p = fixtures::moved(std::move(p), at, 0, overlap), true;
+       },
+       true},
       {"before what it sends is made, or after what it brings is read",
        [=](Program& p, size_t at) {
          const Instr& instr = p.instrs[at];
          const bool sends = instr.kind == InstrKind::kSend;
-         const size_t to = sends ? last_writer(p, moved_buffer(instr), at) : first_reader(p, moved_buffer(instr), at);
+         const size_t to = sends ? last_writer(p, moved_buffer(instr), at)
+                                 : first_reader(p, moved_buffer(instr), at);
          if (to == p.instrs.size()) return false;
          p = fixtures::moved(std::move(p), at, to, overlap);
          return true;
@@ -160,15 +174,18 @@ std::vector<Break> breaks(const Choice& choice) {
          return true;
        })},
       {"of another layer", on_instr([](Program&, Instr& i) { return i.layer += 1, true; })},
-      {"of half the bytes", on_instr([](Program&, Instr& i) { return moved_range(i).bytes /= 2, true; })},
-      {"of another dtype", on_instr([](Program&, Instr& i) { return i.exchange().dtype = DType::kBF16, true; })},
+      {"of half the bytes",
+       on_instr([](Program&, Instr& i) { return moved_range(i).bytes /= 2, true; })},
+      {"of another dtype",
+       on_instr([](Program&, Instr& i) { return i.exchange().dtype = DType::kBF16, true; })},
       {"over another group", on_instr([](Program& p, Instr& i) {
          const GroupId other = (i.group() + 1) % static_cast<GroupId>(p.groups.size());
          i.exchange().group = other;
          i.lane = lane_of(other);
          return true;
        })},
-      {"on another lane", on_instr([](Program&, Instr& i) { return i.lane = Lane::kCompute, true; })},
+      {"on another lane",
+       on_instr([](Program&, Instr& i) { return i.lane = Lane::kCompute, true; })},
       {"in the other direction", on_instr([](Program&, Instr& i) {
          i.kind = i.kind == InstrKind::kSend ? InstrKind::kReceive : InstrKind::kSend;
          std::swap(i.reads, i.writes);
@@ -179,7 +196,8 @@ std::vector<Break> breaks(const Choice& choice) {
          if (i.waits.empty()) return false;
          i.waits.clear();
          return true;
-       }), true},
+       }),
+       true},
       {"not waited for",
        [](Program& p, size_t at) {
          size_t erased = 0;
@@ -211,7 +229,8 @@ struct Verdicts {
   }
 };
 
-TEST_CASE("whichever transfer between stages is broken: refused with its place, or harmless", "[long]") {
+TEST_CASE("whichever transfer between stages is broken: refused with its place, or harmless",
+          "[long]") {
   Verdicts verdicts;
   size_t turn = 0;
   for (const MutatedCase& c : three_axes()) {
@@ -229,8 +248,8 @@ TEST_CASE("whichever transfer between stages is broken: refused with its place, 
             std::vector<Step> steps = good;
             if (!broken.apply(steps[rank].program, at)) continue;
             if (both && !broken.apply(steps[other].program, there)) continue;
-            INFO(c.name << ": " << instr_label(good[rank].program.instrs[at]) << " of rank " << rank << " "
-                        << broken.name << (both ? " at both ends" : ""));
+            INFO(c.name << ": " << instr_label(good[rank].program.instrs[at]) << " of rank " << rank
+                        << " " << broken.name << (both ? " at both ends" : ""));
             verdicts.judge(broken, mutants, steps, both);
           }
       }
@@ -244,7 +263,9 @@ TEST_CASE("whichever transfer between stages is broken: refused with its place, 
   CHECK(verdicts.harmless > 0);
 }
 
-TEST_CASE("a sum of the loss or of a tied gradient between other transfers: refused, or nobody waits for it") {
+TEST_CASE(
+    "a sum of the loss or of a tied gradient between other transfers: refused, or nobody waits for "
+    "it") {
   size_t refused = 0;
   size_t harmless = 0;
   for (const MutatedCase& c : three_axes()) {
@@ -261,7 +282,8 @@ TEST_CASE("a sum of the loss or of a tied gradient between other transfers: refu
         std::vector<Step> steps = good;
         Program& mutant = steps[rank].program;
         mutant = fixtures::moved(std::move(mutant), at, to, c.choice.options.overlap);
-        INFO(c.name << ": " << instr_label(sum) << " of rank " << rank << " at " << at << " moved to " << to);
+        INFO(c.name << ": " << instr_label(sum) << " of rank " << rank << " at " << at
+                    << " moved to " << to);
         const std::vector<std::string> faults = check_programs(programs_of(steps));
         if (!faults.empty()) {
           ++refused;
@@ -270,8 +292,8 @@ TEST_CASE("a sum of the loss or of a tied gradient between other transfers: refu
         } else if (!mutants.compute_otherwise(steps)) {
           ++harmless;
         } else {
-          // Before all of it is there, or after it was taken, it is another sum: it has changed places with what
-          // makes or takes it, and no order is at fault.
+          // Before all of it is there, or after it was taken, it is another sum: it has changed
+          // places with what makes or takes it, and no order is at fault.
           bool crosses = false;
           for (size_t k = std::min(at, to); k <= std::max(at, to); ++k)
             crosses |= k != at && share_written_bytes(program, sum, program.instrs[k]);
@@ -285,8 +307,11 @@ TEST_CASE("a sum of the loss or of a tied gradient between other transfers: refu
   CHECK(harmless > 0);
 }
 
-TEST_CASE("a stage that adds up its parameters where the other adds up a tied matrix's gradient is refused") {
-  std::vector<Step> steps = staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).choice.steps();
+TEST_CASE(
+    "a stage that adds up its parameters where the other adds up a tied matrix's gradient is "
+    "refused") {
+  std::vector<Step> steps =
+      staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).choice.steps();
   REQUIRE(check_programs(programs_of(steps)).empty());
   Program& last = steps[1].program;
   const auto sum = std::find_if(last.instrs.begin(), last.instrs.end(), [&](const Instr& instr) {
@@ -318,15 +343,19 @@ TEST_CASE("whichever wait of three axes is left out: refused, or no order is los
         const std::vector<InstrId>& waits = program.instrs[i].waits;
         for (size_t w = 0; w < waits.size(); ++w) {
           // Those of transfers, and some of the others.
-          const bool moves = program.instrs[i].is_transfer() || program.instr(waits[w]).is_transfer();
+          const bool moves =
+              program.instrs[i].is_transfer() || program.instr(waits[w]).is_transfer();
           if (++turn % sweep_stride(moves ? 3 : 13) != 0) continue;
-          mutant.instrs[i].waits.erase(mutant.instrs[i].waits.begin() + static_cast<std::ptrdiff_t>(w));
-          INFO(c.name << ": " << instr_label(program.instrs[i]) << " of rank " << rank << " without its wait for "
-                      << instr_label(program.instr(waits[w])));
+          mutant.instrs[i].waits.erase(mutant.instrs[i].waits.begin() +
+                                       static_cast<std::ptrdiff_t>(w));
+          INFO(c.name << ": " << instr_label(program.instrs[i]) << " of rank " << rank
+                      << " without its wait for " << instr_label(program.instr(waits[w])));
           const std::vector<std::string> faults = check_programs(programs_of(steps));
           (faults.empty() ? harmless : refused) += 1;
-          if (faults.empty()) CHECK(unordered(mutant, pairs).empty());
-          else CHECK(tells_enough(faults.front()));
+          if (faults.empty())
+            CHECK(unordered(mutant, pairs).empty());
+          else
+            CHECK(tells_enough(faults.front()));
           mutant.instrs[i].waits = waits;
         }
       }
@@ -339,8 +368,8 @@ TEST_CASE("whichever wait of three axes is left out: refused, or no order is los
 
 // Blocking sends and receives.
 
-/// The program as it would be with calls that return when the other side has come: a receive stands right before what
-/// reads it, and computation and transfers go one after another.
+/// The program as it would be with calls that return when the other side has come: a receive stands
+/// right before what reads it, and computation and transfers go one after another.
 Program with_blocking_transfers(const Program& program) {
   Program out = program;
   std::vector<Instr> order;
@@ -348,7 +377,8 @@ Program with_blocking_transfers(const Program& program) {
     if (program.instrs[i].kind == InstrKind::kReceive) continue;
     for (size_t r = 0; r < i; ++r) {
       const Instr& receive = program.instrs[r];
-      if (receive.kind == InstrKind::kReceive && first_reader(program, moved_buffer(receive), r) == i)
+      if (receive.kind == InstrKind::kReceive &&
+          first_reader(program, moved_buffer(receive), r) == i)
         order.push_back(receive);
     }
     order.push_back(program.instrs[i]);
@@ -383,7 +413,8 @@ std::string fault_of_blocking(const Choice& choice) {
 
 TEST_CASE("each of two stages of 1F1B that blocks in its send waits for the other to receive") {
   CHECK(fault_of_blocking(staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).choice) ==
-        "rank 1 enters instruction 16 (send layer 0 mb 0) with 256 bytes of d_hidden.1.0 as F32 over pp@1>0 and "
+        "rank 1 enters instruction 16 (send layer 0 mb 0) with 256 bytes of d_hidden.1.0 as F32 "
+        "over pp@1>0 and "
         "waits for rank 0, which has not reached instruction 8 (receive layer 0 mb 0)");
 }
 
@@ -392,7 +423,10 @@ TEST_CASE("with sends that block, 1F1B and its kin hang before step 1, and GPipe
     for (const int zero : {1, 3}) {
       const auto fault = [&](PipelineSchedule kind) {
         return fault_of_blocking(
-            staged(kind, zero, true, {.shards = stages == 2 ? 2 : 1, .tensor = stages == 2 ? 2 : 1, .stages = stages}, 2 * stages).choice);
+            staged(kind, zero, true,
+                   {.shards = stages == 2 ? 2 : 1, .tensor = stages == 2 ? 2 : 1, .stages = stages},
+                   2 * stages)
+                .choice);
       };
       INFO(stages << " stages, ZeRO " << zero);
       CHECK(fault(PipelineSchedule::kGpipe) == "");

@@ -135,7 +135,9 @@ TEST_CASE("ranks with padding of a vocabulary and ranks without are in classes o
   }
 }
 
-TEST_CASE("ranks of one class have equal programs where parts are frozen or ranks share the norm's slots") {
+TEST_CASE(
+    "ranks of one class have equal programs where parts are frozen or ranks share the norm's "
+    "slots") {
   std::mt19937_64 random(1402);
   int split = 0;
   const int rounds = sweep_rounds(60);

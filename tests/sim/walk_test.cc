@@ -51,7 +51,8 @@ std::string walked(const std::vector<std::vector<Sum>>& lists) {
 const Sum kInLow{kLow};
 const Sum kInHigh{kHigh};
 
-TEST_CASE("ranks come to the end where each collective finds its members, however groups alternate") {
+TEST_CASE(
+    "ranks come to the end where each collective finds its members, however groups alternate") {
   CHECK(walked({{kInLow}, {kInLow, kInHigh}, {kInHigh}}) == "");
   // Two in a row for rank 0 and not for rank 1.
   CHECK(walked({{kInLow, kInLow}, {kInLow, kInHigh, kInLow}, {kInHigh}}) == "");
@@ -175,8 +176,8 @@ TEST_CASE("an instruction is ready when what it waits for is done, whatever else
 }
 
 TEST_CASE("what depends on the decision may not come before it, and is left out where it is no") {
-  Program program = handmade({{.lane = Lane::kCompute, .buffer = 0},
-                              {.lane = Lane::kToHost, .buffer = 1, .waits = {0}}});
+  Program program = handmade(
+      {{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kToHost, .buffer = 1, .waits = {0}}});
   program.instrs[1].if_finite = true;
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
@@ -186,8 +187,9 @@ TEST_CASE("what depends on the decision may not come before it, and is left out 
     Walk walk(world, courses);
     walk.begin(finite);
     for (size_t i = 0; i < steps; ++i) walk.finish(0);
-    return walk.ready().empty() ? walk.fault()
-                                : cat(walk.takes_part(walk.ready()[0]) ? "takes part" : "is left out");
+    return walk.ready().empty()
+               ? walk.fault()
+               : cat(walk.takes_part(walk.ready()[0]) ? "takes part" : "is left out");
   };
   CHECK(walk_to(true, 1) == "rank 0: instruction 1 (begin) starts before the decision");
   program.instrs[0].kind = InstrKind::kDecide;

@@ -26,9 +26,9 @@ class FaultQueue : public BlockQueue {
   FaultQueue(FaultStorage& storage, std::unique_ptr<BlockQueue> real)
       : storage_(storage), real_(std::move(real)) {}
 
-  void submit(std::span<const Block> blocks) override {
+  void submit(std::span<const IoBlock> blocks) override {
     storage_.batches.push_back(blocks.size());
-    for (const Block& block : blocks) submit_one(block);
+    for (const IoBlock& block : blocks) submit_one(block);
   }
 
   size_t reap(std::span<BlockResult> results, double seconds) override {
@@ -55,7 +55,7 @@ class FaultQueue : public BlockQueue {
   }
 
  private:
-  void submit_one(Block block) {
+  void submit_one(IoBlock block) {
     storage_.calls.push_back(cat(block.write ? "write " : "read ", block.bytes, "@", block.offset));
     const int64_t told = storage_.fault ? storage_.fault(block) : 0;
     const int64_t moved = told / kSwapAlignment * kSwapAlignment;

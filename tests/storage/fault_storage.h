@@ -27,7 +27,7 @@ class FaultStorage : public StorageSystem {
   /// Called for each block: 0 lets it pass; minus an errno fails it; above 0 tells that so many
   /// bytes were moved, and moves only the whole sectors of them; kNothing tells of no byte.
   static constexpr int64_t kNothing = INT64_MIN;
-  std::function<int64_t(const Block&)> fault;
+  std::function<int64_t(const IoBlock&)> fault;
   /// Seconds that the disk gives no sign of life.
   double stall = 0;
   /// The clock, which only stalls and sleeps move.

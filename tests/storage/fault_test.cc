@@ -215,7 +215,7 @@ TEST_CASE("a failing read names file, bytes, offset and reason; other requests g
   FaultFixture f;
   AlignedBytes data(5 * 4096), good(4096), back(4096);
   good.fill(1);
-  f.storage.fault = [](const Block& block) {
+  f.storage.fault = [](const IoBlock& block) {
     return !block.write && block.offset == 8192 ? -EIO : 0;
   };
   REQUIRE(f.failure_with([&](SwapFile& file) {
@@ -236,7 +236,7 @@ TEST_CASE("after a failure the same file takes requests again") {
   f.options.aio.overlap_events = overlap;
   AlignedBytes data(9 * 4096);
   bool failing = true;
-  f.storage.fault = [&](const Block&) { return failing ? -EIO : 0; };
+  f.storage.fault = [&](const IoBlock&) { return failing ? -EIO : 0; };
   REQUIRE(f.failure_with([&](SwapFile& file) {
     for (int i = 0; i < 5; ++i) REQUIRE_THROWS(file.wait(file.write(data.data(), data.size(), 0)));
     failing = false;
@@ -250,7 +250,7 @@ TEST_CASE("after a failure the same file takes requests again") {
 TEST_CASE("a disk that is full after all is told with bytes") {
   FaultFixture f;
   AlignedBytes data(100);
-  f.storage.fault = [&](const Block&) {
+  f.storage.fault = [&](const IoBlock&) {
     f.storage.free = 0;
     return -ENOSPC;
   };
@@ -264,7 +264,7 @@ TEST_CASE("a disk that is full after all is told with bytes") {
 TEST_CASE("a file that was cut short is told") {
   FaultFixture f;
   AlignedBytes data(4096);
-  f.storage.fault = [](const Block& block) { return block.write ? 0 : FaultStorage::kNothing; };
+  f.storage.fault = [](const IoBlock& block) { return block.write ? 0 : FaultStorage::kNothing; };
   REQUIRE(f.failure_with([&](SwapFile& file) { file.wait(file.read(data.data(), 4096, 0)); }) ==
           "5: " + f.path + ": read of 4.00 KiB at offset 0 failed: the file ends before it" +
               kDiskRemedy);
@@ -274,7 +274,7 @@ TEST_CASE("a disk that takes nothing is given up on, after pauses") {
   const int64_t moved = GENERATE(as<int64_t>{}, FaultStorage::kNothing, 1, 4095);
   FaultFixture f;
   AlignedBytes data(4096);
-  f.storage.fault = [&](const Block&) { return moved; };
+  f.storage.fault = [&](const IoBlock&) { return moved; };
   REQUIRE(f.failure_with([&](SwapFile& file) { file.wait(file.write(data.data(), 4096, 0)); }) ==
           "5: " + f.path + ": write of 4.00 KiB at offset 0 failed: no progress in 200 tries" +
               kDiskRemedy);
@@ -284,7 +284,7 @@ TEST_CASE("a disk that takes nothing is given up on, after pauses") {
 TEST_CASE("a kernel that always says to try again is given up on") {
   FaultFixture f;
   AlignedBytes data(4096);
-  f.storage.fault = [](const Block&) { return -EAGAIN; };
+  f.storage.fault = [](const IoBlock&) { return -EAGAIN; };
   REQUIRE(f.failure_with([&](SwapFile& file) { file.wait(file.write(data.data(), 4096, 0)); }) ==
           "5: " + f.path +
               ": write of 4.00 KiB at offset 0 failed: no progress in 200 tries (Resource "
@@ -295,7 +295,7 @@ TEST_CASE("a kernel that always says to try again is given up on") {
 TEST_CASE("wait_all waits for everything and throws the first failure") {
   FaultFixture f;
   AlignedBytes data(3 * 4096);
-  f.storage.fault = [](const Block& block) { return block.offset % 8192 == 0 ? 0 : -EIO; };
+  f.storage.fault = [](const IoBlock& block) { return block.offset % 8192 == 0 ? 0 : -EIO; };
   REQUIRE(f.failure_with([&](SwapFile& file) {
     for (int i = 0; i < 3; ++i) file.write(data.data() + i * 4096, 4096, i * 4096);
     for (int i = 3; i < 6; ++i) file.write(data.data(), 4096, i * 4096);
@@ -309,7 +309,7 @@ TEST_CASE("a slow disk is told once, with path and rate, and is no error") {
   FaultFixture f;
   AlignedBytes data(64 * 4096);
   int blocks = 0;
-  f.storage.fault = [&](const Block&) {
+  f.storage.fault = [&](const IoBlock&) {
     if (++blocks == 33) f.storage.stall = 60;  // with half of the bytes moved
     return 0;
   };

@@ -114,7 +114,7 @@ TEST_CASE("short results of the kernel are continued from the last whole sector"
   Fixture fixture(way_under_test(), {.block_size = 65536, .queue_depth = 5});
   std::mt19937_64 random(7);
   int shortened = 0, again = 0;
-  fixture.storage.fault = [&](const Block& block) -> int64_t {
+  fixture.storage.fault = [&](const IoBlock& block) -> int64_t {
     const auto dice = random() % 8;
     if (dice == 0) return ++again, -EINTR;
     if (dice == 1) return ++again, -EAGAIN;

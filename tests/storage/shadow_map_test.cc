@@ -87,9 +87,11 @@ TEST_CASE("any order of writes, reads and checkpoints is what a disk with copies
         default:
           break;
       }
-      REQUIRE(read(map.read_place(offset, kStretch * kSector)) == now[static_cast<size_t>(stretch)]);
+      REQUIRE(read(map.read_place(offset, kStretch * kSector)) ==
+              now[static_cast<size_t>(stretch)]);
       if (map.keeps())
-        REQUIRE(read(map.saved_place(offset, kStretch * kSector)) == kept[static_cast<size_t>(stretch)]);
+        REQUIRE(read(map.saved_place(offset, kStretch * kSector)) ==
+                kept[static_cast<size_t>(stretch)]);
     }
   }
 }

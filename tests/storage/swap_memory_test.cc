@@ -36,9 +36,10 @@ TEST_CASE("swap memory moves with its owner") {
 }
 
 TEST_CASE("swap memory that the machine does not have is refused in bytes") {
-  REQUIRE(fixtures::failure_of([] { SwapMemory memory(int64_t{1} << 60); }) ==
-          "5: swap buffers of 1024.00 PiB cannot be allocated: Cannot allocate memory | free memory "
-          "on this machine, or lower offload_param's buffer_count × buffer_size");
+  REQUIRE(
+      fixtures::failure_of([] { SwapMemory memory(int64_t{1} << 60); }) ==
+      "5: swap buffers of 1024.00 PiB cannot be allocated: Cannot allocate memory | free memory "
+      "on this machine, or lower offload_param's buffer_count × buffer_size");
 }
 
 }  // namespace

@@ -37,10 +37,13 @@ std::vector<std::string> bests(EvaluationRecord record, const std::vector<double
 using Steps = std::vector<std::string>;
 
 TEST_CASE("the best is strictly better than all before it, after a step, and finite") {
-  const std::vector<double> losses{0, 5, 5, kNever, 4, std::numeric_limits<double>::infinity(), 4.5};
+  const std::vector<double> losses{0,  5, 5, kNever, 4, std::numeric_limits<double>::infinity(),
+                                   4.5};
   REQUIRE(bests(EvaluationRecord(wishing()), losses) == Steps{"-", "1", "1", "1", "4", "4", "4"});
-  REQUIRE(bests(EvaluationRecord(wishing(BestMode::kMax)), {9, 1, kNever, 1, 2}) == Steps{"-", "1", "1", "1", "4"});
-  REQUIRE(bests(EvaluationRecord(wishing(BestMode::kAuto, "b.accuracy")), {9, 1, 2, 1}) == Steps{"-", "1", "2", "2"});
+  REQUIRE(bests(EvaluationRecord(wishing(BestMode::kMax)), {9, 1, kNever, 1, 2}) ==
+          Steps{"-", "1", "1", "1", "4"});
+  REQUIRE(bests(EvaluationRecord(wishing(BestMode::kAuto, "b.accuracy")), {9, 1, 2, 1}) ==
+          Steps{"-", "1", "2", "2"});
   REQUIRE(bests(EvaluationRecord(Config{}), {1, 0}) == Steps{"-", "-"});
 }
 
@@ -107,7 +110,8 @@ TEST_CASE("where the last step was not evaluated its loss says whether the weigh
 TEST_CASE("what a record of an older version took for the best is forgotten") {
   EvaluationRecord record(wishing(BestMode::kAuto, "b.accuracy"));
   record.restore(
-      R"({"last_step":3,"best":{"metric":"b.accuracy","more":true,"now":{"step":3,"value":0.965},"before":{"step":2,"value":0.9}},)"
+      R"({"last_step":3,"best":{"metric":"b.accuracy","more":true,"now":{"step":3,"value":0.965},)"
+      R"("before":{"step":2,"value":0.9}},)"
       R"("stopping":{"metric":"b.loss","improved":{"step":3,"value":0.1},"without":0}})");
   REQUIRE(record.is_of_older_version());
   REQUIRE(record.is_best(3));
@@ -119,7 +123,8 @@ TEST_CASE("what a record of an older version took for the best is forgotten") {
   REQUIRE(record.is_best(4));
   EvaluationRecord written(wishing());
   written.restore(
-      R"({"last_step":3,"best":{"metric":"b.loss","more":false,"now":{"step":3,"value":null},"before":null}})");
+      R"({"last_step":3,"best":{"metric":"b.loss","more":false,"now":{"step":3,"value":null},)"
+      R"("before":null}})");
   REQUIRE_FALSE(written.best());
   written.restore(record.text());
   REQUIRE_FALSE(written.is_of_older_version());
@@ -127,7 +132,8 @@ TEST_CASE("what a record of an older version took for the best is forgotten") {
 
 TEST_CASE("a best checkpoint that is lost leaves the one before it the best") {
   EvaluationRecord record(wishing());
-  for (int64_t step = 1; step <= 3; ++step) record.add(step, found(10.0 - static_cast<double>(step)));
+  for (int64_t step = 1; step <= 3; ++step)
+    record.add(step, found(10.0 - static_cast<double>(step)));
   record.lose_best(1);
   record.lose_best(3);
   REQUIRE(record.is_best(2));
@@ -146,14 +152,16 @@ TEST_CASE("evaluations that do not beat the last improvement by more than min_de
   record.add(4, found(kNever));
   record.add(5, found(4));
   REQUIRE(record.stops());
-  REQUIRE(record.stop_reason() == "b.loss has not improved by more than 0.5 in 2 evaluations (best 4.25 after step 3)");
+  REQUIRE(record.stop_reason() ==
+          "b.loss has not improved by more than 0.5 in 2 evaluations (best 4.25 after step 3)");
 }
 
 TEST_CASE("a run that never has a finite value stops too") {
   EvaluationRecord record(wishing());
   for (int64_t step = 1; step <= 2; ++step) record.add(step, found(kNever));
   REQUIRE(record.stops());
-  REQUIRE(record.stop_reason() == "b.loss has not improved by more than 0.5 in 2 evaluations (it never was finite)");
+  REQUIRE(record.stop_reason() ==
+          "b.loss has not improved by more than 0.5 in 2 evaluations (it never was finite)");
 }
 
 TEST_CASE("a checkpoint keeps the record, but for what another metric or mode said") {

@@ -47,7 +47,9 @@ void FakeRun::run(StepRun& step) {
   step.finite = step.decide({step.loss_sum, step.counted_tokens, step.gradient_norm}).finite;
 }
 
-void FakeRun::note(const StepMetrics& of_step) { calls.push_back(cat("note ", of_step.step)); }
+void FakeRun::note(const StepMetrics& of_step) {
+  calls.push_back(cat("note ", of_step.step));
+}
 
 NonfiniteSearch FakeRun::find_nonfinite(const StepRun&) {
   calls.push_back(cat("find ", progress.step));
@@ -59,10 +61,13 @@ std::vector<std::string> FakeRun::find_slow_ranks(const StepMetrics& of_step) {
   return slow_ranks;
 }
 
-void FakeRun::check_replicas(int64_t step) { calls.push_back(cat("check ", step)); }
+void FakeRun::check_replicas(int64_t step) {
+  calls.push_back(cat("check ", step));
+}
 
 bool FakeRun::will_save(const TrainingProgress& now) const {
-  return now.evaluations.is_best(now.step) || (config.checkpoint.every > 0 && now.step % config.checkpoint.every == 0);
+  return now.evaluations.is_best(now.step) ||
+         (config.checkpoint.every > 0 && now.step % config.checkpoint.every == 0);
 }
 
 bool FakeRun::save_if_due(TrainingProgress& now, const std::string& data_fingerprint) {
@@ -96,14 +101,18 @@ std::vector<EvaluationResult> FakeRun::recorded(int64_t step) {
   return loss == recorded_losses.end() ? std::vector<EvaluationResult>{} : results_of(loss->second);
 }
 
-void FakeRun::write_texts(int64_t step) { calls.push_back(cat("texts ", step)); }
+void FakeRun::write_texts(int64_t step) {
+  calls.push_back(cat("texts ", step));
+}
 
 void FakeRun::update(const std::function<void(RunManifest&)>& change) {
   if (updates_fail) throw Error(ExitCode::kEnvironment, "run.json: no space is left", "make room");
   change(manifest);
 }
 
-void FakeRun::update_together(const std::string&, const std::function<void(RunManifest&)>& change) { update(change); }
+void FakeRun::update_together(const std::string&, const std::function<void(RunManifest&)>& change) {
+  update(change);
+}
 
 void FakeRun::record(const StepMetrics& of_step) {
   calls.push_back(cat("record ", of_step.step));
@@ -114,8 +123,12 @@ void FakeRun::show_step(const TrainingProgress& now, const StepRun&, const StepM
   calls.push_back(cat("show ", now.step));
 }
 
-void FakeRun::await(StopAgreement&) { calls.push_back("await"); }
+void FakeRun::await(StopAgreement&) {
+  calls.push_back("await");
+}
 
-void FakeRun::await_before_saving(StopAgreement&) { calls.push_back("await before saving"); }
+void FakeRun::await_before_saving(StopAgreement&) {
+  calls.push_back("await before saving");
+}
 
 }  // namespace ftrun::fixtures

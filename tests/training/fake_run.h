@@ -45,10 +45,12 @@ class FakeRun : public Stepper, public Saver, public Evaluator, public Journal, 
   void say(const std::string& line) override { said.push_back(line); }
   void warn(const std::string& line) override { warnings.push_back(line); }
   void update(const std::function<void(RunManifest&)>& change) override;
-  void update_together(const std::string& what, const std::function<void(RunManifest&)>& change) override;
+  void update_together(const std::string& what,
+                       const std::function<void(RunManifest&)>& change) override;
   void record(const StepMetrics& metrics) override;
   void note_ready() override {}
-  void show_step(const TrainingProgress& now, const StepRun& step, const StepMetrics& metrics) override;
+  void show_step(const TrainingProgress& now, const StepRun& step,
+                 const StepMetrics& metrics) override;
   void show_phase(const std::string&) override {}
 
   bool is_resumed() const override { return resumed; }

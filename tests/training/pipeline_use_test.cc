@@ -13,8 +13,8 @@
 
 #include <catch2/catch.hpp>
 
-// The programs of all stages run in a time of their own: what a stage does takes as many seconds as a test says, and
-// what it waits follows from the programs alone.
+// The programs of all stages run in a time of their own: what a stage does takes as many seconds as
+// a test says, and what it waits follows from the programs alone.
 
 namespace ftrun {
 namespace {
@@ -28,10 +28,13 @@ class TimedWorld {
  public:
   TimedWorld(const std::vector<Step>& steps, InstrSeconds seconds) : seconds_(std::move(seconds)) {
     std::vector<RankProgram> ranks;
-    for (size_t r = 0; r < steps.size(); ++r) ranks.push_back({static_cast<int>(r), &steps[r].program});
+    for (size_t r = 0; r < steps.size(); ++r)
+      ranks.push_back({static_cast<int>(r), &steps[r].program});
     world_ = world_of(ranks);
-    for (const Program* program : world_.programs) courses_.push_back(whole_course(*program, announcements_));
-    for (const RankProgram& rank : ranks) ranks_.push_back({rank.program, PhaseClock(*rank.program), {}, {}});
+    for (const Program* program : world_.programs)
+      courses_.push_back(whole_course(*program, announcements_));
+    for (const RankProgram& rank : ranks)
+      ranks_.push_back({rank.program, PhaseClock(*rank.program), {}, {}});
     for (Rank& rank : ranks_) {
       rank.lanes.resize(static_cast<size_t>(lane_count(*rank.program)));
       rank.done.resize(rank.program->instrs.size());
@@ -65,7 +68,8 @@ class TimedWorld {
   void run_together(const Walk& walk, Walk::Turn turn) {
     const std::span<const int32_t> members = walk.members(turn);
     double start = 0;
-    for (const int32_t member : members) start = std::max(start, come(member, walk.instr(walk.turn_of(member, turn))));
+    for (const int32_t member : members)
+      start = std::max(start, come(member, walk.instr(walk.turn_of(member, turn))));
     for (const int32_t member : members) {
       const Instr& instr = walk.instr(walk.turn_of(member, turn));
       Rank& rank = ranks_[static_cast<size_t>(member)];
@@ -129,8 +133,8 @@ bool is_of_block(const Choice& choice, const Instr& instr) {
 
 std::vector<IdleShare> idle_of(const Choice& choice, const InstrSeconds& seconds) {
   const PipelineLayout& pipeline = choice.options.state.pipeline;
-  const StageActions lists =
-      make_schedules(choice.options.schedule, pipeline.stages(), pipeline.chunks(), choice.options.micro_batches);
+  const StageActions lists = make_schedules(choice.options.schedule, pipeline.stages(),
+                                            pipeline.chunks(), choice.options.micro_batches);
   const std::vector<Step> steps = choice.steps();
   const std::vector<PipelineSeconds> found = TimedWorld(steps, seconds).run();
   std::vector<StageSeconds> stages(lists.size());
@@ -140,7 +144,8 @@ std::vector<IdleShare> idle_of(const Choice& choice, const InstrSeconds& seconds
   return idle_shares(lists, placement_of(choice.options.schedule), stages);
 }
 
-void require_idle(const std::vector<IdleShare>& found, const std::vector<double>& measured, const std::vector<double>& by_schedule) {
+void require_idle(const std::vector<IdleShare>& found, const std::vector<double>& measured,
+                  const std::vector<double>& by_schedule) {
   REQUIRE(found.size() == measured.size());
   for (size_t stage = 0; stage < found.size(); ++stage) {
     INFO("stage " << stage);
@@ -149,34 +154,44 @@ void require_idle(const std::vector<IdleShare>& found, const std::vector<double>
   }
 }
 
-TEST_CASE("programs whose transfers take no time wait what their schedule makes them wait, whatever each action takes") {
+TEST_CASE(
+    "programs whose transfers take no time wait what their schedule makes them wait, whatever each "
+    "action takes") {
   std::mt19937_64 random(5);
-  for (const PipelineSchedule kind : {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
-                                      PipelineSchedule::kZbH1, PipelineSchedule::kZbV})
+  for (const PipelineSchedule kind :
+       {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+        PipelineSchedule::kZbH1, PipelineSchedule::kZbV})
     for (const auto& [stages, overlap] : {std::pair{2, true}, {2, false}, {4, true}, {4, false}}) {
       const Choice choice = pipeline_of(kind, stages, overlap);
       std::map<std::tuple<int, InstrKind, int32_t, int32_t>, double> known;
       const auto seconds = [&](int rank, const Instr& instr) {
         if (instr.kind != InstrKind::kGradientNorm && !is_of_block(choice, instr)) return 0.0;
-        const auto [found, is_new] = known.try_emplace({rank, instr.kind, instr.layer, instr.micro_batch});
+        const auto [found, is_new] =
+            known.try_emplace({rank, instr.kind, instr.layer, instr.micro_batch});
         if (is_new) found->second = static_cast<double>(10 + random() % 20);
         return found->second;
       };
-      INFO(schedule_text(make_schedule(kind, stages, choice.options.state.pipeline.chunks(), 0, 8)));
-      for (const IdleShare& idle : idle_of(choice, seconds)) CHECK(idle.measured == Approx(idle.by_schedule).margin(1e-9));
+      INFO(
+          schedule_text(make_schedule(kind, stages, choice.options.state.pipeline.chunks(), 0, 8)));
+      for (const IdleShare& idle : idle_of(choice, seconds))
+        CHECK(idle.measured == Approx(idle.by_schedule).margin(1e-9));
     }
 }
 
 TEST_CASE("no stage waits for anything of another within its actions") {
-  for (const PipelineSchedule kind : {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
-                                      PipelineSchedule::kZbH1, PipelineSchedule::kZbV})
+  for (const PipelineSchedule kind :
+       {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+        PipelineSchedule::kZbH1, PipelineSchedule::kZbV})
     for (const bool overlap : {true, false}) {
       const Choice choice = pipeline_of(kind, 2, overlap);
-      const InstrSeconds second = [&](int, const Instr& instr) { return is_of_block(choice, instr) ? 1.0 : 0.0; };
+      const InstrSeconds second = [&](int, const Instr& instr) {
+        return is_of_block(choice, instr) ? 1.0 : 0.0;
+      };
       INFO("schedule " << static_cast<int>(kind) << (overlap ? ", overlap" : ""));
       const std::vector<Step> steps = choice.steps();
       for (const PipelineSeconds& stage : TimedWorld(steps, second).run())
-        for (const auto& [phase, seconds] : stage.layers) CHECK(seconds == (is_block(choice, phase.layer) ? 1.0 : 0.0));
+        for (const auto& [phase, seconds] : stage.layers)
+          CHECK(seconds == (is_block(choice, phase.layer) ? 1.0 : 0.0));
     }
 }
 
@@ -191,34 +206,51 @@ InstrSeconds one_and_two(const Choice& choice, const InstrSeconds& late = {}) {
 TEST_CASE("a stage that is late shows in what the others wait, as measured and by the schedule") {
   const Choice choice = pipeline_of(PipelineSchedule::k1F1B, 2, false);
   require_idle(idle_of(choice, one_and_two(choice)), {3.0 / 27, 3.0 / 27}, {3.0 / 27, 3.0 / 27});
-  // Each backward pass of the last stage takes one second more: a step is F0, eight times four seconds, B0.
+  // Each backward pass of the last stage takes one second more: a step is F0,
+  // eight times four seconds, B0.
   const auto always = [&](int rank, const Instr& instr) {
-    return rank == 1 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward ? 1.0 : 0.0;
+    return rank == 1 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward ? 1.0
+                                                                                         : 0.0;
   };
-  require_idle(idle_of(choice, one_and_two(choice, always)), {11.0 / 35, 3.0 / 35}, {11.0 / 35, 3.0 / 35});
+  require_idle(idle_of(choice, one_and_two(choice, always)), {11.0 / 35, 3.0 / 35},
+               {11.0 / 35, 3.0 / 35});
   // A delay in one micro-batch counts where it is: the last stage has no time to spare for the
   // first one's first backward pass. The same seconds in the mean of all backward passes would be
   // 2.75 of 28.75 and 4.75 of 28.75 that they wait.
   const auto once = [&](int rank, const Instr& instr) {
-    return rank == 0 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward && instr.micro_batch == 0 ? 2.0 : 0.0;
+    return rank == 0 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward &&
+                   instr.micro_batch == 0
+               ? 2.0
+               : 0.0;
   };
-  require_idle(idle_of(choice, one_and_two(choice, once)), {3.0 / 29, 5.0 / 29}, {3.0 / 29, 5.0 / 29});
+  require_idle(idle_of(choice, one_and_two(choice, once)), {3.0 / 29, 5.0 / 29},
+               {3.0 / 29, 5.0 / 29});
   // The last stage's last backward pass is quicker, as nothing runs beside it.
   const auto alone = [&](int rank, const Instr& instr) {
-    return rank == 1 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward && instr.micro_batch == 7 ? -1.0 : 0.0;
+    return rank == 1 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward &&
+                   instr.micro_batch == 7
+               ? -1.0
+               : 0.0;
   };
-  require_idle(idle_of(choice, one_and_two(choice, alone)), {2.0 / 26, 3.0 / 26}, {2.0 / 26, 3.0 / 26});
+  require_idle(idle_of(choice, one_and_two(choice, alone)), {2.0 / 26, 3.0 / 26},
+               {2.0 / 26, 3.0 / 26});
 }
 
-TEST_CASE("what a stage does after its last action is no wait of its own, and the others wait for it") {
+TEST_CASE(
+    "what a stage does after its last action is no wait of its own, and the others wait for it") {
   const Choice choice = pipeline_of(PipelineSchedule::k1F1B, 2, false);
-  const auto norm = [&](int rank, const Instr& instr) { return rank == 0 && instr.kind == InstrKind::kGradientNorm ? 3.0 : 0.0; };
-  require_idle(idle_of(choice, one_and_two(choice, norm)), {3.0 / 30, 6.0 / 30}, {3.0 / 30, 6.0 / 30});
+  const auto norm = [&](int rank, const Instr& instr) {
+    return rank == 0 && instr.kind == InstrKind::kGradientNorm ? 3.0 : 0.0;
+  };
+  require_idle(idle_of(choice, one_and_two(choice, norm)), {3.0 / 30, 6.0 / 30},
+               {3.0 / 30, 6.0 / 30});
 }
 
 TEST_CASE("a transfer that is late is measured, and not the schedule's doing") {
   const Choice choice = pipeline_of(PipelineSchedule::k1F1B, 2, false);
-  const auto send = [](int, const Instr& instr) { return instr.is_transfer() && instr.micro_batch == 0 ? 1.0 : 0.0; };
+  const auto send = [](int, const Instr& instr) {
+    return instr.is_transfer() && instr.micro_batch == 0 ? 1.0 : 0.0;
+  };
   const std::vector<IdleShare> found = idle_of(choice, one_and_two(choice, send));
   require_idle(found, {5.0 / 29, 5.0 / 29}, {3.0 / 27, 3.0 / 27});
 }

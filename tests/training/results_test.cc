@@ -16,7 +16,8 @@ namespace {
 /// small_model() as a folder that a run can start from.
 void write_model(const std::string& folder) {
   std::filesystem::copy(fixtures::model_folder(fixtures::small_model()).path(), folder);
-  write_file_atomic(posix_files(), folder + "/config.json", R"({"model_type": "llama", "vocab_size": 32,
+  write_file_atomic(posix_files(), folder + "/config.json",
+                    R"({"model_type": "llama", "vocab_size": 32,
       "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
       "num_key_value_heads": 2, "head_dim": 4, "rms_norm_eps": 1e-5, "hidden_act": "silu",
       "max_position_embeddings": 64, "tie_word_embeddings": false})");
@@ -34,11 +35,12 @@ Config run_in(const std::string& scratch) {
 /// Returns what each of two ranks throws while they export together; `before_piece` is called first
 /// for each. One that fails stays until the other has failed, too: else the end of its groups would
 /// tell the other.
-std::vector<std::string> export_on_two(const Config& config,
-                                       const std::function<void(int rank, int piece)>& before_piece,
-                                       const std::function<void(int rank, const ExportOutcome&)>& then) {
+std::vector<std::string> export_on_two(
+    const Config& config, const std::function<void(int rank, int piece)>& before_piece,
+    const std::function<void(int rank, const ExportOutcome&)>& then) {
   return fixtures::on_ranks(2, [&](Rendezvous& rendezvous, Communicator& group) {
-    TrainingSetup setup(config, PlannedModel(config, group.rank()), RankGroups::of_one(group), "results");
+    TrainingSetup setup(config, PlannedModel(config, group.rank()), RankGroups::of_one(group),
+                        "results");
     setup.state().load(setup.folder());
     int pieces = 0;
     const std::function<bool()> vote = [&] {
@@ -56,14 +58,17 @@ std::vector<std::string> export_on_two(const Config& config,
   });
 }
 
-TEST_CASE("what fails on the writer inside a piece ends the export of all ranks at once, with its cause") {
+TEST_CASE(
+    "what fails on the writer inside a piece ends the export of all ranks at once, with its "
+    "cause") {
   const fixtures::Scratch scratch;
   write_model(scratch.path + "/model");
   const Config config = run_in(scratch.path);
   const auto fail = [](int rank, int piece) {
     if (rank == 0 && piece == 2) throw Error(ExitCode::kEnvironment, "Input/output error");
   };
-  const std::vector<std::string> told = export_on_two(config, fail, [](int, const ExportOutcome&) {});
+  const std::vector<std::string> told =
+      export_on_two(config, fail, [](int, const ExportOutcome&) {});
   REQUIRE(told[0] == "Input/output error");
   // At the groups' limit it would say that it has waited.
   REQUIRE_THAT(told[1], Catch::StartsWith("rank 1 lost a peer in ") && Catch::Contains("rank 0"));

@@ -41,23 +41,31 @@ std::string refusal(const SkippedSteps& skipped, int64_t step) {
 
 /// Counts a bad step as the trainer does, which looks for the place only when it is wanted.
 std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
-  return skipped.count(step, false,
-                       skipped.wants_place() ? std::optional(NonfiniteSearch{.place = found}) : std::nullopt);
+  return skipped.count(
+      step, false,
+      skipped.wants_place() ? std::optional(NonfiniteSearch{.place = found}) : std::nullopt);
 }
 
 TEST_CASE("bad steps are counted in a row, with the place that the first one met") {
   SkippedSteps skipped(three_in_a_row());
   REQUIRE(skipped.wants_place());
   REQUIRE(bad(skipped, 7, kPlace) ==
-          "step 7: loss or gradient is not finite; the update was left out (1 in a row): first met by " + kPlace);
+          "step 7: loss or gradient is not finite; the update was left out (1 in a row): first met "
+          "by " +
+              kPlace);
   REQUIRE_FALSE(skipped.wants_place());
   REQUIRE(bad(skipped, 8, "elsewhere") ==
-          "step 8: loss or gradient is not finite; the update was left out (2 in a row): first met by " + kPlace);
+          "step 8: loss or gradient is not finite; the update was left out (2 in a row): first met "
+          "by " +
+              kPlace);
   REQUIRE(refusal(skipped, 8) == "");
   REQUIRE(bad(skipped, 9, "elsewhere") ==
-          "step 9: loss or gradient is not finite; the update was left out (3 in a row): first met by " + kPlace);
+          "step 9: loss or gradient is not finite; the update was left out (3 in a row): first met "
+          "by " +
+              kPlace);
   REQUIRE(refusal(skipped, 9) ==
-          "7: step 9: loss or gradient was not finite for 3 steps in a row: first met by " + kPlace +
+          "7: step 9: loss or gradient was not finite for 3 steps in a row: first met by " +
+              kPlace +
               " | lower the learning rate, check the data of these steps, or raise "
               "train.max_nonfinite_steps");
   REQUIRE(skipped.total() == 3);
@@ -69,9 +77,10 @@ TEST_CASE("a finite step ends the row, and the next row is looked at anew") {
   bad(skipped, 2, kPlace);
   REQUIRE(skipped.count(3, true, std::nullopt) == "");
   REQUIRE(skipped.wants_place());
-  REQUIRE(bad(skipped, 4, "rank 0, elsewhere") ==
-          "step 4: loss or gradient is not finite; the update was left out (1 in a row): first met by "
-          "rank 0, elsewhere");
+  REQUIRE(
+      bad(skipped, 4, "rank 0, elsewhere") ==
+      "step 4: loss or gradient is not finite; the update was left out (1 in a row): first met by "
+      "rank 0, elsewhere");
   REQUIRE(refusal(skipped, 4) == "");
   REQUIRE(skipped.total() == 3);
 }
@@ -81,10 +90,12 @@ TEST_CASE("what only a sum of gradients makes not finite is looked for once a ro
   const std::string no_layer =
       ": every layer's values are finite; the overflow is in the gradient sum";
   REQUIRE(bad(skipped, 1, "") ==
-          "step 1: loss or gradient is not finite; the update was left out (1 in a row)" + no_layer);
+          "step 1: loss or gradient is not finite; the update was left out (1 in a row)" +
+              no_layer);
   REQUIRE_FALSE(skipped.wants_place());
   REQUIRE(bad(skipped, 2, kPlace) ==
-          "step 2: loss or gradient is not finite; the update was left out (2 in a row)" + no_layer);
+          "step 2: loss or gradient is not finite; the update was left out (2 in a row)" +
+              no_layer);
   skipped.count(3, true, std::nullopt);
   REQUIRE(skipped.wants_place());
 }
@@ -104,9 +115,10 @@ TEST_CASE("a limit of one step speaks of one step") {
   SkippedSteps skipped(config);
   REQUIRE(skipped.count(5, false, std::nullopt) ==
           "step 5: loss or gradient is not finite; the update was left out (1 in a row)");
-  REQUIRE(refusal(skipped, 5) ==
-          "7: step 5: loss or gradient was not finite for 1 step | lower the learning rate, check the "
-          "data of these steps, or raise train.max_nonfinite_steps");
+  REQUIRE(
+      refusal(skipped, 5) ==
+      "7: step 5: loss or gradient was not finite for 1 step | lower the learning rate, check the "
+      "data of these steps, or raise train.max_nonfinite_steps");
 }
 
 TEST_CASE("overflows that the loss scale answers are no bad steps") {
@@ -120,7 +132,8 @@ TEST_CASE("overflows that the loss scale answers are no bad steps") {
     REQUIRE(skipped.loss_scale() == scale / 2);
     if (step == 1)
       REQUIRE(warning ==
-              "step 1: the gradients overflow at loss scale 1.04858e+06; the update was left out, the next "
+              "step 1: the gradients overflow at loss scale 1.04858e+06; the update was left out, "
+              "the next "
               "scale is 524288");
     REQUIRE(refusal(skipped, step) == "");
   }
@@ -130,16 +143,20 @@ TEST_CASE("overflows that the loss scale answers are no bad steps") {
 TEST_CASE("an overflow at the smallest scale is the end, with its place") {
   SkippedSteps skipped(small_scale());
   REQUIRE(bad(skipped, 1, kPlace) ==
-          "step 1: the gradients overflow at loss scale 4; the update was left out, the next scale is 2");
+          "step 1: the gradients overflow at loss scale 4; the update was left out, the next scale "
+          "is 2");
   REQUIRE(bad(skipped, 2, kPlace) ==
-          "step 2: the gradients overflow at loss scale 2; the update was left out, the next scale is 1");
+          "step 2: the gradients overflow at loss scale 2; the update was left out, the next scale "
+          "is 1");
   REQUIRE(refusal(skipped, 2) == "");
   REQUIRE(skipped.wants_place());
   REQUIRE(bad(skipped, 3, kPlace) ==
-          "step 3: loss or gradient is not finite; the update was left out (1 in a row): first met by " + kPlace);
+          "step 3: loss or gradient is not finite; the update was left out (1 in a row): first met "
+          "by " +
+              kPlace);
   REQUIRE(refusal(skipped, 3) ==
-          "7: step 3: the gradients overflow at the smallest loss scale (1): first met by " + kPlace +
-              " | lower the learning rate, train in bf16, or lower fp16.min_loss_scale");
+          "7: step 3: the gradients overflow at the smallest loss scale (1): first met by " +
+              kPlace + " | lower the learning rate, train in bf16, or lower fp16.min_loss_scale");
 }
 
 TEST_CASE("a static scale answers nothing: its overflows are bad steps") {
@@ -151,7 +168,8 @@ TEST_CASE("a static scale answers nothing: its overflows are bad steps") {
     bad(skipped, step, kPlace);
   }
   REQUIRE(skipped.loss_scale() == 1024);
-  REQUIRE(refusal(skipped, 3).starts_with("7: step 3: loss or gradient was not finite for 3 steps in a row"));
+  REQUIRE(refusal(skipped, 3)
+              .starts_with("7: step 3: loss or gradient was not finite for 3 steps in a row"));
 }
 
 TEST_CASE("a checkpoint's count and scale go on, its row does not") {
@@ -164,7 +182,8 @@ TEST_CASE("a checkpoint's count and scale go on, its row does not") {
   REQUIRE(after.wants_place());
   bad(after, 3, kPlace);
   REQUIRE(after.total() == 3);
-  REQUIRE(refusal(after, 3).starts_with("7: step 3: the gradients overflow at the smallest loss scale (1)"));
+  REQUIRE(refusal(after, 3).starts_with(
+      "7: step 3: the gradients overflow at the smallest loss scale (1)"));
   SkippedSteps plain(three_in_a_row());
   plain.restore(5, std::nullopt);
   REQUIRE(plain.total() == 5);

@@ -19,7 +19,8 @@ using Times = std::function<RankSeconds(int rank, int64_t step)>;
 
 /// Lists what is said after each step in which anything is, on all ranks alike: the ranks one after
 /// another, with the sums that their own calls ask for made from all ranks' times.
-std::vector<std::pair<int64_t, std::string>> said(const std::vector<int>& teams, int64_t steps, const Times& times) {
+std::vector<std::pair<int64_t, std::string>> said(const std::vector<int>& teams, int64_t steps,
+                                                  const Times& times) {
   const auto world = static_cast<int>(teams.size());
   std::vector<std::pair<int64_t, std::string>> found;
   std::vector<Lines> last(teams.size());
@@ -31,7 +32,8 @@ std::vector<std::pair<int64_t, std::string>> said(const std::vector<int>& teams,
       // The last rank has the others' numbers; rank 0's judgement would be that of all.
       if (r == world - 1)
         for (int other = 0; other < r; ++other)
-          for (size_t i = 0; i < numbers.size(); ++i) numbers[i] += given[static_cast<size_t>(other)][i];
+          for (size_t i = 0; i < numbers.size(); ++i)
+            numbers[i] += given[static_cast<size_t>(other)][i];
     }));
   for (int64_t step = 1; step <= steps; ++step)
     for (int r = 0; r < world; ++r)
@@ -40,7 +42,9 @@ std::vector<std::pair<int64_t, std::string>> said(const std::vector<int>& teams,
   return found;
 }
 
-TEST_CASE("a rank that turns slow is named within two windows, with what it does for so long, and when it is over") {
+TEST_CASE(
+    "a rank that turns slow is named within two windows, with what it does for so long, and when "
+    "it is over") {
   const auto times = [](size_t phase) {
     return [phase](int rank, int64_t step) {
       RankSeconds seconds{1.0, 0.01, 0.1};
@@ -53,15 +57,20 @@ TEST_CASE("a rank that turns slow is named within two windows, with what it does
     const auto found = said({0, 0, 0, 0}, 100, times(phase));
     REQUIRE(found.size() == 2);
     REQUIRE(found[0].first == 50);
-    REQUIRE(found[0].second == "rank 2 is slow, and the others wait for it: 2.3s a step by itself where 1.1s are usual, most "
-                               "of what it takes longer for " + phases[phase] + " (steps 31 to 50)");
+    REQUIRE(found[0].second ==
+            "rank 2 is slow, and the others wait for it: 2.3s a step by itself where 1.1s are "
+            "usual, most "
+            "of what it takes longer for " +
+                phases[phase] + " (steps 31 to 50)");
     REQUIRE(found[1] == std::pair<int64_t, std::string>{80, "rank 2 is no longer slow (step 80)"});
   }
 }
 
 TEST_CASE("one of two ranks is named too, wherever it stands") {
   for (const int slow : {0, 1}) {
-    const auto found = said({0, 0}, 20, [&](int rank, int64_t) { return RankSeconds{rank == slow ? 2.0 : 1.0, 0, 0}; });
+    const auto found = said({0, 0}, 20, [&](int rank, int64_t) {
+      return RankSeconds{rank == slow ? 2.0 : 1.0, 0, 0};
+    });
     REQUIRE(found.size() == 1);
     REQUIRE(found[0].second.starts_with(cat("rank ", slow, " is slow")));
   }
@@ -70,7 +79,9 @@ TEST_CASE("one of two ranks is named too, wherever it stands") {
 TEST_CASE("stages that have more to do are not slow; one beside a rank of the same stage is") {
   const auto uneven = [](int rank, int64_t) { return RankSeconds{rank < 2 ? 1.0 : 3.0, 0, 0}; };
   REQUIRE(said({0, 0, 1, 1}, 100, uneven).empty());
-  const auto slow = [](int rank, int64_t) { return RankSeconds{rank == 1 ? 2.0 : rank < 2 ? 1.0 : 3.0, 0, 0}; };
+  const auto slow = [](int rank, int64_t) {
+    return RankSeconds{rank == 1 ? 2.0 : rank < 2 ? 1.0 : 3.0, 0, 0};
+  };
   REQUIRE(said({0, 0, 1, 1}, 20, slow).size() == 1);
 }
 
@@ -86,7 +97,9 @@ TEST_CASE("ten thousand even steps raise no alarm, nor does a single slow window
             return RankSeconds{rank == 1 && step > 40 && step <= 50 ? 3.0 : 1.0, 0, 0};
           }).empty());
   // What takes next to no time is not looked at.
-  REQUIRE(said({0, 0}, 100, [](int rank, int64_t) { return RankSeconds{rank == 1 ? 0.015 : 0.001, 0, 0}; }).empty());
+  REQUIRE(said({0, 0}, 100, [](int rank, int64_t) {
+            return RankSeconds{rank == 1 ? 0.015 : 0.001, 0, 0};
+          }).empty());
 }
 
 }  // namespace

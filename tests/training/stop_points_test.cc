@@ -1,7 +1,8 @@
-// A run that ends after any of its steps goes on from the checkpoint of that step as if it had not ended: the same bits of
-// every later loss, norm, learning rate, loss scale and batch, of all weights and moments, and the same best evaluation.
-// The loop is the one that trains (TrainingLoop). FTRUN_SOAK_STOPS says after how many steps each layout ends
-// (scripts/soak.sh), FTRUN_SOAK_LAYOUT names the only one to run, so that a long run can be taken up again.
+// A run that ends after any of its steps goes on from the checkpoint of that step as if it had not
+// ended: the same bits of every later loss, norm, learning rate, loss scale and batch, of all
+// weights and moments, and the same best evaluation. The loop is the one that trains
+// (TrainingLoop). FTRUN_SOAK_STOPS says after how many steps each layout ends (scripts/soak.sh),
+// FTRUN_SOAK_LAYOUT names the only one to run, so that a long run can be taken up again.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -85,7 +86,8 @@ std::vector<Layout> layouts() {
       {"host", two, 3, [](Config& c) { fixtures::offload_to(c, OffloadDevice::kCpu); }},
       {"disk", two, 3, [](Config& c) { fixtures::offload_to(c, OffloadDevice::kNvme); }},
       {"background", two, 2, train_in_fp16, true},
-      {"background from the disk", two, 3, [](Config& c) { fixtures::offload_to(c, OffloadDevice::kNvme); }, true},
+      {"background from the disk", two, 3,
+       [](Config& c) { fixtures::offload_to(c, OffloadDevice::kNvme); }, true},
   };
 }
 
@@ -94,7 +96,9 @@ std::string write_tokens(const std::string& path, int rows, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<uint16_t> ids(static_cast<size_t>(rows * 8 + 1));
   for (uint16_t& id : ids) id = static_cast<uint16_t>(random() % kStopVocabulary);
-  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(ids.data()), static_cast<std::streamsize>(2 * ids.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(ids.data()),
+             static_cast<std::streamsize>(2 * ids.size()));
   return path;
 }
 
@@ -119,11 +123,14 @@ Config config_of(const Layout& layout, const std::string& folder, int64_t steps)
   return config;
 }
 
-std::string bits(double value) { return hex64(std::bit_cast<uint64_t>(value)); }
+std::string bits(double value) {
+  return hex64(std::bit_cast<uint64_t>(value));
+}
 
 std::string text_of(const std::optional<LossScalerState>& scaler) {
   if (!scaler) return "none";
-  return cat(scaler->scale, " ", scaler->iteration, " ", scaler->last_overflow, " ", scaler->hysteresis);
+  return cat(scaler->scale, " ", scaler->iteration, " ", scaler->last_overflow, " ",
+             scaler->hysteresis);
 }
 
 uint64_t hash_of(const StepBatch& batch) {
@@ -134,8 +141,8 @@ uint64_t hash_of(const StepBatch& batch) {
   return hash.digest();
 }
 
-/// Makes the config by which the loop evaluates and keeps the best; the rank's programs know nothing
-/// of it.
+/// Makes the config by which the loop evaluates and keeps the best; the rank's
+/// programs know nothing of it.
 Config evaluated(Config config) {
   config.data.validation = {"unread"};
   config.train.evaluation.every = 3;
@@ -143,13 +150,17 @@ Config evaluated(Config config) {
   return config;
 }
 
-/// RankRun is one rank's part of a run between its start and its end: the loop of a run, which reads
-/// data and trains; it saves after the steps that a test names, and takes for the result of an
-/// evaluation the loss of the step before it.
+/// RankRun is one rank's part of a run between its start and its end: the loop of a run, which
+/// reads data and trains; it saves after the steps that a test names, and takes for the result of
+/// an evaluation the loss of the step before it.
 class RankRun : public fixtures::FakeRun {
  public:
   RankRun(Rendezvous& rendezvous, RankRig& rig, const SampleSet& samples, const std::string& root)
-      : FakeRun(evaluated(rig.config), rig.config.train.steps), rig_(rig), samples_(samples), root_(root), rendezvous_(rendezvous) {
+      : FakeRun(evaluated(rig.config), rig.config.train.steps),
+        rig_(rig),
+        samples_(samples),
+        root_(root),
+        rendezvous_(rendezvous) {
     if (config.checkpoint.background) beside_ = rendezvous.beside();
   }
 
@@ -174,26 +185,32 @@ class RankRun : public fixtures::FakeRun {
     loop().run();
     write_on();
     settle();
-    seen_.push_back(cat("end: step ", progress.step, ", ", progress.tokens, " tokens, ", progress.skipped.total(),
-                        " skipped, scaler ", text_of(progress.skipped.scaler_state()), ", evaluations ",
+    seen_.push_back(cat("end: step ", progress.step, ", ", progress.tokens, " tokens, ",
+                        progress.skipped.total(), " skipped, scaler ",
+                        text_of(progress.skipped.scaler_state()), ", evaluations ",
                         progress.evaluations.text()));
     return std::move(seen_);
   }
 
   void run(StepRun& step) override { rig_.train_executor.run(step); }
 
-  void show_step(const TrainingProgress& now, const StepRun& step, const StepMetrics& metrics) override {
+  void show_step(const TrainingProgress& now, const StepRun& step,
+                 const StepMetrics& metrics) override {
     loss_ = metrics.loss;
-    seen_.push_back(cat("step ", now.step, ": loss ", bits(step.loss_sum), ", norm ", bits(step.gradient_norm),
-                        step.finite ? "" : " (not finite)", ", rate ", bits(step.scalars.learning_rate), ", scale ",
-                        now.skipped.loss_scale(), ", tokens ", now.tokens, ", data ", data_));
+    seen_.push_back(cat("step ", now.step, ": loss ", bits(step.loss_sum), ", norm ",
+                        bits(step.gradient_norm), step.finite ? "" : " (not finite)", ", rate ",
+                        bits(step.scalars.learning_rate), ", scale ", now.skipped.loss_scale(),
+                        ", tokens ", now.tokens, ", data ", data_));
   }
 
   std::optional<std::vector<EvaluationResult>> evaluate(StopAgreement&) override {
-    return std::vector<EvaluationResult>{{.set = "validation", .loss = loss_, .accuracy = std::nullopt, .tokens = 1}};
+    return std::vector<EvaluationResult>{
+        {.set = "validation", .loss = loss_, .accuracy = std::nullopt, .tokens = 1}};
   }
 
-  bool will_save(const TrainingProgress& now) const override { return std::binary_search(saved_.begin(), saved_.end(), now.step); }
+  bool will_save(const TrainingProgress& now) const override {
+    return std::binary_search(saved_.begin(), saved_.end(), now.step);
+  }
 
   bool save_if_due(TrainingProgress& now, const std::string&) override {
     write_on();
@@ -216,20 +233,23 @@ class RankRun : public fixtures::FakeRun {
 
   void save_state() {
     if (!beside_) {
-      save_checkpoint(posix_files(), {.root = root_}, meta(), rig_.state.slices(), group(rendezvous_));
+      save_checkpoint(posix_files(), {.root = root_}, meta(), rig_.state.slices(),
+                      group(rendezvous_));
       return;
     }
     settle();
     gate_.emplace();
     under_way_ = std::make_unique<BackgroundSave>(
-        progress.step, [root = root_, meta = meta(), slices = rig_.state.snapshot(), group = group(*beside_),
-                         gate = std::make_shared<std::future<void>>(gate_->get_future())] {
+        progress.step,
+        [root = root_, meta = meta(), slices = rig_.state.snapshot(), group = group(*beside_),
+         gate = std::make_shared<std::future<void>>(gate_->get_future())] {
           gate->wait();
           return save_checkpoint(posix_files(), {.root = root}, meta, slices, group);
         });
   }
 
-  /// A step after its copy a save begins to write: by then the state is another one. It goes on beside the next ones.
+  /// A step after its copy a save begins to write: by then the state is another one. It goes
+  /// on beside the next ones.
   void write_on() {
     if (!gate_) return;
     gate_->set_value();
@@ -271,20 +291,24 @@ struct Witnessed {
 class StoppedRuns {
  public:
   StoppedRuns(const Layout& layout, int64_t steps)
-      : layout_(layout), config_(config_of(layout, scratch_.path, steps)), samples_(std::move(open_run_data(config_).train)) {}
+      : layout_(layout),
+        config_(config_of(layout, scratch_.path, steps)),
+        samples_(std::move(open_run_data(config_).train)) {}
 
   /// New ranks, from the beginning (0) or from the checkpoint of a step.
   Witnessed run(int64_t from, const std::vector<int64_t>& saved = {}) {
     Witnessed all;
     all.seen.resize(static_cast<size_t>(layout_.mesh.ranks()));
     std::mutex mutex;
-    all.state = saved_on(config_, fixtures::model_of_many_blocks(), layout_.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-      RankRun run(rendezvous, rig, *samples_, scratch_.path + "/checkpoints");
-      if (from > 0) run.resume(from);
-      all.seen[static_cast<size_t>(rendezvous.rank())] = run.train_to_end(saved);
-      const std::lock_guard lock(mutex);
-      all.skipped = run.progress.skipped.total();
-    });
+    all.state = saved_on(config_, fixtures::model_of_many_blocks(), layout_.mesh,
+                         [&](Rendezvous& rendezvous, RankRig& rig) {
+                           RankRun run(rendezvous, rig, *samples_, scratch_.path + "/checkpoints");
+                           if (from > 0) run.resume(from);
+                           all.seen[static_cast<size_t>(rendezvous.rank())] =
+                               run.train_to_end(saved);
+                           const std::lock_guard lock(mutex);
+                           all.skipped = run.progress.skipped.total();
+                         });
     return all;
   }
 
@@ -305,7 +329,8 @@ std::vector<int64_t> drawn_stops(int64_t count, int64_t steps, uint64_t seed) {
   return all;
 }
 
-std::vector<std::vector<std::string>> after(const std::vector<std::vector<std::string>>& seen, int64_t step) {
+std::vector<std::vector<std::string>> after(const std::vector<std::vector<std::string>>& seen,
+                                            int64_t step) {
   std::vector<std::vector<std::string>> rest;
   for (const auto& rank : seen) rest.emplace_back(rank.begin() + step, rank.end());
   return rest;
@@ -341,10 +366,11 @@ TEST_CASE("a run that ends after any step goes on to the bits of one that did no
       ++points;
     }
     ++layouts_run;
-    std::cout << "stop points: " << at.size() << " of " << layout.name << std::endl;  // a long run tells how far it is
+    std::cout << "stop points: " << at.size() << " of " << layout.name
+              << std::endl;  // a long run tells how far it is
   }
-  std::cout << "stop points: " << points << " in " << layouts_run << " layouts, runs of " << steps << " steps, seed " << kStopSeed
-            << "\n";
+  std::cout << "stop points: " << points << " in " << layouts_run << " layouts, runs of " << steps
+            << " steps, seed " << kStopSeed << "\n";
   REQUIRE(layouts_run > 0);
 }
 

@@ -79,12 +79,14 @@ TEST_CASE("the same signal once more within a second is the first one, later it 
       return stop_signal();
     });
   };
-  // Both signals within a second: a try that took longer, as on a machine that stands still, says nothing and is made again.
+  // Both signals within a second: a try that took longer, as on a machine that stands still, says
+  // nothing and is made again.
   const auto twice_quickly = [&](useconds_t pause) {
     for (int tries = 0; tries < 50; ++tries) {
       const auto begin = std::chrono::steady_clock::now();
       const int code = twice(pause);
-      if (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(kSameSignalMs)) return code;
+      if (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(kSameSignalMs))
+        return code;
     }
     testing::fail_waiting("50 tries for two signals within a second");
   };

@@ -19,11 +19,14 @@ std::string told(const std::exception& exception) {
 
 TEST_CASE("memory that a step lacks is the environment's and the config's, whoever throws it") {
   const std::string expected =
-      "5 out of memory\n  remedy: use a smaller micro-batch or sequence, or a machine with more memory";
+      "5 out of memory\n  remedy: use a smaller micro-batch or sequence, or a machine with more "
+      "memory";
   CHECK(told(std::bad_alloc()) == expected);
   try {
-    TORCH_CHECK(false, "DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes. Error code 12 "
-                "(Cannot allocate memory)");
+    TORCH_CHECK(
+        false,
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes. Error code 12 "
+        "(Cannot allocate memory)");
   } catch (const std::exception& exception) {
     CHECK(told(exception) == expected);
   }
@@ -32,7 +35,8 @@ TEST_CASE("memory that a step lacks is the environment's and the config's, whoev
   } catch (const std::exception& exception) {
     CHECK(told(exception) == "1 internal error: sizes differ");
   }
-  CHECK(told(Error(ExitCode::kPeerLost, "rank 1 is gone", "look at its log")) == "6 rank 1 is gone\n  remedy: look at its log");
+  CHECK(told(Error(ExitCode::kPeerLost, "rank 1 is gone", "look at its log")) ==
+        "6 rank 1 is gone\n  remedy: look at its log");
 }
 
 }  // namespace

@@ -51,7 +51,8 @@ Config kept_best() {
 Calls only(const FakeRun& run, const Calls& words) {
   Calls found;
   for (const std::string& call : run.calls)
-    if (std::find(words.begin(), words.end(), call.substr(0, call.find(' '))) != words.end()) found.push_back(call);
+    if (std::find(words.begin(), words.end(), call.substr(0, call.find(' '))) != words.end())
+      found.push_back(call);
   return found;
 }
 
@@ -78,13 +79,41 @@ TEST_CASE("a step reads, trains, evaluates, records and saves, in this order") {
   config.checkpoint.every = 1;
   FakeRun run(config, 3);
   run.loop().run();
-  CHECK(run.calls == Calls{"evaluate 0", "record 0", "texts 0",                                               //
-                           "next 1", "run 1", "note 1", "show 1", "slow 1", "record 1", "data",               //
-                           "await before saving", "check 1", "save 1",                                        //
-                           "next 2", "run 2", "note 2", "show 2", "slow 2", "evaluate 2", "record 2", "texts 2", "data",
-                           "await before saving", "check 2", "save 2",  //
-                           "next 3", "run 3", "note 3", "show 3", "slow 3", "evaluate 3", "record 3", "data",
-                           "await before saving", "check 3"});
+  CHECK(run.calls == Calls{"evaluate 0",
+                           "record 0",
+                           "texts 0",  //
+                           "next 1",
+                           "run 1",
+                           "note 1",
+                           "show 1",
+                           "slow 1",
+                           "record 1",
+                           "data",  //
+                           "await before saving",
+                           "check 1",
+                           "save 1",  //
+                           "next 2",
+                           "run 2",
+                           "note 2",
+                           "show 2",
+                           "slow 2",
+                           "evaluate 2",
+                           "record 2",
+                           "texts 2",
+                           "data",
+                           "await before saving",
+                           "check 2",
+                           "save 2",  //
+                           "next 3",
+                           "run 3",
+                           "note 3",
+                           "show 3",
+                           "slow 3",
+                           "evaluate 3",
+                           "record 3",
+                           "data",
+                           "await before saving",
+                           "check 3"});
   REQUIRE(run.metrics.size() == 4);
   CHECK_FALSE(run.metrics[0].trained);
   CHECK(run.metrics[2].evaluations.size() == 1);
@@ -96,7 +125,9 @@ TEST_CASE("a step reads, trains, evaluates, records and saves, in this order") {
   CHECK(run.progress.tokens == 30);
 }
 
-TEST_CASE("the last checkpoint waits for the data's fingerprint, and is saved once more only where it is not there") {
+TEST_CASE(
+    "the last checkpoint waits for the data's fingerprint, and is saved once more only where it is "
+    "not there") {
   Config config = plain();
   config.model_export.enabled = true;
   FakeRun run(config, 1);
@@ -114,12 +145,15 @@ TEST_CASE("the last checkpoint waits for the data's fingerprint, and is saved on
   unread.calls.clear();
   last.save_last();
   CHECK(unread.calls == Calls{"check 1", "await", "save 1 of unknown data"});
-  CHECK(unread.said == Calls{"the last checkpoint does not record the data's fingerprint: not all of the data has been read"});
+  CHECK(unread.said == Calls{"the last checkpoint does not record the data's fingerprint: not all "
+                             "of the data has been read"});
   last.save_last();
   CHECK(unread.said.size() == 1);  // the checkpoint is there
 }
 
-TEST_CASE("a stop signal of any rank ends the run after the step that told of it, and the state is saved") {
+TEST_CASE(
+    "a stop signal of any rank ends the run after the step that told of it, and the state is "
+    "saved") {
   Config config = evaluated(1);
   config.checkpoint.every = 2;
   FakeRun run(config, 9);
@@ -129,7 +163,8 @@ TEST_CASE("a stop signal of any rank ends the run after the step that told of it
   CHECK(run.stop.signal() == SIGTERM);
   CHECK(run.progress.step == 3);
   // Nothing is evaluated between the signal and the save.
-  CHECK(only(run, {"evaluate", "save"}) == Calls{"evaluate 0", "evaluate 1", "evaluate 2", "save 2", "save 3"});
+  CHECK(only(run, {"evaluate", "save"}) ==
+        Calls{"evaluate 0", "evaluate 1", "evaluate 2", "save 2", "save 3"});
   CHECK(run.calls.back() == "save 3");
   run.calls.clear();
   loop.save_last();
@@ -161,7 +196,8 @@ TEST_CASE("a signal that comes while a save holds training up ends the run witho
   CHECK(quick.progress.step == 4);  // a copy takes no time in which to ask
 }
 
-TEST_CASE("an evaluation that a signal ends counts for nothing, and the step is recorded and saved") {
+TEST_CASE(
+    "an evaluation that a signal ends counts for nothing, and the step is recorded and saved") {
   FakeRun run(kept_best(), 9);
   run.losses = {{1, 3}};
   run.stopped_evaluation = 2;
@@ -214,7 +250,9 @@ TEST_CASE("evaluations by time follow the clock of the first rank") {
   CHECK(only(other, {"evaluate"}) == Calls{"evaluate 0", "evaluate 2", "evaluate 4"});
 }
 
-TEST_CASE("the best state is saved, named in run.json, and its record ends a run that no longer improves") {
+TEST_CASE(
+    "the best state is saved, named in run.json, and its record ends a run that no longer "
+    "improves") {
   FakeRun run(kept_best(), 20);
   run.losses = {{1, 5}, {2, 4}, {3, 6}, {4, 4}, {5, 4.5}};
   run.loop().run();
@@ -226,7 +264,8 @@ TEST_CASE("the best state is saved, named in run.json, and its record ends a run
   CHECK(run.loop().has_ended());
 }
 
-TEST_CASE("a resumed run goes on with the record of evaluations, and stops where it would have stopped") {
+TEST_CASE(
+    "a resumed run goes on with the record of evaluations, and stops where it would have stopped") {
   FakeRun before(kept_best(), 3);
   before.losses = {{1, 5}, {2, 4}, {3, 6}};
   before.loop().run();
@@ -234,7 +273,8 @@ TEST_CASE("a resumed run goes on with the record of evaluations, and stops where
   restore(run, before);
   run.losses = {{4, 4.5}, {5, 4.5}, {6, 1}};
   run.loop().run();
-  // The evaluation after step 3 is not made again; that after step 4 is no better than that after step 2.
+  // The evaluation after step 3 is not made again; that after step 4 is no
+  // better than that after step 2.
   CHECK(only(run, {"evaluate", "recorded"}) == Calls{"evaluate 4", "evaluate 5"});
   CHECK(only(run, {"save"}).empty());
   CHECK(run.progress.step == 5);
@@ -262,7 +302,8 @@ TEST_CASE("a resumed run makes the evaluation that a signal came before, unless 
   known.recorded_losses = {{2, 4}};
   known.losses = {{3, 5}};
   known.loop().run();
-  CHECK(Calls(known.calls.begin(), known.calls.begin() + 3) == Calls{"recorded 2", "await before saving", "save 2"});
+  CHECK(Calls(known.calls.begin(), known.calls.begin() + 3) ==
+        Calls{"recorded 2", "await before saving", "save 2"});
   CHECK(known.progress.evaluations.best()->value == 4);
 
   FakeRun not_due(config, 4);
@@ -274,16 +315,19 @@ TEST_CASE("a resumed run makes the evaluation that a signal came before, unless 
   CHECK(only(not_due, {"evaluate", "recorded"}) == Calls{"evaluate 4"});
 }
 
-TEST_CASE("a step that is not finite is counted, searched once a row, and gives its update to the next") {
+TEST_CASE(
+    "a step that is not finite is counted, searched once a row, and gives its update to the next") {
   FakeRun run(plain(), 6);
-  for (const int64_t step : {2, 3, 5}) run.at[step] = [](StepRun& found) { found.gradient_norm = kInfinite; };
+  for (const int64_t step : {2, 3, 5})
+    run.at[step] = [](StepRun& found) { found.gradient_norm = kInfinite; };
   run.loop().run();
   CHECK(run.progress.skipped.total() == 3);
   CHECK(run.updates == std::vector<int64_t>{1, 2, 2, 2, 3, 3});
   CHECK(only(run, {"find"}) == Calls{"find 2", "find 5"});
   REQUIRE(run.warnings.size() == 3);
   CHECK(run.warnings[1] ==
-        "step 3: loss or gradient is not finite; the update was left out (2 in a row): first met by rank 1, forward layer 2");
+        "step 3: loss or gradient is not finite; the update was left out (2 in a row): first met "
+        "by rank 1, forward layer 2");
   CHECK(run.manifest.counters.at("skipped_steps") == 3);
   REQUIRE(run.metrics.size() == 6);
   CHECK(run.metrics[1].skipped);
@@ -316,22 +360,29 @@ TEST_CASE("too many steps in a row that are not finite end the run, recorded and
   config.train.max_nonfinite_steps = 2;
   config.checkpoint.every = 1;
   FakeRun run(config, 6);
-  for (const int64_t step : {2, 3}) run.at[step] = [](StepRun& found) { found.loss_sum = kInfinite; };
+  for (const int64_t step : {2, 3})
+    run.at[step] = [](StepRun& found) { found.loss_sum = kInfinite; };
   CHECK(failure_of(run) ==
-        "7: step 3: loss or gradient was not finite for 2 steps in a row: first met by rank 1, forward layer 2");
+        "7: step 3: loss or gradient was not finite for 2 steps in a row: first met by rank 1, "
+        "forward layer 2");
   CHECK(run.calls.back() == "record 3");
 
   FakeRun nothing(plain(), 2);
-  for (const int64_t step : {1, 2}) nothing.at[step] = [](StepRun& found) { found.loss_sum = kInfinite; };
+  for (const int64_t step : {1, 2})
+    nothing.at[step] = [](StepRun& found) { found.loss_sum = kInfinite; };
   CHECK(failure_of(nothing) ==
-        "7: loss or gradient was not finite in all 2 steps: first met by rank 1, forward layer 2: nothing was trained");
+        "7: loss or gradient was not finite in all 2 steps: first met by rank 1, forward layer 2: "
+        "nothing was trained");
 }
 
-TEST_CASE("a failure in the middle of a step leaves the progress of the step before, and saves nothing") {
+TEST_CASE(
+    "a failure in the middle of a step leaves the progress of the step before, and saves nothing") {
   Config config = plain();
   config.checkpoint.every = 1;
   FakeRun run(config, 6);
-  run.at[3] = [](StepRun&) { throw Error(ExitCode::kPeerLost, "rank 1 is gone", "look at its log"); };
+  run.at[3] = [](StepRun&) {
+    throw Error(ExitCode::kPeerLost, "rank 1 is gone", "look at its log");
+  };
   CHECK(failure_of(run) == "6: rank 1 is gone");
   CHECK(run.progress.step == 2);
   CHECK(run.progress.tokens == 20);
@@ -348,14 +399,17 @@ TEST_CASE("replicas are compared every so many steps and before each save") {
   CHECK(only(run, {"check", "save"}) == Calls{"check 3", "check 4", "save 4", "check 6"});
 }
 
-TEST_CASE("a stop lead that is too short is said as soon as it is measured, whether or not run.json can be written") {
+TEST_CASE(
+    "a stop lead that is too short is said as soon as it is measured, whether or not run.json can "
+    "be written") {
   FakeRun run(plain(), 4);
   run.stop_lead = StopLead(10, false);
   run.seconds_of_step = 30;
   run.updates_fail = true;
   CHECK(failure_of(run) == "none");
   REQUIRE(run.warnings.size() == 1);
-  CHECK(run.warnings[0].starts_with("--stop-lead 10.0 s is too short: a stop may take 2 x 30.0 s (longest step) = 60.0 s"));
+  CHECK(run.warnings[0].starts_with(
+      "--stop-lead 10.0 s is too short: a stop may take 2 x 30.0 s (longest step) = 60.0 s"));
 
   FakeRun saving(plain(), 2);
   saving.save_seconds = 3;
@@ -366,7 +420,8 @@ TEST_CASE("a stop lead that is too short is said as soon as it is measured, whet
 
 TEST_CASE("a run whose labels are all masked says so once, and slow ranks are named and counted") {
   FakeRun run(plain(), 3);
-  for (const int64_t step : {1, 2}) run.at[step] = [](StepRun& found) { found.loss_sum = found.counted_tokens = 0; };
+  for (const int64_t step : {1, 2})
+    run.at[step] = [](StepRun& found) { found.loss_sum = found.counted_tokens = 0; };
   run.loop().run();
   REQUIRE(run.warnings.size() == 1);
   CHECK(run.warnings[0].starts_with("step 1: all labels are masked"));

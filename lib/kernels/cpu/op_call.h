@@ -53,7 +53,9 @@ class OpCall {
   }
   /// An operand that is packed, as its records.
   const PackedFormat& packed(size_t i) const { return graph_.at(op_.in.at(i)).packed; }
-  const std::byte* records(size_t i) const { return static_cast<const std::byte*>(address(op_.in.at(i), DType::kU8)); }
+  const std::byte* records(size_t i) const {
+    return static_cast<const std::byte*>(address(op_.in.at(i), DType::kU8));
+  }
   /// Calls f(address) with the gradient of a parameter in its own type: F32, BF16 or F16, whatever
   /// the activations' S is (F64 with F64).
   template <class S, class F>

@@ -23,9 +23,11 @@ struct PackedMatrix {
     const int64_t before = std::min(count, (format.block - position % format.block) % format.block);
     unpack_values(format, records, position, {out, static_cast<size_t>(before)});
     const int64_t whole = (count - before) / format.block * format.block;
-    for (int64_t i = before; i < before + whole; i += format.block) unpack_block(packed_block(format, records, position + i), out + i);
+    for (int64_t i = before; i < before + whole; i += format.block)
+      unpack_block(packed_block(format, records, position + i), out + i);
     const int64_t rest = before + whole;
-    unpack_values(format, records, position + rest, {out + rest, static_cast<size_t>(count - rest)});
+    unpack_values(format, records, position + rest,
+                  {out + rest, static_cast<size_t>(count - rest)});
   }
 
   /// Unpacks the block, rounded to S, as U: S itself or the type S is computed with.
@@ -40,8 +42,11 @@ struct PackedMatrix {
         const int64_t n = std::min(kPackedRecord, count - i);
         unpack(position + i, n, some.data());
         if constexpr (kIsNarrow<S>) {
-          vector_kernels<S>().narrow(some.data(), std::is_same_v<U, S> ? reinterpret_cast<S*>(out + i) : rounded.data(), n);
-          if constexpr (!std::is_same_v<U, S>) vector_kernels<S>().widen(rounded.data(), out + i, n);
+          vector_kernels<S>().narrow(
+              some.data(), std::is_same_v<U, S> ? reinterpret_cast<S*>(out + i) : rounded.data(),
+              n);
+          if constexpr (!std::is_same_v<U, S>)
+            vector_kernels<S>().widen(rounded.data(), out + i, n);
         } else {
           std::copy_n(some.data(), n, out + i);
         }
@@ -52,9 +57,11 @@ struct PackedMatrix {
  private:
   void unpack_block(const PackedBlock& block, float* out) const {
     if (format.kind == PackedFormat::Kind::kNf4)
-      flat_kernels().unpack_nf4(reinterpret_cast<const uint8_t*>(block.codes), kNf4Values.data(), block.scale, out, format.block);
+      flat_kernels().unpack_nf4(reinterpret_cast<const uint8_t*>(block.codes), kNf4Values.data(),
+                                block.scale, out, format.block);
     else
-      flat_kernels().unpack_int8(reinterpret_cast<const int8_t*>(block.codes), block.scale, kInt8Step, out, format.block);
+      flat_kernels().unpack_int8(reinterpret_cast<const int8_t*>(block.codes), block.scale,
+                                 kInt8Step, out, format.block);
   }
 };
 
@@ -68,7 +75,9 @@ class PackedBlocks {
       : matrix_(matrix), transposed_(transposed), panel_(panel) {}
   static constexpr bool kInPlace = false;
 
-  Wide<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) { return unpacked(row, column, rows, columns, panel_); }
+  Wide<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) {
+    return unpacked(row, column, rows, columns, panel_);
+  }
   /// Unpacks a block in S itself, in the same panel: a product asks for blocks in one way.
   Wide<S> as_stored(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     return unpacked(row, column, rows, columns, reinterpret_cast<S*>(panel_));
@@ -84,9 +93,11 @@ class PackedBlocks {
     const int64_t first = row * matrix_.columns + column;
     if (first == held_) return {to, columns};
     held_ = first;
-    parallel_ranges(rows, std::max<int64_t>(kConversionGrain / columns, 1), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) matrix_.unpack_as<S>(first + r * matrix_.columns, columns, to + r * columns);
-    });
+    parallel_ranges(
+        rows, std::max<int64_t>(kConversionGrain / columns, 1), [&](int64_t begin, int64_t end) {
+          for (int64_t r = begin; r < end; ++r)
+            matrix_.unpack_as<S>(first + r * matrix_.columns, columns, to + r * columns);
+        });
     return {to, columns};
   }
 

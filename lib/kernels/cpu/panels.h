@@ -83,7 +83,9 @@ class OperandBlocks {
     return data_ + (transposed_ ? column * stride_ + row : row * stride_ + column);
   }
   /// Returns a block for a library that takes it as it is stored: blocks of any size.
-  Wide<S> as_stored(int64_t row, int64_t column, int64_t, int64_t) const { return {stored(row, column), stride_}; }
+  Wide<S> as_stored(int64_t row, int64_t column, int64_t, int64_t) const {
+    return {stored(row, column), stride_};
+  }
   static constexpr bool kInPlace = true;
 
   Wide<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) {
@@ -121,8 +123,12 @@ struct Product {
   /// [n], added to every row. Not with `accumulate`.
   const S* bias = nullptr;
 
-  int64_t lda() const { return a_stride > 0 ? a_stride : shape.transpose_a == Transpose::kYes ? shape.m : shape.k; }
-  int64_t ldb() const { return b_stride > 0 ? b_stride : shape.transpose_b == Transpose::kYes ? shape.k : shape.n; }
+  int64_t lda() const {
+    return a_stride > 0 ? a_stride : shape.transpose_a == Transpose::kYes ? shape.m : shape.k;
+  }
+  int64_t ldb() const {
+    return b_stride > 0 ? b_stride : shape.transpose_b == Transpose::kYes ? shape.k : shape.n;
+  }
   int64_t ldc() const { return c_stride > 0 ? c_stride : shape.n; }
 };
 
@@ -138,13 +144,16 @@ class PanelProduct {
   template <class MakeBlocks>
   PanelProduct(const OpCall& call, const Product<S, R>& p, MakeBlocks blocks)
       : p_(p),
-        place_(product_workspace(p.shape.m, p.shape.n, p.shape.k, sizeof(S), sizeof(R), !Blocks::kInPlace)),
+        place_(product_workspace(p.shape.m, p.shape.n, p.shape.k, sizeof(S), sizeof(R),
+                                 !Blocks::kInPlace)),
         a_(p.a, p.lda(), p.shape.transpose_a == Transpose::kYes, panel(call, place_.a)),
         b_(blocks(panel(call, place_.b))),
         c_(panel(call, place_.c)) {}
 
   PanelProduct(const OpCall& call, const Product<S, R>& p)
-      : PanelProduct(call, p, [&p](T* panel) { return Blocks(p.b, p.ldb(), p.shape.transpose_b == Transpose::kYes, panel); }) {}
+      : PanelProduct(call, p, [&p](T* panel) {
+          return Blocks(p.b, p.ldb(), p.shape.transpose_b == Transpose::kYes, panel);
+        }) {}
 
   void run() {
     if constexpr (std::is_same_v<S, BFloat16>) {
@@ -187,8 +196,8 @@ class PanelProduct {
     for (int64_t k = 0; k < p_.shape.k; k += most) {
       const int64_t depth = std::min(most, p_.shape.k - k);
       const auto gemm_of = [&](const auto& a, const auto& b) {
-        gemm({p_.shape.transpose_a, p_.shape.transpose_b, rows, columns, depth}, a.data, a.stride, b.data, b.stride,
-             add || k > 0 ? 1.0 : 0.0, out, stride);
+        gemm({p_.shape.transpose_a, p_.shape.transpose_b, rows, columns, depth}, a.data, a.stride,
+             b.data, b.stride, add || k > 0 ? 1.0 : 0.0, out, stride);
       };
       if constexpr (std::is_same_v<S, BFloat16>)
         if (direct_) {

@@ -119,13 +119,14 @@ const OneDnn& onednn() {
 
 template <class S>
 void multiply_onednn(OneDnnProduct function, const ProductCall<S, float>& p) {
-  const int status = function(letter(p.transpose_a), letter(p.transpose_b), p.m, p.n, p.k, 1.0F, p.a, p.lda,
-                              p.b, p.ldb, p.beta, p.c, p.ldc);
+  const int status = function(letter(p.transpose_a), letter(p.transpose_b), p.m, p.n, p.k, 1.0F,
+                              p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
   // It allocates where it packs operands and compiles kernels.
   if (status == kOneDnnOutOfMemory) throw std::bad_alloc();
   if (status != kOneDnnSuccess)
     throw Error(ExitCode::kEnvironment, cat("oneDNN cannot multiply: its status is ", status),
-                "raise the memory limit (ulimit -v), let the process have memory that it may execute, or set kernels.products to mkl");
+                "raise the memory limit (ulimit -v), let the process have memory that it may "
+                "execute, or set kernels.products to mkl");
 }
 
 // --- OpenBLAS: the C interface of BLAS, in the wheel with a prefix before its names. ---
@@ -302,7 +303,8 @@ void multiply_with(ProductLibrary library, const ProductCall<BFloat16, float>& p
 }
 
 bool has_bf16_products(ProductLibrary library) {
-  return library == ProductLibrary::kMkl || (library == ProductLibrary::kOneDnn && onednn().multiplies_bf16);
+  return library == ProductLibrary::kMkl ||
+         (library == ProductLibrary::kOneDnn && onednn().multiplies_bf16);
 }
 
 bool has_product_library(ProductLibrary library) {
@@ -334,8 +336,8 @@ ProductsInUse use_products(std::optional<ProductLibrary> pinned, bool attention_
   const Processor processor = this_processor();
   const ProductRule rule = rule_at_hand(processor, pinned);
   set_product_rule(rule);
-  return {describe_product_library(rule.fp32), describe_rule(rule.bf16), describe_attention(processor.isa),
-          pinned ? "" : missing_library(processor, rule)};
+  return {describe_product_library(rule.fp32), describe_rule(rule.bf16),
+          describe_attention(processor.isa), pinned ? "" : missing_library(processor, rule)};
 }
 
 }  // namespace ftrun

@@ -25,8 +25,8 @@ Isa wanted_isa() {
 }
 
 bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vl");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
 /// The kernel must be asked once (Linux 5.16, ARCH_REQ_XCOMP_PERM), because a thread's state grows
@@ -47,14 +47,15 @@ std::atomic<Isa>& chosen_isa() {
 bool can_run(Isa isa) {
   switch (isa) {
     case Isa::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("f16c");
     case Isa::kAvx512:
       return has_avx512();
     case Isa::kAvx512Bf16:
       return has_avx512() && __builtin_cpu_supports("avx512bf16");
     case Isa::kAmx:
-      return can_run(Isa::kAvx512Bf16) && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-             may_use_matrix_units();
+      return can_run(Isa::kAvx512Bf16) && __builtin_cpu_supports("amx-tile") &&
+             __builtin_cpu_supports("amx-bf16") && may_use_matrix_units();
   }
   return false;
 }

@@ -111,7 +111,8 @@ struct FlatKernels {
   CodedUpdateKernels coded_update[kOfferedOptimizers];
   /// out[i] = scale * values[code i], of 16 values; a byte holds two codes, the first in its upper
   /// half. `count` is a multiple of 32.
-  void (*unpack_nf4)(const uint8_t* codes, const float* values, float scale, float* out, int64_t count);
+  void (*unpack_nf4)(const uint8_t* codes, const float* values, float scale, float* out,
+                     int64_t count);
   /// out[i] = codes[i] * scale * step.
   void (*unpack_int8)(const int8_t* codes, float scale, float step, float* out, int64_t count);
 };

@@ -134,8 +134,10 @@ struct CudnnApi {
   int (*create_descriptor)(int kind, void** descriptor) = nullptr;
   int (*destroy_descriptor)(void* descriptor) = nullptr;
   int (*finalize)(void* descriptor) = nullptr;
-  int (*set_attribute)(void* descriptor, int name, int element, int64_t count, const void* elements) = nullptr;
-  int (*get_attribute)(void* descriptor, int name, int element, int64_t room, int64_t* count, void* elements) = nullptr;
+  int (*set_attribute)(void* descriptor, int name, int element, int64_t count,
+                       const void* elements) = nullptr;
+  int (*get_attribute)(void* descriptor, int name, int element, int64_t room, int64_t* count,
+                       void* elements) = nullptr;
   int (*execute)(CudnnHandle handle, void* plan, void* pack) = nullptr;
 };
 

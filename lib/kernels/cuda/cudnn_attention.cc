@@ -25,16 +25,19 @@ void check(const CudnnApi& api, int status, const char* what) {
   throw_library_error(what, "cuDNN", api.error_string(status));
 }
 
-std::string text_of(const AttentionAttrs& attrs, const CudnnPart& part, int64_t tokens, bool backward) {
-  return cat("attention of ", attrs.query_heads, " heads of ", attrs.head_size, " elements (", attrs.kv_heads,
-             " of keys) and ", tokens, " tokens",
-             part.documents ? cat(", documents of up to ", part.most_tokens) : "", backward ? ", backward" : "");
+std::string text_of(const AttentionAttrs& attrs, const CudnnPart& part, int64_t tokens,
+                    bool backward) {
+  return cat("attention of ", attrs.query_heads, " heads of ", attrs.head_size, " elements (",
+             attrs.kv_heads, " of keys) and ", tokens, " tokens",
+             part.documents ? cat(", documents of up to ", part.most_tokens) : "",
+             backward ? ", backward" : "");
 }
 
 /// Writes the operations of one graph; names are those of cudnn_attention_graph().
-class Writer {
+class AttentionGraphWriter {
  public:
-  Writer(CudnnAttentionGraph& to, const AttentionAttrs& attrs, const CudnnPart& part, int64_t tokens)
+  AttentionGraphWriter(CudnnAttentionGraph& to, const AttentionAttrs& attrs, const CudnnPart& part,
+                       int64_t tokens)
       : to_(to),
         graph_(to.graph),
         attrs_(attrs),
@@ -55,7 +58,8 @@ class Writer {
     const int64_t scores = masked(within_lengths(scaled_scores()));
     const int64_t largest = graph_.within(column());
     graph_.reduce(CudnnReduction::kMax, scores, largest);
-    const int64_t weights = apply(CudnnPointwise::kExp, apply(CudnnPointwise::kSubtract, scores, largest));
+    const int64_t weights =
+        apply(CudnnPointwise::kExp, apply(CudnnPointwise::kSubtract, scores, largest));
     const int64_t sum = graph_.within(column());
     graph_.reduce(CudnnReduction::kAdd, weights, sum);
     const int64_t log_sum = graph_.within(column());
@@ -80,15 +84,18 @@ class Writer {
     to_.dv = graph_.in_memory(keys());
     to_.delta = graph_.in_memory(part_.documents ? statistic() : column());
     write_delta();
-    const int64_t scores = masked(apply(CudnnPointwise::kSubtract, within_lengths(scaled_scores()), to_.lse));
+    const int64_t scores =
+        masked(apply(CudnnPointwise::kSubtract, within_lengths(scaled_scores()), to_.lse));
     const int64_t shares = apply(CudnnPointwise::kExp, scores);
     write_head_gradient(shares, to_.dout, to_.dv);
     const int64_t dshares = graph_.within(square(CudnnType::kFloat));
-    graph_.matmul(to_.dout, to_.v, dshares, {.rows = to_.query_lengths, .columns = to_.key_lengths});
+    graph_.matmul(to_.dout, to_.v, dshares,
+                  {.rows = to_.query_lengths, .columns = to_.key_lengths});
     const int64_t centred = apply(CudnnPointwise::kSubtract, dshares, to_.delta);
     const int64_t dscores = apply(CudnnPointwise::kMultiply, centred, shares);
     const int64_t scaled = graph_.within(square(CudnnType::kFloat));
-    graph_.pointwise({.mode = CudnnPointwise::kMultiply, .x = dscores, .y = scaled, .b = to_.scale});
+    graph_.pointwise(
+        {.mode = CudnnPointwise::kMultiply, .x = dscores, .y = scaled, .b = to_.scale});
     write_head_gradient(scaled, to_.q, to_.dk);
     const int64_t k = graph_.within(keys());
     graph_.reshape(to_.k, k);
@@ -159,14 +166,16 @@ class Writer {
   /// Compares: mode(left, right) for each element.
   int64_t compared(CudnnPointwise mode, int64_t left, int64_t right) {
     const int64_t seen = graph_.within(square(CudnnType::kBoolean));
-    graph_.pointwise({.mode = mode, .x = left, .y = seen, .b = right, .precision = CudnnType::kBoolean});
+    graph_.pointwise(
+        {.mode = mode, .x = left, .y = seen, .b = right, .precision = CudnnType::kBoolean});
     return seen;
   }
   /// Minus infinity where not seen[i].
   int64_t kept(int64_t scores, int64_t seen) {
     if (to_.masked == 0) to_.masked = graph_.number();
     const int64_t masked = graph_.within(square(CudnnType::kFloat));
-    graph_.pointwise({.mode = CudnnPointwise::kSelect, .x = scores, .y = masked, .b = to_.masked, .t = seen});
+    graph_.pointwise(
+        {.mode = CudnnPointwise::kSelect, .x = scores, .y = masked, .b = to_.masked, .t = seen});
     return masked;
   }
 
@@ -189,13 +198,16 @@ class Writer {
     to_.window = graph_.number();
     const int64_t first = place_along(kRow, causal), last = place_along(kColumn, causal);
     const int64_t reach = graph_.within(square(CudnnType::kFloat));
-    graph_.pointwise({.mode = CudnnPointwise::kAdd, .x = last, .y = reach, .b = to_.window, .axis = kColumn});
+    graph_.pointwise(
+        {.mode = CudnnPointwise::kAdd, .x = last, .y = reach, .b = to_.window, .axis = kColumn});
     return kept(causal, compared(CudnnPointwise::kGreater, reach, first));
   }
 
   void write_delta() {
-    const int64_t products = graph_.within(contiguous(heads(query_heads_, 0).dims, CudnnType::kFloat));
-    graph_.pointwise({.mode = CudnnPointwise::kMultiply, .x = to_.dout, .y = products, .b = to_.out});
+    const int64_t products =
+        graph_.within(contiguous(heads(query_heads_, 0).dims, CudnnType::kFloat));
+    graph_.pointwise(
+        {.mode = CudnnPointwise::kMultiply, .x = to_.dout, .y = products, .b = to_.out});
     const int64_t sums = graph_.within(column());
     graph_.reduce(CudnnReduction::kAdd, products, sums);
     to_.one = graph_.number();
@@ -209,7 +221,8 @@ class Writer {
     graph_.reshape(x, x_transposed);
     const CudnnProductLengths lengths{.rows = to_.key_lengths, .depth = to_.query_lengths};
     if (query_heads_ == part_.kv_heads) return graph_.matmul(x_transposed, y, to, lengths);
-    const int64_t each = graph_.within(contiguous(heads(query_heads_, 0).dims, CudnnType::kBFloat16));
+    const int64_t each =
+        graph_.within(contiguous(heads(query_heads_, 0).dims, CudnnType::kBFloat16));
     graph_.matmul(x_transposed, y, each, lengths);
     graph_.reduce(CudnnReduction::kAdd, each, to);
   }
@@ -221,17 +234,21 @@ class Writer {
   const int64_t query_heads_, tokens_, width_, out_width_;
 };
 
-const void* element(const void* base, int64_t index) { return static_cast<const std::byte*>(base) + index * kBytes; }
+const void* element(const void* base, int64_t index) {
+  return static_cast<const std::byte*>(base) + index * kBytes;
+}
 
 }  // namespace
 
-bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens, bool documents) {
+bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens,
+                    bool documents) {
   const bool known = gpu.compute_major == 8 || gpu.compute_major == 9;
   const int64_t most = gpu.compute_major == 9 ? kMostCudnnHead : 128;
   if (!known || !cudnn_takes(attrs, dtype) || attrs.head_size > most) return false;
   // Offsets of documents are 32 bits wide.
   const int64_t elements = tokens * (attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size;
-  if (documents && (gpu.compute_major != 9 || elements > std::numeric_limits<int32_t>::max())) return false;
+  if (documents && (gpu.compute_major != 9 || elements > std::numeric_limits<int32_t>::max()))
+    return false;
   const std::vector<CudnnPart> parts = cudnn_parts(attrs, tokens, documents);
   return std::all_of(parts.begin(), parts.end(), [&](const CudnnPart& part) {
     return cudnn_workspace_bytes(attrs, part) <= gpu.memory_bytes / kWorkspaceShare;
@@ -243,10 +260,10 @@ bool cudnn_pays(const AttentionAttrs& attrs, bool documents) {
   return !documents || attrs.head_size >= kWideHead;
 }
 
-CudnnAttentionGraph cudnn_attention_graph(const CudnnApi& api, const AttentionAttrs& attrs, const CudnnPart& part,
-                                          int64_t tokens, bool backward) {
+CudnnAttentionGraph cudnn_attention_graph(const CudnnApi& api, const AttentionAttrs& attrs,
+                                          const CudnnPart& part, int64_t tokens, bool backward) {
   CudnnAttentionGraph made{.graph = CudnnGraph(api)};
-  Writer writer(made, attrs, part, tokens);
+  AttentionGraphWriter writer(made, attrs, part, tokens);
   backward ? writer.backward() : writer.forward();
   return made;
 }
@@ -255,7 +272,8 @@ CudnnAttention::CudnnAttention(const CudnnApi& api, bool required, int64_t part_
     : api_(api), required_(required), part_bytes_(part_bytes) {
   const size_t found = api.version();
   if (found < kLeastVersion || found >= kNextMajor)
-    throw Error(ExitCode::kEnvironment, cat("cuDNN cannot compute attention: it is version ", cudnn_version_text(found)),
+    throw Error(ExitCode::kEnvironment,
+                cat("cuDNN cannot compute attention: it is version ", cudnn_version_text(found)),
                 cat("install a cuDNN 9 of version ", cudnn_version_text(kLeastVersion),
                     " or later, or set kernels.attention to own"));
   check(api_, api_.create(&handle_), "opening cuDNN");
@@ -267,7 +285,9 @@ CudnnAttention::~CudnnAttention() {
   for (const Workspace& each : workspaces_) cudaFree(each.memory);
 }
 
-std::string CudnnAttention::version() const { return cat("cudnn ", cudnn_version_text(api_.version())); }
+std::string CudnnAttention::version() const {
+  return cat("cudnn ", cudnn_version_text(api_.version()));
+}
 
 int64_t CudnnAttention::workspace_bytes() const {
   int64_t bytes = 0;
@@ -280,12 +300,14 @@ void* CudnnAttention::workspace_of(int64_t bytes) {
   for (const Workspace& each : workspaces_)
     if (each.bytes >= bytes) return each.memory;
   void* memory = nullptr;
-  cuda::check(cudaMalloc(&memory, static_cast<size_t>(bytes)), "allocating the workspace of cuDNN's attention");
+  cuda::check(cudaMalloc(&memory, static_cast<size_t>(bytes)),
+              "allocating the workspace of cuDNN's attention");
   workspaces_.push_back({memory, bytes});
   return memory;
 }
 
-void CudnnAttention::prepare(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward) {
+void CudnnAttention::prepare(const AttentionAttrs& attrs, int64_t tokens, bool documents,
+                             bool backward) {
   if (find(attrs, tokens, documents, backward) != nullptr) return;
   Prepared made{.attrs = attrs,
                 .tokens = tokens,
@@ -297,7 +319,8 @@ void CudnnAttention::prepare(const AttentionAttrs& attrs, int64_t tokens, bool d
   try {
     for (const CudnnPart& part : cudnn_parts(attrs, tokens, documents, part_bytes_)) {
       CudnnAttentionGraph graph = cudnn_attention_graph(api_, attrs, part, tokens, backward);
-      CudnnPlan plan = graph.graph.plan({.handle = handle_}, text_of(attrs, part, tokens, backward));
+      CudnnPlan plan =
+          graph.graph.plan({.handle = handle_}, text_of(attrs, part, tokens, backward));
       most_bytes = std::max(most_bytes, plan.workspace_bytes());
       made.parts.push_back({part, std::move(graph), std::move(plan), nullptr});
     }
@@ -312,52 +335,63 @@ void CudnnAttention::prepare(const AttentionAttrs& attrs, int64_t tokens, bool d
   prepared_.push_back(std::move(made));
 }
 
-const CudnnAttention::Prepared* CudnnAttention::find(const AttentionAttrs& attrs, int64_t tokens, bool documents,
-                                                     bool backward) const {
+const CudnnAttention::Prepared* CudnnAttention::find(const AttentionAttrs& attrs, int64_t tokens,
+                                                     bool documents, bool backward) const {
   for (const Prepared& each : prepared_)
-    if (each.attrs == attrs && each.tokens == tokens && each.documents == documents && each.backward == backward)
+    if (each.attrs == attrs && each.tokens == tokens && each.documents == documents &&
+        each.backward == backward)
       return &each;
   return nullptr;
 }
 
 bool CudnnAttention::has_plans() const {
-  return std::any_of(prepared_.begin(), prepared_.end(), [](const Prepared& each) { return !each.parts.empty(); });
+  return std::any_of(prepared_.begin(), prepared_.end(),
+                     [](const Prepared& each) { return !each.parts.empty(); });
 }
 
-bool CudnnAttention::has_plan(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward) const {
+bool CudnnAttention::has_plan(const AttentionAttrs& attrs, int64_t tokens, bool documents,
+                              bool backward) const {
   const Prepared* const found = find(attrs, tokens, documents, backward);
   return found != nullptr && !found->parts.empty();
 }
 
-void CudnnAttention::run(const Attention& a, const DocumentLists* lists, bool backward, cudaStream_t stream) {
+void CudnnAttention::run(const Attention& a, const DocumentLists* lists, bool backward,
+                         cudaStream_t stream) {
   const Prepared* const prepared = find(a.attrs, a.tokens, lists != nullptr, backward);
   require(prepared != nullptr, "the plan of cuDNN's attention was prepared");
   check(api_, api_.set_stream(handle_, stream), "choosing cuDNN's stream");
   for (size_t i = 0; i < prepared->parts.size(); ++i) {
     const CudnnPart& part = prepared->parts[i].part;
-    const int64_t sequences = lists != nullptr ? lists->groups[i].slots : a.tokens / a.attrs.row_tokens;
+    const int64_t sequences =
+        lists != nullptr ? lists->groups[i].slots : a.tokens / a.attrs.row_tokens;
     for (int64_t sequence = 0; sequence < sequences; sequence += part.sequences)
       for (int64_t kv_head = 0; kv_head < a.attrs.kv_heads; kv_head += part.kv_heads) {
         const int64_t token = lists != nullptr ? 0 : sequence * a.attrs.row_tokens;
         std::vector<CudnnArgument> arguments = operands(*prepared, i, a, token, kv_head);
-        if (lists != nullptr) add_lists(arguments, prepared->parts[i].graph, lists->groups[i], sequence);
+        if (lists != nullptr)
+          add_lists(arguments, prepared->parts[i].graph, lists->groups[i], sequence);
         prepared->parts[i].plan.run(handle_, arguments, prepared->parts[i].workspace);
       }
   }
 }
 
-std::vector<CudnnArgument> CudnnAttention::operands(const Prepared& prepared, size_t index, const Attention& a,
-                                                    int64_t token, int64_t kv_head) {
+std::vector<CudnnArgument> CudnnAttention::operands(const Prepared& prepared, size_t index,
+                                                    const Attention& a, int64_t token,
+                                                    int64_t kv_head) {
   const CudnnAttentionGraph& g = prepared.parts[index].graph;
   const AttentionAttrs& at = a.attrs;
   const int64_t head = kv_head * (at.query_heads / at.kv_heads);
   const int64_t width = (at.query_heads + 2 * at.kv_heads) * at.head_size, row = token * width;
-  const int64_t queries = row + head * at.head_size, keys = row + (at.query_heads + kv_head) * at.head_size;
+  const int64_t queries = row + head * at.head_size,
+                keys = row + (at.query_heads + kv_head) * at.head_size;
   const int64_t values = keys + at.kv_heads * at.head_size;
   const int64_t result = (token * at.query_heads + head) * at.head_size;
-  std::vector<CudnnArgument> arguments{{g.q, element(a.qkv, queries)},   {g.k, element(a.qkv, keys)},
-                                       {g.v, element(a.qkv, values)},    {g.out, element(a.a, result)},
-                                       {g.lse, a.lse + head * a.tokens + token}, {g.scale, &prepared.scale},
+  std::vector<CudnnArgument> arguments{{g.q, element(a.qkv, queries)},
+                                       {g.k, element(a.qkv, keys)},
+                                       {g.v, element(a.qkv, values)},
+                                       {g.out, element(a.a, result)},
+                                       {g.lse, a.lse + head * a.tokens + token},
+                                       {g.scale, &prepared.scale},
                                        {g.masked, &prepared.masked}};
   if (g.window != 0) arguments.push_back({g.window, &prepared.window});
   if (!prepared.backward) return arguments;
@@ -373,8 +407,9 @@ std::vector<CudnnArgument> CudnnAttention::operands(const Prepared& prepared, si
   return arguments;
 }
 
-void CudnnAttention::add_lists(std::vector<CudnnArgument>& arguments, const CudnnAttentionGraph& graph,
-                               const DocumentLists::Group& lists, int64_t first) {
+void CudnnAttention::add_lists(std::vector<CudnnArgument>& arguments,
+                               const CudnnAttentionGraph& graph,
+                               const DocumentLists::DocumentGroup& lists, int64_t first) {
   arguments.push_back({*graph.query_lengths, lists.lengths + first});
   arguments.push_back({*graph.key_lengths, lists.lengths + first});
   arguments.push_back({*graph.qkv_offsets, lists.qkv_offsets + first});

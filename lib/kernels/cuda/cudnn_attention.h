@@ -22,7 +22,8 @@ namespace ftrun::cuda {
 /// window; a workspace (cudnn_workspace_bytes) of at most an eighth of the GPU's memory.
 /// `documents`, as rows may hold several, on 9.x alone: on 8.x cuDNN's gradients of sequences from
 /// lists do not repeat their bits.
-bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens, bool documents);
+bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens,
+                    bool documents);
 
 /// Says whether cuDNN is faster than our kernels, by docs/benchmarks.md: rows of one document
 /// always; documents of some 512 tokens with heads of 128 elements, but not with heads of 64.
@@ -41,10 +42,11 @@ struct CudnnAttentionGraph {
   /// 1.
   int64_t dout = 0, dq = 0, dk = 0, dv = 0, delta = 0, one = 0;
   /// Documents: DocumentLists::Group.
-  std::optional<int64_t> query_lengths = {}, key_lengths = {}, qkv_offsets = {}, out_offsets = {}, token_offsets = {};
+  std::optional<int64_t> query_lengths = {}, key_lengths = {}, qkv_offsets = {}, out_offsets = {},
+                         token_offsets = {};
 };
-CudnnAttentionGraph cudnn_attention_graph(const CudnnApi& api, const AttentionAttrs& attrs, const CudnnPart& part,
-                                          int64_t tokens, bool backward);
+CudnnAttentionGraph cudnn_attention_graph(const CudnnApi& api, const AttentionAttrs& attrs,
+                                          const CudnnPart& part, int64_t tokens, bool backward);
 
 /// cuDNN on the calling thread's device, with the plans that were prepared.
 class CudnnAttention {
@@ -100,13 +102,14 @@ class CudnnAttention {
   };
 
   void* workspace_of(int64_t bytes);
-  const Prepared* find(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward) const;
+  const Prepared* find(const AttentionAttrs& attrs, int64_t tokens, bool documents,
+                       bool backward) const;
   void run(const Attention& a, const DocumentLists* lists, bool backward, cudaStream_t stream);
   /// Operands of a part's graph, from a token (of a row) and a head on.
-  static std::vector<CudnnArgument> operands(const Prepared& prepared, size_t index, const Attention& a, int64_t token,
-                                             int64_t kv_head);
+  static std::vector<CudnnArgument> operands(const Prepared& prepared, size_t index,
+                                             const Attention& a, int64_t token, int64_t kv_head);
   static void add_lists(std::vector<CudnnArgument>& arguments, const CudnnAttentionGraph& graph,
-                        const DocumentLists::Group& lists, int64_t first);
+                        const DocumentLists::DocumentGroup& lists, int64_t first);
 
   const CudnnApi& api_;
   const bool required_;

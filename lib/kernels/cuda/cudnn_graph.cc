@@ -27,19 +27,21 @@ std::vector<CudnnDescriptor> descriptors(const CudnnApi& api, CudnnKind kind, in
 }
 
 /// Lists what cuDNN would run, best first.
-std::vector<CudnnDescriptor> engine_configs(const CudnnApi& api, const CudnnDescriptor& graph, const CudnnTarget& target) {
+std::vector<CudnnDescriptor> engine_configs(const CudnnApi& api, const CudnnDescriptor& graph,
+                                            const CudnnTarget& target) {
   CudnnDescriptor heuristics(api, CudnnKind::kHeuristics);
   heuristics.set(CudnnAttribute::kHeuristicsGraph, graph);
   heuristics.set(CudnnAttribute::kHeuristicsMode, CudnnElement::kHeuristicsMode, kCudnnHeuristicsA);
-  if (target.properties != nullptr) heuristics.set(CudnnAttribute::kHeuristicsDevice, *target.properties);
+  if (target.properties != nullptr)
+    heuristics.set(CudnnAttribute::kHeuristicsDevice, *target.properties);
   heuristics.finalize();
   const int64_t count =
       heuristics.get(CudnnAttribute::kHeuristicsResults, CudnnElement::kDescriptor, 0, nullptr);
   std::vector<CudnnDescriptor> configs = descriptors(api, CudnnKind::kEngineConfig, count);
   std::vector<void*> raw;
   for (const CudnnDescriptor& config : configs) raw.push_back(config.raw());
-  const int64_t found =
-      heuristics.get(CudnnAttribute::kHeuristicsResults, CudnnElement::kDescriptor, count, raw.data());
+  const int64_t found = heuristics.get(CudnnAttribute::kHeuristicsResults,
+                                       CudnnElement::kDescriptor, count, raw.data());
   while (static_cast<int64_t>(configs.size()) > found) configs.pop_back();
   return configs;
 }
@@ -49,14 +51,18 @@ bool repeats_its_bits(const CudnnApi& api, const CudnnDescriptor& config) {
   void* raw = engine.raw();
   config.get(CudnnAttribute::kEngineConfigEngine, CudnnElement::kDescriptor, 1, &raw);
   std::array<int, 16> notes{};
-  const int64_t count = engine.get(CudnnAttribute::kEngineNumericalNotes, CudnnElement::kNumericalNote,
-                                   static_cast<int64_t>(notes.size()), notes.data());
-  return std::find(notes.begin(), notes.begin() + count, kCudnnNoteNondeterministic) == notes.begin() + count;
+  const int64_t count =
+      engine.get(CudnnAttribute::kEngineNumericalNotes, CudnnElement::kNumericalNote,
+                 static_cast<int64_t>(notes.size()), notes.data());
+  return std::find(notes.begin(), notes.begin() + count, kCudnnNoteNondeterministic) ==
+         notes.begin() + count;
 }
 
 }  // namespace
 
-std::string cudnn_version_text(size_t version) { return cat(version / 10000, ".", version / 100 % 100, ".", version % 100); }
+std::string cudnn_version_text(size_t version) {
+  return cat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
 
 CudnnDescriptor::CudnnDescriptor(const CudnnApi& api, CudnnKind kind) : api_(api) {
   check(api_.create_descriptor(static_cast<int>(kind), &raw_), "making a descriptor");
@@ -71,12 +77,16 @@ void CudnnDescriptor::check(int status, const char* what) const {
   throw_library_error(what, "cuDNN", words_of(api_, status));
 }
 
-void CudnnDescriptor::set(CudnnAttribute name, CudnnElement element, int64_t count, const void* elements) {
-  check(api_.set_attribute(raw_, static_cast<int>(name), static_cast<int>(element), count, elements),
-        "describing attention");
+void CudnnDescriptor::set(CudnnAttribute name, CudnnElement element, int64_t count,
+                          const void* elements) {
+  check(
+      api_.set_attribute(raw_, static_cast<int>(name), static_cast<int>(element), count, elements),
+      "describing attention");
 }
 
-void CudnnDescriptor::finalize() { check(api_.finalize(raw_), "describing attention"); }
+void CudnnDescriptor::finalize() {
+  check(api_.finalize(raw_), "describing attention");
+}
 
 std::optional<std::string> CudnnDescriptor::try_finalize() {
   const int status = api_.finalize(raw_);
@@ -84,9 +94,11 @@ std::optional<std::string> CudnnDescriptor::try_finalize() {
   return words_of(api_, status);
 }
 
-int64_t CudnnDescriptor::get(CudnnAttribute name, CudnnElement element, int64_t room, void* elements) const {
+int64_t CudnnDescriptor::get(CudnnAttribute name, CudnnElement element, int64_t room,
+                             void* elements) const {
   int64_t count = 0;
-  check(api_.get_attribute(raw_, static_cast<int>(name), static_cast<int>(element), room, &count, elements),
+  check(api_.get_attribute(raw_, static_cast<int>(name), static_cast<int>(element), room, &count,
+                           elements),
         "asking about attention");
   return count;
 }
@@ -96,7 +108,8 @@ CudnnPlan::CudnnPlan(const CudnnApi& api, std::vector<CudnnDescriptor> parts, Cu
   plan_.get(CudnnAttribute::kPlanWorkspaceBytes, CudnnElement::kInt64, 1, &workspace_bytes_);
 }
 
-void CudnnPlan::run(CudnnHandle handle, std::span<const CudnnArgument> arguments, void* workspace) const {
+void CudnnPlan::run(CudnnHandle handle, std::span<const CudnnArgument> arguments,
+                    void* workspace) const {
   std::vector<int64_t> ids;
   std::vector<const void*> addresses;
   for (const CudnnArgument& argument : arguments) {
@@ -113,8 +126,8 @@ void CudnnPlan::run(CudnnHandle handle, std::span<const CudnnArgument> arguments
   if (status != kCudnnSuccess) throw_library_error("attention", "cuDNN", words_of(api_, status));
 }
 
-int64_t CudnnGraph::tensor(const CudnnShape& shape, Place place) {
-  const bool is_list = place == Place::kMemory && shape.type == CudnnType::kInt32;
+int64_t CudnnGraph::tensor(const CudnnShape& shape, TensorStorage place) {
+  const bool is_list = place == TensorStorage::kMemory && shape.type == CudnnType::kInt32;
   const int64_t alignment = is_list ? 4 : 16;
   const auto id = static_cast<int64_t>(tensors_.size()) + 1;
   const auto dims = static_cast<int64_t>(shape.dims.size());
@@ -124,15 +137,19 @@ int64_t CudnnGraph::tensor(const CudnnShape& shape, Place place) {
   made.set(CudnnAttribute::kTensorStrides, CudnnElement::kInt64, dims, shape.strides.data());
   made.set(CudnnAttribute::kTensorId, CudnnElement::kInt64, id);
   made.set(CudnnAttribute::kTensorAlignment, CudnnElement::kInt64, alignment);
-  made.set(CudnnAttribute::kTensorIsVirtual, CudnnElement::kBoolean, place == Place::kWithin);
-  made.set(CudnnAttribute::kTensorIsByValue, CudnnElement::kBoolean, place == Place::kByValue);
+  made.set(CudnnAttribute::kTensorIsVirtual, CudnnElement::kBoolean,
+           place == TensorStorage::kWithin);
+  made.set(CudnnAttribute::kTensorIsByValue, CudnnElement::kBoolean,
+           place == TensorStorage::kByValue);
   if (shape.offsets) made.set(CudnnAttribute::kTensorOffsets, at(*shape.offsets));
   made.finalize();
   tensors_.push_back(std::move(made));
   return id;
 }
 
-CudnnDescriptor& CudnnGraph::operation(CudnnKind kind) { return operations_.emplace_back(api_, kind); }
+CudnnDescriptor& CudnnGraph::operation(CudnnKind kind) {
+  return operations_.emplace_back(api_, kind);
+}
 
 void CudnnGraph::matmul(int64_t a, int64_t b, int64_t c, const CudnnProductLengths& lengths) {
   CudnnDescriptor& mode = modes_.emplace_back(api_, CudnnKind::kMatmul);
@@ -188,7 +205,8 @@ CudnnDescriptor CudnnGraph::finished_graph(const CudnnTarget& target) const {
   for (const CudnnDescriptor& each : operations_) raw.push_back(each.raw());
   CudnnDescriptor graph(api_, CudnnKind::kOperationGraph);
   add_target(graph, target, CudnnAttribute::kGraphHandle);
-  graph.set(CudnnAttribute::kGraphOperations, CudnnElement::kDescriptor, static_cast<int64_t>(raw.size()), raw.data());
+  graph.set(CudnnAttribute::kGraphOperations, CudnnElement::kDescriptor,
+            static_cast<int64_t>(raw.size()), raw.data());
   graph.finalize();
   return graph;
 }
@@ -218,9 +236,10 @@ CudnnPlan CudnnGraph::plan(const CudnnTarget& target, const std::string& what) c
     parts.push_back(std::move(config));
     return {api_, std::move(parts), std::move(plan)};
   }
-  throw Error(ExitCode::kUnsupported,
-              cat("cuDNN ", cudnn_version_text(api_.version()), " has no plan for ", what, ": ", why),
-              "set kernels.attention to own");
+  throw Error(
+      ExitCode::kUnsupported,
+      cat("cuDNN ", cudnn_version_text(api_.version()), " has no plan for ", what, ": ", why),
+      "set kernels.attention to own");
 }
 
 }  // namespace ftrun::cuda

@@ -18,7 +18,8 @@ class CudnnDescriptor {
  public:
   CudnnDescriptor(const CudnnApi& api, CudnnKind kind);
   ~CudnnDescriptor();
-  CudnnDescriptor(CudnnDescriptor&& other) noexcept : api_(other.api_), raw_(std::exchange(other.raw_, nullptr)) {}
+  CudnnDescriptor(CudnnDescriptor&& other) noexcept
+      : api_(other.api_), raw_(std::exchange(other.raw_, nullptr)) {}
   CudnnDescriptor& operator=(CudnnDescriptor&&) = delete;
   CudnnDescriptor(const CudnnDescriptor&) = delete;
 
@@ -28,7 +29,9 @@ class CudnnDescriptor {
   void set(CudnnAttribute name, CudnnElement element, const T& value) {
     set(name, element, 1, &value);
   }
-  void set(CudnnAttribute name, const CudnnDescriptor& other) { set(name, CudnnElement::kDescriptor, other.raw_); }
+  void set(CudnnAttribute name, const CudnnDescriptor& other) {
+    set(name, CudnnElement::kDescriptor, other.raw_);
+  }
   void finalize();
   /// Finalizes a descriptor that may be refused: tells what went wrong, or nothing.
   std::optional<std::string> try_finalize();
@@ -99,11 +102,13 @@ class CudnnGraph {
 
   /// Tensors: in memory (16 bytes aligned, lists 4), made and used within the graph, or a number
   /// that is given by its address.
-  int64_t in_memory(const CudnnShape& shape) { return tensor(shape, Place::kMemory); }
-  int64_t within(const CudnnShape& shape) { return tensor(shape, Place::kWithin); }
-  int64_t number() { return tensor({{1, 1, 1, 1}, {1, 1, 1, 1}}, Place::kByValue); }
+  int64_t in_memory(const CudnnShape& shape) { return tensor(shape, TensorStorage::kMemory); }
+  int64_t within(const CudnnShape& shape) { return tensor(shape, TensorStorage::kWithin); }
+  int64_t number() { return tensor({{1, 1, 1, 1}, {1, 1, 1, 1}}, TensorStorage::kByValue); }
   /// I32[count] in memory.
-  int64_t list(int64_t count) { return in_memory({{count, 1, 1, 1}, {1, 1, 1, 1}, CudnnType::kInt32}); }
+  int64_t list(int64_t count) {
+    return in_memory({{count, 1, 1, 1}, {1, 1, 1, 1}, CudnnType::kInt32});
+  }
 
   void matmul(int64_t a, int64_t b, int64_t c, const CudnnProductLengths& lengths = {});
   /// y = mode(x), mode(x, b) or mode(x, b, t); kSelect is t ? x : b, kIndex the place along `axis`.
@@ -135,9 +140,9 @@ class CudnnGraph {
   CudnnPlan plan(const CudnnTarget& target, const std::string& what) const;
 
  private:
-  enum class Place { kMemory, kWithin, kByValue };
+  enum class TensorStorage { kMemory, kWithin, kByValue };
 
-  int64_t tensor(const CudnnShape& shape, Place place);
+  int64_t tensor(const CudnnShape& shape, TensorStorage place);
   const CudnnDescriptor& at(int64_t id) const { return tensors_[static_cast<size_t>(id - 1)]; }
   CudnnDescriptor& operation(CudnnKind kind);
   CudnnDescriptor finished_graph(const CudnnTarget& target) const;

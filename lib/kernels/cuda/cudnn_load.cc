@@ -11,7 +11,8 @@ constexpr const char* kLibrary = "libcudnn.so.9";
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ExitCode::kEnvironment, cat("cuDNN cannot compute attention: ", why),
-              "install cuDNN 9 (nvidia-cudnn-cu13) beside ftrun's Python packages, or set kernels.attention to own");
+              "install cuDNN 9 (nvidia-cudnn-cu13) beside ftrun's Python packages, or set "
+              "kernels.attention to own");
 }
 
 template <class Function>

@@ -17,9 +17,15 @@ namespace ftrun::cuda {
 
 namespace {
 
-cudaStream_t native(DeviceStream stream) { return reinterpret_cast<cudaStream_t>(stream); }
-cudaEvent_t native(DeviceEvent event) { return reinterpret_cast<cudaEvent_t>(event); }
-cudaGraphExec_t native(DeviceGraph graph) { return reinterpret_cast<cudaGraphExec_t>(graph); }
+cudaStream_t native(DeviceStream stream) {
+  return reinterpret_cast<cudaStream_t>(stream);
+}
+cudaEvent_t native(DeviceEvent event) {
+  return reinterpret_cast<cudaEvent_t>(event);
+}
+cudaGraphExec_t native(DeviceGraph graph) {
+  return reinterpret_cast<cudaGraphExec_t>(graph);
+}
 
 /// The first instruction set with bf16 tensor cores: what the kernels are compiled for.
 constexpr int kLeastMajor = 8;
@@ -30,10 +36,9 @@ cudaUUID_t uuid_of(const cudaDeviceProp& properties, int index) {
   using Ask = int (*)(cudaUUID_t*, int);
   void* entry = nullptr;
   cudaUUID_t found{};
-  const bool asked =
-      cudaGetDriverEntryPointByVersion("cuDeviceGetUuid", &entry, kKnowsSlices, cudaEnableDefault, nullptr) ==
-          cudaSuccess &&
-      entry != nullptr && reinterpret_cast<Ask>(entry)(&found, index) == 0;
+  const bool asked = cudaGetDriverEntryPointByVersion("cuDeviceGetUuid", &entry, kKnowsSlices,
+                                                      cudaEnableDefault, nullptr) == cudaSuccess &&
+                     entry != nullptr && reinterpret_cast<Ask>(entry)(&found, index) == 0;
   cudaGetLastError();  // a driver that does not know is no error
   return asked ? found : properties.uuid;
 }
@@ -56,11 +61,13 @@ DeviceInfo device_info(int index) {
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess || count == 0) {
     const char* const why = found == cudaSuccess ? "it has no GPU" : cudaGetErrorString(found);
-    throw Error(ExitCode::kEnvironment, cat("GPU ", index, " was asked for, but CUDA cannot use this machine: ", why),
+    throw Error(ExitCode::kEnvironment,
+                cat("GPU ", index, " was asked for, but CUDA cannot use this machine: ", why),
                 "check that nvidia-smi shows the GPU, or set \"device\": \"cpu\"");
   }
   if (index < 0 || index >= count)
-    throw Error(ExitCode::kEnvironment, cat("GPU ", index, " was asked for, but this process sees ", count),
+    throw Error(ExitCode::kEnvironment,
+                cat("GPU ", index, " was asked for, but this process sees ", count),
                 "start one rank a GPU, and check CUDA_VISIBLE_DEVICES");
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, index), "asking for the GPU's properties");
@@ -79,14 +86,15 @@ DeviceInfo device_info(int index) {
   check(cudaRuntimeGetVersion(&info.runtime_version), "asking for the runtime's version");
   if (info.compute_major < kLeastMajor)
     throw Error(ExitCode::kUnsupported,
-                cat("GPU ", index, " is ", info.name, " of compute capability ", info.compute_major, ".",
-                    info.compute_minor, "; the kernels need 8.0 (Ampere) or later"),
+                cat("GPU ", index, " is ", info.name, " of compute capability ", info.compute_major,
+                    ".", info.compute_minor, "; the kernels need 8.0 (Ampere) or later"),
                 "set \"device\": \"cpu\"");
   return info;
 }
 
 void require_float(DType dtype, const char* what) {
-  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) bug(cat(what, " of ", dtype_name(dtype)));
+  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16)
+    bug(cat(what, " of ", dtype_name(dtype)));
 }
 
 /// Small exponents make F16 unfit to hold what small steps add up to.
@@ -96,10 +104,12 @@ void require_state(DType dtype, const char* what) {
 
 class CudaKernels final : public DeviceKernels {
  public:
-  CudaKernels(int index, const AttentionOptions& attention) : info_(device_info(index)), attention_(attention) {
+  CudaKernels(int index, const AttentionOptions& attention)
+      : info_(device_info(index)), attention_(attention) {
     // A thread that waits for the device sleeps: the processor has updates and disk requests to do
     // meanwhile.
-    check(cudaInitDevice(index, cudaDeviceScheduleBlockingSync, cudaInitDeviceFlagsAreValid), "opening the GPU");
+    check(cudaInitDevice(index, cudaDeviceScheduleBlockingSync, cudaInitDeviceFlagsAreValid),
+          "opening the GPU");
     bind_thread();
     matmul_.emplace(info_.compute_major >= 9);
     open_cudnn();
@@ -121,10 +131,11 @@ class CudaKernels final : public DeviceKernels {
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // not an error of the calls to come
       const DeviceMemory left = this->memory();
-      throw Error(ExitCode::kEnvironment,
-                  cat("GPU ", info_.index, " (", info_.name, ") cannot give ", human_bytes(bytes), ": ",
-                      human_bytes(left.free_bytes), " of ", human_bytes(left.total_bytes), " are free"),
-                  "use a smaller micro-batch or sequence, or check with nvidia-smi what else runs there");
+      throw Error(
+          ExitCode::kEnvironment,
+          cat("GPU ", info_.index, " (", info_.name, ") cannot give ", human_bytes(bytes), ": ",
+              human_bytes(left.free_bytes), " of ", human_bytes(left.total_bytes), " are free"),
+          "use a smaller micro-batch or sequence, or check with nvidia-smi what else runs there");
     }
     check(status, "allocating device memory");
     return memory;
@@ -143,7 +154,8 @@ class CudaKernels final : public DeviceKernels {
   void free_pinned(void* memory) noexcept override { cudaFreeHost(memory); }
 
   void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) override {
-    check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, native(stream)), "copying");
+    check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, native(stream)),
+          "copying");
   }
   void fill_zero(void* to, int64_t bytes, DeviceStream stream) override {
     check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), native(stream)), "clearing memory");
@@ -153,7 +165,8 @@ class CudaKernels final : public DeviceKernels {
     int least = 0, greatest = 0;
     check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for stream priorities");
     cudaStream_t stream = nullptr;
-    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, high_priority ? greatest : least),
+    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                       high_priority ? greatest : least),
           "creating a stream");
     return reinterpret_cast<DeviceStream>(stream);
   }
@@ -164,8 +177,8 @@ class CudaKernels final : public DeviceKernels {
 
   DeviceEvent create_event(bool timed, bool host_waits) override {
     cudaEvent_t event = nullptr;
-    const unsigned flags =
-        (timed ? cudaEventDefault : cudaEventDisableTiming) | (host_waits ? cudaEventBlockingSync : cudaEventDefault);
+    const unsigned flags = (timed ? cudaEventDefault : cudaEventDisableTiming) |
+                           (host_waits ? cudaEventBlockingSync : cudaEventDefault);
     check(cudaEventCreateWithFlags(&event, flags), "creating an event");
     return reinterpret_cast<DeviceEvent>(event);
   }
@@ -176,7 +189,9 @@ class CudaKernels final : public DeviceKernels {
   void wait(DeviceStream stream, DeviceEvent event) override {
     check(cudaStreamWaitEvent(native(stream), native(event), 0), "making a stream wait");
   }
-  void synchronize(DeviceEvent event) override { check(cudaEventSynchronize(native(event)), "waiting for the device"); }
+  void synchronize(DeviceEvent event) override {
+    check(cudaEventSynchronize(native(event)), "waiting for the device");
+  }
   bool is_done(DeviceEvent event) override {
     const cudaError_t status = cudaEventQuery(native(event));
     if (status == cudaErrorNotReady) {
@@ -196,7 +211,8 @@ class CudaKernels final : public DeviceKernels {
   void pop_range() override { nvtxRangePop(); }
 
   void begin_capture(DeviceStream stream) override {
-    check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal), "beginning a capture");
+    check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal),
+          "beginning a capture");
   }
   DeviceGraph end_capture(DeviceStream stream) override {
     cudaGraph_t graph = nullptr;
@@ -214,12 +230,20 @@ class CudaKernels final : public DeviceKernels {
 
   void prepare(const LayerGraph& graph) override { cuda::prepare(graph, libraries()); }
   std::string attention() const override { return cudnn_ ? cudnn_->version() : "own"; }
-  std::string attention_in_use() const override { return cudnn_ && cudnn_->has_plans() ? cudnn_->version() : "own"; }
-  int64_t attention_workspace_bytes() const override { return cudnn_ ? cudnn_->workspace_bytes() : 0; }
-  std::string attention_notice() const override { return cudnn_ ? cudnn_->refusal() : without_cudnn_; }
+  std::string attention_in_use() const override {
+    return cudnn_ && cudnn_->has_plans() ? cudnn_->version() : "own";
+  }
+  int64_t attention_workspace_bytes() const override {
+    return cudnn_ ? cudnn_->workspace_bytes() : 0;
+  }
+  std::string attention_notice() const override {
+    return cudnn_ ? cudnn_->refusal() : without_cudnn_;
+  }
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                const KernelContext& context, DeviceStream stream) override {
-    const auto operation = [&](size_t i) { return Operation(graph, ops[i], storage, context, native(stream)); };
+    const auto operation = [&](size_t i) {
+      return Operation(graph, ops[i], storage, context, native(stream));
+    };
     for (size_t i = 0; i < ops.size(); ++i) {
       if (is_gpu_pair(ops, i) && run_norm_gradients(operation(i), operation(i + 1)))
         ++i;
@@ -231,10 +255,11 @@ class CudaKernels final : public DeviceKernels {
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override {
     return (count + kNormGroup - 1) / kNormGroup * static_cast<int64_t>(sizeof(double));
   }
-  void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum, void* scratch,
-                      DeviceStream stream) override {
+  void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum,
+                      void* scratch, DeviceStream stream) override {
     require_float(dtype, "gradients");
-    cuda::sum_of_squares(dtype, g, count, accumulate, sum, static_cast<double*>(scratch), native(stream));
+    cuda::sum_of_squares(dtype, g, count, accumulate, sum, static_cast<double*>(scratch),
+                         native(stream));
   }
 
   void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
@@ -262,8 +287,8 @@ class CudaKernels final : public DeviceKernels {
     require_float(to_dtype, "adding");
     cuda::add_into(from_dtype, from, to_dtype, to, count, native(stream));
   }
-  void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count, void* out,
-                  DeviceStream stream) override {
+  void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count,
+                  void* out, DeviceStream stream) override {
     if (dtype != DType::kF64) require_float(dtype, "adding");
     cuda::sum_blocks(dtype, blocks, ranks, stride, out, count, native(stream));
   }
@@ -288,7 +313,9 @@ class CudaKernels final : public DeviceKernels {
     if (update.copy != nullptr) require_float(update.copy_dtype, "copies of parameters");
   }
 
-  Libraries libraries() { return {info_, *matmul_, cudnn_ ? &*cudnn_ : nullptr, attention_.documents}; }
+  Libraries libraries() {
+    return {info_, *matmul_, cudnn_ ? &*cudnn_ : nullptr, attention_.documents};
+  }
 
   const DeviceInfo info_;
   const AttentionOptions attention_;

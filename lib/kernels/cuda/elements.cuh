@@ -19,9 +19,15 @@ using Half = __half;
 /// Most threads of a block of the kernels that take elements one by one.
 inline constexpr int kPointwiseThreads = 256;
 
-__device__ inline float to_float(float x) { return x; }
-__device__ inline float to_float(Bf16 x) { return __bfloat162float(x); }
-__device__ inline float to_float(Half x) { return __half2float(x); }
+__device__ inline float to_float(float x) {
+  return x;
+}
+__device__ inline float to_float(Bf16 x) {
+  return __bfloat162float(x);
+}
+__device__ inline float to_float(Half x) {
+  return __half2float(x);
+}
 template <class T>
 __device__ T from_float(float x) {
   if constexpr (sizeof(T) == 4)
@@ -99,7 +105,9 @@ __device__ float rounded(float x) {
 
 /// The term that a token adds to the gradient of a norm's weight, rounded once: the same wherever
 /// it is computed.
-__device__ inline float weight_term(float dy, float x, float rstd, float sum) { return fmaf(dy, x * rstd, sum); }
+__device__ inline float weight_term(float dy, float x, float rstd, float sum) {
+  return fmaf(dy, x * rstd, sum);
+}
 
 /// A row of zeros has no direction: 0, and it stays zero.
 __device__ inline float over_length(float numerator, float squared_length) {
@@ -126,7 +134,9 @@ __device__ inline float block_sum(float x) {
 
 // --- host ----------------------------------------------------------------------------------------
 
-inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+inline bool aligned(const void* p) {
+  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
 
 /// Says whether rows of `width` elements of T at all these addresses can be moved 16 bytes at a
 /// time.

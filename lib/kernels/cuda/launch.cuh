@@ -26,9 +26,11 @@ void launch(const Launch& shape, void (*kernel)(Parameters...), Arguments... arg
   constexpr size_t kWithoutAsking = 48 * 1024;
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   if (shape.shared > kWithoutAsking)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared)),
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shape.shared)),
           "asking for shared memory");
-  kernel<<<shape.grid, shape.block, shape.shared, shape.stream>>>(static_cast<Parameters>(arguments)...);
+  kernel<<<shape.grid, shape.block, shape.shared, shape.stream>>>(
+      static_cast<Parameters>(arguments)...);
   check(cudaGetLastError(), "starting a kernel");
 }
 

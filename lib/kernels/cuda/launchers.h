@@ -22,11 +22,13 @@ struct FilledRows {
 };
 /// Makes every row `row`, of the dtype of the activations.
 void fill_rows(DType dtype, const void* row, const FilledRows& y, cudaStream_t stream);
-void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream);
-void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream);
+void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count,
+             cudaStream_t stream);
+void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count,
+              cudaStream_t stream);
 /// dtype also F64.
-void sum_blocks(DType dtype, const void* blocks, int ranks, int64_t stride, void* out, int64_t count,
-                cudaStream_t stream);
+void sum_blocks(DType dtype, const void* blocks, int ranks, int64_t stride, void* out,
+                int64_t count, cudaStream_t stream);
 
 // --- packed.cu -----------------------------------------------------------------------------------
 /// out[rows,width] = the block of a packed matrix that begins at first_row, first_column; its rows
@@ -71,8 +73,8 @@ class Operation;
 WeightGradient weight_gradient_of(const Operation& op, size_t i);
 
 // --- optimizer.cu --------------------------------------------------------------------------------
-void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum, double* group_sums,
-                    cudaStream_t stream);
+void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum,
+                    double* group_sums, cudaStream_t stream);
 /// `u.states` are those that the optimizer keeps (with_states_of).
 void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config,
                       const StepScalars* scalars, cudaStream_t stream);

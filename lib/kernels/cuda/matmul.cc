@@ -11,7 +11,8 @@ namespace {
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    throw_library_error(what, "cuBLAS", cublasGetStatusString(status), status == CUBLAS_STATUS_ALLOC_FAILED);
+    throw_library_error(what, "cuBLAS", cublasGetStatusString(status),
+                        status == CUBLAS_STATUS_ALLOC_FAILED);
 }
 
 int blas_int(int64_t value) {
@@ -32,18 +33,27 @@ const void* element(const void* data, DType dtype, int64_t index) {
 }
 
 /// Elements of a's, b's and c's rows, as they are stored.
-int64_t a_stride_of(const Product& p) { return p.a_stride > 0 ? p.a_stride : p.transpose_a ? p.m : p.k; }
-int64_t b_stride_of(const Product& p) { return p.b_stride > 0 ? p.b_stride : p.transpose_b ? p.k : p.n; }
-int64_t c_stride_of(const Product& p) { return p.c_stride > 0 ? p.c_stride : p.n; }
+int64_t a_stride_of(const Product& p) {
+  return p.a_stride > 0 ? p.a_stride : p.transpose_a ? p.m : p.k;
+}
+int64_t b_stride_of(const Product& p) {
+  return p.b_stride > 0 ? p.b_stride : p.transpose_b ? p.k : p.n;
+}
+int64_t c_stride_of(const Product& p) {
+  return p.c_stride > 0 ? p.c_stride : p.n;
+}
 
-cublasOperation_t operation(bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; }
+cublasOperation_t operation(bool transpose) {
+  return transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
+}
 
 }  // namespace
 
 // NVIDIA's advice: 32 MiB on Hopper, 4 MiB before.
 Matmul::Matmul(bool hopper) : workspace_bytes_(static_cast<size_t>(hopper ? 32 : 4) << 20) {
   check(cublasCreate(&handle_), "opening cuBLAS");
-  cuda::check(cudaMalloc(&workspace_, workspace_bytes_), "allocating the workspace of matrix products");
+  cuda::check(cudaMalloc(&workspace_, workspace_bytes_),
+              "allocating the workspace of matrix products");
   const int mode = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
   check(cublasSetMathMode(handle_, static_cast<cublasMath_t>(mode)), "setting cuBLAS up");
 }
@@ -66,12 +76,13 @@ void Matmul::use(cudaStream_t stream) {
 void Matmul::run(const Product& p, cudaStream_t stream) {
   use(stream);
   const int m = blas_int(p.m), n = blas_int(p.n), k = blas_int(p.k);
-  const int a_stride = blas_int(a_stride_of(p)), b_stride = blas_int(b_stride_of(p)), c_stride = blas_int(c_stride_of(p));
-  check(cublasGemmEx(handle_, operation(p.transpose_b), operation(p.transpose_a), n, m, k, &p.alpha,
-                     p.b, data_type(p.dtype), b_stride, p.a, data_type(p.dtype),
-                     a_stride, &p.beta, p.c, data_type(p.out_dtype), c_stride, CUBLAS_COMPUTE_32F,
-                     CUBLAS_GEMM_DEFAULT),
-        "a matrix product");
+  const int a_stride = blas_int(a_stride_of(p)), b_stride = blas_int(b_stride_of(p)),
+            c_stride = blas_int(c_stride_of(p));
+  check(
+      cublasGemmEx(handle_, operation(p.transpose_b), operation(p.transpose_a), n, m, k, &p.alpha,
+                   p.b, data_type(p.dtype), b_stride, p.a, data_type(p.dtype), a_stride, &p.beta,
+                   p.c, data_type(p.out_dtype), c_stride, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+      "a matrix product");
 }
 
 void Matmul::run_in_whole_rows(const Product& p, Rows rows, cudaStream_t stream) {
@@ -95,7 +106,8 @@ void Matmul::run_in_whole_rows(const Product& p, Rows rows, cudaStream_t stream)
   if (rows == Rows::kK)
     rest.beta = 1.0F;
   else
-    rest.c = const_cast<void*>(element(p.c, p.out_dtype, rows == Rows::kN ? first : first * whole.c_stride));
+    rest.c = const_cast<void*>(
+        element(p.c, p.out_dtype, rows == Rows::kN ? first : first * whole.c_stride));
   run(whole, stream);
   run(rest, stream);
 }

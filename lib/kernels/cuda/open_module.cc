@@ -18,16 +18,19 @@ struct Module {
 };
 
 Module load_module() {
-  const std::string path = module_path(reinterpret_cast<const void*>(&open_cuda_kernels), "libftrun_cuda.so");
+  const std::string path =
+      module_path(reinterpret_cast<const void*>(&open_cuda_kernels), "libftrun_cuda.so");
   const auto [module, why] = open_library(path, RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
     throw Error(ExitCode::kEnvironment, cat("the CUDA kernels cannot be loaded: ", why),
-                "build ftrun anew on this machine (it needs cuBLAS and the CUDA runtime of version 13), or set "
+                "build ftrun anew on this machine (it needs cuBLAS and the CUDA runtime of version "
+                "13), or set "
                 "\"device\": \"cpu\"");
   const Module entries{reinterpret_cast<CudaModuleEntry>(::dlsym(module, kCudaModuleEntry)),
                        reinterpret_cast<CudaCountEntry>(::dlsym(module, kCudaCountEntry))};
   if (entries.open == nullptr || entries.count == nullptr)
-    throw Error(ExitCode::kEnvironment, cat(path, " is not this version's CUDA library"), "build ftrun anew");
+    throw Error(ExitCode::kEnvironment, cat(path, " is not this version's CUDA library"),
+                "build ftrun anew");
   return entries;
 }
 
@@ -42,6 +45,8 @@ std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptio
   return std::unique_ptr<DeviceKernels>(module().open(index, attention));
 }
 
-int count_cuda_devices() { return module().count(); }
+int count_cuda_devices() {
+  return module().count();
+}
 
 }  // namespace ftrun

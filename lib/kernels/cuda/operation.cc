@@ -7,7 +7,9 @@ namespace ftrun::cuda {
 
 namespace {
 
-bool computes(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
+bool computes(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
 
 }  // namespace
 
@@ -21,15 +23,17 @@ Operation::Operation(const LayerGraph& graph, const Op& op, std::span<void* cons
       dtype_(working_dtype(graph, op)) {
   if (!computes(dtype_))
     throw Error(ExitCode::kUnsupported,
-                cat("the CUDA kernels compute in F32, BF16 and F16, not ", dtype_name(dtype_), " (", op_name(op.kind), ")"),
+                cat("the CUDA kernels compute in F32, BF16 and F16, not ", dtype_name(dtype_), " (",
+                    op_name(op.kind), ")"),
                 "train in bf16, fp16 or fp32");
 }
 
 Operation::Gradient Operation::gradient(size_t i) const {
   const DType dtype = graph_.at(op_.out.at(i)).dtype;
   if (!computes(dtype))
-    throw Error(ExitCode::kUnsupported, cat("the CUDA kernels keep gradients in F32, BF16 and F16, not ", dtype_name(dtype),
-                                            " (", op_name(op_.kind), ")"));
+    throw Error(ExitCode::kUnsupported,
+                cat("the CUDA kernels keep gradients in F32, BF16 and F16, not ", dtype_name(dtype),
+                    " (", op_name(op_.kind), ")"));
   return {address(op_.out.at(i), dtype), dtype};
 }
 
@@ -44,8 +48,8 @@ void* Operation::address(ValueId id, DType dtype) const {
   require(id >= 0 && static_cast<size_t>(id) < storage_.size(), "operand has a place in storage");
   const Value& value = graph_.at(id);
   if (value.stored_dtype() != dtype)
-    bug(cat(op_name(op_.kind), ": ", value.name, " is ", dtype_name(value.stored_dtype()), ", the kernel wants ",
-            dtype_name(dtype)));
+    bug(cat(op_name(op_.kind), ": ", value.name, " is ", dtype_name(value.stored_dtype()),
+            ", the kernel wants ", dtype_name(dtype)));
   void* const address = storage_[static_cast<size_t>(id)];
   if (address == nullptr) bug(cat(op_name(op_.kind), ": ", value.name, " has no storage"));
   return address;

@@ -15,8 +15,8 @@ namespace ftrun::cuda {
 /// launchers rely on: dtypes and that storage is given.
 class Operation {
  public:
-  Operation(const LayerGraph& graph, const Op& op, std::span<void* const> storage, const KernelContext& context,
-            cudaStream_t stream);
+  Operation(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
+            const KernelContext& context, cudaStream_t stream);
 
   const LayerGraph& graph() const { return graph_; }
   const Op& op() const { return op_; }
@@ -32,10 +32,18 @@ class Operation {
   const void* in(size_t i) const { return address(op_.in.at(i), dtype_); }
   void* out(size_t i) const { return address(op_.out.at(i), dtype_); }
   /// Operands of a fixed type: rstd, lse, tables (F32), tokens (I32), loss (F64).
-  const float* floats_in(size_t i) const { return static_cast<const float*>(address(op_.in.at(i), DType::kF32)); }
-  float* floats_out(size_t i) const { return static_cast<float*>(address(op_.out.at(i), DType::kF32)); }
-  const int32_t* ints_in(size_t i) const { return static_cast<const int32_t*>(address(op_.in.at(i), DType::kI32)); }
-  double* doubles_out(size_t i) const { return static_cast<double*>(address(op_.out.at(i), DType::kF64)); }
+  const float* floats_in(size_t i) const {
+    return static_cast<const float*>(address(op_.in.at(i), DType::kF32));
+  }
+  float* floats_out(size_t i) const {
+    return static_cast<float*>(address(op_.out.at(i), DType::kF32));
+  }
+  const int32_t* ints_in(size_t i) const {
+    return static_cast<const int32_t*>(address(op_.in.at(i), DType::kI32));
+  }
+  double* doubles_out(size_t i) const {
+    return static_cast<double*>(address(op_.out.at(i), DType::kF64));
+  }
   /// An operand that is packed, as its records.
   const PackedFormat& packed(size_t i) const { return graph_.at(op_.in.at(i)).packed; }
   const void* records(size_t i) const { return address(op_.in.at(i), DType::kU8); }
@@ -59,7 +67,8 @@ class Operation {
   /// Scratch from a byte offset on.
   template <class T>
   T* workspace(int64_t offset = 0) const {
-    return reinterpret_cast<T*>(static_cast<std::byte*>(address(op_.workspace, DType::kU8)) + offset);
+    return reinterpret_cast<T*>(static_cast<std::byte*>(address(op_.workspace, DType::kU8)) +
+                                offset);
   }
   int64_t workspace_bytes() const { return graph_.at(op_.workspace).bytes(); }
   /// A plan for the processor's kernels has another layout.

@@ -57,8 +57,12 @@ __global__ void total_squares(const double* sums, int64_t groups, bool accumulat
 }
 
 #define FTRUN_UPDATE_FUNCTION __device__ inline
-__device__ inline float square_root(float v) { return sqrtf(v); }
-__device__ inline double square_root(double v) { return sqrt(v); }
+__device__ inline float square_root(float v) {
+  return sqrtf(v);
+}
+__device__ inline double square_root(double v) {
+  return sqrt(v);
+}
 #define FTRUN_UPDATE_RULES
 #include "optimizers/list.inc"
 #undef FTRUN_UPDATE_RULES
@@ -68,7 +72,9 @@ __device__ inline double square_root(double v) { return sqrt(v); }
 template <int V, class Body>
 __device__ void for_elements(int64_t count, Body body) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * V;
-  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V; i < count; i += step) body(i);
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V; i < count;
+       i += step)
+    body(i);
 }
 
 /// Stores numbers of the state and returns them as they were stored. BF16 is reached by adding 16
@@ -142,7 +148,8 @@ struct UpdateRange {
 };
 
 template <class Rule, int States, class P, class G, class M, int V>
-__global__ void update_elements(UpdateRange<P, G, M> range, const StepScalars* scalars, OptimizerConfig config) {
+__global__ void update_elements(UpdateRange<P, G, M> range, const StepScalars* scalars,
+                                OptimizerConfig config) {
   __shared__ Rule shared;
   if (threadIdx.x == 0) shared = Rule::of(config, *scalars);
   __syncthreads();
@@ -182,16 +189,22 @@ void with_state_type(DType dtype, Body body) {
 /// Calls `body(range, elements at a time)`.
 template <class Body>
 void with_range(const FlatUpdate& u, Body body) {
-  const bool fit = vectors_fit<float>(u.count, u.parameters, u.gradients, u.states[0], u.states[1], u.copy);
+  const bool fit =
+      vectors_fit<float>(u.count, u.parameters, u.gradients, u.states[0], u.states[1], u.copy);
   with_state_type(u.parameter_dtype, [&](auto p) {
     with_state_type(u.state_dtype, [&](auto m) {
       with_type(u.gradient_dtype, [&](auto g) {
         using P = decltype(p);
         using G = decltype(g);
         using M = decltype(m);
-        const UpdateRange<P, G, M> range{static_cast<P*>(u.parameters), static_cast<const G*>(u.gradients),
-                                         {static_cast<M*>(u.states[0]), static_cast<M*>(u.states[1])},
-                                         u.copy, u.copy_dtype, u.count, u.first_index};
+        const UpdateRange<P, G, M> range{
+            static_cast<P*>(u.parameters),
+            static_cast<const G*>(u.gradients),
+            {static_cast<M*>(u.states[0]), static_cast<M*>(u.states[1])},
+            u.copy,
+            u.copy_dtype,
+            u.count,
+            u.first_index};
         if (fit)
           body(range, std::integral_constant<int, 4>{});
         else
@@ -294,10 +307,12 @@ Launch update_launch(int64_t items, cudaStream_t stream) {
 }
 
 template <class Rule, int States>
-void update_by(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars, cudaStream_t stream) {
+void update_by(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
+               cudaStream_t stream) {
   with_range(u, [&]<class P, class G, class M>(const UpdateRange<P, G, M>& range, auto v) {
     constexpr int V = decltype(v)::value;
-    launch(update_launch(u.count / V, stream), update_elements<Rule, States, P, G, M, V>, range, scalars, config);
+    launch(update_launch(u.count / V, stream), update_elements<Rule, States, P, G, M, V>, range,
+           scalars, config);
   });
 }
 
@@ -332,7 +347,8 @@ void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const S
 
 /// Starts the kernel for as many states as the run keeps.
 template <class Rule, int States = Rule::kLeastStates>
-void update_with(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars, cudaStream_t stream) {
+void update_with(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
+                 cudaStream_t stream) {
   if constexpr (requires { Rule::kSignedCodes; })
     if (u.state_dtype == DType::kU8)
       return update_codes_by<Rule, false>(u, config, scalars, stream);
@@ -344,20 +360,20 @@ void update_with(const FlatUpdate& u, const OptimizerConfig& config, const StepS
 
 }  // namespace
 
-void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum, double* group_sums,
-                    cudaStream_t stream) {
+void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum,
+                    double* group_sums, cudaStream_t stream) {
   const int64_t groups = divide_up(count, kNormGroup);
   with_type(dtype, [&](auto type) {
     using G = decltype(type);
-    launch({blocks(divide_up(groups, kUpdateWarps)), kUpdateThreads, 0, stream}, group_squares<G>, static_cast<const G*>(g),
-           count, group_sums);
+    launch({blocks(divide_up(groups, kUpdateWarps)), kUpdateThreads, 0, stream}, group_squares<G>,
+           static_cast<const G*>(g), count, group_sums);
   });
-  launch({1, kTotalThreads, 0, stream}, total_squares, static_cast<const double*>(group_sums), groups,
-         accumulate, sum);
+  launch({1, kTotalThreads, 0, stream}, total_squares, static_cast<const double*>(group_sums),
+         groups, accumulate, sum);
 }
 
-void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
-                      cudaStream_t stream) {
+void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config,
+                      const StepScalars* scalars, cudaStream_t stream) {
   switch (config.type) {
 #define FTRUN_OPTIMIZER(enumerator, name, rule) \
   case OptimizerType::k##enumerator:            \

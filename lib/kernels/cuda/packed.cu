@@ -30,13 +30,18 @@ struct Records {
   float int8_step;
 };
 
-__device__ inline float read_float(const unsigned char* from) { return *reinterpret_cast<const float*>(from); }
+__device__ inline float read_float(const unsigned char* from) {
+  return *reinterpret_cast<const float*>(from);
+}
 
-__device__ inline float scale_of(const Records& records, const unsigned char* record, int place, const CodeValues& values) {
+__device__ inline float scale_of(const Records& records, const unsigned char* record, int place,
+                                 const CodeValues& values) {
   const unsigned char* const behind = record + records.scales_offset;
   if (!records.holds_scale_codes) return read_float(behind + place * sizeof(float));
   // Two roundings, as on the CPU.
-  return __fadd_rn(__fmul_rn(values.scales[behind[place]], read_float(behind + kScaleOfScalesOffset)), read_float(behind + kScaleOffsetOffset));
+  return __fadd_rn(
+      __fmul_rn(values.scales[behind[place]], read_float(behind + kScaleOfScalesOffset)),
+      read_float(behind + kScaleOffsetOffset));
 }
 
 /// Codes of V neighbouring elements of a record, the first of which is number `at`, a multiple of
@@ -52,28 +57,34 @@ struct Codes {
       // The second of a pair lies in the lower bits, where number() looks for the first of two.
       if (!records.int8 && at % 2 == 1) words[0] <<= 4;
     } else if constexpr (V == 4) {
-      words[0] = records.int8 ? *reinterpret_cast<const uint32_t*>(from) : *reinterpret_cast<const uint16_t*>(from);
+      words[0] = records.int8 ? *reinterpret_cast<const uint32_t*>(from)
+                              : *reinterpret_cast<const uint16_t*>(from);
     } else {
       words[0] = *reinterpret_cast<const uint32_t*>(from);
       words[1] = records.int8 ? *reinterpret_cast<const uint32_t*>(from + 4) : 0;
     }
   }
-  __device__ float int8(int i) const { return static_cast<float>(static_cast<signed char>(words[i / 4] >> i % 4 * 8 & 255U)); }
+  __device__ float int8(int i) const {
+    return static_cast<float>(static_cast<signed char>(words[i / 4] >> i % 4 * 8 & 255U));
+  }
   /// Unpacks a code of NF4: of a pair the first is in the upper half of its byte.
-  __device__ float nf4(int i, const float* values) const { return values[words[0] >> (i / 2 * 8 + (i % 2 == 0 ? 4 : 0)) & 15U]; }
+  __device__ float nf4(int i, const float* values) const {
+    return values[words[0] >> (i / 2 * 8 + (i % 2 == 0 ? 4 : 0)) & 15U];
+  }
 };
 
 // A row of the block of the matrix each, V elements a thread at once. The bits are those of V = 1.
 template <class T, int V>
-__global__ void unpack_rows(Records records, CodeValues values, T* out, int64_t columns, int64_t first_row, int64_t first_column,
-                            int64_t width) {
+__global__ void unpack_rows(Records records, CodeValues values, T* out, int64_t columns,
+                            int64_t first_row, int64_t first_column, int64_t width) {
   // The kernel's parameters serve a warp one index at a time, shared memory all 16 at once.
   __shared__ float nf4[16];
   for (int i = threadIdx.x; i < 16; i += blockDim.x) nf4[i] = values.nf4[i];
   __syncthreads();
   const int64_t begin = (first_row + blockIdx.x) * columns + first_column;
   T* const to = out + blockIdx.x * width;
-  for (int64_t i = V * static_cast<int64_t>(threadIdx.x); i < width; i += V * static_cast<int64_t>(blockDim.x)) {
+  for (int64_t i = V * static_cast<int64_t>(threadIdx.x); i < width;
+       i += V * static_cast<int64_t>(blockDim.x)) {
     const int64_t element = begin + i;
     const int at = static_cast<int>(element % kPackedRecord);
     const unsigned char* const record = records.data + element / kPackedRecord * records.bytes;
@@ -83,7 +94,8 @@ __global__ void unpack_rows(Records records, CodeValues values, T* out, int64_t 
     Floats<V> numbers;
 #pragma unroll
     for (int j = 0; j < V; ++j)
-      numbers[j] = records.int8 ? __fmul_rn(__fmul_rn(codes.int8(j), scale), records.int8_step) : __fmul_rn(codes.nf4(j, nf4), scale);
+      numbers[j] = records.int8 ? __fmul_rn(__fmul_rn(codes.int8(j), scale), records.int8_step)
+                                : __fmul_rn(codes.nf4(j, nf4), scale);
     store(to + i, numbers);
   }
 }
@@ -92,18 +104,26 @@ __global__ void unpack_rows(Records records, CodeValues values, T* out, int64_t 
 
 void unpack(DType dtype, const Unpack& u, cudaStream_t stream) {
   const PackedFormat& format = u.format;
-  const Records records{static_cast<const unsigned char*>(u.records), format.record_bytes(), static_cast<int>(format.block),
-                        static_cast<int>(format.scales_offset()), format.kind == PackedFormat::Kind::kInt8, format.holds_scale_codes(), kInt8Step};
+  const Records records{static_cast<const unsigned char*>(u.records),
+                        format.record_bytes(),
+                        static_cast<int>(format.block),
+                        static_cast<int>(format.scales_offset()),
+                        format.kind == PackedFormat::Kind::kInt8,
+                        format.holds_scale_codes(),
+                        kInt8Step};
   const CodeValues values = code_values();
   with_type(dtype, [&]<class T>(T) {
     // Elements that are moved at once lie in one record, have one scale, and their codes are a
     // word.
-    const bool fit = vectors_fit<T>(u.columns, u.out) && vectors_fit<T>(u.width) && vectors_fit<T>(u.first_column) &&
+    const bool fit = vectors_fit<T>(u.columns, u.out) && vectors_fit<T>(u.width) &&
+                     vectors_fit<T>(u.first_column) &&
                      reinterpret_cast<uintptr_t>(u.records) % 4 == 0;
     with_vectors<T>(fit, [&](auto v) {
       constexpr int kAtOnce = decltype(v)::value;
-      launch({dim3(blocks(u.rows)), dim3(threads_for(divide_up(u.width, kAtOnce), kUnpackThreads)), 0, stream}, unpack_rows<T, kAtOnce>,
-             records, values, static_cast<T*>(u.out), u.columns, u.first_row, u.first_column, u.width);
+      launch({dim3(blocks(u.rows)), dim3(threads_for(divide_up(u.width, kAtOnce), kUnpackThreads)),
+              0, stream},
+             unpack_rows<T, kAtOnce>, records, values, static_cast<T*>(u.out), u.columns,
+             u.first_row, u.first_column, u.width);
     });
   });
 }

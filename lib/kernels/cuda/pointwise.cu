@@ -8,10 +8,13 @@ namespace {
 template <class T, class To, int V>
 __global__ void fill_row(const T* row, To* y, int64_t width, int64_t stride) {
   To* const out = y + blockIdx.x * stride;
-  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) store(out + i, load<V>(row + i));
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V)
+    store(out + i, load<V>(row + i));
 }
 
-__device__ inline double widened(double x) { return x; }
+__device__ inline double widened(double x) {
+  return x;
+}
 template <class T>
 __device__ float widened(T x) {
   return to_float(x);
@@ -28,7 +31,8 @@ __device__ T narrowed(Sum x) {
 template <int V, class Body>
 __device__ void for_packs(int64_t count, Body body) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * V;
-  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V; i < count; i += step)
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V; i < count;
+       i += step)
     body(i, i + V <= count ? V : static_cast<int>(count - i));
 }
 
@@ -44,7 +48,8 @@ template <class From, class To, int V>
 __global__ void add_elements_into(const From* from, To* to, int64_t count) {
   for_packs<V>(count, [&](int64_t i, int elements) {
     if (elements < V) {
-      for (int k = 0; k < elements; ++k) to[i + k] = from_float<To>(to_float(to[i + k]) + to_float(from[i + k]));
+      for (int k = 0; k < elements; ++k)
+        to[i + k] = from_float<To>(to_float(to[i + k]) + to_float(from[i + k]));
       return;
     }
     Floats<V> sum = load<V>(to + i);
@@ -58,9 +63,11 @@ __global__ void add_elements_into(const From* from, To* to, int64_t count) {
 // Kernel of the ordered sums of communicators. The vectors' threads also do what is left behind
 // them.
 template <class T, class Sum, int V>
-__global__ void sum_blocks_elements(const T* blocks, int ranks, int64_t stride, T* out, int64_t count) {
+__global__ void sum_blocks_elements(const T* blocks, int ranks, int64_t stride, T* out,
+                                    int64_t count) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * V;
-  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V; i < count; i += step) {
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V; i < count;
+       i += step) {
     if constexpr (V > 1) {
       if (i + V <= count) {
         Floats<V> sum = load<V>(blocks + i);
@@ -111,7 +118,8 @@ constexpr int kPack = 4;
 /// Calls `body` with values of the types of both, the elements that are moved at once and the
 /// blocks for `count` elements.
 template <class Body>
-void with_types(DType from_dtype, const void* from, DType to_dtype, const void* to, int64_t count, Body body) {
+void with_types(DType from_dtype, const void* from, DType to_dtype, const void* to, int64_t count,
+                Body body) {
   constexpr int64_t kMostBlocks = 4096;
   const bool packs = aligned(from) && aligned(to);
   const int64_t wanted = divide_up(divide_up(count, packs ? kPack : 1), kPointwiseThreads);
@@ -128,34 +136,41 @@ void with_types(DType from_dtype, const void* from, DType to_dtype, const void* 
 
 }  // namespace
 
-void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream) {
-  with_types(from_dtype, from, to_dtype, to, count, [&](auto from_type, auto to_type, auto pack, unsigned grid) {
-    using From = decltype(from_type);
-    using To = decltype(to_type);
-    launch({grid, kPointwiseThreads, 0, stream}, convert_elements<From, To, decltype(pack)::value>, static_cast<const From*>(from),
-           static_cast<To*>(to), count);
-  });
+void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count,
+             cudaStream_t stream) {
+  with_types(from_dtype, from, to_dtype, to, count,
+             [&](auto from_type, auto to_type, auto pack, unsigned grid) {
+               using From = decltype(from_type);
+               using To = decltype(to_type);
+               launch({grid, kPointwiseThreads, 0, stream},
+                      convert_elements<From, To, decltype(pack)::value>,
+                      static_cast<const From*>(from), static_cast<To*>(to), count);
+             });
 }
 
-void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream) {
-  with_types(from_dtype, from, to_dtype, to, count, [&](auto from_type, auto to_type, auto pack, unsigned grid) {
-    using From = decltype(from_type);
-    using To = decltype(to_type);
-    launch({grid, kPointwiseThreads, 0, stream}, add_elements_into<From, To, decltype(pack)::value>, static_cast<const From*>(from),
-           static_cast<To*>(to), count);
-  });
+void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count,
+              cudaStream_t stream) {
+  with_types(from_dtype, from, to_dtype, to, count,
+             [&](auto from_type, auto to_type, auto pack, unsigned grid) {
+               using From = decltype(from_type);
+               using To = decltype(to_type);
+               launch({grid, kPointwiseThreads, 0, stream},
+                      add_elements_into<From, To, decltype(pack)::value>,
+                      static_cast<const From*>(from), static_cast<To*>(to), count);
+             });
 }
 
-void sum_blocks(DType dtype, const void* blocks, int ranks, int64_t stride, void* out, int64_t count,
-                cudaStream_t stream) {
+void sum_blocks(DType dtype, const void* blocks, int ranks, int64_t stride, void* out,
+                int64_t count, cudaStream_t stream) {
   constexpr int64_t kMostBlocks = 4096;
   const auto run = [&](auto type, auto sum, auto vector) {
     using T = decltype(type);
     constexpr int V = decltype(vector)::value;
     const int64_t wanted = divide_up(divide_up(count, V), kPointwiseThreads);
-    launch({cuda::blocks(wanted < kMostBlocks ? wanted : kMostBlocks), kPointwiseThreads, 0, stream},
-           sum_blocks_elements<T, decltype(sum), V>, static_cast<const T*>(blocks), ranks, stride,
-           static_cast<T*>(out), count);
+    launch(
+        {cuda::blocks(wanted < kMostBlocks ? wanted : kMostBlocks), kPointwiseThreads, 0, stream},
+        sum_blocks_elements<T, decltype(sum), V>, static_cast<const T*>(blocks), ranks, stride,
+        static_cast<T*>(out), count);
   };
   if (dtype == DType::kF64) return run(double{}, double{}, std::integral_constant<int, 1>{});
   with_type(dtype, [&](auto type) {

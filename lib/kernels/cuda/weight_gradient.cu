@@ -13,8 +13,9 @@ constexpr int kColumns = 32;
 
 // Block (p, c) sums 32 columns over the p-th part of the tokens. Every sum has a fixed order.
 template <class T>
-__global__ void partial_sums(const T* dy, const T* x, const float* rstd, int64_t tokens, int64_t tokens_a_part,
-                             int heads, int64_t width, int64_t row_stride, int64_t rstd_stride, float* partials) {
+__global__ void partial_sums(const T* dy, const T* x, const float* rstd, int64_t tokens,
+                             int64_t tokens_a_part, int heads, int64_t width, int64_t row_stride,
+                             int64_t rstd_stride, float* partials) {
   __shared__ float sums[kPartLanes][kColumns + 1];
   const int64_t column = blockIdx.y * kColumns + threadIdx.x;
   const int64_t first = blockIdx.x * tokens_a_part, last = min(first + tokens_a_part, tokens);
@@ -24,7 +25,10 @@ __global__ void partial_sums(const T* dy, const T* x, const float* rstd, int64_t
       for (int head = 0; head < heads; ++head) {
         const int64_t at = n * row_stride + head * width + column;
         const float d = to_float(dy[at]);
-        sum = x == nullptr ? sum + d : weight_term(d, to_float(x[at]), rstd == nullptr ? 1.0F : rstd[n * rstd_stride + head], sum);
+        sum = x == nullptr
+                  ? sum + d
+                  : weight_term(d, to_float(x[at]),
+                                rstd == nullptr ? 1.0F : rstd[n * rstd_stride + head], sum);
       }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
@@ -34,8 +38,8 @@ __global__ void partial_sums(const T* dy, const T* x, const float* rstd, int64_t
 }
 
 template <class G>
-__global__ void sum_parts(const float* partials, int64_t parts, int64_t width, const float* squares, G* gradient,
-                          bool accumulate) {
+__global__ void sum_parts(const float* partials, int64_t parts, int64_t width, const float* squares,
+                          G* gradient, bool accumulate) {
   const int64_t column = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (column >= width) return;
   float sum = 0.0F;
@@ -52,7 +56,9 @@ int64_t weight_gradient_parts(const WeightGradient& g) {
   return std::max<int64_t>(1, std::min(room, gpu_partials(g.tokens)));
 }
 
-int64_t weight_gradient_tokens(const WeightGradient& g) { return divide_up(g.tokens, weight_gradient_parts(g)); }
+int64_t weight_gradient_tokens(const WeightGradient& g) {
+  return divide_up(g.tokens, weight_gradient_parts(g));
+}
 
 void add_partials(const WeightGradient& g, cudaStream_t stream) {
   with_type(g.gradient_dtype, [&](auto type) {
@@ -69,9 +75,10 @@ void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream) 
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     const dim3 grid(blocks(weight_gradient_parts(g)), blocks(divide_up(g.width, kColumns)));
-    launch({grid, dim3(kColumns, kPartLanes), 0, stream},
-           partial_sums<T>, static_cast<const T*>(g.dy), static_cast<const T*>(g.x), g.rstd, g.tokens,
-           weight_gradient_tokens(g), static_cast<int>(g.heads), g.width, g.row_stride, g.rstd_stride, partials);
+    launch({grid, dim3(kColumns, kPartLanes), 0, stream}, partial_sums<T>,
+           static_cast<const T*>(g.dy), static_cast<const T*>(g.x), g.rstd, g.tokens,
+           weight_gradient_tokens(g), static_cast<int>(g.heads), g.width, g.row_stride,
+           g.rstd_stride, partials);
   });
   add_partials(g, stream);
 }

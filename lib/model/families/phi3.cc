@@ -1,5 +1,6 @@
 // Phi-3, Phi-3.5 and Phi-4 of Microsoft, dense: Llama's blocks with q, k and v, and gate and up, in
-// one matrix each in files; Phi-4-mini rotates a part of each head. Those for 128k tokens have longrope.
+// one matrix each in files; Phi-4-mini rotates a part of each head. Those for
+// 128k tokens have longrope.
 #include <algorithm>
 
 #include "model/families.h"

@@ -55,7 +55,8 @@ std::vector<CudnnPart> cudnn_parts(const AttentionAttrs& attrs, int64_t tokens, 
   std::vector<CudnnPart> parts;
   if (documents)
     for (const GpuDocumentGroup& group : gpu_document_groups(tokens, attrs.row_tokens))
-      parts.push_back({.sequences = group.slots, .most_tokens = group.most_tokens, .documents = true});
+      parts.push_back(
+          {.sequences = group.slots, .most_tokens = group.most_tokens, .documents = true});
   else
     parts.push_back({.sequences = tokens / attrs.row_tokens, .most_tokens = attrs.row_tokens});
   for (CudnnPart& part : parts) part = sized(part, attrs, tokens, part_bytes);

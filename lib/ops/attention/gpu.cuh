@@ -29,12 +29,22 @@ struct AttentionArgs {
   /// Rows can be moved 16 bytes at a time.
   bool vectors;
 
-  __device__ const T* query(int64_t token, int head) const { return qkv + token * width + head * head_size; }
-  __device__ const T* key(int64_t token, int kv_head) const { return query(token, query_heads + kv_head); }
-  __device__ const T* value(int64_t token, int kv_head) const { return key(token, kv_heads + kv_head); }
-  __device__ int64_t out(int64_t token, int head) const { return token * out_width + head * head_size; }
+  __device__ const T* query(int64_t token, int head) const {
+    return qkv + token * width + head * head_size;
+  }
+  __device__ const T* key(int64_t token, int kv_head) const {
+    return query(token, query_heads + kv_head);
+  }
+  __device__ const T* value(int64_t token, int kv_head) const {
+    return key(token, kv_heads + kv_head);
+  }
+  __device__ int64_t out(int64_t token, int head) const {
+    return token * out_width + head * head_size;
+  }
   /// Tokens before `end` are computed elsewhere (Attention::uncovered).
-  __device__ bool is_covered(int64_t end) const { return uncovered != nullptr && end <= *uncovered; }
+  __device__ bool is_covered(int64_t end) const {
+    return uncovered != nullptr && end <= *uncovered;
+  }
 };
 
 /// ScaledScores makes scores of products of queries and keys, times `unit`. How a kernel's loops

@@ -51,14 +51,14 @@ void attention_backward_narrow(DType dtype, const Attention& a, cudaStream_t str
 /// Lists of the documents that a library computes as sequences, in the scratch as
 /// GpuAttentionWorkspace lays it out.
 struct DocumentLists {
-  struct Group {
+  struct DocumentGroup {
     int64_t most_tokens, slots;
     int32_t* lengths;
     int32_t* qkv_offsets;
     int32_t* out_offsets;
     int32_t* token_offsets;
   };
-  Group groups[kMostGpuDocumentGroups];
+  DocumentGroup groups[kMostGpuDocumentGroups];
   int count;
   int32_t* uncovered;
 };

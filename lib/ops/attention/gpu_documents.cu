@@ -1,15 +1,16 @@
 #include "ops/attention/gpu.cuh"
 
-// Documents as sequences of their own, for a library that takes lists of sequences (cudnn_attention.h): which document
-// stands in which list is decided on the device, as recorded steps meet other documents each time.
+// Documents as sequences of their own, for a library that takes lists of sequences
+// (cudnn_attention.h): which document stands in which list is decided on the device, as recorded
+// steps meet other documents each time.
 namespace ftrun::cuda {
 
 namespace {
 
 constexpr int kListThreads = 256, kTokensEach = 16;
 
-/// Sum of the numbers of this block's threads up to this one's; `sums` has kListThreads, and the last one is the whole
-/// sum until the next call.
+/// Sum of the numbers of this block's threads up to this one's; `sums` has kListThreads, and the
+/// last one is the whole sum until the next call.
 __device__ int sum_up_to(int own, int* sums) {
   const auto thread = static_cast<int>(threadIdx.x);
   __syncthreads();  // sums may still be read
@@ -40,7 +41,7 @@ __device__ bool is_of_document(const int32_t* starts, const DocumentShape& shape
 
 __device__ void clear_lists(const DocumentLists& lists, const DocumentShape& shape) {
   for (int g = 0; g < lists.count; ++g) {
-    const DocumentLists::Group& group = lists.groups[g];
+    const DocumentLists::DocumentGroup& group = lists.groups[g];
     for (auto i = static_cast<int>(threadIdx.x); i <= group.slots; i += kListThreads) {
       if (i < group.slots) group.lengths[i] = 0;
       group.qkv_offsets[i] = shape.tokens * shape.width;
@@ -52,7 +53,8 @@ __device__ void clear_lists(const DocumentLists& lists, const DocumentShape& sha
 
 // Runs as one block. `first` gets the first token of each document.
 __global__ void __launch_bounds__(kListThreads)
-    fill_document_lists(const int32_t* starts, int32_t* first, DocumentLists lists, DocumentShape shape) {
+    fill_document_lists(const int32_t* starts, int32_t* first, DocumentLists lists,
+                        DocumentShape shape) {
   __shared__ int sums[kListThreads];
   __shared__ int taken[kMostGpuDocumentGroups], overflow[kMostGpuDocumentGroups];
   __shared__ int irregular;
@@ -84,7 +86,7 @@ __global__ void __launch_bounds__(kListThreads)
     const int end = document + 1 < documents ? first[document + 1] : shape.tokens;
     const int length = document < documents ? end - begin : 0;
     for (int g = 0; g < lists.count; ++g) {
-      const DocumentLists::Group& group = lists.groups[g];
+      const DocumentLists::DocumentGroup& group = lists.groups[g];
       const bool fits = length > 1 && length <= group.most_tokens &&
                         (g + 1 == lists.count || length > lists.groups[g + 1].most_tokens);
       const int fitting = sum_up_to(fits ? 1 : 0, sums);
@@ -119,7 +121,8 @@ __device__ bool is_single(const AttentionArgs<Bf16>& args, const int32_t* starts
 constexpr int kSingleThreads = 128;
 
 // Runs one warp a token: its value is the result, its score the statistic.
-__global__ void __launch_bounds__(kSingleThreads) single_tokens(AttentionArgs<Bf16> args, const int32_t* starts) {
+__global__ void __launch_bounds__(kSingleThreads)
+    single_tokens(AttentionArgs<Bf16> args, const int32_t* starts) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * (kSingleThreads / 32) + threadIdx.x / 32;
   const auto lane = static_cast<int>(threadIdx.x % 32);
   if (token >= args.tokens || !is_single(args, starts, token)) return;
@@ -138,7 +141,8 @@ __global__ void __launch_bounds__(kSingleThreads) single_tokens(AttentionArgs<Bf
 
 // Runs one warp a token: its score has no gradient, and its value the sum of those of the heads
 // that share it.
-__global__ void __launch_bounds__(kSingleThreads) single_token_gradients(AttentionArgs<Bf16> args, const int32_t* starts) {
+__global__ void __launch_bounds__(kSingleThreads)
+    single_token_gradients(AttentionArgs<Bf16> args, const int32_t* starts) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * (kSingleThreads / 32) + threadIdx.x / 32;
   const auto lane = static_cast<int>(threadIdx.x % 32);
   if (token >= args.tokens || !is_single(args, starts, token)) return;
@@ -162,8 +166,8 @@ Launch single_launch(const Attention& a, cudaStream_t stream) {
 
 void list_documents(const Attention& a, const DocumentLists& lists, cudaStream_t stream) {
   const auto args = attention_args<Bf16>(a);
-  const DocumentShape shape{static_cast<int>(a.tokens), args.row_tokens, static_cast<int>(args.width),
-                            static_cast<int>(args.out_width)};
+  const DocumentShape shape{static_cast<int>(a.tokens), args.row_tokens,
+                            static_cast<int>(args.width), static_cast<int>(args.out_width)};
   launch({1, kListThreads, 0, stream}, fill_document_lists, a.starts, a.lowest, lists, shape);
 }
 

@@ -17,9 +17,12 @@ constexpr int kWeightStride = kTile + 1;
 using Args = AttentionArgs<float>;
 
 /// Rows of a tile lie one element further apart than they are long: no bank conflicts by columns.
-__device__ inline int tile_stride(const Args& args) { return args.head_size + 1; }
+__device__ inline int tile_stride(const Args& args) {
+  return args.head_size + 1;
+}
 
-__device__ inline void load_tile(const Args& args, float* tile, const float* from, int64_t stride, int rows) {
+__device__ inline void load_tile(const Args& args, float* tile, const float* from, int64_t stride,
+                                 int rows) {
   for (int row = threadIdx.y; row < kTile; row += kSide)
     for (int i = threadIdx.x; i < args.head_size; i += kSide)
       tile[row * tile_stride(args) + i] = row < rows ? from[row * stride + i] : 0.0F;
@@ -35,7 +38,8 @@ __device__ inline Scores products(const Args& args, const float* left, const flo
   Scores s;
   for (int i = 0; i < args.head_size; ++i) {
     const float a0 = left[threadIdx.y * stride + i], a1 = left[(threadIdx.y + kSide) * stride + i];
-    const float b0 = right[threadIdx.x * stride + i], b1 = right[(threadIdx.x + kSide) * stride + i];
+    const float b0 = right[threadIdx.x * stride + i],
+                b1 = right[(threadIdx.x + kSide) * stride + i];
     s.e[0][0] += a0 * b0;
     s.e[0][1] += a0 * b1;
     s.e[1][0] += a1 * b0;
@@ -60,10 +64,12 @@ __device__ inline void share(const Scores& s, float* weights) {
 }
 
 /// sums += weights[kTile, kTile] tile
-__device__ inline void add_product(const Args& args, Sums& sums, const float* weights, const float* tile) {
+__device__ inline void add_product(const Args& args, Sums& sums, const float* weights,
+                                   const float* tile) {
   const int stride = tile_stride(args);
   for (int k = 0; k < kTile; ++k) {
-    const float w0 = weights[threadIdx.y * kWeightStride + k], w1 = weights[(threadIdx.y + kSide) * kWeightStride + k];
+    const float w0 = weights[threadIdx.y * kWeightStride + k],
+                w1 = weights[(threadIdx.y + kSide) * kWeightStride + k];
 #pragma unroll
     for (int c = 0; c < kMostColumns; ++c) {
       const int column = static_cast<int>(threadIdx.x) + c * kSide;
@@ -75,8 +81,8 @@ __device__ inline void add_product(const Args& args, Sums& sums, const float* we
   }
 }
 
-__device__ inline void store_rows(const Args& args, const Sums& sums, float* to, int64_t stride, int rows,
-                                  const float (&factor)[2]) {
+__device__ inline void store_rows(const Args& args, const Sums& sums, float* to, int64_t stride,
+                                  int rows, const float (&factor)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = static_cast<int>(threadIdx.y) + r * kSide;
@@ -92,7 +98,8 @@ __device__ inline void store_rows(const Args& args, const Sums& sums, float* to,
 /// Finds the maximum over the 16 threads of a row.
 __device__ inline float row_max(float x) {
 #pragma unroll
-  for (int step = kSide / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, step));
+  for (int step = kSide / 2; step > 0; step /= 2)
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, step));
   return x;
 }
 __device__ inline float row_sum(float x) {
@@ -113,12 +120,15 @@ struct Query {
 
 __device__ inline Query query_of(const Args& args, int row, int head, int at, bool backward) {
   if (at >= args.row_tokens) return {};
-  const int64_t token = static_cast<int64_t>(row) * args.row_tokens + at, statistic = head * args.tokens + token;
+  const int64_t token = static_cast<int64_t>(row) * args.row_tokens + at,
+                statistic = head * args.tokens + token;
   if (!backward) return {at, args.lowest[token], 0.0F, 0.0F};
   return {at, args.lowest[token], args.lse[statistic], args.delta[statistic]};
 }
 
-__device__ inline int rows_from(const Args& args, int first) { return min(kTile, args.row_tokens - first); }
+__device__ inline int rows_from(const Args& args, int first) {
+  return min(kTile, args.row_tokens - first);
+}
 __device__ inline int64_t token_at(const Args& args, int row, int t) {
   return static_cast<int64_t>(row) * args.row_tokens + t;
 }
@@ -134,10 +144,13 @@ __global__ void __launch_bounds__(256) attention_forward(Args args) {
   float* const k = q + tile;
   float* const v = k + tile;
   float* const weights = v + tile;
-  const int first = blockIdx.x * kTile, head = blockIdx.y, row = blockIdx.z, kv_head = head / args.group;
-  load_tile(args, q, args.query(token_at(args, row, first), head), args.width, rows_from(args, first));
+  const int first = blockIdx.x * kTile, head = blockIdx.y, row = blockIdx.z,
+            kv_head = head / args.group;
+  load_tile(args, q, args.query(token_at(args, row, first), head), args.width,
+            rows_from(args, first));
   const int at = first + threadIdx.y;
-  const Query query[2] = {query_of(args, row, head, at, false), query_of(args, row, head, at + kSide, false)};
+  const Query query[2] = {query_of(args, row, head, at, false),
+                          query_of(args, row, head, at + kSide, false)};
   float max[2] = {-kInfinity, -kInfinity}, sum[2] = {0.0F, 0.0F};
   Sums sums;
   for (int key = first_key(args, row, first); key <= first; key += kTile) {
@@ -180,8 +193,8 @@ __global__ void __launch_bounds__(256) attention_forward(Args args) {
     if (threadIdx.x == 0 && query[r].at >= 0)
       args.lse[head * args.tokens + token_at(args, row, query[r].at)] = max[r] + logf(total);
   }
-  store_rows(args, sums, args.a + args.out(token_at(args, row, first), head), args.out_width, rows_from(args, first),
-             factor);
+  store_rows(args, sums, args.a + args.out(token_at(args, row, first), head), args.out_width,
+             rows_from(args, first), factor);
 }
 
 /// Returns ds of dp and a score's weight and slope: dS = P (dP - delta) slope.
@@ -196,12 +209,14 @@ __global__ void __launch_bounds__(256) attention_dq(Args args) {
   float* const k = da + tile;
   float* const v = k + tile;
   float* const weights = v + tile;
-  const int first = blockIdx.x * kTile, head = blockIdx.y, row = blockIdx.z, kv_head = head / args.group;
+  const int first = blockIdx.x * kTile, head = blockIdx.y, row = blockIdx.z,
+            kv_head = head / args.group;
   const int64_t own = token_at(args, row, first);
   load_tile(args, q, args.query(own, head), args.width, rows_from(args, first));
   load_tile(args, da, args.da + args.out(own, head), args.out_width, rows_from(args, first));
   const int at = first + threadIdx.y;
-  const Query query[2] = {query_of(args, row, head, at, true), query_of(args, row, head, at + kSide, true)};
+  const Query query[2] = {query_of(args, row, head, at, true),
+                          query_of(args, row, head, at + kSide, true)};
   Sums sums;
   for (int key = first_key(args, row, first); key <= first; key += kTile) {
     __syncthreads();
@@ -226,8 +241,8 @@ __global__ void __launch_bounds__(256) attention_dq(Args args) {
     add_product(args, sums, weights, k);
   }
   const float factor[2] = {args.scale, args.scale};
-  store_rows(args, sums, args.dqkv + own * args.width + head * args.head_size, args.width, rows_from(args, first),
-             factor);
+  store_rows(args, sums, args.dqkv + own * args.width + head * args.head_size, args.width,
+             rows_from(args, first), factor);
 }
 
 // Rows of the scores are keys here, columns queries.
@@ -275,18 +290,21 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
   const float scaled[2] = {args.scale, args.scale}, one[2] = {1.0F, 1.0F};
   float* const keys = args.dqkv + own * args.width + (args.query_heads + kv_head) * args.head_size;
   store_rows(args, dk, keys, args.width, rows_from(args, first), scaled);
-  store_rows(args, dv, keys + args.kv_heads * args.head_size, args.width, rows_from(args, first), one);
+  store_rows(args, dv, keys + args.kv_heads * args.head_size, args.width, rows_from(args, first),
+             one);
 }
 
 /// Tiles in shared memory: q, k, v; q, k, v and the gradient. Beside them, the weights.
 constexpr int kForwardTiles = 3, kBackwardTiles = 4;
 
-int shared_floats(int tiles, int head_size) { return tiles * kTile * (head_size + 1) + kTile * kWeightStride; }
+int shared_floats(int tiles, int head_size) {
+  return tiles * kTile * (head_size + 1) + kTile * kWeightStride;
+}
 
 Launch attention_launch(const Args& args, int heads, int tiles, cudaStream_t stream) {
   const int floats = shared_floats(tiles, args.head_size);
-  return {dim3(static_cast<unsigned>(divide_up(args.row_tokens, kTile)), static_cast<unsigned>(heads),
-               static_cast<unsigned>(args.tokens / args.row_tokens)),
+  return {dim3(static_cast<unsigned>(divide_up(args.row_tokens, kTile)),
+               static_cast<unsigned>(heads), static_cast<unsigned>(args.tokens / args.row_tokens)),
           dim3(kSide, kSide), static_cast<size_t>(floats) * sizeof(float), stream};
 }
 

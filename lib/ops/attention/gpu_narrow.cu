@@ -2,10 +2,11 @@
 #include "ops/attention/gpu.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
-// Attention in bf16 and fp16 on the tensor cores, after FlashAttention-2 (Dao 2023): scores exist in registers, tile by
-// tile. Tiles are 64 tokens; four warps own 16 rows of the result each. The backward pass runs twice
-// over the scores, once for dq and once for dk and dv, so that nothing is added by several blocks.
-// D is the head size rounded up to 64, 128 or 256; what is above the head size is 0.
+// Attention in bf16 and fp16 on the tensor cores, after FlashAttention-2 (Dao 2023): scores
+// exist in registers, tile by tile. Tiles are 64 tokens; four warps own 16 rows of the result
+// each. The backward pass runs twice over the scores, once for dq and once for dk and dv, so
+// that nothing is added by several blocks. D is the head size rounded up to 64, 128 or 256; what
+// is above the head size is 0.
 namespace ftrun::cuda {
 
 namespace {
@@ -17,19 +18,25 @@ constexpr float kLog2e = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
 constexpr float kInfinity = __builtin_inff();
 
-/// Elements between rows of a tile in shared memory: 16 bytes more than its width, so that the eight
-/// rows of a fragment lie in different banks.
+/// Elements between rows of a tile in shared memory: 16 bytes more than its width, so that the
+/// eight rows of a fragment lie in different banks.
 template <int D>
 inline constexpr int kStride = D + 8;
 template <int D>
-inline constexpr int kTileElements = kTile * kStride<D>;
+inline constexpr int kTileElements = kTile* kStride<D>;
 
 // Places in the fragments of tensor_core.cuh: g and 2t of this lane.
-__device__ inline int lane_group() { return threadIdx.x % 32 / 4; }
-__device__ inline int lane_column() { return threadIdx.x % 4 * 2; }
+__device__ inline int lane_group() {
+  return threadIdx.x % 32 / 4;
+}
+__device__ inline int lane_column() {
+  return threadIdx.x % 4 * 2;
+}
 
 template <class T>
-__device__ inline uint32_t word(const T* p) { return *reinterpret_cast<const uint32_t*>(p); }
+__device__ inline uint32_t word(const T* p) {
+  return *reinterpret_cast<const uint32_t*>(p);
+}
 
 template <class T>
 __device__ inline uint32_t pack(float low, float high) {
@@ -67,13 +74,14 @@ __device__ FragmentB block_as_b(const T* tile, int row, int column) {
 /// Two neighbouring results, rounded to T, as the left operand of the next product.
 template <class T>
 __device__ inline FragmentA results_as_a(const FragmentC& left, const FragmentC& right) {
-  return {{pack<T>(left.r[0], left.r[1]), pack<T>(left.r[2], left.r[3]), pack<T>(right.r[0], right.r[1]),
-           pack<T>(right.r[2], right.r[3])}};
+  return {{pack<T>(left.r[0], left.r[1]), pack<T>(left.r[2], left.r[3]),
+           pack<T>(right.r[0], right.r[1]), pack<T>(right.r[2], right.r[3])}};
 }
 
 /// Tile of `rows` rows (the others 0) of `width` elements, `stride` apart.
 template <int D, class T>
-__device__ void load_tile(T* tile, const T* from, int64_t stride, int rows, int width, bool vectors) {
+__device__ void load_tile(T* tile, const T* from, int64_t stride, int rows, int width,
+                          bool vectors) {
   constexpr int kPacks = D / 8;
   for (int item = threadIdx.x; item < kTile * kPacks; item += kThreads) {
     const int row = item / kPacks, column = item % kPacks * 8;
@@ -94,7 +102,8 @@ __device__ void load_tile(T* tile, const T* from, int64_t stride, int rows, int 
 
 /// scores[i] = 16 rows of `left` from `row` against rows column + 8 i .. of `right`: left right^T.
 template <int D, int N, class T>
-__device__ void products(FragmentC (&scores)[N], const T* left, int row, const T* right, int column) {
+__device__ void products(FragmentC (&scores)[N], const T* left, int row, const T* right,
+                         int column) {
 #pragma unroll
   for (int i = 0; i < N; ++i) scores[i] = FragmentC{};
 #pragma unroll
@@ -107,20 +116,21 @@ __device__ void products(FragmentC (&scores)[N], const T* left, int row, const T
 
 /// sums += weights[16, 8 N] times rows `row` .. of a tile, from its column `first_column` on.
 template <int D, int N, int Columns, class T>
-__device__ void add_product(FragmentC (&sums)[Columns], const FragmentC (&weights)[N], const T* tile, int row,
-                            int first_column) {
+__device__ void add_product(FragmentC (&sums)[Columns], const FragmentC (&weights)[N],
+                            const T* tile, int row, int first_column) {
 #pragma unroll
   for (int i = 0; i < N; i += 2) {
     const FragmentA a = results_as_a<T>(weights[i], weights[i + 1]);
 #pragma unroll
-    for (int c = 0; c < Columns; ++c) multiply<T>(sums[c], a, block_as_b<D>(tile, row + 8 * i, first_column + 8 * c));
+    for (int c = 0; c < Columns; ++c)
+      multiply<T>(sums[c], a, block_as_b<D>(tile, row + 8 * i, first_column + 8 * c));
   }
 }
 
 /// Rows g and g+8 of a warp's 16 go to `to` (a row is `stride` elements), scaled.
 template <int Columns, class T>
-__device__ void store_rows(const FragmentC (&sums)[Columns], T* to, int64_t stride, int row, int rows, int width,
-                           int first_column, const float (&factor)[2]) {
+__device__ void store_rows(const FragmentC (&sums)[Columns], T* to, int64_t stride, int row,
+                           int rows, int width, int first_column, const float (&factor)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int own = row + lane_group() + 8 * half;
@@ -130,7 +140,8 @@ __device__ void store_rows(const FragmentC (&sums)[Columns], T* to, int64_t stri
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int column = first_column + 8 * c + lane_column() + i;
-        if (column < width) to[own * stride + column] = from_float<T>(sums[c].r[2 * half + i] * factor[half]);
+        if (column < width)
+          to[own * stride + column] = from_float<T>(sums[c].r[2 * half + i] * factor[half]);
       }
   }
 }
@@ -154,7 +165,8 @@ struct TokenBlock {
 template <class T>
 __device__ TokenBlock token_block(const AttentionArgs<T>& args, int row, int block) {
   const int first = block * kTile;
-  return {first, static_cast<int64_t>(row) * args.row_tokens + first, min(kTile, args.row_tokens - first)};
+  return {first, static_cast<int64_t>(row) * args.row_tokens + first,
+          min(kTile, args.row_tokens - first)};
 }
 
 /// The running softmax of a warp's rows g and g+8: largest score (in powers of 2) and sum.
@@ -170,7 +182,8 @@ struct RunningSoftmax {
     for (int half = 0; half < 2; ++half) {
       float largest = max[half];
 #pragma unroll
-      for (int i = 0; i < N; ++i) largest = fmaxf(largest, fmaxf(scores[i].r[2 * half], scores[i].r[2 * half + 1]));
+      for (int i = 0; i < N; ++i)
+        largest = fmaxf(largest, fmaxf(scores[i].r[2 * half], scores[i].r[2 * half + 1]));
       largest = quad_max(largest);
       const float base = largest == -kInfinity ? 0.0F : largest;
       shrink[half] = exp2f(max[half] - base);
@@ -193,7 +206,8 @@ __global__ void __launch_bounds__(kThreads) attention_forward(AttentionArgs<T> a
   T* const q = shared_memory<T>();
   T* const k = q + kTileElements<D>;
   T* const v = k + kTileElements<D>;
-  const int block = args.blocks - 1 - blockIdx.x, head = blockIdx.y, row = blockIdx.z;  // the longest first
+  const int block = args.blocks - 1 - blockIdx.x, head = blockIdx.y,
+            row = blockIdx.z;  // the longest first
   const int kv_head = head / args.group, warp_row = threadIdx.x / 32 * 16;
   const TokenBlock own = token_block(args, row, block);
   if (args.is_covered(own.token + own.rows)) return;
@@ -207,11 +221,14 @@ __global__ void __launch_bounds__(kThreads) attention_forward(AttentionArgs<T> a
   }
   RunningSoftmax softmax;
   FragmentC sums[D / 8];
-  for (int key_block = args.first_block[row * args.blocks + block]; key_block <= block; ++key_block) {
+  for (int key_block = args.first_block[row * args.blocks + block]; key_block <= block;
+       ++key_block) {
     const TokenBlock keys = token_block(args, row, key_block);
     __syncthreads();
-    load_tile<D>(k, args.key(keys.token, kv_head), args.width, keys.rows, args.head_size, args.vectors);
-    load_tile<D>(v, args.value(keys.token, kv_head), args.width, keys.rows, args.head_size, args.vectors);
+    load_tile<D>(k, args.key(keys.token, kv_head), args.width, keys.rows, args.head_size,
+                 args.vectors);
+    load_tile<D>(v, args.value(keys.token, kv_head), args.width, keys.rows, args.head_size,
+                 args.vectors);
     __syncthreads();
     FragmentC scores[kTile / 8];
     products<D>(scores, q, warp_row, k, 0);
@@ -242,11 +259,12 @@ __global__ void __launch_bounds__(kThreads) attention_forward(AttentionArgs<T> a
     if (lane_column() == 0 && at < own.rows)
       args.lse[head * args.tokens + own.token + at] = (softmax.max[half] + log2f(sum)) * kLn2;
   }
-  store_rows(sums, args.a + args.out(own.token, head), args.out_width, warp_row, own.rows, args.head_size, 0, factor);
+  store_rows(sums, args.a + args.out(own.token, head), args.out_width, warp_row, own.rows,
+             args.head_size, 0, factor);
 }
 
-/// Scores of this many columns are in registers at a time in the backward pass. With 32, dq of the widest heads does not fit the
-/// registers of compute capability 8.0.
+/// Scores of this many columns are in registers at a time in the backward pass. With 32, dq of the
+/// widest heads does not fit the registers of compute capability 8.0.
 constexpr int kPart = 32;
 template <int D>
 inline constexpr int kQueryPart = D < 256 ? kPart : 16;
@@ -263,7 +281,8 @@ __global__ void __launch_bounds__(kThreads) attention_dq(AttentionArgs<T> args) 
   const TokenBlock own = token_block(args, row, block);
   if (args.is_covered(own.token + own.rows)) return;
   load_tile<D>(q, args.query(own.token, head), args.width, own.rows, args.head_size, args.vectors);
-  load_tile<D>(da, args.da + args.out(own.token, head), args.out_width, own.rows, args.head_size, args.vectors);
+  load_tile<D>(da, args.da + args.out(own.token, head), args.out_width, own.rows, args.head_size,
+               args.vectors);
   int query[2], lowest[2];
   float lse[2], delta[2];
 #pragma unroll
@@ -277,11 +296,14 @@ __global__ void __launch_bounds__(kThreads) attention_dq(AttentionArgs<T> args) 
     delta[half] = args.delta[head * args.tokens + token];
   }
   FragmentC sums[D / 8];
-  for (int key_block = args.first_block[row * args.blocks + block]; key_block <= block; ++key_block) {
+  for (int key_block = args.first_block[row * args.blocks + block]; key_block <= block;
+       ++key_block) {
     const TokenBlock keys = token_block(args, row, key_block);
     __syncthreads();
-    load_tile<D>(k, args.key(keys.token, kv_head), args.width, keys.rows, args.head_size, args.vectors);
-    load_tile<D>(v, args.value(keys.token, kv_head), args.width, keys.rows, args.head_size, args.vectors);
+    load_tile<D>(k, args.key(keys.token, kv_head), args.width, keys.rows, args.head_size,
+                 args.vectors);
+    load_tile<D>(v, args.value(keys.token, kv_head), args.width, keys.rows, args.head_size,
+                 args.vectors);
     __syncthreads();
 #pragma unroll 1
     for (int part = 0; part < kTile; part += kQueryPart<D>) {
@@ -304,8 +326,8 @@ __global__ void __launch_bounds__(kThreads) attention_dq(AttentionArgs<T> args) 
     }
   }
   const float factor[2] = {args.scale, args.scale};
-  store_rows(sums, args.dqkv + own.token * args.width + head * args.head_size, args.width, warp_row, own.rows,
-             args.head_size, 0, factor);
+  store_rows(sums, args.dqkv + own.token * args.width + head * args.head_size, args.width, warp_row,
+             own.rows, args.head_size, 0, factor);
 }
 
 /// Columns of dk and dv that one block keeps in registers; larger heads take several blocks.
@@ -323,12 +345,14 @@ __global__ void __launch_bounds__(kThreads) attention_dkv(AttentionArgs<T> args)
   T* const q = v + kTileElements<D>;
   T* const da = q + kTileElements<D>;
   const int key_block = blockIdx.x, row = blockIdx.z;  // the first blocks are the longest
-  const int kv_head = blockIdx.y % args.kv_heads, first_column = blockIdx.y / args.kv_heads * kOutColumns<D>;
+  const int kv_head = blockIdx.y % args.kv_heads,
+            first_column = blockIdx.y / args.kv_heads * kOutColumns<D>;
   const int warp_row = threadIdx.x / 32 * 16;
   const TokenBlock own = token_block(args, row, key_block);
   if (args.is_covered(own.token + own.rows)) return;
   load_tile<D>(k, args.key(own.token, kv_head), args.width, own.rows, args.head_size, args.vectors);
-  load_tile<D>(v, args.value(own.token, kv_head), args.width, own.rows, args.head_size, args.vectors);
+  load_tile<D>(v, args.value(own.token, kv_head), args.width, own.rows, args.head_size,
+               args.vectors);
   const int first_key = own.first + warp_row + lane_group();
   FragmentC dk[kOutColumns<D> / 8], dv[kOutColumns<D> / 8];
   for (int head = kv_head * args.group; head < (kv_head + 1) * args.group; ++head)
@@ -337,9 +361,10 @@ __global__ void __launch_bounds__(kThreads) attention_dkv(AttentionArgs<T> args)
       if (args.first_block[row * args.blocks + block] > key_block) break;
       const TokenBlock queries = token_block(args, row, block);
       __syncthreads();
-      load_tile<D>(q, args.query(queries.token, head), args.width, queries.rows, args.head_size, args.vectors);
-      load_tile<D>(da, args.da + args.out(queries.token, head), args.out_width, queries.rows, args.head_size,
+      load_tile<D>(q, args.query(queries.token, head), args.width, queries.rows, args.head_size,
                    args.vectors);
+      load_tile<D>(da, args.da + args.out(queries.token, head), args.out_width, queries.rows,
+                   args.head_size, args.vectors);
       if (threadIdx.x < kTile) {
         const bool exists = static_cast<int>(threadIdx.x) < queries.rows;
         const int64_t token = queries.token + (exists ? threadIdx.x : 0);
@@ -371,10 +396,11 @@ __global__ void __launch_bounds__(kThreads) attention_dkv(AttentionArgs<T> args)
       }
     }
   const float scaled[2] = {args.scale, args.scale}, one[2] = {1.0F, 1.0F};
-  T* const keys = args.dqkv + own.token * args.width + (args.query_heads + kv_head) * args.head_size;
+  T* const keys =
+      args.dqkv + own.token * args.width + (args.query_heads + kv_head) * args.head_size;
   store_rows(dk, keys, args.width, warp_row, own.rows, args.head_size, first_column, scaled);
-  store_rows(dv, keys + args.kv_heads * args.head_size, args.width, warp_row, own.rows, args.head_size, first_column,
-             one);
+  store_rows(dv, keys + args.kv_heads * args.head_size, args.width, warp_row, own.rows,
+             args.head_size, first_column, one);
 }
 
 template <class Body>
@@ -416,7 +442,9 @@ SharedMemory attention_shared_narrow(int64_t head_size, bool backward) {
     const int tiles = backward ? kBackwardTiles : kForwardTiles;
     // Beside the tiles, dk and dv's kernel keeps three numbers a query.
     const int64_t numbers = backward ? 3 * kTile * static_cast<int64_t>(sizeof(float)) : 0;
-    found.bytes = static_cast<int64_t>(tiles) * kTileElements<D> * static_cast<int64_t>(sizeof(Bf16)) + numbers;
+    found.bytes =
+        static_cast<int64_t>(tiles) * kTileElements<D> * static_cast<int64_t>(sizeof(Bf16)) +
+        numbers;
     found.text = cat(tiles, " tiles of ", kTile, " x ", kStride<D>, " x ", sizeof(Bf16), " bytes",
                      numbers > 0 ? cat(" and ", numbers) : std::string());
   });
@@ -429,7 +457,8 @@ void attention_forward_narrow(DType dtype, const Attention& a, cudaStream_t stre
     const auto args = attention_args<T>(a);
     with_padded_head(a.attrs.head_size, [&](auto padded) {
       constexpr int D = decltype(padded)::value;
-      launch(attention_launch(args, args.query_heads, kForwardTiles, kTileElements<D>, stream), attention_forward<D, T>, args);
+      launch(attention_launch(args, args.query_heads, kForwardTiles, kTileElements<D>, stream),
+             attention_forward<D, T>, args);
     });
   });
 }
@@ -440,8 +469,10 @@ void attention_backward_narrow(DType dtype, const Attention& a, cudaStream_t str
     const auto args = attention_args<T>(a);
     with_padded_head(a.attrs.head_size, [&](auto padded) {
       constexpr int D = decltype(padded)::value;
-      launch(attention_launch(args, args.query_heads, kBackwardTiles, kTileElements<D>, stream), attention_dq<D, T>, args);
-      launch(attention_launch(args, args.kv_heads * (D / kOutColumns<D>), kBackwardTiles, kTileElements<D>, stream),
+      launch(attention_launch(args, args.query_heads, kBackwardTiles, kTileElements<D>, stream),
+             attention_dq<D, T>, args);
+      launch(attention_launch(args, args.kv_heads * (D / kOutColumns<D>), kBackwardTiles,
+                              kTileElements<D>, stream),
              attention_dkv<D, T>, args);
     });
   });

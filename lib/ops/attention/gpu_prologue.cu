@@ -6,8 +6,8 @@ namespace {
 
 // Block (row, query block): max(starts, window) of its tokens, and the first key block they need. A
 // token always attends to itself, whatever `starts` says.
-__global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* first_block, int row_tokens, int window,
-                            int query_blocks) {
+__global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* first_block,
+                            int row_tokens, int window, int query_blocks) {
   __shared__ int needed[kAttentionBlock];
   const int t = static_cast<int>(blockIdx.x % query_blocks * kAttentionBlock + threadIdx.x);
   const int64_t n = static_cast<int64_t>(blockIdx.x / query_blocks) * row_tokens + t;
@@ -26,18 +26,22 @@ __global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* fir
 
 // delta = da . a: one warp a head of a token. Tokens whose block is computed elsewhere need none.
 template <class T, int V>
-__global__ void find_delta(const T* da, const T* a, float* delta, int64_t tokens, int heads, int head_size,
-                           int row_tokens, const int32_t* uncovered) {
+__global__ void find_delta(const T* da, const T* a, float* delta, int64_t tokens, int heads,
+                           int head_size, int row_tokens, const int32_t* uncovered) {
   const int64_t item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   if (item >= tokens * heads) return;
   if (uncovered != nullptr) {
     const int64_t token = item / heads, row = token / row_tokens;
-    const auto t = static_cast<int>(token % row_tokens), block = t / static_cast<int>(kAttentionBlock);
-    if (row * row_tokens + min((block + 1) * static_cast<int>(kAttentionBlock), row_tokens) <= *uncovered) return;
+    const auto t = static_cast<int>(token % row_tokens),
+               block = t / static_cast<int>(kAttentionBlock);
+    if (row * row_tokens + min((block + 1) * static_cast<int>(kAttentionBlock), row_tokens) <=
+        *uncovered)
+      return;
   }
   float sum = 0.0F;
   for (int i = threadIdx.x % 32 * V; i < head_size; i += 32 * V) {
-    const Floats<V> left = load<V>(da + item * head_size + i), right = load<V>(a + item * head_size + i);
+    const Floats<V> left = load<V>(da + item * head_size + i),
+                    right = load<V>(a + item * head_size + i);
 #pragma unroll
     for (int k = 0; k < V; ++k) sum += left[k] * right[k];
   }
@@ -50,20 +54,22 @@ __global__ void find_delta(const T* da, const T* a, float* delta, int64_t tokens
 void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream) {
   const AttentionAttrs& at = a.attrs;
   const int64_t query_blocks = divide_up(at.row_tokens, kAttentionBlock);
-  launch({blocks(a.tokens / at.row_tokens * query_blocks), static_cast<unsigned>(kAttentionBlock), 0, stream},
-         find_lowest, a.starts, a.lowest, a.first_block, static_cast<int>(at.row_tokens), static_cast<int>(at.window),
-         static_cast<int>(query_blocks));
+  launch({blocks(a.tokens / at.row_tokens * query_blocks), static_cast<unsigned>(kAttentionBlock),
+          0, stream},
+         find_lowest, a.starts, a.lowest, a.first_block, static_cast<int>(at.row_tokens),
+         static_cast<int>(at.window), static_cast<int>(query_blocks));
   if (a.da == nullptr) return;
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int kThreads = 128;
     with_vectors<T>(vectors_fit<T>(at.head_size, a.da, a.a), [&](auto v) {
-      // A head of 64 or 128 has fewer packs of 16 bytes than a warp has lanes: 4 elements keep them all busy.
+      // A head of 64 or 128 has fewer packs of 16 bytes than a warp has lanes: 4
+      // elements keep them all busy.
       constexpr int V = decltype(v)::value > 1 ? 4 : 1;
-      launch({blocks(divide_up(a.tokens * at.query_heads, kThreads / 32)), kThreads, 0, stream}, find_delta<T, V>,
-             static_cast<const T*>(a.da), static_cast<const T*>(a.a), a.delta, a.tokens,
-             static_cast<int>(at.query_heads), static_cast<int>(at.head_size), static_cast<int>(at.row_tokens),
-             a.uncovered);
+      launch({blocks(divide_up(a.tokens * at.query_heads, kThreads / 32)), kThreads, 0, stream},
+             find_delta<T, V>, static_cast<const T*>(a.da), static_cast<const T*>(a.a), a.delta,
+             a.tokens, static_cast<int>(at.query_heads), static_cast<int>(at.head_size),
+             static_cast<int>(at.row_tokens), a.uncovered);
     });
   });
 }

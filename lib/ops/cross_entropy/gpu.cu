@@ -26,7 +26,8 @@ __device__ inline MaxSum join(const MaxSum& a, const MaxSum& b) {
 __device__ inline MaxSum warp_join(MaxSum x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
-    x = join(x, {__shfl_xor_sync(0xffffffffU, x.max, step), __shfl_xor_sync(0xffffffffU, x.sum, step)});
+    x = join(
+        x, {__shfl_xor_sync(0xffffffffU, x.max, step), __shfl_xor_sync(0xffffffffU, x.sum, step)});
   return x;
 }
 
@@ -55,8 +56,8 @@ struct LogitCap {
   }
 };
 
-/// V logits from element i of a row of `count` on. With V > 1 a row has room for whole vectors: what stands behind its last
-/// element comes as minus infinity, which is no part of a softmax.
+/// V logits from element i of a row of `count` on. With V > 1 a row has room for whole vectors:
+/// what stands behind its last element comes as minus infinity, which is no part of a softmax.
 template <int V, class T>
 __device__ Floats<V> load_logits(const T* row, int64_t i, int64_t count, LogitCap cap) {
   Floats<V> v = load<V>(row + i);
@@ -115,7 +116,8 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
     if (threadIdx.x == 0) losses[blockIdx.x] = 0.0;
     if (threadIdx.x == 0 && !with_gradients) correct[blockIdx.x] = 0;
     if (with_gradients)
-      for (int64_t i = threadIdx.x * V; i < vocabulary; i += kRowThreads * V) store(row + i, Floats<V>{});
+      for (int64_t i = threadIdx.x * V; i < vocabulary; i += kRowThreads * V)
+        store(row + i, Floats<V>{});
     return;
   }
   const MaxSum stats = row_max_sum<T, V>(row, vocabulary, cap);
@@ -181,7 +183,8 @@ __device__ inline MaxSum join_ranks(const float* statistics, int64_t ranks) {
 
 /// Says whether no rank has a larger logit of row blockIdx.x than the label's, and none before
 /// `rank` one as large.
-__device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t ranks, float label_logit) {
+__device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t ranks,
+                                  float label_logit) {
   for (int64_t other = 0; other < ranks; ++other) {
     const float largest = statistics[2 * (other * gridDim.x + blockIdx.x)];
     if (other < rank ? largest >= label_logit : largest > label_logit) return false;

@@ -38,7 +38,7 @@ class ColumnFactors {
   void read(int64_t first, int64_t count, T* out) const {
     std::fill_n(out, count, T{1});
     int64_t before = 0;
-    for (const DoraAttrs::Part& part : parts_) {
+    for (const DoraAttrs::ScaledColumns& part : parts_) {
       const int64_t begin = std::max(first, part.first_column),
                     end = std::min(first + count, part.first_column + part.columns);
       const int64_t place = before + begin - part.first_column;
@@ -49,7 +49,7 @@ class ColumnFactors {
   }
 
  private:
-  const std::vector<DoraAttrs::Part>& parts_;
+  const std::vector<DoraAttrs::ScaledColumns>& parts_;
   const T* squares_;
   const T* magnitudes_;
 };
@@ -174,7 +174,7 @@ void dora_scale_wgrad(const OpCall& call) {
     const Stat<S> one = 1;
     for (int64_t n = first; n < first + rows; ++n) {
       T* to = sums;
-      for (const DoraAttrs::Part& part : parts) {
+      for (const DoraAttrs::ScaledColumns& part : parts) {
         const int64_t at = n * width + part.first_column;
         vec.rms_norm_wgrad(dy + at, z + at, &one, to, 1, part.columns);
         to += part.columns;

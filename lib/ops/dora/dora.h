@@ -31,12 +31,12 @@ class GraphBuilder;
 
 /// Attributes of dora_scale and its gradients: the parts of a product that have magnitudes.
 struct DoraAttrs {
-  struct Part {
+  struct ScaledColumns {
     int64_t first_column = 0;
     int64_t columns = 0;
-    bool operator==(const Part&) const = default;
+    bool operator==(const ScaledColumns&) const = default;
   };
-  std::vector<Part> parts;
+  std::vector<ScaledColumns> parts;
   /// The bias is added as LinearAttrs has it.
   bool adds_bias = true;
   bool operator==(const DoraAttrs&) const = default;

@@ -12,7 +12,8 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// y = x by magnitudes / sqrt(squares) of the columns of the parts, and by 1 elsewhere, + bias (null: none); y may be x.
+/// y = x by magnitudes / sqrt(squares) of the columns of the parts, and by 1 elsewhere, + bias
+/// (null: none); y may be x.
 struct ScaledColumns {
   const void* x;
   /// F32, of the parts' columns side by side.
@@ -62,7 +63,8 @@ struct ScaledParts {
     for (int p = 0; p < kMost; ++p) {
       if (p >= count) break;
       const int64_t place = column - first_column[p];
-      if (place >= 0 && place < columns[p]) found = over_length(magnitudes[before + place], squares[before + place]);
+      if (place >= 0 && place < columns[p])
+        found = over_length(magnitudes[before + place], squares[before + place]);
       before += columns[p];
     }
     return found;
@@ -70,7 +72,8 @@ struct ScaledParts {
 };
 
 template <class T, int V>
-__global__ void scale_column_rows(const T* x, const T* bias, T* y, ScaledParts parts, int64_t count, int64_t width) {
+__global__ void scale_column_rows(const T* x, const T* bias, T* y, ScaledParts parts, int64_t count,
+                                  int64_t width) {
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kDoraThreads + threadIdx.x) * V;
   if (column >= width) return;
   Floats<V> factors, biases;
@@ -88,13 +91,13 @@ __global__ void scale_column_rows(const T* x, const T* bias, T* y, ScaledParts p
 }
 
 /// squares[rows] = sums over columns of (w + delta)^2; w and delta (F32) are [rows, columns].
-void squared_row_lengths(DType dtype, const void* w, const float* delta, float* squares, int64_t rows, int64_t columns,
-                         cudaStream_t stream) {
+void squared_row_lengths(DType dtype, const void* w, const float* delta, float* squares,
+                         int64_t rows, int64_t columns, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     const auto start = [&](auto v) {
-      launch({blocks(rows), kDoraThreads, 0, stream}, squared_lengths<T, decltype(v)::value>, static_cast<const T*>(w), delta,
-             squares, columns);
+      launch({blocks(rows), kDoraThreads, 0, stream}, squared_lengths<T, decltype(v)::value>,
+             static_cast<const T*>(w), delta, squares, columns);
     };
     // Four numbers of `delta` are 16 bytes.
     if (vectors_fit<float>(columns, w, delta))
@@ -104,10 +107,12 @@ void squared_row_lengths(DType dtype, const void* w, const float* delta, float* 
   });
 }
 
-void scale_columns(DType dtype, const ScaledColumns& s, const DoraAttrs& attrs, cudaStream_t stream) {
+void scale_columns(DType dtype, const ScaledColumns& s, const DoraAttrs& attrs,
+                   cudaStream_t stream) {
   ScaledParts parts{.squares = s.squares, .magnitudes = s.magnitudes};
-  require(attrs.parts.size() <= static_cast<size_t>(ScaledParts::kMost), "parts of a product that have magnitudes");
-  for (const DoraAttrs::Part& part : attrs.parts) {
+  require(attrs.parts.size() <= static_cast<size_t>(ScaledParts::kMost),
+          "parts of a product that have magnitudes");
+  for (const DoraAttrs::ScaledColumns& part : attrs.parts) {
     parts.first_column[parts.count] = part.first_column;
     parts.columns[parts.count++] = part.columns;
   }
@@ -142,27 +147,30 @@ void run_dora_squared_lengths(const Operation& op, const Libraries& libraries) {
   const int64_t inputs = op.in_dims(1)[1];
   const PackedFormat& format = op.packed(0);
   const std::vector<LoraPart> parts = lora_parts(op.graph(), op.op());
-  const GpuDoraWorkspace place = gpu_dora_workspace(most_columns(parts), inputs, dtype_bytes(op.dtype()),
-                                                    static_cast<bool>(format));
+  const GpuDoraWorkspace place = gpu_dora_workspace(
+      most_columns(parts), inputs, dtype_bytes(op.dtype()), static_cast<bool>(format));
   op.require_workspace(place.bytes);
   auto* const delta = op.workspace<float>(place.delta);
   float* squares = op.floats_out(0);
   for (size_t p = 0; p < parts.size(); ++p) {
     const LoraPart& part = parts[p];
     for (int64_t row = 0; row < part.columns; row += place.rows) {
-      const int64_t rows = std::min(place.rows, part.columns - row), first = part.first_column + row;
+      const int64_t rows = std::min(place.rows, part.columns - row),
+                    first = part.first_column + row;
       libraries.matmul.run({.m = rows,
-                  .n = inputs,
-                  .k = part.rank,
-                  .a = op.element(op.in(2 + p), row * part.rank),
-                  .b = op.element(op.in(1), part.first_rank * inputs),
-                  .c = delta,
-                  .alpha = static_cast<float>(part.scale),
-                  .dtype = op.dtype(),
-                  .out_dtype = DType::kF32},
-                 op.stream());
+                            .n = inputs,
+                            .k = part.rank,
+                            .a = op.element(op.in(2 + p), row * part.rank),
+                            .b = op.element(op.in(1), part.first_rank * inputs),
+                            .c = delta,
+                            .alpha = static_cast<float>(part.scale),
+                            .dtype = op.dtype(),
+                            .out_dtype = DType::kF32},
+                           op.stream());
       void* const unpacked = format ? op.workspace<void>(place.weight) : nullptr;
-      if (format) unpack(op.dtype(), {format, op.records(0), unpacked, inputs, first, rows, 0, inputs}, op.stream());
+      if (format)
+        unpack(op.dtype(), {format, op.records(0), unpacked, inputs, first, rows, 0, inputs},
+               op.stream());
       const void* const weight = format ? unpacked : op.element(op.in(0), first * inputs);
       squared_row_lengths(op.dtype(), weight, delta, squares + row, rows, inputs, op.stream());
     }
@@ -174,12 +182,14 @@ void run_dora_scale(const Operation& op, const Libraries& /*libraries*/) {
   scale(op, op.has_in(3) && op.attrs<DoraAttrs>().adds_bias);
 }
 
-void run_dora_scale_dgrad(const Operation& op, const Libraries& /*libraries*/) { scale(op, false); }
+void run_dora_scale_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+  scale(op, false);
+}
 
 void run_dora_scale_wgrad(const Operation& op, const Libraries& /*libraries*/) {
   const auto [gradient, dtype] = op.gradient(0);
   int64_t before = 0;
-  for (const DoraAttrs::Part& part : op.attrs<DoraAttrs>().parts) {
+  for (const DoraAttrs::ScaledColumns& part : op.attrs<DoraAttrs>().parts) {
     WeightGradient g = weight_gradient_of(op, 0);
     g.dy = op.element(op.in(0), part.first_column);
     g.x = op.element(op.in(1), part.first_column);

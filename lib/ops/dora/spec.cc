@@ -20,7 +20,8 @@ namespace ftrun {
 namespace {
 
 void dora_letters(const Op& op, std::map<std::string, int64_t>& letters) {
-  for (const DoraAttrs::Part& part : op.attrs.get<DoraAttrs>().parts) letters["M"] += part.columns;
+  for (const DoraAttrs::ScaledColumns& part : op.attrs.get<DoraAttrs>().parts)
+    letters["M"] += part.columns;
 }
 
 /// B A of each row, and its square.
@@ -107,7 +108,7 @@ ValueId ops::dora_squared_lengths(GraphBuilder& g, ValueId weight, ValueId down,
 
 ValueId ops::dora_scale(GraphBuilder& g, ValueId z, ValueId squares, ValueId magnitudes,
                         ValueId bias, const DoraAttrs& attrs) {
-  for (const DoraAttrs::Part& part : attrs.parts)
+  for (const DoraAttrs::ScaledColumns& part : attrs.parts)
     require(part.first_column + part.columns <= g.at(z).dims[1], "a part of the product's results");
   const ValueId y = g.temp(g.at(z).name + ".dora", Dims(g.at(z).dims));
   std::vector<ValueId> in{z, squares, magnitudes};

@@ -70,8 +70,9 @@ struct Matches {
   __device__ bool is_hot(int64_t r) const { return first[r + 1] - first[r] > kEmbedPart; }
 };
 
-/// Rows of the table that are met often: blocks of their own add their tokens, a part each. Blocks claim places in the lists in
-/// any order, which decides no bits: a row's parts are linked in the order of their tokens.
+/// Rows of the table that are met often: blocks of their own add their tokens, a part each.
+/// Blocks claim places in the lists in any order, which decides no bits: a row's parts are linked
+/// in the order of their tokens.
 struct HotRows {
   /// Used places of the lists below: tokens, parts, rows. Zero at first.
   int* used;
@@ -110,7 +111,8 @@ __device__ inline void append_matches(Matches& m, const int32_t* tokens, int64_t
   __syncthreads();
 }
 
-/// Calls `found(place in the list, rank among the row's matches)` for each match of `row`; one warp.
+/// Calls `found(place in the list, rank among the row's matches)` for each
+/// match of `row`; one warp.
 template <class Found>
 __device__ int scan_row(const Matches& m, int row, Found found) {
   const int lane = threadIdx.x % 32;
@@ -140,7 +142,8 @@ __device__ inline void sort_matches(Matches& m) {
   __syncthreads();
 }
 
-/// Claims places for the parts of a row's tokens, and links them behind those that the row has; one thread.
+/// Claims places for the parts of a row's tokens, and links them behind those that
+/// the row has; one thread.
 __device__ inline void claim_parts(Matches& m, int r, int64_t first_row, const HotRows& hot) {
   const int count = m.first[r + 1] - m.first[r], parts = (count + kEmbedPart - 1) / kEmbedPart;
   const int place = atomicAdd(hot.used, count), part = atomicAdd(hot.used + 1, parts);
@@ -162,7 +165,8 @@ __device__ inline void claim_parts(Matches& m, int r, int64_t first_row, const H
 
 /// Leaves the hot rows' tokens to add_parts(). All threads call it.
 __device__ inline void list_hot_rows(Matches& m, int64_t first_row, const HotRows& hot) {
-  if (threadIdx.x < kRows && m.is_hot(threadIdx.x)) claim_parts(m, static_cast<int>(threadIdx.x), first_row, hot);
+  if (threadIdx.x < kRows && m.is_hot(threadIdx.x))
+    claim_parts(m, static_cast<int>(threadIdx.x), first_row, hot);
   __syncthreads();
   for (int r = 0; r < kRows; ++r)
     if (m.is_hot(r))
@@ -172,7 +176,8 @@ __device__ inline void list_hot_rows(Matches& m, int64_t first_row, const HotRow
 
 /// Adds up the gradients of the matches, each row in the order of its tokens; nothing to hot rows.
 template <class T, class G, int V>
-__device__ void add_matches(const Matches& m, const T* dx, G* dtable, int64_t width, int64_t rows, bool accumulate) {
+__device__ void add_matches(const Matches& m, const T* dx, G* dtable, int64_t width, int64_t rows,
+                            bool accumulate) {
   const int64_t vectors = width / V;
   for (int64_t task = threadIdx.x; task < rows * vectors; task += kThreads) {
     const int64_t row = task / vectors, column = task % vectors * V;
@@ -188,8 +193,8 @@ __device__ void add_matches(const Matches& m, const T* dx, G* dtable, int64_t wi
   }
 }
 
-// A block owns kRows rows of the table and looks through all tokens for theirs, so nothing depends on
-// the order in which blocks run.
+// A block owns kRows rows of the table and looks through all tokens for theirs, so nothing depends
+// on the order in which blocks run.
 template <class T, class G, int V>
 __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int64_t count,
                              int64_t width, int64_t vocabulary, int64_t first_token,
@@ -242,11 +247,14 @@ __global__ void join_parts(G* dtable, int64_t width, HotRows hot) {
 HotRows hot_rows(const EmbedWgrad& g, const GpuEmbedWorkspace& place) {
   const auto at = [&](int64_t offset) { return static_cast<std::byte*>(g.workspace) + offset; };
   const auto list = [&](int64_t offset) { return reinterpret_cast<int*>(at(offset)); };
-  return {list(place.used),      list(place.order), list(place.part_place), list(place.part_count),
-          list(place.part_next), list(place.row),   list(place.row_part),   reinterpret_cast<float*>(at(place.sums))};
+  return {list(place.used),       list(place.order),
+          list(place.part_place), list(place.part_count),
+          list(place.part_next),  list(place.row),
+          list(place.row_part),   reinterpret_cast<float*>(at(place.sums))};
 }
 
-/// Calls `body` with the number of elements that the kernels above move at once, as a constant: the words of both dtypes.
+/// Calls `body` with the number of elements that the kernels above move at once, as a constant:
+/// the words of both dtypes.
 template <class Body>
 void with_embed_vectors(const EmbedWgrad& g, Body body) {
   if (g.width % 4 == 0 && aligned(g.dx) && aligned(g.dtable))
@@ -283,11 +291,14 @@ void embed_wgrad(DType dtype, const EmbedWgrad& g, cudaStream_t stream) {
         }
         const auto* const dx = static_cast<const T*>(g.dx);
         auto* const dtable = static_cast<G*>(g.dtable);
-        launch({blocks(divide_up(g.vocabulary, kRows)), kThreads, 0, stream}, scatter_rows<T, G, V>, g.tokens, dx, dtable,
-               g.count, g.width, g.vocabulary, g.first_row, g.without_gradient, g.accumulate, hot);
+        launch({blocks(divide_up(g.vocabulary, kRows)), kThreads, 0, stream}, scatter_rows<T, G, V>,
+               g.tokens, dx, dtable, g.count, g.width, g.vocabulary, g.first_row,
+               g.without_gradient, g.accumulate, hot);
         const unsigned tiles = blocks(divide_up(g.width, kThreads * V));
-        launch({dim3(blocks(place.parts), tiles), kThreads, 0, stream}, add_parts<T, V>, dx, g.width, hot);
-        launch({dim3(blocks(place.rows), tiles), kThreads, 0, stream}, join_parts<G, V>, dtable, g.width, hot);
+        launch({dim3(blocks(place.parts), tiles), kThreads, 0, stream}, add_parts<T, V>, dx,
+               g.width, hot);
+        launch({dim3(blocks(place.rows), tiles), kThreads, 0, stream}, join_parts<G, V>, dtable,
+               g.width, hot);
       });
     });
   });

@@ -26,13 +26,13 @@ struct LayerGraph;
 
 /// Attributes of the low-rank adapters of one product: its parts that have one, by their columns.
 struct LoraAttrs {
-  struct Part {
+  struct AdaptedColumns {
     /// The column where the part begins in a row of the product's results.
     int64_t first_column = 0;
     double scale = 1.0;
-    bool operator==(const Part&) const = default;
+    bool operator==(const AdaptedColumns&) const = default;
   };
-  std::vector<Part> parts;
+  std::vector<AdaptedColumns> parts;
   bool operator==(const LoraAttrs&) const = default;
 };
 

@@ -28,7 +28,7 @@ ValueId up_matrix(const Op& op, size_t part) {
 
 std::vector<LoraPart> lora_parts(const LayerGraph& graph, const Op& op) {
   std::vector<LoraPart> parts;
-  for (const LoraAttrs::Part& part : op.attrs.get<LoraAttrs>().parts) {
+  for (const LoraAttrs::AdaptedColumns& part : op.attrs.get<LoraAttrs>().parts) {
     const Dims& b = graph.at(up_matrix(op, parts.size())).dims;
     parts.push_back({part.first_column, b[0], lora_ranks(parts), b[1], part.scale});
   }

@@ -110,9 +110,11 @@ struct RowPart {
   Floats<V> e[C];
 };
 
-// The input's gradient of a row, and what it adds to the weight's (`sums`): dy and x are read once, into registers.
+// The input's gradient of a row, and what it adds to the weight's (`sums`): dy and x are
+// read once, into registers.
 template <class T, int V, int C, int R, bool kWeight>
-__device__ void norm_gradient_row(const NormGradientRows<T>& a, int64_t row, int lane, int threads, RowPart<V, C>& sums) {
+__device__ void norm_gradient_row(const NormGradientRows<T>& a, int64_t row, int lane, int threads,
+                                  RowPart<V, C>& sums) {
   const int64_t at = row * a.width;
   RowPart<V, C> d, v;
   float projection = 0.0F;
@@ -150,10 +152,11 @@ __device__ void norm_gradient_row(const NormGradientRows<T>& a, int64_t row, int
   }
 }
 
-// A block takes rows_a_block rows, R at a time: a warp each where R is kPartLanes, all of the block where it is 1. With
-// kWeight a block is a part of weight_gradient(), in its order.
+// A block takes rows_a_block rows, R at a time: a warp each where R is kPartLanes, all of the block
+// where it is 1. With kWeight a block is a part of weight_gradient(), in its order.
 template <class T, int V, int C, int R, bool kWeight>
-__global__ void __launch_bounds__(R == 1 ? kMostThreads : 32 * kPartLanes) rms_norm_gradient_rows(NormGradientRows<T> a) {
+__global__ void __launch_bounds__(R == 1 ? kMostThreads : 32 * kPartLanes)
+    rms_norm_gradient_rows(NormGradientRows<T> a) {
   static_assert(R == 1 || R == kPartLanes);
   const int threads = R == 1 ? blockDim.x : 32;
   const int group = R == 1 ? 0 : threadIdx.x / 32, lane = R == 1 ? threadIdx.x : threadIdx.x % 32;
@@ -166,7 +169,8 @@ __global__ void __launch_bounds__(R == 1 ? kMostThreads : 32 * kPartLanes) rms_n
 #pragma unroll
     for (int c = 0; c < C; ++c)
 #pragma unroll
-      for (int k = 0; k < V; ++k) total.e[c][k] = part == group ? sums.e[c][k] : total.e[c][k] + sums.e[c][k];
+      for (int k = 0; k < V; ++k)
+        total.e[c][k] = part == group ? sums.e[c][k] : total.e[c][k] + sums.e[c][k];
   }
   if (!kWeight) return;
   float* const out = a.partials + blockIdx.x * a.width;
@@ -204,13 +208,15 @@ RowLayout row_layout(int64_t width) {
       if (packs <= each && each * V <= most) return each;
     return 0;
   };
-  if (const int packs = packs_for(32, kMostOfWarp); packs > 0) return {true, 32 * kPartLanes, packs};
+  if (const int packs = packs_for(32, kMostOfWarp); packs > 0)
+    return {true, 32 * kPartLanes, packs};
   const int threads = threads_for(width / V, kMostThreads);
   return {false, threads, packs_for(threads, kMostOfBlock)};
 }
 
 template <class T, int V, int C, int R>
-void launch_norm_gradients(const NormGradientRows<T>& a, const RowLayout& layout, cudaStream_t stream) {
+void launch_norm_gradients(const NormGradientRows<T>& a, const RowLayout& layout,
+                           cudaStream_t stream) {
   const Launch shape{blocks(a.blocks), static_cast<unsigned>(layout.threads), 0, stream};
   if (a.partials == nullptr) return launch(shape, rms_norm_gradient_rows<T, V, C, R, false>, a);
   const size_t lanes = R == 1 ? 0 : kPartLanes * static_cast<size_t>(a.width) * sizeof(float);
@@ -218,7 +224,8 @@ void launch_norm_gradients(const NormGradientRows<T>& a, const RowLayout& layout
 }
 
 template <class T, int V, int C>
-void launch_norm_gradients(const NormGradientRows<T>& a, const RowLayout& layout, cudaStream_t stream) {
+void launch_norm_gradients(const NormGradientRows<T>& a, const RowLayout& layout,
+                           cudaStream_t stream) {
   if (layout.warps) return launch_norm_gradients<T, V, C, kPartLanes>(a, layout, stream);
   if constexpr (C * V <= 16) return launch_norm_gradients<T, V, C, 1>(a, layout, stream);
 }
@@ -290,11 +297,13 @@ void rms_norm_dgrad(DType dtype, const RmsNormDgrad& n, cudaStream_t stream) {
 /// Computes both gradients of a norm from one reading of dy and x: n, and g as weight_gradient() of
 /// them, with the bits that each has alone. False, and nothing done, for rows that registers do not
 /// hold.
-bool rms_norm_gradients(DType dtype, const RmsNormDgrad& n, const WeightGradient& g, cudaStream_t stream) {
+bool rms_norm_gradients(DType dtype, const RmsNormDgrad& n, const WeightGradient& g,
+                        cudaStream_t stream) {
   bool done = false;
   with_type(dtype, [&](auto type) {
     done = norm_gradients<decltype(type)>(
-        n, {static_cast<float*>(g.workspace), weight_gradient_parts(g), weight_gradient_tokens(g)}, stream);
+        n, {static_cast<float*>(g.workspace), weight_gradient_parts(g), weight_gradient_tokens(g)},
+        stream);
   });
   if (done) add_partials(g, stream);
   return done;

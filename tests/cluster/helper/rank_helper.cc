@@ -1,12 +1,12 @@
 // A rank for the supervisor's tests: does what its arguments say, in order.
-//   blameif RANK CULPRIT MESSAGE (that rank reports that it waited for the other in vain, and goes on) |
-//   print TEXT | error TEXT | raw TEXT (no line end; \r and \n as escapes) | env NAME | sleep MS |
-//   exit CODE | signal N | only RANK (the rest is for that rank) | fail CODE MESSAGE (reports it) |
-//   stopif RANK (stops itself) | killif RANK (kills itself) |
-//   fadeif RANK MS (its first thread ends at once, so that others see it as gone; so long later another kills it) |
-//   seegone RANK FILE (that rank waits until the process whose id stands in FILE is gone) |
-//   touch FILE (writes the process id) | catch N CODE (exit with CODE on signal N) | ignore N |
-//   store | before N (the rest is for the starts before the Nth restart)
+//   blameif RANK CULPRIT MESSAGE (that rank reports that it waited for the other in vain, and goes
+//   on) | print TEXT | error TEXT | raw TEXT (no line end; \r and \n as escapes) | env NAME | sleep
+//   MS | exit CODE | signal N | only RANK (the rest is for that rank) | fail CODE MESSAGE (reports
+//   it) | stopif RANK (stops itself) | killif RANK (kills itself) | fadeif RANK MS (its first
+//   thread ends at once, so that others see it as gone; so long later another kills it) | seegone
+//   RANK FILE (that rank waits until the process whose id stands in FILE is gone) | touch FILE
+//   (writes the process id) | catch N CODE (exit with CODE on signal N) | ignore N | store | before
+//   N (the rest is for the starts before the Nth restart)
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -46,8 +46,12 @@ void fail(int rank, int code, const std::string& message) {
 }
 
 void blame(int rank, int culprit, const std::string& message) {
-  ftrun::report_failure(
-      {.rank = rank, .unix_ns = ftrun::unix_time_ns(), .exit_code = 6, .doing = "step 3", .message = message, .culprit = culprit});
+  ftrun::report_failure({.rank = rank,
+                         .unix_ns = ftrun::unix_time_ns(),
+                         .exit_code = 6,
+                         .doing = "step 3",
+                         .message = message,
+                         .culprit = culprit});
 }
 
 void fade(int ms) {
@@ -87,7 +91,8 @@ int main(int argc, char** argv) {
       const char* value = std::getenv(words[++i].c_str());
       std::printf("%s=%s\n", words[i].c_str(), value == nullptr ? "(unset)" : value);
     }
-    if (verb == "sleep") std::this_thread::sleep_for(std::chrono::milliseconds(std::stoi(words[++i])));
+    if (verb == "sleep")
+      std::this_thread::sleep_for(std::chrono::milliseconds(std::stoi(words[++i])));
     if (verb == "exit") std::exit(std::stoi(words[++i]));
     if (verb == "signal") ::kill(::getpid(), std::stoi(words[++i]));
     if (verb == "only" && std::stoi(words[++i]) != rank) break;
@@ -96,7 +101,8 @@ int main(int argc, char** argv) {
     if (verb == "killif" && std::stoi(words[++i]) == rank) ::kill(::getpid(), SIGKILL);
     if (verb == "fadeif" && std::stoi(words[++i]) == rank) fade(std::stoi(words[i + 1]));
     if (verb == "fail") fail(rank, std::stoi(words[i + 1]), words[i + 2]);
-    if (verb == "blameif" && std::stoi(words[++i]) == rank) blame(rank, std::stoi(words[i + 1]), words[i + 2]);
+    if (verb == "blameif" && std::stoi(words[++i]) == rank)
+      blame(rank, std::stoi(words[i + 1]), words[i + 2]);
     if (verb == "seegone" && std::stoi(words[++i]) == rank) await_gone(words[i + 1]);
     if (verb == "touch")
       std::ofstream(words[++i] + std::to_string(rank)) << ::getpid() << std::endl;

@@ -1,8 +1,9 @@
 #pragma once
 
-// The part of CUDA's runtime that lib/comm/nccl_communicator.cc and its tests use, on host memory: a stream is a
-// thread that does what was put into it, in order, while its host goes on. cudaMemset is late: it comes to the memory some time
-// after the host has gone on, as other streams do not wait for the legacy stream.
+// The part of CUDA's runtime that lib/comm/nccl_communicator.cc and its tests use, on host memory:
+// a stream is a thread that does what was put into it, in order, while its host goes on. cudaMemset
+// is late: it comes to the memory some time after the host has gone on, as other streams do not
+// wait for the legacy stream.
 
 #include <cstddef>
 #include <functional>

@@ -15,7 +15,8 @@
 
 #include <catch2/catch.hpp>
 
-// Hangs over NCCL's stand-in: its host goes on while the device stands, and an abort lets the device go on.
+// Hangs over NCCL's stand-in: its host goes on while the device stands, and an
+// abort lets the device go on.
 
 using namespace ftrun;
 using namespace std::chrono_literals;
@@ -39,7 +40,9 @@ class HangGpu final : public HangDevice {
   cudaStream_t stream_ = nullptr;
 };
 
-std::unique_ptr<HangDevice> make_gpu() { return std::make_unique<HangGpu>(); }
+std::unique_ptr<HangDevice> make_gpu() {
+  return std::make_unique<HangGpu>();
+}
 
 /// A group of GPUs in their first collective, which other ranks may not come to.
 class WaitingRank {
@@ -75,7 +78,9 @@ class WaitingRank {
     group_->release_recordings(1);
   }
   void fail_device() { fault_in(gpu_.stream()); }
-  void add(const char* what) { group_->all_reduce(data_.data(), 8, DType::kF32, ReduceOp::kSum, {what}).wait(); }
+  void add(const char* what) {
+    group_->all_reduce(data_.data(), 8, DType::kF32, ReduceOp::kSum, {what}).wait();
+  }
   void synchronize() { gpu_.synchronize({group_.get()}); }
 
  private:
@@ -90,7 +95,8 @@ class WaitingRank {
 std::string read_all(int fd) {
   std::string all;
   char part[4096];
-  for (ssize_t got = 0; (got = ::read(fd, part, sizeof part)) > 0;) all.append(part, static_cast<size_t>(got));
+  for (ssize_t got = 0; (got = ::read(fd, part, sizeof part)) > 0;)
+    all.append(part, static_cast<size_t>(got));
   ::close(fd);
   return all;
 }
@@ -114,7 +120,8 @@ std::string read_all(int fd) {
 TEST_CASE("nccl: of hangs that are injected the culprit is named, with what it does") {
   std::mt19937 random(20261124);
   std::vector<HangCase> hangs;
-  for (int i = 0; i < 3 * kHangs; ++i) hangs.push_back(draw_hang(random, static_cast<Hang>(i % kHangs), CommBackend::kNccl));
+  for (int i = 0; i < 3 * kHangs; ++i)
+    hangs.push_back(draw_hang(random, static_cast<Hang>(i % kHangs), CommBackend::kNccl));
   const std::vector<std::string> wrong = wrongly_named(hangs, make_gpu);
   CAPTURE(wrong);
   REQUIRE(wrong.empty());
@@ -142,14 +149,19 @@ TEST_CASE("nccl: a rank that gives up frees the others, at once and not at the t
     }
   });
   // Whether the other's board has come yet decides what is said of it.
-  REQUIRE_THAT(failures[0],
-               Catch::StartsWith("rank 0 lost a peer in all_reduce #2 (loss, 8 x F32) of group world: rank 1 (process ") &&
-                   (Catch::Contains(" gave up in all_reduce #1 (gradients, 8 x F32)") ||
-                    Catch::Contains(" has not entered it; its last was all_reduce #1 (gradients, 8 x F32), ")));
+  REQUIRE_THAT(
+      failures[0],
+      Catch::StartsWith(
+          "rank 0 lost a peer in all_reduce #2 (loss, 8 x F32) of group world: rank 1 (process ") &&
+          (Catch::Contains(" gave up in all_reduce #1 (gradients, 8 x F32)") ||
+           Catch::Contains(
+               " has not entered it; its last was all_reduce #1 (gradients, 8 x F32), ")));
   REQUIRE(failures[1] == "");
 }
 
-TEST_CASE("nccl: a peer that stays away from a recorded step is named while the recording is still there") {
+TEST_CASE(
+    "nccl: a peer that stays away from a recorded step is named while the recording is still "
+    "there") {
   const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
     WaitingRank rank(rendezvous);
     rank.record("gradients");
@@ -172,8 +184,10 @@ TEST_CASE("nccl: a peer that stays away from a recorded step is named while the 
       throw;
     }
   });
-  REQUIRE_THAT(failures[0], Catch::StartsWith("rank 0 waited ") &&
-                                Catch::Contains(" in all_reduce #2 (gradients, 8 x F32) of group world: rank 1 (process "));
+  REQUIRE_THAT(failures[0],
+               Catch::StartsWith("rank 0 waited ") &&
+                   Catch::Contains(
+                       " in all_reduce #2 (gradients, 8 x F32) of group world: rank 1 (process "));
   REQUIRE(failures[1] == "");
 }
 
@@ -189,14 +203,18 @@ TEST_CASE("nccl: a group is closed once its recordings are destroyed, and not be
     } catch (const Error& error) {
       told = error.message();
     }
-    require(told.find("group world is closed while 1 recordings hold its collectives") != std::string::npos, told.c_str());
+    require(told.find("group world is closed while 1 recordings hold its collectives") !=
+                std::string::npos,
+            told.c_str());
     rank.destroy_recording();
     rank.group().shutdown();
   });
   REQUIRE(failures[0] == "");
 }
 
-TEST_CASE("nccl: a fault of this rank's own device is told as that, and its peers are told that it gives up") {
+TEST_CASE(
+    "nccl: a fault of this rank's own device is told as that, and its peers are told that it gives "
+    "up") {
   const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
     WaitingRank rank(rendezvous);
     rank.add("gradients");
@@ -206,11 +224,12 @@ TEST_CASE("nccl: a fault of this rank's own device is told as that, and its peer
     try {
       rank.add("loss");
       rank.synchronize();
-      // A device that has failed does not hold up its host, which may be here before the watch has looked.
+      // A device that has failed does not hold up its host, which may be here
+      // before the watch has looked.
       for (;;) rank.group().check();
     } catch (const RankError& error) {
-      require(error.code() == ExitCode::kEnvironment && error.rank() == RankError::kThisRank && error.of_device() &&
-                  rendezvous.board().blamed() == -1,
+      require(error.code() == ExitCode::kEnvironment && error.rank() == RankError::kThisRank &&
+                  error.of_device() && rendezvous.board().blamed() == -1,
               "the device of this rank failed, and nobody else is blamed");
       own = error.message();
     } catch (const Error& error) {
@@ -220,10 +239,14 @@ TEST_CASE("nccl: a fault of this rank's own device is told as that, and its peer
     bug(own);
   });
   CAPTURE(failures[0], failures[1]);
-  REQUIRE_THAT(failures[0], Catch::Contains("asking for an event: CUDA says an error, of the stand-in (noticed in all_reduce #2 (loss, "
+  REQUIRE_THAT(failures[0], Catch::Contains("asking for an event: CUDA says an error, of the "
+                                            "stand-in (noticed in all_reduce #2 (loss, "
                                             "8 x F32) of group world)"));
-  REQUIRE_THAT(failures[1], Catch::Contains("rank 1 lost a peer in all_reduce #2 (loss, 8 x F32) of group world: rank 0 (process ") &&
-                                Catch::Contains(" gave up in all_reduce #"));
+  REQUIRE_THAT(
+      failures[1],
+      Catch::Contains(
+          "rank 1 lost a peer in all_reduce #2 (loss, 8 x F32) of group world: rank 0 (process ") &&
+          Catch::Contains(" gave up in all_reduce #"));
 }
 
 TEST_CASE("nccl: where CUDA fails in NCCL's own calls, no peer is lost") {
@@ -245,12 +268,16 @@ TEST_CASE("nccl: where CUDA fails in NCCL's own calls, no peer is lost") {
     rendezvous.exchange_text("noticed", "");
   });
   stand_in_reset();
-  REQUIRE(failures[0] == "a collective: NCCL says unhandled cuda error: socketProgress: Connection closed (noticed in all_reduce #1 "
-                         "(loss, 8 x F32) of group world)");
+  REQUIRE(failures[0] ==
+          "a collective: NCCL says unhandled cuda error: socketProgress: Connection closed "
+          "(noticed in all_reduce #1 "
+          "(loss, 8 x F32) of group world)");
   REQUIRE(failures[1] == "");
 }
 
-TEST_CASE("nccl: where an abort does not bring the host back the process ends, and the picture reaches its supervisor") {
+TEST_CASE(
+    "nccl: where an abort does not bring the host back the process ends, and the picture reaches "
+    "its supervisor") {
   int words[2], status[2];
   REQUIRE((::pipe2(words, O_CLOEXEC) == 0 && ::pipe2(status, O_CLOEXEC) == 0));
   const pid_t child = ::fork();
@@ -269,9 +296,11 @@ TEST_CASE("nccl: where an abort does not bring the host back the process ends, a
   REQUIRE((WIFEXITED(ended) && WEXITSTATUS(ended) == 6));
   const auto report = parse_failure_line(reported);
   REQUIRE(report.has_value());
-  REQUIRE_THAT(report->message, Catch::StartsWith("rank 0 waited ") &&
-                                    Catch::Contains(" in all_reduce #1 (loss, 8 x F32) of group world: rank 1 (process ") &&
-                                    Catch::Contains(" has not entered it; "));
+  REQUIRE_THAT(
+      report->message,
+      Catch::StartsWith("rank 0 waited ") &&
+          Catch::Contains(" in all_reduce #1 (loss, 8 x F32) of group world: rank 1 (process ") &&
+          Catch::Contains(" has not entered it; "));
   REQUIRE(said == "error: " + report->message + "\n");
   REQUIRE(report->exit_code == 6);
   REQUIRE(report->culprit == 1);

@@ -13,8 +13,8 @@
 
 #include <catch2/catch.hpp>
 
-// The NCCL communicator's own code on a stand-in for NCCL and CUDA's runtime: what it asks for, and what
-// it says when peers do not come.
+// The NCCL communicator's own code on a stand-in for NCCL and CUDA's runtime: what it asks for, and
+// what it says when peers do not come.
 
 using namespace ftrun;
 using namespace std::chrono_literals;
@@ -23,7 +23,8 @@ namespace {
 
 /// A group of GPUs with a stream; sums in rank order if they are asked for.
 struct GpuGroup {
-  GpuGroup(Rendezvous& rendezvous, std::chrono::milliseconds timeout, bool in_order = false, bool messages = false) {
+  GpuGroup(Rendezvous& rendezvous, std::chrono::milliseconds timeout, bool in_order = false,
+           bool messages = false) {
     Communicator::Setup setup{.name = "world",
                               .members = everyone(rendezvous.world()),
                               .rank = rendezvous.rank(),
@@ -35,7 +36,8 @@ struct GpuGroup {
         put_into(static_cast<cudaStream_t>(sum.stream), [sum] {
           std::vector<const void*> blocks;
           for (int rank = 0; rank < sum.ranks; ++rank)
-            blocks.push_back(static_cast<const std::byte*>(sum.blocks) + rank * sum.stride * dtype_bytes(sum.dtype));
+            blocks.push_back(static_cast<const std::byte*>(sum.blocks) +
+                             rank * sum.stride * dtype_bytes(sum.dtype));
           reduce_in_order(sum.dtype, ReduceOp::kSum, blocks.data(), sum.ranks, sum.out, sum.count);
         });
       };
@@ -58,7 +60,8 @@ struct GpuGroup {
 
 std::vector<float> numbers(int rank, int64_t count) {
   std::vector<float> all(static_cast<size_t>(count));
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<float>(rank + 1) * static_cast<float>(i % 101);
+  for (size_t i = 0; i < all.size(); ++i)
+    all[i] = static_cast<float>(rank + 1) * static_cast<float>(i % 101);
   return all;
 }
 
@@ -120,7 +123,9 @@ void check_collectives(Rendezvous& rendezvous, bool in_order) {
     const int64_t part = count / ranks;
     const std::vector<float> whole = numbers(rank, count);
     std::vector<float> own(static_cast<size_t>(part)), gathered(static_cast<size_t>(count));
-    gpu.group->reduce_scatter(whole.data(), own.data(), part, DType::kF32, ReduceOp::kSum, {"parts"}).wait();
+    gpu.group
+        ->reduce_scatter(whole.data(), own.data(), part, DType::kF32, ReduceOp::kSum, {"parts"})
+        .wait();
     gpu.group->all_gather(own.data(), gathered.data(), part, DType::kF32, {"whole"}).wait();
     std::vector<float> largest = whole, sent = numbers(rank, 5);
     gpu.group->all_reduce(largest.data(), count, DType::kF32, ReduceOp::kMax, {"largest"}).wait();
@@ -146,7 +151,8 @@ void check_collectives(Rendezvous& rendezvous, bool in_order) {
 
 TEST_CASE("nccl: three ranks get what they asked for, with NCCL's sums and with ours") {
   for (const bool in_order : {false, true}) {
-    const auto failures = run_ranks(3, [&](Rendezvous& rendezvous) { check_collectives(rendezvous, in_order); });
+    const auto failures =
+        run_ranks(3, [&](Rendezvous& rendezvous) { check_collectives(rendezvous, in_order); });
     for (const std::string& failure : failures) REQUIRE(failure == "");
   }
 }
@@ -179,7 +185,8 @@ TEST_CASE("nccl: one rank alone has collectives, a barrier and an end") {
   REQUIRE(failures[0] == "");
 }
 
-TEST_CASE("nccl: a group that does not connect within the time limit says which rank did not come") {
+TEST_CASE(
+    "nccl: a group that does not connect within the time limit says which rank did not come") {
   std::mutex mutex;
   std::vector<std::string> told(3);
   stand_in().absent = 1;
@@ -200,12 +207,14 @@ TEST_CASE("nccl: a group that does not connect within the time limit says which 
                      Catch::Contains(" in barrier #0 (connecting over NCCL) of group world: "));
 }
 
-TEST_CASE("nccl: a peer that stays away is named within the time limit, and the device is free again") {
+TEST_CASE(
+    "nccl: a peer that stays away is named within the time limit, and the device is free again") {
   std::string message;
   const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
     GpuGroup gpu(rendezvous, 20s);
     std::vector<float> data = numbers(0, 8);
-    gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 6"}).wait();
+    gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 6"})
+        .wait();
     gpu.synchronize();
     if (rendezvous.rank() == 1) {
       const auto shown = [&] { return rendezvous.view({1}, "world")[0].record; };
@@ -217,7 +226,8 @@ TEST_CASE("nccl: a peer that stays away is named within the time limit, and the 
     rendezvous.exchange_text("away", "");
     gpu.group->set_timeout(400ms);
     // The host goes on: only the device stands.
-    gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"}).wait();
+    gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"})
+        .wait();
     std::string found;
     try {
       gpu.synchronize();
@@ -225,7 +235,8 @@ TEST_CASE("nccl: a peer that stays away is named within the time limit, and the 
       found = error.what();
     }
     try {
-      gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 8"}).wait();
+      gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 8"})
+          .wait();
       found += " and goes on";
     } catch (const Error&) {
     }
@@ -233,12 +244,15 @@ TEST_CASE("nccl: a peer that stays away is named within the time limit, and the 
     rendezvous.exchange_text("noticed", "");
   });
   for (const std::string& failure : failures) REQUIRE(failure == "");
-  REQUIRE_THAT(message,
-               Catch::StartsWith("rank 0 waited ") &&
-                   Catch::Contains(" in all_reduce #2 (gradient bucket 7, 8 x F32) of group world: rank 1 (process ") &&
-                   Catch::Contains(" has not entered it; its last was all_reduce #1 (gradient bucket 6, 8 x F32), "
-                                   "finished ") &&
-                   Catch::EndsWith("raise comm.timeout"));
+  REQUIRE_THAT(
+      message,
+      Catch::StartsWith("rank 0 waited ") &&
+          Catch::Contains(
+              " in all_reduce #2 (gradient bucket 7, 8 x F32) of group world: rank 1 (process ") &&
+          Catch::Contains(
+              " has not entered it; its last was all_reduce #1 (gradient bucket 6, 8 x F32), "
+              "finished ") &&
+          Catch::EndsWith("raise comm.timeout"));
 }
 
 TEST_CASE("nccl: what NCCL says of a broken network is told with the collective") {
@@ -256,7 +270,9 @@ TEST_CASE("nccl: what NCCL says of a broken network is told with the collective"
   });
   stand_in_reset();
   REQUIRE(failures[0] == "");
-  REQUIRE_THAT(message, Catch::StartsWith("rank 0 lost a connection in all_reduce #1 (norm, 8 x F32) of group world: ") &&
-                            Catch::Contains("[NCCL says remote process exited or there was a network error: "
-                                            "socketProgress: Connection closed]"));
+  REQUIRE_THAT(message,
+               Catch::StartsWith(
+                   "rank 0 lost a connection in all_reduce #1 (norm, 8 x F32) of group world: ") &&
+                   Catch::Contains("[NCCL says remote process exited or there was a network error: "
+                                   "socketProgress: Connection closed]"));
 }

@@ -1,5 +1,6 @@
-// NCCL with one rank on a real GPU: collectives between kernels of the same stream, with NCCL's sums and with ours, an
-// end, a group that is given up, and recorded collectives. Exits with 77 where there is no GPU.
+// NCCL with one rank on a real GPU: collectives between kernels of the same stream, with
+// NCCL's sums and with ours, an end, a group that is given up, and recorded collectives. Exits
+// with 77 where there is no GPU.
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -59,14 +60,16 @@ void check_between_kernels(Rig& rig, bool in_order) {
   rig.gpu.copy(rig.out, given.data(), kCount * 4, rig.stream);
   rig.gpu.add_into(rig.data, DType::kF32, rig.out, DType::kF32, kCount, rig.stream);
   group->all_reduce(rig.data, kCount, DType::kF32, ReduceOp::kSum, {"between kernels"}).wait();
-  group->reduce_scatter(rig.data, rig.out, kCount, DType::kF32, ReduceOp::kSum, {"between kernels"}).wait();
+  group->reduce_scatter(rig.data, rig.out, kCount, DType::kF32, ReduceOp::kSum, {"between kernels"})
+      .wait();
   group->all_gather(rig.out, rig.data, kCount, DType::kF32, {"between kernels"}).wait();
   rig.gpu.add_into(rig.data, DType::kF32, rig.out, DType::kF32, kCount, rig.stream);
   rig.gpu.copy(found.data(), rig.data, kCount * 4, rig.stream);
   rig.gpu.synchronize(rig.stream);
   group->check();
   for (size_t i = 0; i < given.size(); ++i)
-    if (found[i] != 4 * given[i]) bug(cat("element ", i, " is ", found[i], " and should be ", 4 * given[i]));
+    if (found[i] != 4 * given[i])
+      bug(cat("element ", i, " is ", found[i], " and should be ", 4 * given[i]));
   group->shutdown();
   std::printf("%s: collectives between kernels, shutdown\n", in_order ? "our sums" : "NCCL's sums");
 }
@@ -86,13 +89,16 @@ void check_abort(Rig& rig) {
   std::printf("abort\n");
 }
 
-/// A collective that is recorded, started twice, and still held by its recording where the group is given up; closed, it is not.
+/// A collective that is recorded, started twice, and still held by its recording where the group is
+/// given up; closed, it is not.
 void check_recorded(Rig& rig, bool gives_up) {
   const auto group = rig.open(gives_up ? "recorded, given up" : "recorded, closed", false);
   const std::vector<float> given = counted();
   std::vector<float> found(given.size());
   rig.gpu.copy(rig.data, given.data(), kCount * 4, rig.stream);
-  const auto reduce = [&] { group->all_reduce(rig.data, kCount, DType::kF32, ReduceOp::kSum, {"recorded"}).wait(); };
+  const auto reduce = [&] {
+    group->all_reduce(rig.data, kCount, DType::kF32, ReduceOp::kSum, {"recorded"}).wait();
+  };
   reduce();
   group->begin_recording();
   rig.gpu.begin_capture(rig.stream);
@@ -109,7 +115,8 @@ void check_recorded(Rig& rig, bool gives_up) {
   rig.gpu.synchronize(rig.stream);
   group->check();
   for (size_t i = 0; i < given.size(); ++i)
-    if (found[i] != 4 * given[i]) bug(cat("element ", i, " is ", found[i], " and should be ", 4 * given[i]));
+    if (found[i] != 4 * given[i])
+      bug(cat("element ", i, " is ", found[i], " and should be ", 4 * given[i]));
   if (gives_up) group->abort("the test");
   rig.gpu.destroy(graph);
   group->release_recordings(1);
@@ -145,7 +152,8 @@ int main() {
   } catch (const std::exception& error) {
     std::printf("failed: %s\n", error.what());
   }
-  // A thread that ends a communicator may still be in NCCL, which static destructors would take away below it; a rank ends so too.
+  // A thread that ends a communicator may still be in NCCL, which static destructors would take
+  // away below it; a rank ends so too.
   std::fflush(stdout);
   std::_Exit(code);
 }

@@ -144,7 +144,8 @@ ncclResult_t connect(const std::vector<Connection>& connections) {
     std::unique_lock lock(one.world->mutex);
     const auto& asked = one.world->asked;
     const bool connected = one.world->changed.wait_for(lock, std::chrono::seconds(10), [&] {
-      return *one.aborted || (asked.contains({one.from, one.to, one.from}) && asked.contains({one.from, one.to, one.to}));
+      return *one.aborted || (asked.contains({one.from, one.to, one.from}) &&
+                              asked.contains({one.from, one.to, one.to}));
     });
     if (!connected) return ncclRemoteError;
   }
@@ -177,15 +178,25 @@ void stand_in_reset() {
   worlds().changed.notify_all();
 }
 
-void put_into(cudaStream_t stream, std::function<void()> work) { stream->put(std::move(work)); }
+void put_into(cudaStream_t stream, std::function<void()> work) {
+  stream->put(std::move(work));
+}
 void fault_in(cudaStream_t stream) {
   stream->put([stream] { stream->faulted = true; });
 }
 
-const char* cudaGetErrorName(cudaError_t) { return "an error"; }
-const char* cudaGetErrorString(cudaError_t) { return "of the stand-in"; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+const char* cudaGetErrorName(cudaError_t) {
+  return "an error";
+}
+const char* cudaGetErrorString(cudaError_t) {
+  return "of the stand-in";
+}
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) {
+  return cudaSuccess;
+}
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return cudaSuccess;
@@ -265,7 +276,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t*) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t*) {
   std::unique_lock lock(worlds().mutex);
   const int resets = worlds().resets;
   const auto gone_on = [resets] { return worlds().resets != resets; };
@@ -274,7 +286,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   if (!world) world = std::make_shared<World>();
   world->here[rank] = true;
   worlds().changed.notify_all();
-  worlds().changed.wait(lock, [&] { return static_cast<int>(world->here.size()) == ranks || gone_on(); });
+  worlds().changed.wait(lock,
+                        [&] { return static_cast<int>(world->here.size()) == ranks || gone_on(); });
   if (static_cast<int>(world->here.size()) < ranks) return ncclRemoteError;
   *comm = new StandInComm{world, ranks, rank};
   return ncclSuccess;
@@ -308,20 +321,26 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* status) {
-  *status = *comm->failed ? ncclRemoteError : stand_in().cuda_fails ? ncclUnhandledCudaError : ncclSuccess;
+  *status = *comm->failed           ? ncclRemoteError
+            : stand_in().cuda_fails ? ncclUnhandledCudaError
+                                    : ncclSuccess;
   return ncclSuccess;
 }
 
 const char* ncclGetErrorString(ncclResult_t status) {
   if (status == ncclUnhandledCudaError) return "unhandled cuda error";
-  return status == ncclRemoteError ? "remote process exited or there was a network error" : "invalid usage";
+  return status == ncclRemoteError ? "remote process exited or there was a network error"
+                                   : "invalid usage";
 }
-const char* ncclGetLastError(ncclComm_t) { return "socketProgress: Connection closed"; }
+const char* ncclGetLastError(ncclComm_t) {
+  return "socketProgress: Connection closed";
+}
 
 namespace {
 
 bool all_have_given(const std::map<int, Bytes>& given, int ranks) {
-  return static_cast<int>(given.size()) == ranks && std::all_of(given.begin(), given.end(), [&](const auto& one) {
+  return static_cast<int>(given.size()) == ranks &&
+         std::all_of(given.begin(), given.end(), [&](const auto& one) {
            return one.second.size() == given.begin()->second.size();
          });
 }
@@ -336,25 +355,28 @@ ncclResult_t meet(ncclComm_t comm, cudaStream_t stream, const void* in, size_t b
                   std::function<void(const std::map<int, Bytes>&)> take) {
   if (stand_in().network_fails) *comm->failed = true;
   hold_if_captured(comm, stream);
-  stream->put([=, world = comm->world, ranks = comm->ranks, rank = comm->rank, aborted = comm->aborted,
-               failed = comm->failed, next = comm->next, take = std::move(take)] {
+  stream->put([=, world = comm->world, ranks = comm->ranks, rank = comm->rank,
+               aborted = comm->aborted, failed = comm->failed, next = comm->next,
+               take = std::move(take)] {
     const int64_t number = (*next)++;
     std::unique_lock lock(world->mutex);
     if (*aborted) return;
     world->given[number][rank] = copied(in, bytes);
     world->changed.notify_all();
-    world->changed.wait(lock, [&] { return *aborted || (!*failed && all_have_given(world->given[number], ranks)); });
+    world->changed.wait(lock, [&] {
+      return *aborted || (!*failed && all_have_given(world->given[number], ranks));
+    });
     if (!*aborted) take(world->given[number]);
   });
   return ncclSuccess;
 }
 
-void reduce(const std::map<int, Bytes>& given, size_t skip, size_t count, ftrun::DType dtype, ncclRedOp_t op,
-            void* out) {
+void reduce(const std::map<int, Bytes>& given, size_t skip, size_t count, ftrun::DType dtype,
+            ncclRedOp_t op, void* out) {
   std::vector<const void*> inputs;
   for (const auto& [rank, bytes] : given) inputs.push_back(bytes.data() + skip);
-  ftrun::reduce_in_order(dtype, static_cast<ftrun::ReduceOp>(op), inputs.data(), static_cast<int>(inputs.size()), out,
-                         static_cast<int64_t>(count));
+  ftrun::reduce_in_order(dtype, static_cast<ftrun::ReduceOp>(op), inputs.data(),
+                         static_cast<int>(inputs.size()), out, static_cast<int64_t>(count));
 }
 
 size_t bytes_of(size_t count, ncclDataType_t type) {
@@ -376,32 +398,34 @@ ncclResult_t group(const Connection& connection, cudaStream_t stream, std::funct
 
 }  // namespace
 
-ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                           ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return meet(comm, stream, in, bytes_of(count, type), [=](const std::map<int, Bytes>& given) {
     reduce(given, 0, count, dtype_of(type), op, out);
   });
 }
 
-ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                               ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   const size_t part = bytes_of(count, type), own = static_cast<size_t>(comm->rank);
-  return meet(comm, stream, in, part * static_cast<size_t>(comm->ranks), [=](const std::map<int, Bytes>& given) {
-    reduce(given, own * part, count, dtype_of(type), op, out);
-  });
+  return meet(comm, stream, in, part * static_cast<size_t>(comm->ranks),
+              [=](const std::map<int, Bytes>& given) {
+                reduce(given, own * part, count, dtype_of(type), op, out);
+              });
 }
 
-ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
   const size_t part = bytes_of(count, type);
   return meet(comm, stream, in, part, [=](const std::map<int, Bytes>& given) {
     for (const auto& [rank, bytes] : given)
-      std::memcpy(static_cast<std::byte*>(out) + static_cast<size_t>(rank) * part, bytes.data(), part);
+      std::memcpy(static_cast<std::byte*>(out) + static_cast<size_t>(rank) * part, bytes.data(),
+                  part);
   });
 }
 
-ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
   return meet(comm, stream, in, bytes_of(count, type), [=](const std::map<int, Bytes>& given) {
     std::memcpy(out, given.at(root).data(), given.at(root).size());
   });
@@ -421,7 +445,8 @@ ncclResult_t ncclSend(const void* in, size_t count, ncclDataType_t type, int pee
       group_sends);
 }
 
-ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
   const size_t bytes = bytes_of(count, type);
   hold_if_captured(comm, stream);
   return group(

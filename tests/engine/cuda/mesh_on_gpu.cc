@@ -14,7 +14,8 @@ constexpr int64_t kMeshSteps = 2;
 
 /// A rank's use of the GPU, and its groups there.
 struct RankOnGpu {
-  RankOnGpu(const RankGroups& host, const GroupOnGpu& connect) : gpu(open_gpu_under_test()), groups(host) {
+  RankOnGpu(const RankGroups& host, const GroupOnGpu& connect)
+      : gpu(open_gpu_under_test()), groups(host) {
     for (Communicator*& group : groups.open) {
       connected.push_back(connect(*gpu, *group));
       group = connected.back().get();
@@ -48,12 +49,15 @@ TrainingOutcome train_mesh(const Config& plain, const ModelConfig& model, const 
 
 }  // namespace
 
-void compare_on_mesh(Config config, const ModelConfig& model, const TrainingMesh& mesh, const GroupOnGpu& connect) {
+void compare_on_mesh(Config config, const ModelConfig& model, const TrainingMesh& mesh,
+                     const GroupOnGpu& connect) {
   const bool narrow = config.bf16.enabled;
   INFO(mesh.text() << ", stage " << config.zero.stage << (narrow ? ", bf16" : ""));
-  // Adam divides by the size of a gradient: with its usual epsilon rounding errors alone would move weights.
+  // Adam divides by the size of a gradient: with its usual epsilon rounding errors
+  // alone would move weights.
   config.optimizer.eps = 1e-2;
-  const TrainingOutcome expected = train_mesh(config, model, mesh, {}), found = train_mesh(config, model, mesh, connect);
+  const TrainingOutcome expected = train_mesh(config, model, mesh, {}),
+                        found = train_mesh(config, model, mesh, connect);
   REQUIRE(expected.losses[0] != expected.losses[1]);
   const Differences all = differences(found, expected);
   REQUIRE(all.loss < (narrow ? 5e-3 : 1e-5));

@@ -4,19 +4,23 @@
 
 #include <catch2/catch.hpp>
 
-// Tensor ranks and shards that compute with the CUDA kernels, on the GPU at hand: their collectives go by way of the host.
+// Tensor ranks and shards that compute with the CUDA kernels, on the GPU at hand: their
+// collectives go by way of the host.
 
 namespace ftrun {
 namespace {
 
-TEST_CASE("cuda mesh: tensor ranks train the processor's losses and weights, sharded and on tiers too") {
+TEST_CASE(
+    "cuda mesh: tensor ranks train the processor's losses and weights, sharded and on tiers too") {
   set_kernel_threads(1);
   fixtures::Mailbox mailbox;
   const fixtures::GroupOnGpu staged = [&](Gpu& gpu, const Communicator& like) {
     return std::make_unique<fixtures::StagedGroup>(gpu, mailbox, like);
   };
   const ModelConfig model = fixtures::model_of_many_blocks();
-  for (const auto& [stage, device] : {std::pair(0, OffloadDevice::kNone), {1, OffloadDevice::kCpu}, {2, OffloadDevice::kNvme},
+  for (const auto& [stage, device] : {std::pair(0, OffloadDevice::kNone),
+                                      {1, OffloadDevice::kCpu},
+                                      {2, OffloadDevice::kNvme},
                                       {3, OffloadDevice::kNone}}) {
     Config config = fixtures::run_of_stage(stage);
     fixtures::offload_to(config, device);

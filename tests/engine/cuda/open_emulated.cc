@@ -4,9 +4,10 @@
 namespace ftrun::fixtures {
 
 /// Streams and memory of the one emulator, kernels of the other (kernels/cuda/emulator).
-std::unique_ptr<Gpu> open_gpu_under_test(const GpuOptions& options, const AttentionOptions& attention) {
-  return std::make_unique<Gpu>(std::make_unique<EmulatedGpu>(EmulatorOptions{}, open_cuda_kernels(0, attention)),
-                               options);
+std::unique_ptr<Gpu> open_gpu_under_test(const GpuOptions& options,
+                                         const AttentionOptions& attention) {
+  return std::make_unique<Gpu>(
+      std::make_unique<EmulatedGpu>(EmulatorOptions{}, open_cuda_kernels(0, attention)), options);
 }
 
 }  // namespace ftrun::fixtures

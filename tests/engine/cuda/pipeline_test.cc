@@ -9,8 +9,8 @@
 
 #include <catch2/catch.hpp>
 
-// Stages of pipelines that compute with the CUDA kernels, on emulated GPUs: receives stand in their streams until the message
-// comes, and the host goes on.
+// Stages of pipelines that compute with the CUDA kernels, on emulated GPUs: receives stand in their
+// streams until the message comes, and the host goes on.
 
 namespace ftrun {
 namespace {
@@ -21,43 +21,54 @@ using fixtures::EmulatedNetwork;
 fixtures::GroupOnGpu emulated(EmulatedNetwork& network) {
   return [&network](Gpu& gpu, const Communicator& like) {
     // Links are found by their names.
-    return std::make_unique<fixtures::EmulatedNccl>(dynamic_cast<EmulatedGpu&>(gpu.kernels()), network.of(like), like,
+    return std::make_unique<fixtures::EmulatedNccl>(dynamic_cast<EmulatedGpu&>(gpu.kernels()),
+                                                    network.of(like), like,
                                                     fixtures::EmulatedNcclOptions{.suffix = ""});
   };
 }
 
-TEST_CASE("cuda mesh: stages of a pipeline train the processor's losses and weights, with every schedule") {
+TEST_CASE(
+    "cuda mesh: stages of a pipeline train the processor's losses and weights, with every "
+    "schedule") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::small_model(true), 4);
-  for (const PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
-                                          PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+        PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
     INFO(name_of(schedule));
     Config config = fixtures::run_of_stage(schedule == PipelineSchedule::kZbH1 ? 0 : 1);
     config.bf16.enabled = schedule == PipelineSchedule::kGpipe;
     config.parallel.schedule = schedule;
-    const bool two_parts = schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
+    const bool two_parts =
+        schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
     config.parallel.virtual_stages = two_parts ? 2 : 1;
     EmulatedNetwork network;
-    fixtures::compare_on_mesh(config, model, {.stages = 2, .micro_batches = schedule == PipelineSchedule::kGpipe ? 2 : 4}, emulated(network));
+    fixtures::compare_on_mesh(
+        config, model, {.stages = 2, .micro_batches = schedule == PipelineSchedule::kGpipe ? 2 : 4},
+        emulated(network));
   }
 }
 
-TEST_CASE("cuda mesh: tensor ranks and shards within stages train the processor's losses and weights") {
+TEST_CASE(
+    "cuda mesh: tensor ranks and shards within stages train the processor's losses and weights") {
   set_kernel_threads(1);
   Config config = fixtures::run_of_stage(2);
   config.parallel.schedule = PipelineSchedule::k1F1B;
   config.parallel.virtual_stages = 1;
   config.zero.overlap_comm = true;
   const ModelConfig model = fixtures::with_layers(fixtures::small_model(), 4);
-  for (const fixtures::TrainingMesh& mesh : {fixtures::TrainingMesh{.tensor = 2, .stages = 2, .micro_batches = 2},
-                                             {.shards = 2, .stages = 2, .micro_batches = 4},
-                                             {.tensor = 2, .shards = 2, .stages = 2, .micro_batches = 4}}) {
+  for (const fixtures::TrainingMesh& mesh :
+       {fixtures::TrainingMesh{.tensor = 2, .stages = 2, .micro_batches = 2},
+        {.shards = 2, .stages = 2, .micro_batches = 4},
+        {.tensor = 2, .shards = 2, .stages = 2, .micro_batches = 4}}) {
     EmulatedNetwork network;
     fixtures::compare_on_mesh(config, model, mesh, emulated(network));
   }
 }
 
-TEST_CASE("cuda: an operation that a GPU computes otherwise than the processor ends the run before its first step") {
+TEST_CASE(
+    "cuda: an operation that a GPU computes otherwise than the processor ends the run before its "
+    "first step") {
   set_kernel_threads(1);
   Config config = fixtures::run_of_stage(0);
   config.device = DeviceKind::kCuda;
@@ -70,8 +81,9 @@ TEST_CASE("cuda: an operation that a GPU computes otherwise than the processor e
     } catch (const RankError& error) {
       REQUIRE(error.code() == ExitCode::kEnvironment);
       REQUIRE(error.of_device());
-      REQUIRE_THAT(error.message(), Catch::Contains(cat("computes ", op_name(kind), " of ")) &&
-                                        Catch::Contains("otherwise than the processor does: off by "));
+      REQUIRE_THAT(error.message(),
+                   Catch::Contains(cat("computes ", op_name(kind), " of ")) &&
+                       Catch::Contains("otherwise than the processor does: off by "));
       REQUIRE_THAT(error.remedy(), Catch::StartsWith("set \"device\": \"cpu\""));
     }
   }

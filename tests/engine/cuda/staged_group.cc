@@ -31,7 +31,8 @@ std::vector<std::byte> Mailbox::take(const Address& address) {
   std::unique_lock lock(mutex_);
   std::deque<std::vector<std::byte>>& queue = waiting_[address];
   if (!posted_.wait_for(lock, kPatience, [&] { return !queue.empty(); }))
-    throw Error(ExitCode::kPeerLost, cat("no message of ", address.group, " came from ", address.from, " to ", address.to));
+    throw Error(ExitCode::kPeerLost, cat("no message of ", address.group, " came from ",
+                                         address.from, " to ", address.to));
   std::vector<std::byte> message = std::move(queue.front());
   queue.pop_front();
   return message;
@@ -44,7 +45,8 @@ StagedGroup::StagedGroup(Gpu& gpu, Mailbox& mailbox, const Communicator& like)
                           .timeout = std::chrono::minutes(1),
                           .sum_blocks =
                               [&gpu](const BlockSum& sum) {
-                                gpu.kernels().sum_blocks(sum.blocks, sum.ranks, sum.stride, sum.dtype, sum.count, sum.out,
+                                gpu.kernels().sum_blocks(sum.blocks, sum.ranks, sum.stride,
+                                                         sum.dtype, sum.count, sum.out,
                                                          static_cast<DeviceStream>(sum.stream));
                               }}),
       gpu_(gpu),
@@ -53,7 +55,9 @@ StagedGroup::StagedGroup(Gpu& gpu, Mailbox& mailbox, const Communicator& like)
   start_watch();
 }
 
-StagedGroup::~StagedGroup() { stop_watch(); }
+StagedGroup::~StagedGroup() {
+  stop_watch();
+}
 
 void StagedGroup::send(const void* data, int64_t bytes, int peer) {
   std::vector<std::byte> message(static_cast<size_t>(bytes));
@@ -74,20 +78,21 @@ void StagedGroup::enqueue(const Collective& collective) {
   if (record.kind == CollectiveKind::kSend) return send(collective.in, bytes, record.peer);
   if (record.kind == CollectiveKind::kReceive) return receive(collective.out, record.peer);
   require(record.kind == CollectiveKind::kAllGather, "a collective of a step");
-  std::vector<Exchange> parts(static_cast<size_t>(size()));
+  std::vector<PeerExchange> parts(static_cast<size_t>(size()));
   for (int peer = 0; peer < size(); ++peer)
     parts[static_cast<size_t>(peer)] = {static_cast<const std::byte*>(collective.in), bytes,
-                                        static_cast<std::byte*>(collective.out) + peer * bytes, bytes};
-  enqueue(std::span<const Exchange>(parts));
+                                        static_cast<std::byte*>(collective.out) + peer * bytes,
+                                        bytes};
+  enqueue(std::span<const PeerExchange>(parts));
 }
 
-void StagedGroup::enqueue(std::span<const Exchange> by_rank) {
+void StagedGroup::enqueue(std::span<const PeerExchange> by_rank) {
   for (int peer = 0; peer < size(); ++peer) {
-    const Exchange& part = by_rank[static_cast<size_t>(peer)];
+    const PeerExchange& part = by_rank[static_cast<size_t>(peer)];
     if (part.send_bytes > 0) send(part.send, part.send_bytes, peer);
   }
   for (int peer = 0; peer < size(); ++peer) {
-    const Exchange& part = by_rank[static_cast<size_t>(peer)];
+    const PeerExchange& part = by_rank[static_cast<size_t>(peer)];
     if (part.receive_bytes > 0) receive(part.receive, peer);
   }
 }

@@ -35,8 +35,9 @@ class Mailbox {
   std::map<Address, std::deque<std::vector<std::byte>>> waiting_;
 };
 
-/// Collectives of device memory by way of the host: each waits for the device, so ranks may share one GPU, which NCCL does
-/// not do. A send is over when the message lies in the mailbox. Sums are added by the device in rank order.
+/// Collectives of device memory by way of the host: each waits for the device, so ranks may share
+/// one GPU, which NCCL does not do. A send is over when the message lies in the mailbox. Sums are
+/// added by the device in rank order.
 class StagedGroup final : public DeviceCommunicator {
  public:
   /// All are borrowed; `like` says name, members and rank.
@@ -49,7 +50,7 @@ class StagedGroup final : public DeviceCommunicator {
 
  protected:
   void enqueue(const Collective& collective) override;
-  void enqueue(std::span<const Exchange> by_rank) override;
+  void enqueue(std::span<const PeerExchange> by_rank) override;
   int64_t mark_begin() override { return 0; }
   void mark_end(int64_t) override {}
   bool has_begun(int64_t) override { return true; }

@@ -21,8 +21,8 @@ using fixtures::RankRig;
 
 constexpr int kSteps = 3;
 
-/// Adam divides by the size of a gradient: with its usual epsilon a gradient of rounding errors alone
-/// would move a weight as far as any other.
+/// Adam divides by the size of a gradient: with its usual epsilon a gradient of rounding errors
+/// alone would move a weight as far as any other.
 Config comparable(Config config) {
   config.optimizer.eps = 1e-2;
   return config;
@@ -37,7 +37,8 @@ std::vector<float> numbers(const std::vector<std::byte>& bytes, DType dtype) {
 /// Lists dtypes by "tensor.kind".
 std::map<std::string, DType> dtypes_of(const ModelState& state) {
   std::map<std::string, DType> dtypes;
-  for (const StateSlice& slice : state.slices()) dtypes[cat(slice.tensor, ".", slice.kind)] = slice.dtype;
+  for (const StateSlice& slice : state.slices())
+    dtypes[cat(slice.tensor, ".", slice.kind)] = slice.dtype;
   return dtypes;
 }
 
@@ -70,7 +71,8 @@ void compare(const Config& config, double loss_tolerance, double state_tolerance
   fixtures::Alone alone;
   const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
   RankRig here(config, fixtures::small_model(), *alone.group);
-  RankRig there(on_gpu(config), fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
+  RankRig there(on_gpu(config), fixtures::small_model(), RankGroups::of_one(*alone.group),
+                gpu.get());
   // In fp16 small gradients would else be 0.
   if (config.fp16.enabled) here.gradient_multiple = there.gradient_multiple = 4096;
   for (int64_t step = 1; step <= kSteps; ++step) {
@@ -83,12 +85,17 @@ void compare(const Config& config, double loss_tolerance, double state_tolerance
   require_close(here.state, there.state, state_tolerance);
 }
 
-constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu, kNvme = OffloadDevice::kNvme;
+constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu,
+                        kNvme = OffloadDevice::kNvme;
 
-// The product of stages and tiers is tests/engine/gpu_test.cc's, with the processor's kernels; here each is met once.
-TEST_CASE("cuda: training in fp32 gives the processor's losses, weights and states at every stage and tier") {
+// The product of stages and tiers is tests/engine/gpu_test.cc's, with the processor's
+// kernels; here each is met once.
+TEST_CASE(
+    "cuda: training in fp32 gives the processor's losses, weights and states at every stage and "
+    "tier") {
   set_kernel_threads(1);
-  for (const auto& [stage, device] : {std::pair(0, kNone), {1, kNvme}, {2, kCpu}, {3, kNone}, {3, kCpu}, {3, kNvme}}) {
+  for (const auto& [stage, device] :
+       {std::pair(0, kNone), {1, kNvme}, {2, kCpu}, {3, kNone}, {3, kCpu}, {3, kNvme}}) {
     INFO("stage " << stage << ", " << name_of(device));
     Config config = comparable(fixtures::run_of_stage(stage));
     fixtures::offload_to(config, device);
@@ -97,7 +104,8 @@ TEST_CASE("cuda: training in fp32 gives the processor's losses, weights and stat
   }
 }
 
-TEST_CASE("cuda: training in bf16 gives the processor's losses and weights within bf16's precision") {
+TEST_CASE(
+    "cuda: training in bf16 gives the processor's losses and weights within bf16's precision") {
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
@@ -108,7 +116,8 @@ TEST_CASE("cuda: training in bf16 gives the processor's losses and weights withi
   }
 }
 
-TEST_CASE("cuda: training in fp16 gives the processor's losses and weights within fp16's precision") {
+TEST_CASE(
+    "cuda: training in fp16 gives the processor's losses and weights within fp16's precision") {
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
@@ -141,7 +150,9 @@ TEST_CASE("cuda: adapters with magnitudes (DoRA) train the processor's losses an
   }
 }
 
-TEST_CASE("cuda: training in bf16 on rows of documents, by cuDNN where it is, gives the processor's losses and weights") {
+TEST_CASE(
+    "cuda: training in bf16 on rows of documents, by cuDNN where it is, gives the processor's "
+    "losses and weights") {
   set_kernel_threads(1);
   fixtures::Alone alone;
   Config config = comparable(fixtures::run_of_stage(0));
@@ -199,7 +210,8 @@ TEST_CASE("cuda: what is computed again and what waits on the host changes no bi
           }) == expected);
 }
 
-TEST_CASE("cuda: the operations of every kind of program agree with the processor's on a small model") {
+TEST_CASE(
+    "cuda: the operations of every kind of program agree with the processor's on a small model") {
   set_kernel_threads(1);
   const auto compared = [](const std::function<void(Config&, ModelConfig&)>& change) {
     Config config = on_gpu(fixtures::run_of_stage(0));
@@ -214,7 +226,8 @@ TEST_CASE("cuda: the operations of every kind of program agree with the processo
   };
   REQUIRE(compared([](Config&, ModelConfig&) {}).largest_difference < 1e-4);
   compared([](Config& c, ModelConfig& m) {
-    c.bf16 = {.enabled = true, .bf16_master_weights_and_grads = true, .bf16_optimizer_states = true};
+    c.bf16 = {
+        .enabled = true, .bf16_master_weights_and_grads = true, .bf16_optimizer_states = true};
     c.parallel.tensor = 2;
     c.data.packing = SequencePacking::kDocuments;
     m.qk_norm = m.qkv_bias = true;
@@ -225,7 +238,8 @@ TEST_CASE("cuda: the operations of every kind of program agree with the processo
     m.tied = true;
     m.vocab_rows = 33;
   });
-  const ComparedKernels plain = compared([](Config& c, ModelConfig&) { c = on_gpu(fixtures::with_dropout(c)); });
+  const ComparedKernels plain =
+      compared([](Config& c, ModelConfig&) { c = on_gpu(fixtures::with_dropout(c)); });
   const ComparedKernels dora = compared([](Config& c, ModelConfig&) {
     c = on_gpu(fixtures::with_dropout(c));
     c.adapter.use_dora = true;
@@ -239,14 +253,16 @@ TEST_CASE("cuda: a step that is not finite changes nothing and is placed") {
   set_kernel_threads(1);
   fixtures::Alone alone;
   const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
-  RankRig rig(on_gpu(fixtures::small_run()), fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
+  RankRig rig(on_gpu(fixtures::small_run()), fixtures::small_model(),
+              RankGroups::of_one(*alone.group), gpu.get());
   rig.train(1);
   const auto before = fixtures::contents(rig.state);
   StepRun run = rig.prepared(2);
   run.scalars.loss_scale = std::numeric_limits<float>::infinity();
   rig.train_executor.run(run);
   REQUIRE_FALSE(run.finite);
-  REQUIRE_THAT(rig.train_executor.find_nonfinite(run).text, Catch::StartsWith("backward layer 3 mb 0 (head): "));
+  REQUIRE_THAT(rig.train_executor.find_nonfinite(run).text,
+               Catch::StartsWith("backward layer 3 mb 0 (head): "));
   REQUIRE(fixtures::contents(rig.state) == before);
   REQUIRE(rig.train(2).finite);
 }

@@ -8,8 +8,8 @@
 
 #include <catch2/catch.hpp>
 
-// cuDNN's attention against the CPU's: on a GPU cuDNN itself, elsewhere an emulated one that runs the graphs described to
-// it operation by operation.
+// cuDNN's attention against the CPU's: on a GPU cuDNN itself, elsewhere an emulated one that runs
+// the graphs described to it operation by operation.
 
 namespace ftrun {
 namespace {
@@ -19,7 +19,8 @@ class WithCudnn {
  public:
   explicit WithCudnn(bool documents = false)
       : before_(test::gpu()),
-        gpu_(open_cuda_kernels(before_.info().index, {.cudnn = CudnnUse::kAlways, .documents = documents})) {
+        gpu_(open_cuda_kernels(before_.info().index,
+                               {.cudnn = CudnnUse::kAlways, .documents = documents})) {
     test::set_gpu(gpu_.get());
   }
   ~WithCudnn() { test::set_gpu(&before_); }
@@ -33,21 +34,27 @@ class WithCudnn {
 constexpr test::DTypes kNarrow{DType::kBF16, DType::kBF16};
 
 double error_of(const test::OperationCase& c) {
-  const std::vector<test::Array> actual = test::run_on_gpu(c, kNarrow), expected = test::run_on_cpu(c, kNarrow);
+  const std::vector<test::Array> actual = test::run_on_gpu(c, kNarrow),
+                                 expected = test::run_on_cpu(c, kNarrow);
   double worst = 0;
-  for (size_t i = 0; i < actual.size(); ++i) worst = std::max(worst, test::relative_error(actual[i], expected[i]));
+  for (size_t i = 0; i < actual.size(); ++i)
+    worst = std::max(worst, test::relative_error(actual[i], expected[i]));
   return worst;
 }
 
-TEST_CASE("cuda: cuDNN's attention and gradients are the CPU's, with grouped heads, windows and several rows") {
+TEST_CASE(
+    "cuda: cuDNN's attention and gradients are the CPU's, with grouped heads, windows and several "
+    "rows") {
   WithCudnn gpu;
   REQUIRE_THAT(gpu->attention(), Catch::StartsWith("cudnn 9."));
-  for (const auto& [attrs, rows] : std::vector<std::pair<AttentionAttrs, int64_t>>{{{2, 2, 16, 24, 0.3, 0}, 1},
-                                                                                   {{4, 2, 8, 13, 0.3, 0}, 3},
-                                                                                   {{3, 1, 8, 20, 0.3, 5}, 2},
-                                                                                   {{1, 1, 24, 2, 0.3, 0}, 1},
-                                                                                   {{2, 1, 64, 70, 0.1, 0}, 1}}) {
-    CAPTURE(attrs.query_heads, attrs.kv_heads, attrs.head_size, attrs.row_tokens, attrs.window, rows);
+  for (const auto& [attrs, rows] :
+       std::vector<std::pair<AttentionAttrs, int64_t>>{{{2, 2, 16, 24, 0.3, 0}, 1},
+                                                       {{4, 2, 8, 13, 0.3, 0}, 3},
+                                                       {{3, 1, 8, 20, 0.3, 5}, 2},
+                                                       {{1, 1, 24, 2, 0.3, 0}, 1},
+                                                       {{2, 1, 64, 70, 0.1, 0}, 1}}) {
+    CAPTURE(attrs.query_heads, attrs.kv_heads, attrs.head_size, attrs.row_tokens, attrs.window,
+            rows);
     const test::AttentionCases cases = test::attention_of_documents(attrs, rows);
     REQUIRE(error_of(cases.forward) < 1e-2);
     REQUIRE(error_of(cases.backward) < 2e-2);
@@ -60,7 +67,8 @@ struct DocumentCase {
   std::vector<int64_t> lengths;
 };
 
-// Heads, keys' heads, elements; tokens of a row; window. With rows of up to 256 tokens there are four lists' places a row.
+// Heads, keys' heads, elements; tokens of a row; window. With rows of up to 256 tokens there are
+// four lists' places a row.
 const std::vector<DocumentCase> kDocuments{
     {{2, 2, 16, 24, 0.3, 0}, 1, {24}},
     {{2, 2, 16, 24, 0.3, 0}, 1, {7, 1, 16}},
@@ -73,7 +81,9 @@ const std::vector<DocumentCase> kDocuments{
     {{2, 1, 8, 300, 0.3, 0}, 1, {200, 61, 1, 38}},
 };
 
-TEST_CASE("cuda: cuDNN's attention of documents is the CPU's, with single tokens, windows and more documents than places") {
+TEST_CASE(
+    "cuda: cuDNN's attention of documents is the CPU's, with single tokens, windows and more "
+    "documents than places") {
   WithCudnn gpu(true);
   for (const DocumentCase& c : kDocuments) {
     const test::AttentionCases cases = test::attention_of_documents(c.attrs, c.rows, c.lengths);
@@ -82,7 +92,8 @@ TEST_CASE("cuda: cuDNN's attention of documents is the CPU's, with single tokens
     CHECK(error_of(cases.backward) < 2e-2);
   }
   // Elsewhere our kernels compute documents.
-  if (gpu->info().compute_major == 9) REQUIRE_THAT(gpu->attention_in_use(), Catch::StartsWith("cudnn 9."));
+  if (gpu->info().compute_major == 9)
+    REQUIRE_THAT(gpu->attention_in_use(), Catch::StartsWith("cudnn 9."));
 }
 
 TEST_CASE("cuda: starts that are not those of documents are left to our kernels") {
@@ -94,11 +105,13 @@ TEST_CASE("cuda: starts that are not those of documents are left to our kernels"
   REQUIRE(error_of(cases.backward) < 3e-2);
 }
 
-TEST_CASE("cuda: cuDNN's attention of large documents is our kernels', and has the same bits again", "[gpu]") {
-  for (const DocumentCase& c : std::vector<DocumentCase>{{{8, 2, 64, 2048, 0.1, 0}, 2, {700, 511, 1, 90, 1100, 33, 257}},
-                                                         {{8, 2, 128, 4096, 0.1, 0}, 1, {512, 300, 1, 1, 2500, 17}},
-                                                         {{4, 4, 128, 1024, 0.1, 100}, 2, {300, 20, 500}},
-                                                         {{2, 2, 64, 1024, 0.1, 0}, 1, {3, 2}}}) {
+TEST_CASE("cuda: cuDNN's attention of large documents is our kernels', and has the same bits again",
+          "[gpu]") {
+  for (const DocumentCase& c :
+       std::vector<DocumentCase>{{{8, 2, 64, 2048, 0.1, 0}, 2, {700, 511, 1, 90, 1100, 33, 257}},
+                                 {{8, 2, 128, 4096, 0.1, 0}, 1, {512, 300, 1, 1, 2500, 17}},
+                                 {{4, 4, 128, 1024, 0.1, 100}, 2, {300, 20, 500}},
+                                 {{2, 2, 64, 1024, 0.1, 0}, 1, {3, 2}}}) {
     const test::AttentionCases cases = test::attention_of_documents(c.attrs, c.rows, c.lengths);
     CAPTURE(c.attrs.query_heads, c.attrs.row_tokens, c.attrs.window, c.rows, c.lengths);
     for (const test::OperationCase* each : {&cases.forward, &cases.backward}) {

@@ -15,9 +15,13 @@
 namespace ftrun::test {
 namespace {
 
-Array floats(int64_t count, uint64_t seed) { return random_array({count}, seed); }
+Array floats(int64_t count, uint64_t seed) {
+  return random_array({count}, seed);
+}
 
-std::vector<float> as_floats(const Array& a) { return {a.data.begin(), a.data.end()}; }
+std::vector<float> as_floats(const Array& a) {
+  return {a.data.begin(), a.data.end()};
+}
 
 template <class T>
 DeviceBytes on_device(const std::vector<T>& values) {
@@ -26,13 +30,17 @@ DeviceBytes on_device(const std::vector<T>& values) {
   return bytes;
 }
 
-DeviceBytes on_device(const Array& a, DType dtype) { return on_device(to_bytes(a, dtype)); }
+DeviceBytes on_device(const Array& a, DType dtype) {
+  return on_device(to_bytes(a, dtype));
+}
 
 Array read(const DeviceBytes& bytes, DType dtype) {
   return from_bytes(bytes.read(), {bytes.size() / dtype_bytes(dtype)}, dtype);
 }
 
-double read_double(const DeviceBytes& bytes) { return read(bytes, DType::kF64).data[0]; }
+double read_double(const DeviceBytes& bytes) {
+  return read(bytes, DType::kF64).data[0];
+}
 
 /// 1003 is no whole number of vectors.
 const std::vector<int64_t> kCounts{1003, 4096};
@@ -47,7 +55,9 @@ StepScalars scalars_of(int step) {
   return s;
 }
 
-Array array_of(const std::vector<float>& v) { return {{static_cast<int64_t>(v.size())}, {v.begin(), v.end()}}; }
+Array array_of(const std::vector<float>& v) {
+  return {{static_cast<int64_t>(v.size())}, {v.begin(), v.end()}};
+}
 
 TEST_CASE("cuda: Adam and AdamW steps give the CPU's parameters, and their bf16 copy") {
   for (const int64_t count : kCounts)
@@ -255,7 +265,8 @@ TEST_CASE(
       }
 }
 
-/// A step of optimizer state in 16 bits on both: numbers of a range that begins amid all parameters.
+/// A step of optimizer state in 16 bits on both: numbers of a range that
+/// begins amid all parameters.
 struct RoundedStep {
   DType parameter = DType::kF32, gradient = DType::kF32, state = DType::kF32, copy = DType::kBF16;
   int64_t count = 0;
@@ -284,9 +295,14 @@ RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
   RoundedResult r{content(1, c.parameter), content(3, c.state), content(4, c.state),
                   std::vector<std::byte>(static_cast<size_t>(c.count * dtype_bytes(c.copy)))};
   // Of few bits, so that products are exact and whether they are fused into sums shows nowhere.
-  const std::vector<std::byte> gradients = to_bytes(rounded(floats(c.count, 2), DType::kBF16), c.gradient);
-  FlatUpdate u{.parameter_dtype = c.parameter, .gradient_dtype = c.gradient, .state_dtype = c.state,
-               .copy_dtype = c.copy, .count = c.count, .first_index = c.first_index};
+  const std::vector<std::byte> gradients =
+      to_bytes(rounded(floats(c.count, 2), DType::kBF16), c.gradient);
+  FlatUpdate u{.parameter_dtype = c.parameter,
+               .gradient_dtype = c.gradient,
+               .state_dtype = c.state,
+               .copy_dtype = c.copy,
+               .count = c.count,
+               .first_index = c.first_index};
   if (!on_gpu) {
     u.parameters = r.parameters.data();
     u.gradients = gradients.data();
@@ -296,8 +312,8 @@ RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
     step(u);
     return r;
   }
-  const DeviceBytes p = on_device(r.parameters), g = on_device(gradients), m = on_device(r.state1), v = on_device(r.state2),
-                    copy = on_device(r.copy);
+  const DeviceBytes p = on_device(r.parameters), g = on_device(gradients), m = on_device(r.state1),
+                    v = on_device(r.state2), copy = on_device(r.copy);
   u.parameters = p.data();
   u.gradients = g.data();
   u.states[0] = m.data();
@@ -336,7 +352,8 @@ TEST_CASE("cuda: state in 16 bits is rounded by the processor's random bits") {
   const StepScalars s = scalars_of_powers();
   const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
   for (const RoundedStep& c : kRoundedSteps) {
-    CAPTURE(dtype_name(c.parameter), dtype_name(c.gradient), dtype_name(c.state), dtype_name(c.copy));
+    CAPTURE(dtype_name(c.parameter), dtype_name(c.gradient), dtype_name(c.state),
+            dtype_name(c.copy));
     // Every product of it is by a power of 2.
     const OptimizerConfig sgd{.type = OptimizerType::kSgd, .momentum = 0.5, .nesterov = true};
     const RoundedResult expected =
@@ -351,7 +368,8 @@ TEST_CASE("cuda: state in 16 bits is rounded by the processor's random bits") {
     ++other.rounding_key;
     const RoundedResult otherwise =
         after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, sgd, other); });
-    REQUIRE((differing(otherwise.state1, expected.state1, c.state) > 1000) == (c.state == DType::kBF16));
+    REQUIRE((differing(otherwise.state1, expected.state1, c.state) > 1000) ==
+            (c.state == DType::kBF16));
 
     const OptimizerConfig adam{.weight_decay = 0.5};
     const RoundedResult by_adam =
@@ -361,13 +379,15 @@ TEST_CASE("cuda: state in 16 bits is rounded by the processor's random bits") {
     });
     REQUIRE((on_gpu.state1 == by_adam.state1));
     REQUIRE((on_gpu.state2 == by_adam.state2));
-    // A root, a quotient and a difference may end in other last bits of fp32, and few of these cross where bf16 is rounded.
+    // A root, a quotient and a difference may end in other last bits of fp32, and few of these
+    // cross where bf16 is rounded.
     const auto few = [&](DType dtype) { return dtype == DType::kF32 ? c.count : c.count / 200; };
     REQUIRE(differing(on_gpu.parameters, by_adam.parameters, c.parameter) <= few(c.parameter));
     REQUIRE(relative_error(from_bytes(on_gpu.parameters, {c.count}, c.parameter),
                            from_bytes(by_adam.parameters, {c.count}, c.parameter)) <
             (c.parameter == DType::kF32 ? 1e-6 : 1e-2));
-    REQUIRE(relative_error(from_bytes(on_gpu.copy, {c.count}, c.copy), from_bytes(by_adam.copy, {c.count}, c.copy)) < 1e-2);
+    REQUIRE(relative_error(from_bytes(on_gpu.copy, {c.count}, c.copy),
+                           from_bytes(by_adam.copy, {c.count}, c.copy)) < 1e-2);
   }
 }
 
@@ -402,7 +422,8 @@ TEST_CASE("cuda: how updates of state in 16 bits are cut shows in no bit") {
 
 double device_sum(const Array& g, DType dtype) {
   const auto count = static_cast<int64_t>(g.data.size());
-  const DeviceBytes dg = on_device(g, dtype), sum(8), scratch(gpu().sum_of_squares_scratch_bytes(count));
+  const DeviceBytes dg = on_device(g, dtype), sum(8),
+                    scratch(gpu().sum_of_squares_scratch_bytes(count));
   gpu().sum_of_squares(dg.data(), dtype, count, false, sum.as<double>(), scratch.data(), stream());
   const double first = read_double(sum);
   gpu().sum_of_squares(dg.data(), dtype, count, true, sum.as<double>(), scratch.data(), stream());
@@ -411,13 +432,16 @@ double device_sum(const Array& g, DType dtype) {
   return first;
 }
 
-TEST_CASE("cuda: the sum of squares has the CPU's bits in a block, and agrees to fp64 rounding over any length") {
-  for (const int64_t count : {int64_t{1}, int64_t{31}, int64_t{33}, int64_t{1000}, kNormGroup, 3 * kNormGroup + 77,
-                              300 * kNormGroup + 5})
+TEST_CASE(
+    "cuda: the sum of squares has the CPU's bits in a block, and agrees to fp64 rounding over any "
+    "length") {
+  for (const int64_t count : {int64_t{1}, int64_t{31}, int64_t{33}, int64_t{1000}, kNormGroup,
+                              3 * kNormGroup + 77, 300 * kNormGroup + 5})
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       CAPTURE(count, dtype_name(dtype));
       const Array g = rounded(floats(count, 7), dtype);
-      const double expected = sum_of_squares(as_floats(g).data(), DType::kF32, count), actual = device_sum(g, dtype);
+      const double expected = sum_of_squares(as_floats(g).data(), DType::kF32, count),
+                   actual = device_sum(g, dtype);
       if (count <= kNormGroup)
         REQUIRE(std::memcmp(&actual, &expected, sizeof actual) == 0);
       else
@@ -426,7 +450,8 @@ TEST_CASE("cuda: the sum of squares has the CPU's bits in a block, and agrees to
 }
 
 TEST_CASE("cuda: NaN and infinity anywhere make the sum of squares non-finite") {
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
     for (const size_t at : {size_t{0}, size_t{4095}, size_t{5000}, size_t{8199}}) {
       Array g = floats(8200, 3);
       g.data[at] = static_cast<double>(bad);
@@ -461,14 +486,18 @@ TEST_CASE("cuda: adding into a buffer rounds once, in every mix of dtypes, as on
     }
 }
 
-TEST_CASE("cuda: a captured operation runs again and again, reading what memory then holds", "[gpu]") {
+TEST_CASE("cuda: a captured operation runs again and again, reading what memory then holds",
+          "[gpu]") {
   LayerGraph graph;
-  graph.values = {{"x", DType::kF32, {64, 32}}, {"w", DType::kF32, {16, 32}}, {"y", DType::kF32, {64, 16}}};
+  graph.values = {
+      {"x", DType::kF32, {64, 32}}, {"w", DType::kF32, {16, 32}}, {"y", DType::kF32, {64, 16}}};
   const Op op{OpKind::kLinear, {0, 1}, {2}, NoAttrs{}};
-  DeviceBytes x = on_device(random_array({64, 32}, 1), DType::kF32), w = on_device(random_array({16, 32}, 2), DType::kF32);
+  DeviceBytes x = on_device(random_array({64, 32}, 1), DType::kF32),
+              w = on_device(random_array({16, 32}, 2), DType::kF32);
   const DeviceBytes y(4 * 64 * 16);
   const std::vector<void*> storage{x.data(), w.data(), y.data()};
-  gpu().run_ops(graph, {&op, 1}, storage, {}, stream());  // cuBLAS prepares itself outside of captures
+  gpu().run_ops(graph, {&op, 1}, storage, {},
+                stream());  // cuBLAS prepares itself outside of captures
   const std::vector<std::byte> first = y.read();
   gpu().begin_capture(stream());
   gpu().run_ops(graph, {&op, 1}, storage, {}, stream());
@@ -490,7 +519,8 @@ TEST_CASE("cuda: blocks are added in their order, in fp32 and rounded once") {
     for (const int64_t count : {int64_t{1}, int64_t{7}, int64_t{64}, int64_t{1003}}) {
       constexpr int kRanks = 5;
       const int64_t stride = (count + 7) / 8 * 8;
-      const Array numbers = rounded(random_array({kRanks, stride}, static_cast<uint64_t>(count)), dtype);
+      const Array numbers =
+          rounded(random_array({kRanks, stride}, static_cast<uint64_t>(count)), dtype);
       const DeviceBytes blocks = on_device(numbers, dtype);
       const DeviceBytes out(count * dtype_bytes(dtype));
       gpu().sum_blocks(blocks.data(), kRanks, stride, dtype, count, out.data(), stream());
@@ -506,7 +536,8 @@ TEST_CASE("cuda: blocks are added in their order, in fp32 and rounded once") {
         }
         const double sum = dtype == DType::kF64 ? wide : static_cast<double>(narrow);
         CAPTURE(dtype_name(dtype), count, i);
-        REQUIRE(found.data[static_cast<size_t>(i)] == from_bytes(to_bytes(Array{{1}, {sum}}, dtype), {1}, dtype).data[0]);
+        REQUIRE(found.data[static_cast<size_t>(i)] ==
+                from_bytes(to_bytes(Array{{1}, {sum}}, dtype), {1}, dtype).data[0]);
       }
     }
 }

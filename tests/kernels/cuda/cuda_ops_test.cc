@@ -25,10 +25,14 @@ namespace {
 
 using Dims = std::vector<int64_t>;
 
-Operand random(Dims dims, uint64_t seed) { return Operand::activation(random_array(std::move(dims), seed)); }
+Operand random(Dims dims, uint64_t seed) {
+  return Operand::activation(random_array(std::move(dims), seed));
+}
 
 /// The outputs of a case on the CPU, as inputs of the next one.
-Array cpu_output(const OperationCase& c, size_t i) { return run_on_cpu(c, {DType::kF32, DType::kF32})[i]; }
+Array cpu_output(const OperationCase& c, size_t i) {
+  return run_on_cpu(c, {DType::kF32, DType::kF32})[i];
+}
 
 struct Shape {
   int64_t tokens, width;
@@ -40,7 +44,8 @@ const std::vector<Shape> kShapes{{1, 1}, {3, 5}, {65, 37}, {130, 576}, {7, 1024}
 void require_gradient(OperationCase c) {
   require_agreement(c);
   for (size_t i = 0; i < c.out.size(); ++i)
-    if (c.out[i].type == Operand::Type::kGradient) c.out[i] = Operand::gradient(random_array(c.out[i].dims, 77 + i));
+    if (c.out[i].type == Operand::Type::kGradient)
+      c.out[i] = Operand::gradient(random_array(c.out[i].dims, 77 + i));
   c.accumulate = true;
   require_agreement(c);
 }
@@ -48,12 +53,17 @@ void require_gradient(OperationCase c) {
 TEST_CASE("cuda: embedding gathers rows, and its gradient adds up repeated tokens") {
   for (const int64_t width : {1, 70, 128}) {
     std::vector<int32_t> tokens{3, 0, 10, 3, 3, 7};
-    require_agreement({OpKind::kEmbed, NoAttrs{}, {Operand::tokens(tokens), random({99, width}, 1)},
+    require_agreement({OpKind::kEmbed,
+                       NoAttrs{},
+                       {Operand::tokens(tokens), random({99, width}, 1)},
                        {Operand::out({6, width})}});
     // More equal tokens than are sorted at a time, in several of the ranges of rows.
-    for (int i = 0; i < (width == 70 ? 5000 : 500); ++i) tokens.push_back(i % 3 == 0 ? 42 : static_cast<int32_t>(i * 31 % 99));
+    for (int i = 0; i < (width == 70 ? 5000 : 500); ++i)
+      tokens.push_back(i % 3 == 0 ? 42 : static_cast<int32_t>(i * 31 % 99));
     const auto count = static_cast<int64_t>(tokens.size());
-    require_gradient({OpKind::kEmbedWgrad, NoAttrs{}, {Operand::tokens(tokens), random({count, width}, 2)},
+    require_gradient({OpKind::kEmbedWgrad,
+                      NoAttrs{},
+                      {Operand::tokens(tokens), random({count, width}, 2)},
                       {Operand::gradient(Dims{99, width})}});
   }
 }
@@ -79,7 +89,9 @@ TEST_CASE("cuda: the row that is left out gets no gradient, of a whole table and
 }
 
 TEST_CASE("cuda: a token outside the table gives NaN, and no gradient") {
-  const OperationCase c{OpKind::kEmbed, NoAttrs{}, {Operand::tokens({1, -1, 11}), random({11, 8}, 1)},
+  const OperationCase c{OpKind::kEmbed,
+                        NoAttrs{},
+                        {Operand::tokens({1, -1, 11}), random({11, 8}, 1)},
                         {Operand::out({3, 8})}};
   const Array x = run_on_gpu(c, kDTypes[0])[0];
   REQUIRE(std::isfinite(x.data[0]));
@@ -122,7 +134,9 @@ TEST_CASE("cuda: rms_norm and its gradients agree with the CPU") {
                                 {Operand::out(dims), Operand::statistic({s.tokens})}};
     require_agreement(forward);
     const Operand rstd = Operand::floats(cpu_output(forward, 1));
-    require_gradient({OpKind::kRmsNormWgrad, NoAttrs{}, {random(dims, 3), random(dims, 1), rstd},
+    require_gradient({OpKind::kRmsNormWgrad,
+                      NoAttrs{},
+                      {random(dims, 3), random(dims, 1), rstd},
                       {Operand::gradient(Dims{s.width})}});
     if (s.width == 1) continue;  // the gradient is a difference of equal numbers
     OperationCase gradient{OpKind::kRmsNormDgrad,
@@ -138,8 +152,11 @@ TEST_CASE("cuda: rms_norm and its gradients agree with the CPU") {
 TEST_CASE("cuda: add_rms_norm agrees with the CPU") {
   for (const Shape& s : kShapes) {
     const Dims dims{s.tokens, s.width};
-    require_agreement({OpKind::kAddRmsNorm, NormAttrs{1e-6}, {random(dims, 1), random(dims, 2), random({s.width}, 3)},
-                       {Operand::out(dims), Operand::out(dims), Operand::statistic({s.tokens})}}, 2e-2);
+    require_agreement({OpKind::kAddRmsNorm,
+                       NormAttrs{1e-6},
+                       {random(dims, 1), random(dims, 2), random({s.width}, 3)},
+                       {Operand::out(dims), Operand::out(dims), Operand::statistic({s.tokens})}},
+                      2e-2);
   }
 }
 
@@ -178,13 +195,20 @@ TEST_CASE("cuda: qk_norm and its gradients agree with the CPU") {
     for (const int64_t tokens : {1, 70}) {
       const int64_t size = heads.head_size, all = heads.query_heads + heads.kv_heads;
       const Dims dims{tokens, (all + heads.kv_heads) * size};
-      const OperationCase forward{OpKind::kQkNorm, heads, {random(dims, 1), random({size}, 2), random({size}, 3)},
+      const OperationCase forward{OpKind::kQkNorm,
+                                  heads,
+                                  {random(dims, 1), random({size}, 2), random({size}, 3)},
                                   {Operand::out(dims), Operand::statistic({tokens, all})}};
       require_agreement(forward);
       const Operand rstd = Operand::floats(cpu_output(forward, 1));
-      require_agreement({OpKind::kQkNormDgrad, heads, {random(dims, 4), random(dims, 1), rstd, random({size}, 2),
-                         random({size}, 3)}, {Operand::out(dims)}});
-      require_gradient({OpKind::kQkNormWgrad, heads, {random(dims, 4), random(dims, 1), rstd},
+      require_agreement(
+          {OpKind::kQkNormDgrad,
+           heads,
+           {random(dims, 4), random(dims, 1), rstd, random({size}, 2), random({size}, 3)},
+           {Operand::out(dims)}});
+      require_gradient({OpKind::kQkNormWgrad,
+                        heads,
+                        {random(dims, 4), random(dims, 1), rstd},
                         {Operand::gradient(Dims{size}), Operand::gradient(Dims{size})}});
     }
 }
@@ -229,71 +253,105 @@ TEST_CASE("cuda: linear with and without bias and its gradients agree with the C
     const Operand x = random({s.tokens, s.inputs}, 1), w = random({s.outputs, s.inputs}, 2),
                   dy = random({s.tokens, s.outputs}, 4);
     require_agreement({OpKind::kLinear, NoAttrs{}, {x, w}, {Operand::out({s.tokens, s.outputs})}});
-    require_agreement({OpKind::kLinear, NoAttrs{}, {x, w, random({s.outputs}, 3)},
+    require_agreement({OpKind::kLinear,
+                       NoAttrs{},
+                       {x, w, random({s.outputs}, 3)},
                        {Operand::out({s.tokens, s.outputs})}});
-    require_agreement({OpKind::kLinearDgrad, NoAttrs{}, {dy, w}, {Operand::out({s.tokens, s.inputs})}});
-    require_gradient({OpKind::kLinearWgrad, NoAttrs{}, {dy, x}, {Operand::gradient(Dims{s.outputs, s.inputs})}});
+    require_agreement(
+        {OpKind::kLinearDgrad, NoAttrs{}, {dy, w}, {Operand::out({s.tokens, s.inputs})}});
+    require_gradient(
+        {OpKind::kLinearWgrad, NoAttrs{}, {dy, x}, {Operand::gradient(Dims{s.outputs, s.inputs})}});
     require_gradient({OpKind::kBiasWgrad, NoAttrs{}, {dy}, {Operand::gradient(Dims{s.outputs})}});
   }
 }
 
-TEST_CASE("cuda: linear and its gradient by packed weights agree with the CPU on the numbers that those stand for") {
-  for (const PackedFormat& format : {PackedFormat{PackedFormat::Kind::kNf4, 64, true, false}, PackedFormat{PackedFormat::Kind::kNf4, 64, true, true},
-                                     PackedFormat{PackedFormat::Kind::kNf4, 256, false, false}, PackedFormat{PackedFormat::Kind::kInt8, 64, false, false}})
+TEST_CASE(
+    "cuda: linear and its gradient by packed weights agree with the CPU on the numbers that those "
+    "stand for") {
+  for (const PackedFormat& format : {PackedFormat{PackedFormat::Kind::kNf4, 64, true, false},
+                                     PackedFormat{PackedFormat::Kind::kNf4, 64, true, true},
+                                     PackedFormat{PackedFormat::Kind::kNf4, 256, false, false},
+                                     PackedFormat{PackedFormat::Kind::kInt8, 64, false, false}})
     for (const int64_t inputs : {36, 192}) {
       if (format.kind == PackedFormat::Kind::kInt8 && inputs % format.block != 0) continue;
-      const Operand x = random({65, inputs}, 1), w = Operand::weight(random_array({33, inputs}, 2), format), dy = random({65, 33}, 4);
+      const Operand x = random({65, inputs}, 1),
+                    w = Operand::weight(random_array({33, inputs}, 2), format),
+                    dy = random({65, 33}, 4);
       require_agreement({OpKind::kLinear, NoAttrs{}, {x, w}, {Operand::out({65, 33})}});
-      require_agreement({OpKind::kLinear, NoAttrs{}, {x, w, random({33}, 3)}, {Operand::out({65, 33})}});
+      require_agreement(
+          {OpKind::kLinear, NoAttrs{}, {x, w, random({33}, 3)}, {Operand::out({65, 33})}});
       require_agreement({OpKind::kLinearDgrad, NoAttrs{}, {dy, w}, {Operand::out({65, inputs})}});
-      require_agreement({OpKind::kLinearDgrad, NoAttrs{}, {dy, w, random({65, inputs}, 5)}, {Operand::out({65, inputs})}}, 2e-2);
+      require_agreement({OpKind::kLinearDgrad,
+                         NoAttrs{},
+                         {dy, w, random({65, inputs}, 5)},
+                         {Operand::out({65, inputs})}},
+                        2e-2);
     }
 }
 
 TEST_CASE("cuda: low-rank adapters of parts of a product and their gradients agree with the CPU") {
   const LoraAttrs attrs{{{0, 1.7}, {40, 0.5}, {56, 1.0}}};
-  const Operand y = random({130, 72}, 1), h = random({130, 16}, 2), dy = random({130, 72}, 3), x = random({130, 48}, 4);
+  const Operand y = random({130, 72}, 1), h = random({130, 16}, 2), dy = random({130, 72}, 3),
+                x = random({130, 48}, 4);
   const std::vector<Operand> up{random({40, 8}, 5), random({16, 5}, 6), random({16, 3}, 7)};
-  require_agreement({OpKind::kLoraUp, attrs, {y, h, up[0], up[1], up[2]}, {Operand::out({130, 72})}}, 2e-2);
-  require_agreement({OpKind::kLoraUpDgrad, attrs, {dy, up[0], up[1], up[2]}, {Operand::out({130, 16})}}, 2e-2);
-  require_gradient({OpKind::kLoraUpWgrad, attrs, {dy, h},
-                    {Operand::gradient(Dims{40, 8}), Operand::gradient(Dims{16, 5}), Operand::gradient(Dims{16, 3})}});
-  require_agreement({OpKind::kLinearDgrad, NoAttrs{}, {dy, random({72, 48}, 8), x}, {Operand::out({130, 48})}}, 2e-2);
+  require_agreement(
+      {OpKind::kLoraUp, attrs, {y, h, up[0], up[1], up[2]}, {Operand::out({130, 72})}}, 2e-2);
+  require_agreement(
+      {OpKind::kLoraUpDgrad, attrs, {dy, up[0], up[1], up[2]}, {Operand::out({130, 16})}}, 2e-2);
+  require_gradient({OpKind::kLoraUpWgrad,
+                    attrs,
+                    {dy, h},
+                    {Operand::gradient(Dims{40, 8}), Operand::gradient(Dims{16, 5}),
+                     Operand::gradient(Dims{16, 3})}});
+  require_agreement(
+      {OpKind::kLinearDgrad, NoAttrs{}, {dy, random({72, 48}, 8), x}, {Operand::out({130, 48})}},
+      2e-2);
 }
 
-TEST_CASE("cuda: lengths of a weight's rows with adapters agree with the CPU, of packed weights too") {
+TEST_CASE(
+    "cuda: lengths of a weight's rows with adapters agree with the CPU, of packed weights too") {
   const LoraAttrs attrs{{{0, 1.7}, {40, 0.5}, {56, 1.0}}};
   for (const int64_t inputs : {7, 192}) {
     const Operand down = random({16, inputs}, 2);
     const std::vector<Operand> up{random({40, 8}, 5), random({16, 5}, 6), random({16, 3}, 7)};
     std::vector<Operand> weights{random({72, inputs}, 1)};
     if (inputs == 192)
-      for (const PackedFormat& format :
-           {PackedFormat{PackedFormat::Kind::kNf4, 64, true, true}, PackedFormat{PackedFormat::Kind::kInt8, 64, false, false}})
+      for (const PackedFormat& format : {PackedFormat{PackedFormat::Kind::kNf4, 64, true, true},
+                                         PackedFormat{PackedFormat::Kind::kInt8, 64, false, false}})
         weights.push_back(Operand::weight(random_array({72, inputs}, 1), format));
     for (const Operand& w : weights)
-      require_agreement({OpKind::kDoraSquaredLengths, attrs, {w, down, up[0], up[1], up[2]}, {Operand::statistic({72})}}, 1e-5);
+      require_agreement({OpKind::kDoraSquaredLengths,
+                         attrs,
+                         {w, down, up[0], up[1], up[2]},
+                         {Operand::statistic({72})}},
+                        1e-5);
   }
   // More rows than a panel has.
-  require_agreement({OpKind::kDoraSquaredLengths, LoraAttrs{{{2, 0.5}}}, {random({90, 65'537}, 1), random({1, 65'537}, 2), random({80, 1}, 3)},
-                     {Operand::statistic({80})}}, 1e-5);
+  require_agreement({OpKind::kDoraSquaredLengths,
+                     LoraAttrs{{{2, 0.5}}},
+                     {random({90, 65'537}, 1), random({1, 65'537}, 2), random({80, 1}, 3)},
+                     {Operand::statistic({80})}},
+                    1e-5);
 }
 
-TEST_CASE("cuda: columns scaled by magnitudes and their gradients agree with the CPU, also in place") {
+TEST_CASE(
+    "cuda: columns scaled by magnitudes and their gradients agree with the CPU, also in place") {
   struct ScaleCase {
     int64_t tokens, outputs;
-    std::vector<DoraAttrs::Part> parts;
+    std::vector<DoraAttrs::ScaledColumns> parts;
   };
-  for (const ScaleCase& s : {ScaleCase{1, 1, {{0, 1}}}, ScaleCase{7, 20, {{4, 9}}}, ScaleCase{600, 48, {{0, 16}, {32, 16}}},
+  for (const ScaleCase& s : {ScaleCase{1, 1, {{0, 1}}}, ScaleCase{7, 20, {{4, 9}}},
+                             ScaleCase{600, 48, {{0, 16}, {32, 16}}},
                              ScaleCase{130, 600, {{0, 300}, {300, 20}, {340, 260}}}}) {
     int64_t rows = 0;
-    for (const DoraAttrs::Part& part : s.parts) rows += part.columns;
+    for (const DoraAttrs::ScaledColumns& part : s.parts) rows += part.columns;
     Array squares = random_array({rows}, 2);
     for (double& square : squares.data) square = square * square + 0.25;
     if (rows > 1) squares.data[1] = 0.0;  // a row of zeros
     const Dims dims{s.tokens, s.outputs};
-    const Operand z = random(dims, 1), q = Operand::floats(squares), m = Operand::floats(random_array({rows}, 3)),
-                  bias = random({s.outputs}, 4), dy = random(dims, 5);
+    const Operand z = random(dims, 1), q = Operand::floats(squares),
+                  m = Operand::floats(random_array({rows}, 3)), bias = random({s.outputs}, 4),
+                  dy = random(dims, 5);
     DoraAttrs attrs{s.parts};
     require_agreement({OpKind::kDoraScale, attrs, {z, q, m}, {Operand::out(dims)}});
     OperationCase biased{OpKind::kDoraScale, attrs, {z, q, m, bias}, {Operand::out(dims)}};
@@ -311,7 +369,9 @@ TEST_CASE("cuda: columns scaled by magnitudes and their gradients agree with the
 TEST_CASE("cuda: dropout has the CPU's mask, also in place") {
   for (const Shape& s : kShapes)
     for (const int64_t first_column : {0, 24, 4090}) {
-      OperationCase c{OpKind::kDropout, DropoutAttrs{0.3, 2, first_column}, {random({s.tokens, s.width}, 1)},
+      OperationCase c{OpKind::kDropout,
+                      DropoutAttrs{0.3, 2, first_column},
+                      {random({s.tokens, s.width}, 1)},
                       {Operand::out({s.tokens, s.width})}};
       for (const auto& [rest, padding] : {std::pair{false, 0}, {true, 0}, {false, 2}}) {
         c.attrs = DropoutAttrs{0.3, 2, first_column, rest, 1, 5, padding};
@@ -428,7 +488,9 @@ TEST_CASE("cuda: gated silu, add and their gradients agree with the CPU, also in
     const auto apart = bits_on_gpu(gradient, kDTypes[0]);
     gradient.in_place = 1;
     REQUIRE((bits_on_gpu(gradient, kDTypes[0]) == apart));
-    OperationCase sum{OpKind::kAdd, NoAttrs{}, {random({s.tokens, s.width}, 1), random({s.tokens, s.width}, 2)},
+    OperationCase sum{OpKind::kAdd,
+                      NoAttrs{},
+                      {random({s.tokens, s.width}, 1), random({s.tokens, s.width}, 2)},
                       {Operand::out({s.tokens, s.width})}};
     require_agreement(sum);
     const auto sum_apart = bits_on_gpu(sum, kDTypes[2]);
@@ -482,14 +544,19 @@ std::vector<int32_t> starts_of(const AttentionCase& c) {
 std::pair<OperationCase, OperationCase> attention_cases(const AttentionCase& c) {
   const AttentionAttrs& a = c.attrs;
   const int64_t tokens = c.rows * a.row_tokens;
-  const Dims qkv{tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size}, out{tokens, a.query_heads * a.head_size};
+  const Dims qkv{tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size},
+      out{tokens, a.query_heads * a.head_size};
   const Operand starts = Operand::tokens(starts_of(c));
-  OperationCase forward{OpKind::kAttention, a, {random(qkv, 1), starts},
+  OperationCase forward{OpKind::kAttention,
+                        a,
+                        {random(qkv, 1), starts},
                         {Operand::out(out), Operand::statistic({a.query_heads, tokens})}};
-  OperationCase backward{OpKind::kAttentionDgrad, a,
-                         {random(out, 2), random(qkv, 1), Operand::activation(cpu_output(forward, 0)),
-                          Operand::floats(cpu_output(forward, 1)), starts},
-                         {Operand::out(qkv)}};
+  OperationCase backward{
+      OpKind::kAttentionDgrad,
+      a,
+      {random(out, 2), random(qkv, 1), Operand::activation(cpu_output(forward, 0)),
+       Operand::floats(cpu_output(forward, 1)), starts},
+      {Operand::out(qkv)}};
   return {std::move(forward), std::move(backward)};
 }
 
@@ -497,19 +564,24 @@ TEST_CASE("cuda: both gradients of a norm in one pass have the bits of each alon
   struct Size {
     int64_t tokens, width;
   };
-  // A warp a row, a block a row, and rows that registers do not hold; parts without tokens; odd widths.
-  for (const Size& s : {Size{33, 24}, Size{1, 8}, Size{2049, 16}, Size{9, 576}, Size{17, 2048}, Size{5, 4104}, Size{3, 9216},
-                        Size{7, 13}}) {
+  // A warp a row, a block a row, and rows that registers do not hold; parts
+  // without tokens; odd widths.
+  for (const Size& s : {Size{33, 24}, Size{1, 8}, Size{2049, 16}, Size{9, 576}, Size{17, 2048},
+                        Size{5, 4104}, Size{3, 9216}, Size{7, 13}}) {
     CAPTURE(s.tokens, s.width);
     const Dims dims{s.tokens, s.width};
     Array rstd = random_array({s.tokens}, 5);
     for (double& each : rstd.data) each = 1.0 + each * each;
-    std::vector<Operand> in{random(dims, 1), random(dims, 2), Operand::floats(rstd), random({s.width}, 3)};
+    std::vector<Operand> in{random(dims, 1), random(dims, 2), Operand::floats(rstd),
+                            random({s.width}, 3)};
     for (const DTypes dtypes : kDTypes) {
-      const Operand dw = Operand::gradient(Dims{s.width}), more = Operand::gradient(random_array({s.width}, 9));
-      REQUIRE(norm_gradient_bits(in, dtypes, true, dw) == norm_gradient_bits(in, dtypes, false, dw));
+      const Operand dw = Operand::gradient(Dims{s.width}),
+                    more = Operand::gradient(random_array({s.width}, 9));
+      REQUIRE(norm_gradient_bits(in, dtypes, true, dw) ==
+              norm_gradient_bits(in, dtypes, false, dw));
       in.push_back(random(dims, 4));
-      REQUIRE(norm_gradient_bits(in, dtypes, true, more) == norm_gradient_bits(in, dtypes, false, more));
+      REQUIRE(norm_gradient_bits(in, dtypes, true, more) ==
+              norm_gradient_bits(in, dtypes, false, more));
       in.pop_back();
     }
   }
@@ -527,7 +599,8 @@ TEST_CASE("cuda: attention with grouped heads, windows and packed documents agre
 TEST_CASE("cuda: a NaN in a key reaches the tokens that attend to it and no earlier block") {
   Array qkv = random_array({192, 48}, 1);
   qkv.data[150 * 48 + 16] = NAN;
-  const OperationCase c{OpKind::kAttention, shape(1, 1, 16, 192),
+  const OperationCase c{OpKind::kAttention,
+                        shape(1, 1, 16, 192),
                         {Operand::activation(qkv), Operand::tokens(std::vector<int32_t>(192, 0))},
                         {Operand::out({192, 16}), Operand::statistic({1, 192})}};
   for (const DTypes dtypes : {kDTypes[0], kDTypes[2]}) {
@@ -543,7 +616,9 @@ OperationCase loss_case(int64_t tokens, int64_t hidden, int64_t vocabulary, int6
                         int masked_every, bool gradients, double softcap = 0) {
   std::vector<int32_t> labels;
   for (int64_t n = 0; n < tokens; ++n)
-    labels.push_back(masked_every > 0 && n % masked_every == 0 ? -100 : static_cast<int32_t>(n * 7919 % vocabulary));
+    labels.push_back(masked_every > 0 && n % masked_every == 0
+                         ? -100
+                         : static_cast<int32_t>(n * 7919 % vocabulary));
   OperationCase c{
       OpKind::kLinearCrossEntropy,
       CrossEntropyAttrs{gradients, chunk, softcap},
@@ -555,7 +630,8 @@ OperationCase loss_case(int64_t tokens, int64_t hidden, int64_t vocabulary, int6
   return c;
 }
 
-TEST_CASE("cuda: linear_cross_entropy without the gradient of a frozen matrix agrees with the CPU") {
+TEST_CASE(
+    "cuda: linear_cross_entropy without the gradient of a frozen matrix agrees with the CPU") {
   OperationCase c = loss_case(40, 24, 101, 16, 3, true);
   c.out.pop_back();
   require_agreement(c, 2e-2);
@@ -572,8 +648,7 @@ TEST_CASE("cuda: a bias of linear_cross_entropy and its gradient agree with the 
   // Rows of the logits that are moved in whole vectors, and in single elements.
   for (const int64_t vocabulary : {101, 257, 384})
     for (const bool gradients : {false, true}) {
-      OperationCase c =
-          with_bias(loss_case(40, 24, vocabulary, 16, 3, gradients), vocabulary);
+      OperationCase c = with_bias(loss_case(40, 24, vocabulary, 16, 3, gradients), vocabulary);
       require_agreement(c, 2e-2);
       if (!gradients) continue;
       c.out[2] = Operand::gradient(random_array({vocabulary}, 9));
@@ -590,8 +665,9 @@ TEST_CASE("cuda: linear_cross_entropy and both gradients agree with the CPU") {
     int64_t tokens, hidden, vocabulary, chunk;
     int masked_every;
   };
-  for (const Size& s : {Size{1, 1, 2, 4, 0}, Size{7, 5, 9, 3, 0}, Size{40, 24, 101, 16, 3}, Size{33, 64, 1000, 256, 5},
-                        Size{6, 8, 24, 2, 1}, Size{20, 16, 257, 8, 4}, Size{9, 40, 191, 16, 0}}) {
+  for (const Size& s : {Size{1, 1, 2, 4, 0}, Size{7, 5, 9, 3, 0}, Size{40, 24, 101, 16, 3},
+                        Size{33, 64, 1000, 256, 5}, Size{6, 8, 24, 2, 1}, Size{20, 16, 257, 8, 4},
+                        Size{9, 40, 191, 16, 0}}) {
     CAPTURE(s.tokens, s.vocabulary, s.chunk);
     require_agreement(loss_case(s.tokens, s.hidden, s.vocabulary, s.chunk, s.masked_every, false));
     if (s.vocabulary == 2) continue;  // gradients that nearly cancel
@@ -607,7 +683,8 @@ TEST_CASE("cuda: linear_cross_entropy and both gradients agree with the CPU") {
   }
 }
 
-TEST_CASE("cuda: masked tokens get gradients of exactly 0, and a label outside the vocabulary a NaN") {
+TEST_CASE(
+    "cuda: masked tokens get gradients of exactly 0, and a label outside the vocabulary a NaN") {
   OperationCase c = loss_case(40, 24, 104, 16, 3, true);
   for (const DTypes dtypes : kDTypes) {
     const std::vector<Array> out = run_on_gpu(c, dtypes);
@@ -829,9 +906,13 @@ TEST_CASE("cuda: results have the same bits from run to run", "[gpu]") {
       forward,
       backward,
       loss_case(200, 96, 1000, 64, 4, true),
-      {OpKind::kEmbedWgrad, NoAttrs{}, {Operand::tokens(tokens), random({4000, 64}, 2)},
+      {OpKind::kEmbedWgrad,
+       NoAttrs{},
+       {Operand::tokens(tokens), random({4000, 64}, 2)},
        {Operand::gradient(Dims{50, 64})}},
-      {OpKind::kLinearWgrad, NoAttrs{}, {random({2000, 72}, 1), random({2000, 48}, 2)},
+      {OpKind::kLinearWgrad,
+       NoAttrs{},
+       {random({2000, 72}, 1), random({2000, 48}, 2)},
        {Operand::gradient(Dims{72, 48})}},
       {OpKind::kBiasWgrad, NoAttrs{}, {random({3000, 72}, 1)}, {Operand::gradient(Dims{72})}}};
   for (const OperationCase& c : cases)
@@ -854,10 +935,14 @@ void require_unsupported(const OperationCase& c, DTypes dtypes, const std::strin
 
 TEST_CASE("cuda: what the kernels cannot do is refused by name") {
   const Operand x = random({2, 2}, 1);
-  require_unsupported({OpKind::kAdd, NoAttrs{}, {x, x}, {Operand::out({2, 2})}}, {DType::kF64, DType::kF64},
+  require_unsupported({OpKind::kAdd, NoAttrs{}, {x, x}, {Operand::out({2, 2})}},
+                      {DType::kF64, DType::kF64},
                       "the CUDA kernels compute in F32, BF16 and F16, not F64 (add)");
-  require_unsupported({OpKind::kAttention, shape(1, 1, 258, 2), {random({2, 774}, 1), Operand::tokens({0, 0})},
-                       {Operand::out({2, 258}), Operand::statistic({1, 2})}}, kDTypes[2],
+  require_unsupported({OpKind::kAttention,
+                       shape(1, 1, 258, 2),
+                       {random({2, 774}, 1), Operand::tokens({0, 0})},
+                       {Operand::out({2, 258}), Operand::statistic({1, 2})}},
+                      kDTypes[2],
                       "attention heads of 258 elements are too large for the CUDA kernels");
 }
 

@@ -35,11 +35,16 @@ float from_bf16(uint16_t x) {
 
 DType dtype_of(const Operand& operand, DTypes dtypes) {
   switch (operand.type) {
-    case Operand::Type::kActivation: return dtypes.activation;
-    case Operand::Type::kGradient: return dtypes.gradient;
-    case Operand::Type::kFloat: return DType::kF32;
-    case Operand::Type::kInt: return DType::kI32;
-    case Operand::Type::kLoss: return DType::kF64;
+    case Operand::Type::kActivation:
+      return dtypes.activation;
+    case Operand::Type::kGradient:
+      return dtypes.gradient;
+    case Operand::Type::kFloat:
+      return DType::kF32;
+    case Operand::Type::kInt:
+      return DType::kI32;
+    case Operand::Type::kLoss:
+      return DType::kF64;
   }
   return DType::kF32;
 }
@@ -87,7 +92,9 @@ class GpuRun {
     }
   }
 
-  std::vector<std::byte> bits(size_t out) const { return memory_[static_cast<size_t>(out_[out])].read(); }
+  std::vector<std::byte> bits(size_t out) const {
+    return memory_[static_cast<size_t>(out_[out])].read();
+  }
   Array read(size_t out) const {
     const Value& value = graph_.at(out_[out]);
     return from_bytes(bits(out), value.dims, value.dtype);
@@ -129,7 +136,9 @@ DeviceKernels& gpu() {
   require(opened != nullptr, "a GPU is open");
   return *opened;
 }
-void set_gpu(DeviceKernels* kernels) { opened = kernels; }
+void set_gpu(DeviceKernels* kernels) {
+  opened = kernels;
+}
 
 DeviceStream stream() {
   static const DeviceStream created = gpu().create_stream(false);
@@ -139,7 +148,8 @@ DeviceStream stream() {
 DeviceBytes::DeviceBytes(int64_t bytes) : size_(bytes) {
   memory_ = gpu().allocate(bytes + 2 * kGpuGuardBytes);
   begin_ = static_cast<std::byte*>(memory_) + kGpuGuardBytes;
-  const std::vector<std::byte> pattern(static_cast<size_t>(bytes + 2 * kGpuGuardBytes), kGpuPattern);
+  const std::vector<std::byte> pattern(static_cast<size_t>(bytes + 2 * kGpuGuardBytes),
+                                       kGpuPattern);
   gpu().copy(memory_, pattern.data(), bytes + 2 * kGpuGuardBytes, stream());
   gpu().synchronize(stream());
 }
@@ -211,7 +221,8 @@ std::vector<Array> run_on_gpu(const OperationCase& c, DTypes dtypes) {
   return outputs;
 }
 
-std::vector<std::vector<std::byte>> norm_gradient_bits(const std::vector<Operand>& in, DTypes dtypes, bool together,
+std::vector<std::vector<std::byte>> norm_gradient_bits(const std::vector<Operand>& in,
+                                                       DTypes dtypes, bool together,
                                                        const Operand& dw) {
   OperationCase c{OpKind::kRmsNormDgrad, NormAttrs{1e-5, 1.0}, in, {dw, Operand::out(in[0].dims)}};
   c.accumulate = dw.content.has_value();
@@ -239,8 +250,11 @@ std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
     const bool loss = operand.type == Operand::Type::kLoss;
     if (!operand.content) return rig.output(operand.dims);
     // By the numbers that they stand for: the CPU's own unpacking has tests of its own.
-    if (operand.packed) return rig.input(rounded(pack(*operand.content, operand.packed).numbers, dtypes.activation), DType::kF32);
-    return rig.input(rounded(*operand.content, dtype_of(operand, dtypes)), loss ? DType::kF64 : DType::kF32);
+    if (operand.packed)
+      return rig.input(rounded(pack(*operand.content, operand.packed).numbers, dtypes.activation),
+                       DType::kF32);
+    return rig.input(rounded(*operand.content, dtype_of(operand, dtypes)),
+                     loss ? DType::kF64 : DType::kF32);
   };
   std::vector<ValueId> in, out;
   for (const Operand& operand : c.in) in.push_back(add(operand));
@@ -253,7 +267,8 @@ std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
 
 namespace {
 
-std::vector<int32_t> starts_of_documents(int64_t rows, int64_t row_tokens, const std::vector<int64_t>& lengths) {
+std::vector<int32_t> starts_of_documents(int64_t rows, int64_t row_tokens,
+                                         const std::vector<int64_t>& lengths) {
   std::vector<int32_t> starts;
   size_t next = 0;
   for (int64_t row = 0; row < rows; ++row)
@@ -268,16 +283,24 @@ std::vector<int32_t> starts_of_documents(int64_t rows, int64_t row_tokens, const
 
 }  // namespace
 
-AttentionCases attention_of_documents(const AttentionAttrs& a, int64_t rows, const std::vector<int64_t>& lengths) {
+AttentionCases attention_of_documents(const AttentionAttrs& a, int64_t rows,
+                                      const std::vector<int64_t>& lengths) {
   const int64_t tokens = rows * a.row_tokens;
-  const Dims qkv{tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size}, out{tokens, a.query_heads * a.head_size};
-  const auto given = [](const Dims& dims, int seed) { return Operand::activation(random_array(dims, seed)); };
+  const Dims qkv{tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size},
+      out{tokens, a.query_heads * a.head_size};
+  const auto given = [](const Dims& dims, int seed) {
+    return Operand::activation(random_array(dims, seed));
+  };
   const Operand starts = Operand::tokens(starts_of_documents(rows, a.row_tokens, lengths));
-  OperationCase forward{OpKind::kAttention, a, {given(qkv, 1), starts},
+  OperationCase forward{OpKind::kAttention,
+                        a,
+                        {given(qkv, 1), starts},
                         {Operand::out(out), Operand::statistic({a.query_heads, tokens})}};
   const std::vector<Array> made = run_on_cpu(forward, {DType::kBF16, DType::kBF16});
-  OperationCase backward{OpKind::kAttentionDgrad, a,
-                         {given(out, 2), given(qkv, 1), Operand::activation(made[0]), Operand::floats(made[1]), starts},
+  OperationCase backward{OpKind::kAttentionDgrad,
+                         a,
+                         {given(out, 2), given(qkv, 1), Operand::activation(made[0]),
+                          Operand::floats(made[1]), starts},
                          {Operand::out(qkv)}};
   return {std::move(forward), std::move(backward)};
 }

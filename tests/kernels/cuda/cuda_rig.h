@@ -57,14 +57,26 @@ struct Operand {
   /// The format in which a weight is quantized.
   PackedFormat packed = {};
 
-  static Operand weight(Array a, const PackedFormat& format) { return {Type::kActivation, a.dims, a, {}, format}; }
+  static Operand weight(Array a, const PackedFormat& format) {
+    return {Type::kActivation, a.dims, a, {}, format};
+  }
   static Operand activation(Array a) { return {Type::kActivation, a.dims, a, {}}; }
   static Operand floats(Array a) { return {Type::kFloat, a.dims, a, {}}; }
-  static Operand tokens(std::vector<int32_t> v) { return {Type::kInt, {static_cast<int64_t>(v.size())}, {}, v}; }
-  static Operand loss(double sum, double count) { return {Type::kLoss, {2}, Array{{2}, {sum, count}}, {}}; }
-  static Operand out(std::vector<int64_t> dims) { return {Type::kActivation, std::move(dims), {}, {}}; }
-  static Operand statistic(std::vector<int64_t> dims) { return {Type::kFloat, std::move(dims), {}, {}}; }
-  static Operand gradient(std::vector<int64_t> dims) { return {Type::kGradient, std::move(dims), {}, {}}; }
+  static Operand tokens(std::vector<int32_t> v) {
+    return {Type::kInt, {static_cast<int64_t>(v.size())}, {}, v};
+  }
+  static Operand loss(double sum, double count) {
+    return {Type::kLoss, {2}, Array{{2}, {sum, count}}, {}};
+  }
+  static Operand out(std::vector<int64_t> dims) {
+    return {Type::kActivation, std::move(dims), {}, {}};
+  }
+  static Operand statistic(std::vector<int64_t> dims) {
+    return {Type::kFloat, std::move(dims), {}, {}};
+  }
+  static Operand gradient(std::vector<int64_t> dims) {
+    return {Type::kGradient, std::move(dims), {}, {}};
+  }
   static Operand gradient(Array before) { return {Type::kGradient, before.dims, before, {}}; }
 };
 
@@ -80,8 +92,8 @@ struct OperationCase {
   std::optional<size_t> also_out;
 };
 
-/// Attention and its gradient, with what the CPU's forward leaves. Each row holds documents of these lengths, over and
-/// over; without any it is one document.
+/// Attention and its gradient, with what the CPU's forward leaves. Each row holds documents of
+/// these lengths, over and over; without any it is one document.
 struct AttentionCases {
   OperationCase forward;
   OperationCase backward;
@@ -102,8 +114,10 @@ inline const std::vector<DTypes> kDTypes{{DType::kF32, DType::kF32},
 /// Outputs of the case on the GPU, and on the CPU in fp32 with inputs rounded to the same dtypes.
 std::vector<Array> run_on_gpu(const OperationCase& c, DTypes dtypes);
 std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes);
-/// The bits of dw and dx of a norm: both operations given at once, as lists have them, or each by itself.
-std::vector<std::vector<std::byte>> norm_gradient_bits(const std::vector<Operand>& in, DTypes dtypes, bool together,
+/// The bits of dw and dx of a norm: both operations given at once, as lists have
+/// them, or each by itself.
+std::vector<std::vector<std::byte>> norm_gradient_bits(const std::vector<Operand>& in,
+                                                       DTypes dtypes, bool together,
                                                        const Operand& dw);
 /// Raw bytes of the outputs on the GPU.
 std::vector<std::vector<std::byte>> bits_on_gpu(const OperationCase& c, DTypes dtypes);
@@ -113,8 +127,8 @@ inline constexpr float kLossScale = 0.125F;
 inline constexpr uint64_t kDropoutKey = 0x123456789abcdef0;
 inline constexpr int64_t kLayer = 5, kFirstToken = 70'000;
 
-/// Runs the case in all dtypes on both and requires agreement: 2e-5 of the largest number for what is
-/// computed and kept in fp32, `bf16_tolerance` else.
+/// Runs the case in all dtypes on both and requires agreement: 2e-5 of the largest number for what
+/// is computed and kept in fp32, `bf16_tolerance` else.
 void require_agreement(const OperationCase& c, double bf16_tolerance = 1e-2);
 
 }  // namespace ftrun::test

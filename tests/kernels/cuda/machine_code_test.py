@@ -1,11 +1,13 @@
-"""Checks what the device compiler made of the CUDA kernels, by their machine code: no local memory, tensor-core instructions
-in attention, accesses of 8 and 16 bytes where the source asks for them, and how many blocks of attention an SM holds.
+"""Checks what the device compiler made of the CUDA kernels, by their machine code: no local memory,
+tensor-core instructions in attention, accesses of 8 and 16 bytes where the source asks for them,
+and how many blocks of attention an SM holds.
 
     machine_code_test.py MODULE FOLDER...
 
-MODULE is libftrun_cuda.so. Its kernels are checked for every architecture that it holds; those that use tensor cores also for
-the further ones that the compiler knows, translated from the module's PTX as a driver does. FOLDERs, and then PATH, are where
-cuobjdump, nvdisasm, ptxas and nvcc are looked for.
+MODULE is libftrun_cuda.so. Its kernels are checked for every architecture that it holds;
+those that use tensor cores also for the further ones that the compiler knows, translated from
+the module's PTX as a driver does. FOLDERs, and then PATH, are where cuobjdump, nvdisasm,
+ptxas and nvcc are looked for.
 """
 import collections
 import concurrent.futures
@@ -28,11 +30,12 @@ CUT_STORES = {"add_parts", "scale_column_rows"}
 CONVERTING = {"scatter_rows", "add_elements_into", "convert_elements"}
 SIZES = {"float": 4, "__half": 2, "__nv_bfloat16": 2}
 
-# Threads and tiles in shared memory of attention's kernels on tensor cores (ops/attention/gpu_narrow.cu).
+# Threads and tiles in shared memory of attention's kernels on tensor cores
+# (ops/attention/gpu_narrow.cu).
 THREADS = 128
 TILES = {"attention_forward": 3, "attention_dq": 4, "attention_dkv": 4}
-# Blocks that an SM of each architecture holds at once, of heads of 64, 128 and 256; 0: the tiles do not fit, and the run is
-# refused before it starts.
+# Blocks that an SM of each architecture holds at once, of heads of 64, 128 and 256; 0: the tiles do
+# not fit, and the run is refused before it starts.
 BLOCKS = {
     "80": {"attention_forward": (4, 3, 1), "attention_dq": (4, 2, 1), "attention_dkv": (3, 2, 1)},
     "89": {"attention_forward": (3, 1, 1), "attention_dq": (2, 1, 0), "attention_dkv": (2, 1, 0)},
@@ -42,13 +45,15 @@ BLOCKS = {
 }
 HEADS = (64, 128, 256)
 KIB = 1024
-# Shared memory of an SM and of a block at most (CUDA C++ Programming Guide, table of compute capabilities).
+# Shared memory of an SM and of a block at most (CUDA C++ Programming Guide, table
+# of compute capabilities).
 SHARED = {"80": (164 * KIB, 163 * KIB), "89": (100 * KIB, 99 * KIB), "90": (228 * KIB, 227 * KIB),
           "100": (228 * KIB, 227 * KIB), "120": (100 * KIB, 99 * KIB)}
 # Every block has 1 KiB of the system's; cuobjdump counts it from 9.0 on.
 RESERVED = KIB
 REGISTERS = 65536
-# Wide accesses that are checked in each architecture's kernels: fewer would mean that their names are not understood.
+# Wide accesses that are checked in each architecture's kernels: fewer would mean that their
+# names are not understood.
 LEAST_CHECKED = 120
 
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ +)?([A-Z][A-Z0-9_.]*)")
@@ -62,7 +67,8 @@ def skip(why):
 
 def find_tools(folders):
     path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
-    tools = {name: shutil.which(name, path=path) for name in ("cuobjdump", "nvdisasm", "ptxas", "nvcc", "c++filt")}
+    tools = {name: shutil.which(name, path=path)
+             for name in ("cuobjdump", "nvdisasm", "ptxas", "nvcc", "c++filt")}
     missing = [name for name, place in tools.items() if place is None]
     if missing:
         skip(f"no {', '.join(missing)} here (scripts/setup.sh installs cuobjdump and nvdisasm)")
@@ -80,12 +86,14 @@ def architecture(cubin):
 
 
 def translated(tools, folder, own):
-    """Cubins for architectures that the compiler knows and the module lacks, of the PTX that multiplies on tensor cores."""
+    """Cubins for architectures that the compiler knows and the module lacks, of the PTX that
+    multiplies on tensor cores."""
     known = set(re.findall(r"sm_(\d+)\b", output_of(tools["nvcc"], "--list-gpu-code")))
     sources = [path for path in sorted(folder.glob("*.ptx")) if "mma.sync" in path.read_text()]
     assert sources, "no PTX of the module uses tensor cores"
     for target in sorted((BLOCKS.keys() & known) - own, key=int):
-        newest = max((architecture(path) for path in sources if int(architecture(path)) <= int(target)), key=int)
+        newest = max((architecture(path) for path in sources
+                      if int(architecture(path)) <= int(target)), key=int)
         for path in sources:
             if architecture(path) == newest:
                 yield path, folder / f"{path.stem.split('.sm_')[0]}.sm_{target}.cubin"
@@ -107,10 +115,12 @@ class Kernel:
 
     def read_name(self, demangled):
         """Keeps the function's name and template arguments: `gather_rows`, ["__half", "8"]."""
-        plain = demangled.replace("(anonymous namespace)::", "").replace("ftrun::cuda::", "").removeprefix("void ")
+        plain = demangled.replace("(anonymous namespace)::",
+                                  "").replace("ftrun::cuda::", "").removeprefix("void ")
         found = re.match(r"(\w+)(?:<(.*?)>)?\(", plain)
         self.name = plain.split("(")[0]
-        self.base, self.arguments = found[1], [one.strip() for one in (found[2] or "").split(",") if one]
+        self.base, self.arguments = found[1], [one.strip() for one in (found[2] or "").split(",")
+                                               if one]
 
     def count(self, start, width=""):
         """How many instructions begin so, and move so many bits at once."""
@@ -127,11 +137,14 @@ def kernels_of(tools, cubin):
             current = found.setdefault(name, Kernel(architecture(cubin), name)).instructions
         elif current is not None and (instruction := INSTRUCTION.match(line)):
             current[instruction[1]] += 1
-    for name, registers, stack, shared in USE.findall(output_of(tools["cuobjdump"], "-res-usage", str(cubin))):
+    for name, registers, stack, shared in USE.findall(output_of(tools["cuobjdump"], "-res-usage",
+                                                                str(cubin))):
         kernel = found[name]
         kernel.registers, kernel.stack, kernel.shared = int(registers), int(stack), int(shared)
         assert kernel.registers > 0 and kernel.instructions, f"{name}: cannot be read"
-    for kernel, plain in zip(found.values(), output_of(tools["c++filt"], input="\n".join(found)).splitlines(), strict=True):
+    for kernel, plain in zip(found.values(),
+                             output_of(tools["c++filt"], input="\n".join(found)).splitlines(),
+                             strict=True):
         kernel.read_name(plain)
     return list(found.values())
 
@@ -148,14 +161,18 @@ def is_attention(kernel):
 
 def tensor_cores(kernel):
     if is_attention(kernel) and not (kernel.count(("HMMA",)) and kernel.count(("LDSM",))):
-        yield f"{kernel.count(('HMMA',))} products on tensor cores, {kernel.count(('LDSM',))} loads of their operands"
+        yield (f"{kernel.count(('HMMA',))} products on tensor cores, {kernel.count(('LDSM',))} "
+               "loads of their operands")
 
 
 def vector_bits(kernel):
-    """Bits that the kernel reads and writes at once by its template arguments (T, V), or (From, To, V); None for one element."""
+    """Bits that the kernel reads and writes at once by its template arguments (T, V), or (From, To,
+    V); None for one element."""
     types = [SIZES[one] for one in kernel.arguments if one in SIZES]
     numbers = [int(one) for one in kernel.arguments if one.isdigit()]
-    if not types or not numbers or numbers[0] not in (4, 8) or kernel.base in TILES or kernel.base == "update_elements":
+    if not types or not numbers or numbers[0] not in (4, 8):
+        return None
+    if kernel.base in TILES or kernel.base == "update_elements":
         return None
     read = types[0] * numbers[0] * 8
     return read, types[1] * numbers[0] * 8 if kernel.base in CONVERTING else read
@@ -168,7 +185,8 @@ def narrow_accesses(kernel):
     read, written = bits
     if kernel.base not in NARROW_LOADS and not kernel.count(("LDG",), str(read)):
         yield f"no load of {read} bits"
-    if kernel.base not in NUMBERS | CUT_STORES and not kernel.count(("STG",), str(written)) and not kernel.count(("STG",), "128"):
+    stores = kernel.count(("STG",), str(written)) or kernel.count(("STG",), "128")
+    if kernel.base not in NUMBERS | CUT_STORES and not stores:
         yield f"no store of {written} bits"
 
 
@@ -192,9 +210,11 @@ def lost_blocks(kernel):
     if not is_attention(kernel) or kernel.architecture not in BLOCKS:
         return
     head = int(kernel.arguments[0])
-    held, known = blocks_of(kernel, head), BLOCKS[kernel.architecture][kernel.base][HEADS.index(head)]
+    held, known = blocks_of(kernel,
+                            head), BLOCKS[kernel.architecture][kernel.base][HEADS.index(head)]
     if held != known:
-        yield f"an SM holds {held} blocks ({kernel.registers} registers, {kernel.shared} bytes), {known} by the table"
+        yield (f"an SM holds {held} blocks ({kernel.registers} registers, {kernel.shared} bytes), "
+               f"{known} by the table")
 
 
 CHECKS = (local_memory, tensor_cores, narrow_accesses, lost_blocks)
@@ -212,16 +232,20 @@ def main():
         assert {"80", "90"} <= own, f"{module} has kernels for {sorted(own)}"
         more = list(translated(tools, folder, own))
         cubins += pool.map(lambda pair: translate(tools, *pair), more)
-        found = [kernel for some in pool.map(lambda cubin: kernels_of(tools, cubin), cubins) for kernel in some]
-    faults = [f"sm_{kernel.architecture} {kernel.name}: {fault}" for kernel in found for check in CHECKS for fault in check(kernel)]
+        found = [kernel for some in pool.map(lambda cubin: kernels_of(tools, cubin), cubins)
+                 for kernel in some]
+    faults = [f"sm_{kernel.architecture} {kernel.name}: {fault}" for kernel in found
+              for check in CHECKS for fault in check(kernel)]
     for name in sorted({kernel.architecture for kernel in found}, key=int):
         kernels = [kernel for kernel in found if kernel.architecture == name]
         wide = sum(vector_bits(kernel) is not None for kernel in kernels)
         attention = sum(map(is_attention, kernels))
-        print(f"sm_{name}: {len(kernels)} kernels, {wide} of them by vectors, {attention} of attention on tensor cores, "
-              f"{max(kernel.registers for kernel in kernels)} registers at most")
+        print(f"sm_{name}: {len(kernels)} kernels, {wide} of them by vectors, {attention} of "
+              f"attention on tensor cores, {max(kernel.registers for kernel in kernels)} registers "
+              "at most")
         if name in own and wide < LEAST_CHECKED:
-            faults.append(f"sm_{name}: the accesses of {wide} kernels are checked, at least {LEAST_CHECKED} expected")
+            faults.append(f"sm_{name}: the accesses of {wide} kernels are checked, at least "
+                          f"{LEAST_CHECKED} expected")
         if attention != len(TILES) * len(HEADS) * 2:
             faults.append(f"sm_{name}: {attention} kernels of attention on tensor cores")
     print("\n".join(faults) if faults else "no faults")

@@ -1,7 +1,8 @@
-// Every key that the reference calls honoured has an effect. The whole schema is walked: each key is
-// written with other values into configs in which it matters, and something other than the key itself
-// must change: what is resolved, the programs of all ranks, or what a run computes from the config. A
-// key whose effect is only in what a run does is named below, with the line that reads it.
+// Every key that the reference calls honoured has an effect. The whole schema is walked: each
+// key is written with other values into configs in which it matters, and something other than
+// the key itself must change: what is resolved, the programs of all ranks, or what a run
+// computes from the config. A key whose effect is only in what a run does is named below,
+// with the line that reads it.
 
 #include <algorithm>
 #include <fstream>
@@ -39,11 +40,13 @@ struct Base {
 };
 
 const std::string kBatch = "train_micro_batch_size_per_gpu: 2\ngradient_accumulation_steps: 2\n";
-const std::string kStage3 = "zero_optimization: {stage: 3, stage3_param_persistence_threshold: 40, ";
+const std::string kStage3 =
+    "zero_optimization: {stage: 3, stage3_param_persistence_threshold: 40, ";
 
 std::string scheduler(const char* type, const char* params) {
   return kBatch + cat("optimizer: {type: AdamW, params: {lr: 0.5}}\n",
-                      "train: {steps: 40}\nscheduler: {type: ", type, ", params: {", params, "}}\n");
+                      "train: {steps: 40}\nscheduler: {type: ", type, ", params: {", params,
+                      "}}\n");
 }
 
 std::string optimizer(const char* type, const char* params) {
@@ -184,7 +187,8 @@ std::string scale_text(const Config& config) {
 std::string samples_text(const Config& config) {
   const SampleSetOptions options = sample_options(config);
   return cat(options.sequence_length, " ", static_cast<int>(options.packing), " ",
-             static_cast<int>(options.format), " ", options.dtype ? static_cast<int>(*options.dtype) : -1);
+             static_cast<int>(options.format), " ",
+             options.dtype ? static_cast<int>(*options.dtype) : -1);
 }
 
 /// Lists what a run computes from a resolved config beside its programs.
@@ -198,7 +202,8 @@ std::string adapter_text(const ModelDescription& model) {
   std::string text;
   for (const BlockAdapter& block : model.adapter.blocks)
     for (const LowRank& low : block.of) text += cat(low.rank, "*", low.scale, " ");
-  for (const TensorInfo& tensor : model.tensors) text += cat(static_cast<int>(tensor.initial.kind), tensor.trainable ? "t" : "f");
+  for (const TensorInfo& tensor : model.tensors)
+    text += cat(static_cast<int>(tensor.initial.kind), tensor.trainable ? "t" : "f");
   return text;
 }
 
@@ -211,7 +216,8 @@ std::string programs(const Config& config) {
     for (const Program* program : {&plan.train.program, &plan.evaluate.program}) {
       text += program_text(*program);
       for (const int64_t bytes : program->arena_bytes) text += cat(bytes, " ");
-      for (const Instr& instr : program->instrs) text += instr.kind == InstrKind::kUpdate && instr.update().decay ? 'd' : '-';
+      for (const Instr& instr : program->instrs)
+        text += instr.kind == InstrKind::kUpdate && instr.update().decay ? 'd' : '-';
     }
   }
   return text;
@@ -335,22 +341,28 @@ const std::map<std::string, RunKey>& run_keys() {
       {"train.max_nonfinite_steps",
        {"lib/training/skipped_steps.cc", "config.train.max_nonfinite_steps"}},
       {"train.evaluation.every", {"lib/training/evaluation_clock.cc", "config_.every > 0"}},
-      {"train.evaluation.every_minutes", {"lib/training/evaluation_clock.cc", "config_.every_minutes"}},
+      {"train.evaluation.every_minutes",
+       {"lib/training/evaluation_clock.cc", "config_.every_minutes"}},
       {"train.early_stopping.metric", {"lib/training/evaluation_record.cc", "stopping_.metric"}},
-      {"train.early_stopping.patience", {"lib/training/evaluation_record.cc", "stopping_.patience"}},
-      {"train.early_stopping.min_delta", {"lib/training/evaluation_record.cc", "stopping_.min_delta"}},
-      {"train.evaluation.samples", {"lib/training/evaluation.cc", "config.train.evaluation.samples"}},
+      {"train.early_stopping.patience",
+       {"lib/training/evaluation_record.cc", "stopping_.patience"}},
+      {"train.early_stopping.min_delta",
+       {"lib/training/evaluation_record.cc", "stopping_.min_delta"}},
+      {"train.evaluation.samples",
+       {"lib/training/evaluation.cc", "config.train.evaluation.samples"}},
       {"train.generate.prompt_tokens",
        {"lib/training/results.cc", "config.train.generate.prompt_tokens"}},
       {"train.generate.prompts", {"lib/training/results.cc", "config.train.generate.prompts"}},
       {"train.generate.tokens", {"lib/training/results.cc", "wanted.tokens"}},
       {"train.generate.temperature", {"lib/training/results.cc", "wanted.temperature"}},
-      {"gradient_clipping", {"lib/training/prepare_step.cc", ".clip_norm = config.gradient_clipping"}},
+      {"gradient_clipping",
+       {"lib/training/prepare_step.cc", ".clip_norm = config.gradient_clipping"}},
       // Scales of the loss, which the optimizer never sees: numbers change where they are rounded.
       {"prescale_gradients", {"lib/training/gradient_scale.cc", "reduction.prescale_gradients"}},
       {"gradient_predivide_factor",
        {"lib/training/gradient_scale.cc", "reduction.gradient_predivide_factor"}},
-      {"gradient_allreduce_op", {"lib/training/gradient_scale.cc", "reduction.gradient_allreduce_op"}},
+      {"gradient_allreduce_op",
+       {"lib/training/gradient_scale.cc", "reduction.gradient_allreduce_op"}},
       // What is written and printed.
       {"output_dir", {"lib/training/recorder.cc", "config.output_dir"}},
       {"train.log.every", {"lib/training/recorder.cc", "config.train.log.every"}},

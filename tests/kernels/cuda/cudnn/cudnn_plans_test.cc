@@ -36,61 +36,76 @@ DeviceInfo info_of(const Device& device) {
 }
 
 std::string properties_of(const Device& device) {
-  return cat(
-      R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536, "warpSize": 32, )",
-      R"("maxSharedMemoryPerBlock": 49152, "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536, "maxCtasPerSM": 32, )",
-      R"("maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "pciDeviceId": 9008, "isTccDriver": 0, "supportCoopLaunch": 1, )",
-      R"("smClockRateKHz": 1980000, "memClockRateKHz": 2619000, "l2CacheSize": 52428800, "driverVer": 13000, "cudaDeviceId": 0, )",
-      R"("totalGlobalMem": 85000000000, "cudnnVersion": )", cuda::load_cudnn().version(), R"(, "schemaVersion": 1, "deviceName": ")",
-      device.name, R"(", "deviceVer": )", device.version, R"(, "multiProcessorCount": )", device.multiprocessors,
-      R"(, "maxSharedMemoryPerBlockOptin": )", device.shared_bytes, "}");
+  return cat(R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], )"
+             R"("regsPerBlock": 65536, "warpSize": 32, )",
+             R"("maxSharedMemoryPerBlock": 49152, "reservedSharedMemoryPerBlock": 1024, )"
+             R"("maxRegistersPerSM": 65536, "maxCtasPerSM": 32, )",
+             R"("maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "pciDeviceId": 9008, )"
+             R"("isTccDriver": 0, "supportCoopLaunch": 1, )",
+             R"("smClockRateKHz": 1980000, "memClockRateKHz": 2619000, "l2CacheSize": 52428800, )"
+             R"("driverVer": 13000, "cudaDeviceId": 0, )",
+             R"("totalGlobalMem": 85000000000, "cudnnVersion": )", cuda::load_cudnn().version(),
+             R"(, "schemaVersion": 1, "deviceName": ")", device.name, R"(", "deviceVer": )",
+             device.version, R"(, "multiProcessorCount": )", device.multiprocessors,
+             R"(, "maxSharedMemoryPerBlockOptin": )", device.shared_bytes, "}");
 }
 
-/// Engines of cuDNN's that repeat their bits, for a part of attention, and the workspace of the first one.
+/// Engines of cuDNN's that repeat their bits, for a part of attention, and the
+/// workspace of the first one.
 struct Found {
   size_t engines = 0;
   int64_t workspace_bytes = 0;
 };
-Found engines_of(const Device& device, const AttentionAttrs& attrs, const CudnnPart& part, int64_t tokens, bool backward) {
+Found engines_of(const Device& device, const AttentionAttrs& attrs, const CudnnPart& part,
+                 int64_t tokens, bool backward) {
   const cuda::CudnnApi& api = cuda::load_cudnn();
   const std::string text = properties_of(device);
   cuda::CudnnDescriptor properties(api, cuda::CudnnKind::kDeviceProperties);
-  properties.set(cuda::CudnnAttribute::kDeviceJson, cuda::CudnnElement::kChar, static_cast<int64_t>(text.size()),
-                 text.data());
+  properties.set(cuda::CudnnAttribute::kDeviceJson, cuda::CudnnElement::kChar,
+                 static_cast<int64_t>(text.size()), text.data());
   properties.finalize();
-  const cuda::CudnnAttentionGraph made = cuda::cudnn_attention_graph(api, attrs, part, tokens, backward);
+  const cuda::CudnnAttentionGraph made =
+      cuda::cudnn_attention_graph(api, attrs, part, tokens, backward);
   const cuda::CudnnGraph::Engines found = made.graph.engines({.properties = &properties});
   Found all{.engines = found.configs.size()};
   if (all.engines > 0)
-    found.configs[0].get(cuda::CudnnAttribute::kEngineConfigWorkspaceBytes, cuda::CudnnElement::kInt64, 1, &all.workspace_bytes);
+    found.configs[0].get(cuda::CudnnAttribute::kEngineConfigWorkspaceBytes,
+                         cuda::CudnnElement::kInt64, 1, &all.workspace_bytes);
   return all;
 }
 
 /// Counts the engines for all rows and heads at once, whatever their workspace.
-size_t engines_of_rows(const Device& device, const AttentionAttrs& attrs, int64_t rows, bool backward) {
-  const CudnnPart part{.sequences = rows, .most_tokens = attrs.row_tokens, .kv_heads = attrs.kv_heads};
+size_t engines_of_rows(const Device& device, const AttentionAttrs& attrs, int64_t rows,
+                       bool backward) {
+  const CudnnPart part{
+      .sequences = rows, .most_tokens = attrs.row_tokens, .kv_heads = attrs.kv_heads};
   return engines_of(device, attrs, part, rows * attrs.row_tokens, backward).engines;
 }
 
-AttentionAttrs shape(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens, int64_t window = 0) {
+AttentionAttrs shape(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens,
+                     int64_t window = 0) {
   return {heads, kv_heads, head_size, row_tokens, 0.1, window};
 }
 
-TEST_CASE("cudnn plans: every shape of the table has engines that repeat their bits, in both directions") {
+TEST_CASE(
+    "cudnn plans: every shape of the table has engines that repeat their bits, in both "
+    "directions") {
   for (const Device& device : {kHopper, kAmpere, kAda})
     for (const AttentionAttrs& attrs :
-         {shape(9, 3, 64, 2048), shape(32, 8, 128, 4096), shape(32, 32, 128, 4096), shape(32, 8, 128, 4096, 1024),
-          shape(4, 4, 80, 100), shape(4, 2, 40, 77, 16), shape(2, 1, 8, 2), shape(8, 4, 256, 4096),
-          shape(32, 8, 128, 32768)})
+         {shape(9, 3, 64, 2048), shape(32, 8, 128, 4096), shape(32, 32, 128, 4096),
+          shape(32, 8, 128, 4096, 1024), shape(4, 4, 80, 100), shape(4, 2, 40, 77, 16),
+          shape(2, 1, 8, 2), shape(8, 4, 256, 4096), shape(32, 8, 128, 32768)})
       for (const int64_t rows : {1, 2})
         for (const bool documents : {false, true}) {
           const int64_t tokens = rows * attrs.row_tokens;
           if (documents && rows == 1) continue;  // graphs of the same operations
-          if (!cuda::cudnn_computes(info_of(device), attrs, DType::kBF16, tokens, documents)) continue;
+          if (!cuda::cudnn_computes(info_of(device), attrs, DType::kBF16, tokens, documents))
+            continue;
           for (const CudnnPart& part : cudnn_parts(attrs, tokens, documents))
             for (const bool backward : {false, true}) {
-              CAPTURE(device.name, attrs.query_heads, attrs.kv_heads, attrs.head_size, attrs.row_tokens, attrs.window,
-                      rows, documents, part.sequences, part.most_tokens, part.kv_heads, backward);
+              CAPTURE(device.name, attrs.query_heads, attrs.kv_heads, attrs.head_size,
+                      attrs.row_tokens, attrs.window, rows, documents, part.sequences,
+                      part.most_tokens, part.kv_heads, backward);
               const Found found = engines_of(device, attrs, part, tokens, backward);
               REQUIRE(found.engines > 0);
               // Some KiB of lists and marks come to the scores.
@@ -99,7 +114,9 @@ TEST_CASE("cudnn plans: every shape of the table has engines that repeat their b
         }
 }
 
-TEST_CASE("cudnn plans: heads and rows are taken in parts that need little memory, and all of it is bounded") {
+TEST_CASE(
+    "cudnn plans: heads and rows are taken in parts that need little memory, and all of it is "
+    "bounded") {
   struct Case {
     AttentionAttrs attrs;
     int64_t rows, sequences, kv_heads;
@@ -117,7 +134,8 @@ TEST_CASE("cudnn plans: heads and rows are taken in parts that need little memor
     REQUIRE(parts[0].kv_heads == c.kv_heads);
   }
   const AttentionAttrs whole = shape(32, 8, 128, 32768);
-  REQUIRE(cudnn_workspace_bytes(whole, cudnn_parts(whole, 32768, false)[0]) == (int64_t{8} << 30) + (int64_t{64} << 20));
+  REQUIRE(cudnn_workspace_bytes(whole, cudnn_parts(whole, 32768, false)[0]) ==
+          (int64_t{8} << 30) + (int64_t{64} << 20));
   REQUIRE(cuda::cudnn_computes(info_of(kHopper), whole, DType::kBF16, 32768, false));
   REQUIRE_FALSE(cuda::cudnn_computes(info_of(kAda), whole, DType::kBF16, 32768, false));
 }
@@ -138,21 +156,25 @@ using A = cuda::CudnnAttribute;
 using K = cuda::CudnnKind;
 using E = cuda::CudnnElement;
 using P = cuda::CudnnPointwise;
-static_assert(same(K::kPointwise, CUDNN_BACKEND_POINTWISE_DESCRIPTOR) && same(K::kEngine, CUDNN_BACKEND_ENGINE_DESCRIPTOR) &&
+static_assert(same(K::kPointwise, CUDNN_BACKEND_POINTWISE_DESCRIPTOR) &&
+              same(K::kEngine, CUDNN_BACKEND_ENGINE_DESCRIPTOR) &&
               same(K::kEngineConfig, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) &&
               same(K::kHeuristics, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) &&
               same(K::kPlan, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) &&
               same(K::kPointwiseOperation, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) &&
               same(K::kOperationGraph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) &&
-              same(K::kVariantPack, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) && same(K::kTensor, CUDNN_BACKEND_TENSOR_DESCRIPTOR) &&
+              same(K::kVariantPack, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) &&
+              same(K::kTensor, CUDNN_BACKEND_TENSOR_DESCRIPTOR) &&
               same(K::kMatmul, CUDNN_BACKEND_MATMUL_DESCRIPTOR) &&
               same(K::kMatmulOperation, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) &&
               same(K::kReduction, CUDNN_BACKEND_REDUCTION_DESCRIPTOR) &&
               same(K::kReductionOperation, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) &&
               same(K::kReshapeOperation, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR) &&
               same(K::kDeviceProperties, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR));
-static_assert(same(A::kPointwiseMode, CUDNN_ATTR_POINTWISE_MODE) && same(A::kPointwisePrecision, CUDNN_ATTR_POINTWISE_MATH_PREC) &&
-              same(A::kPointwiseAxis, CUDNN_ATTR_POINTWISE_AXIS) && same(A::kHeuristicsMode, CUDNN_ATTR_ENGINEHEUR_MODE) &&
+static_assert(same(A::kPointwiseMode, CUDNN_ATTR_POINTWISE_MODE) &&
+              same(A::kPointwisePrecision, CUDNN_ATTR_POINTWISE_MATH_PREC) &&
+              same(A::kPointwiseAxis, CUDNN_ATTR_POINTWISE_AXIS) &&
+              same(A::kHeuristicsMode, CUDNN_ATTR_ENGINEHEUR_MODE) &&
               same(A::kHeuristicsGraph, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH) &&
               same(A::kHeuristicsResults, CUDNN_ATTR_ENGINEHEUR_RESULTS) &&
               same(A::kHeuristicsDevice, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP) &&
@@ -167,17 +189,24 @@ static_assert(same(A::kPointwiseMode, CUDNN_ATTR_POINTWISE_MODE) && same(A::kPoi
               same(A::kPointwiseB, CUDNN_ATTR_OPERATION_POINTWISE_BDESC) &&
               same(A::kPointwiseY, CUDNN_ATTR_OPERATION_POINTWISE_YDESC) &&
               same(A::kPointwiseT, CUDNN_ATTR_OPERATION_POINTWISE_TDESC));
-static_assert(same(A::kGraphHandle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE) && same(A::kGraphOperations, CUDNN_ATTR_OPERATIONGRAPH_OPS) &&
-              same(A::kTensorAlignment, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) && same(A::kTensorType, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
-              same(A::kTensorDimensions, CUDNN_ATTR_TENSOR_DIMENSIONS) && same(A::kTensorStrides, CUDNN_ATTR_TENSOR_STRIDES) &&
-              same(A::kTensorId, CUDNN_ATTR_TENSOR_UNIQUE_ID) && same(A::kTensorIsVirtual, CUDNN_ATTR_TENSOR_IS_VIRTUAL) &&
+static_assert(same(A::kGraphHandle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE) &&
+              same(A::kGraphOperations, CUDNN_ATTR_OPERATIONGRAPH_OPS) &&
+              same(A::kTensorAlignment, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) &&
+              same(A::kTensorType, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
+              same(A::kTensorDimensions, CUDNN_ATTR_TENSOR_DIMENSIONS) &&
+              same(A::kTensorStrides, CUDNN_ATTR_TENSOR_STRIDES) &&
+              same(A::kTensorId, CUDNN_ATTR_TENSOR_UNIQUE_ID) &&
+              same(A::kTensorIsVirtual, CUDNN_ATTR_TENSOR_IS_VIRTUAL) &&
               same(A::kTensorIsByValue, CUDNN_ATTR_TENSOR_IS_BY_VALUE) &&
-              same(A::kTensorOffsets, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC) && same(A::kPackIds, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS) &&
+              same(A::kTensorOffsets, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC) &&
+              same(A::kPackIds, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS) &&
               same(A::kPackPointers, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS) &&
               same(A::kPackWorkspace, CUDNN_ATTR_VARIANT_PACK_WORKSPACE) &&
               same(A::kEngineNumericalNotes, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) &&
-              same(A::kMatmulPrecision, CUDNN_ATTR_MATMUL_COMP_TYPE) && same(A::kMatmulA, CUDNN_ATTR_OPERATION_MATMUL_ADESC) &&
-              same(A::kMatmulB, CUDNN_ATTR_OPERATION_MATMUL_BDESC) && same(A::kMatmulC, CUDNN_ATTR_OPERATION_MATMUL_CDESC) &&
+              same(A::kMatmulPrecision, CUDNN_ATTR_MATMUL_COMP_TYPE) &&
+              same(A::kMatmulA, CUDNN_ATTR_OPERATION_MATMUL_ADESC) &&
+              same(A::kMatmulB, CUDNN_ATTR_OPERATION_MATMUL_BDESC) &&
+              same(A::kMatmulC, CUDNN_ATTR_OPERATION_MATMUL_CDESC) &&
               same(A::kMatmulDescriptor, CUDNN_ATTR_OPERATION_MATMUL_DESC) &&
               same(A::kMatmulRows, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC) &&
               same(A::kMatmulColumns, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC) &&
@@ -187,28 +216,41 @@ static_assert(same(A::kGraphHandle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE) && same(A:
               same(A::kReductionX, CUDNN_ATTR_OPERATION_REDUCTION_XDESC) &&
               same(A::kReductionY, CUDNN_ATTR_OPERATION_REDUCTION_YDESC) &&
               same(A::kReductionDescriptor, CUDNN_ATTR_OPERATION_REDUCTION_DESC) &&
-              same(A::kReshapeX, CUDNN_ATTR_OPERATION_RESHAPE_XDESC) && same(A::kReshapeY, CUDNN_ATTR_OPERATION_RESHAPE_YDESC) &&
+              same(A::kReshapeX, CUDNN_ATTR_OPERATION_RESHAPE_XDESC) &&
+              same(A::kReshapeY, CUDNN_ATTR_OPERATION_RESHAPE_YDESC) &&
               same(A::kDeviceJson, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION));
-static_assert(same(E::kHandle, CUDNN_TYPE_HANDLE) && same(E::kDataType, CUDNN_TYPE_DATA_TYPE) && same(E::kBoolean, CUDNN_TYPE_BOOLEAN) &&
-              same(E::kInt64, CUDNN_TYPE_INT64) && same(E::kPointer, CUDNN_TYPE_VOID_PTR) &&
-              same(E::kHeuristicsMode, CUDNN_TYPE_HEUR_MODE) && same(E::kNumericalNote, CUDNN_TYPE_NUMERICAL_NOTE) &&
-              same(E::kPointwiseMode, CUDNN_TYPE_POINTWISE_MODE) && same(E::kDescriptor, CUDNN_TYPE_BACKEND_DESCRIPTOR) &&
-              same(E::kReductionOperator, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE) && same(E::kChar, CUDNN_TYPE_CHAR));
-static_assert(same(cuda::CudnnType::kFloat, CUDNN_DATA_FLOAT) && same(cuda::CudnnType::kInt32, CUDNN_DATA_INT32) &&
-              same(cuda::CudnnType::kBFloat16, CUDNN_DATA_BFLOAT16) && same(cuda::CudnnType::kBoolean, CUDNN_DATA_BOOLEAN));
-static_assert(same(P::kAdd, CUDNN_POINTWISE_ADD) && same(P::kMultiply, CUDNN_POINTWISE_MUL) && same(P::kDivide, CUDNN_POINTWISE_DIV) &&
-              same(P::kSubtract, CUDNN_POINTWISE_SUB) && same(P::kExp, CUDNN_POINTWISE_EXP) && same(P::kLog, CUDNN_POINTWISE_LOG) &&
-              same(P::kGreater, CUDNN_POINTWISE_CMP_GT) && same(P::kGreaterOrEqual, CUDNN_POINTWISE_CMP_GE) &&
-              same(P::kLess, CUDNN_POINTWISE_CMP_LT) && same(P::kAnd, CUDNN_POINTWISE_LOGICAL_AND) &&
-              same(P::kIndex, CUDNN_POINTWISE_GEN_INDEX) && same(P::kSelect, CUDNN_POINTWISE_BINARY_SELECT));
-static_assert(same(cuda::CudnnReduction::kAdd, CUDNN_REDUCE_TENSOR_ADD) && same(cuda::CudnnReduction::kMax, CUDNN_REDUCE_TENSOR_MAX));
+static_assert(same(E::kHandle, CUDNN_TYPE_HANDLE) && same(E::kDataType, CUDNN_TYPE_DATA_TYPE) &&
+              same(E::kBoolean, CUDNN_TYPE_BOOLEAN) && same(E::kInt64, CUDNN_TYPE_INT64) &&
+              same(E::kPointer, CUDNN_TYPE_VOID_PTR) &&
+              same(E::kHeuristicsMode, CUDNN_TYPE_HEUR_MODE) &&
+              same(E::kNumericalNote, CUDNN_TYPE_NUMERICAL_NOTE) &&
+              same(E::kPointwiseMode, CUDNN_TYPE_POINTWISE_MODE) &&
+              same(E::kDescriptor, CUDNN_TYPE_BACKEND_DESCRIPTOR) &&
+              same(E::kReductionOperator, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE) &&
+              same(E::kChar, CUDNN_TYPE_CHAR));
+static_assert(same(cuda::CudnnType::kFloat, CUDNN_DATA_FLOAT) &&
+              same(cuda::CudnnType::kInt32, CUDNN_DATA_INT32) &&
+              same(cuda::CudnnType::kBFloat16, CUDNN_DATA_BFLOAT16) &&
+              same(cuda::CudnnType::kBoolean, CUDNN_DATA_BOOLEAN));
+static_assert(same(P::kAdd, CUDNN_POINTWISE_ADD) && same(P::kMultiply, CUDNN_POINTWISE_MUL) &&
+              same(P::kDivide, CUDNN_POINTWISE_DIV) && same(P::kSubtract, CUDNN_POINTWISE_SUB) &&
+              same(P::kExp, CUDNN_POINTWISE_EXP) && same(P::kLog, CUDNN_POINTWISE_LOG) &&
+              same(P::kGreater, CUDNN_POINTWISE_CMP_GT) &&
+              same(P::kGreaterOrEqual, CUDNN_POINTWISE_CMP_GE) &&
+              same(P::kLess, CUDNN_POINTWISE_CMP_LT) &&
+              same(P::kAnd, CUDNN_POINTWISE_LOGICAL_AND) &&
+              same(P::kIndex, CUDNN_POINTWISE_GEN_INDEX) &&
+              same(P::kSelect, CUDNN_POINTWISE_BINARY_SELECT));
+static_assert(same(cuda::CudnnReduction::kAdd, CUDNN_REDUCE_TENSOR_ADD) &&
+              same(cuda::CudnnReduction::kMax, CUDNN_REDUCE_TENSOR_MAX));
 static_assert(same(cuda::kCudnnHeuristicsA, CUDNN_HEUR_MODE_A) &&
               same(cuda::kCudnnNoteNondeterministic, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC));
 #endif
 
 /// Why cuDNN cannot be asked here; "" when it can.
 std::string missing() {
-  if (::dlopen("libcuda.so.1", RTLD_NOW) == nullptr) return cat("no driver's library, nor a toolkit's: ", ::dlerror());
+  if (::dlopen("libcuda.so.1", RTLD_NOW) == nullptr)
+    return cat("no driver's library, nor a toolkit's: ", ::dlerror());
   try {
     cuda::load_cudnn();
   } catch (const Error& error) {

@@ -61,7 +61,8 @@ struct Block {
 Block block;
 
 [[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "emulator: block (%u,%u,%u) %s\n", block_index.x, block_index.y, block_index.z, what);
+  std::fprintf(stderr, "emulator: block (%u,%u,%u) %s\n", block_index.x, block_index.y,
+               block_index.z, what);
   std::abort();
 }
 
@@ -191,7 +192,8 @@ void run_block(int count, Size size) {
 
 }  // namespace
 
-void run(Size grid, Size size, size_t shared_bytes, bool last_first, const std::function<void()>& body) {
+void run(Size grid, Size size, size_t shared_bytes, bool last_first,
+         const std::function<void()>& body) {
   const auto count = static_cast<int>(size.x * size.y * size.z);
   while (block.threads.size() < static_cast<size_t>(count)) block.threads.emplace_back();
   block.shared_bytes = shared_bytes;
@@ -202,16 +204,20 @@ void run(Size grid, Size size, size_t shared_bytes, bool last_first, const std::
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; ++x) {
-        block_index = last_first ? Size(grid.x - 1 - x, grid.y - 1 - y, grid.z - 1 - z) : Size(x, y, z);
+        block_index =
+            last_first ? Size(grid.x - 1 - x, grid.y - 1 - y, grid.z - 1 - z) : Size(x, y, z);
         run_block(count, size);
       }
 }
 
 void require_aligned(const void* address, size_t bytes) {
-  if (reinterpret_cast<uintptr_t>(address) % bytes != 0) fail("moves a word at an address that is no multiple of its size");
+  if (reinterpret_cast<uintptr_t>(address) % bytes != 0)
+    fail("moves a word at an address that is no multiple of its size");
 }
 
-void* shared_memory() { return block.shared.data(); }
+void* shared_memory() {
+  return block.shared.data();
+}
 
 void block_barrier() {
   const int64_t own = block.barriers;
@@ -219,7 +225,9 @@ void block_barrier() {
   wait_for(Awaited::kBarrier, own);
 }
 
-int lane() { return block.running->number % 32; }
+int lane() {
+  return block.running->number % 32;
+}
 
 const Exchanged& exchange(const void* value, size_t bytes) {
   Warp& warp = block.warps[static_cast<size_t>(block.running->number / 32)];

@@ -15,9 +15,11 @@ struct Size {
 /// The indices of the thread that runs now.
 extern Size thread_index, block_index, block_size, grid_size;
 
-/// Runs `body` as every thread of every block, one block after the other, the last first where that is asked for. Prints and aborts when a block
-/// waits for itself or writes behind its `shared_bytes` of shared memory.
-void run(Size grid, Size block, size_t shared_bytes, bool last_first, const std::function<void()>& body);
+/// Runs `body` as every thread of every block, one block after the other, the last first where that
+/// is asked for. Prints and aborts when a block waits for itself or writes behind its
+/// `shared_bytes` of shared memory.
+void run(Size grid, Size block, size_t shared_bytes, bool last_first,
+         const std::function<void()>& body);
 
 /// Prints and aborts where an address is no multiple of `bytes`.
 void require_aligned(const void* address, size_t bytes);

@@ -9,15 +9,30 @@ using cublasHandle_t = struct cublasContext*;
 enum cublasStatus_t { CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_ALLOC_FAILED = 3 };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F };
-enum cublasMath_t { CUBLAS_DEFAULT_MATH = 0, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16 };
+enum cublasMath_t {
+  CUBLAS_DEFAULT_MATH = 0,
+  CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16
+};
 enum { CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT };
 
-inline const char* cublasGetStatusString(cublasStatus_t) { return "success"; }
-inline cublasStatus_t cublasCreate(cublasHandle_t*) { return CUBLAS_STATUS_SUCCESS; }
-inline cublasStatus_t cublasDestroy(cublasHandle_t) { return CUBLAS_STATUS_SUCCESS; }
-inline cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t) { return CUBLAS_STATUS_SUCCESS; }
-inline cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t) { return CUBLAS_STATUS_SUCCESS; }
-inline cublasStatus_t cublasSetWorkspace(cublasHandle_t, void*, size_t) { return CUBLAS_STATUS_SUCCESS; }
+inline const char* cublasGetStatusString(cublasStatus_t) {
+  return "success";
+}
+inline cublasStatus_t cublasCreate(cublasHandle_t*) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasDestroy(cublasHandle_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasSetWorkspace(cublasHandle_t, void*, size_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
 
 /// A column-major matrix, with op: element (row, column).
 struct EmulatedMatrix {
@@ -50,10 +65,11 @@ std::vector<double> lines_of(int count, int k, const At& at) {
 }
 
 /// c[m,n] = alpha op(a) op(b) + beta c, summed in fp64.
-inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
-                                   const void* alpha, const void* a, cudaDataType_t a_type, int lda, const void* b,
-                                   cudaDataType_t b_type, int ldb, const void* beta, void* c, cudaDataType_t c_type,
-                                   int ldc, int, int) {
+inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cublasOperation_t op_b,
+                                   int m, int n, int k, const void* alpha, const void* a,
+                                   cudaDataType_t a_type, int lda, const void* b,
+                                   cudaDataType_t b_type, int ldb, const void* beta, void* c,
+                                   cudaDataType_t c_type, int ldc, int, int) {
   const EmulatedMatrix left{a, a_type, lda, op_a}, right{b, b_type, ldb, op_b}, out{c, c_type, ldc};
   if (!left.has_aligned_rows() || !right.has_aligned_rows() || !out.has_aligned_rows())
     ++emulator::runtime().unaligned_products;
@@ -69,7 +85,8 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cubla
       const double *const a_row = rows.data() + static_cast<size_t>(row) * k,
                           *const b_column = columns.data() + static_cast<size_t>(column) * k;
       for (int i = 0; i < k; ++i) sum += a_row[i] * b_column[i];
-      auto result = static_cast<float>(static_cast<double>(*static_cast<const float*>(alpha)) * sum);
+      auto result =
+          static_cast<float>(static_cast<double>(*static_cast<const float*>(alpha)) * sum);
       if (keep != 0.0F) result += keep * out.at(row, column);
       const int64_t place = out.place(row, column);
       if (c_type == CUDA_R_32F)

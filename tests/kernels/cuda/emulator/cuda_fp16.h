@@ -25,7 +25,9 @@ inline const std::vector<float>& emulated_halves() {
   }();
   return all;
 }
-inline float __half2float(__half x) { return emulated_halves()[x.bits]; }
+inline float __half2float(__half x) {
+  return emulated_halves()[x.bits];
+}
 
 /// Rounds to nearest, ties to even.
 inline __half __float2half_rn(float x) {
@@ -36,8 +38,11 @@ inline __half __float2half_rn(float x) {
   if (std::isnan(x)) return {0x7FFF};
   if (size >= kInfinite) return {static_cast<uint16_t>(sign | 0x7C00U)};
   if (size < kLeastNormal)
-    return {static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(std::abs(x) * 16777216.0F)))};
+    return {static_cast<uint16_t>(
+        sign | static_cast<uint32_t>(std::nearbyint(std::abs(x) * 16777216.0F)))};
   return {static_cast<uint16_t>(sign | (size + 0xFFFU + (size >> 13 & 1U) - 0x38000000U) >> 13)};
 }
 
-inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
+inline __half2 __floats2half2_rn(float x, float y) {
+  return {__float2half_rn(x), __float2half_rn(y)};
+}

@@ -17,15 +17,16 @@
 
 using dim3 = emulator::Size;
 
-/// A word that the device moves at once. Reading or writing one at an address that is no multiple of its size ends the process, as
-/// it ends a kernel.
+/// A word that the device moves at once. Reading or writing one at an address that is no multiple
+/// of its size ends the process, as it ends a kernel.
 template <int N>
 struct alignas(4 * N) EmulatedWord {
   unsigned parts[N];
 
   EmulatedWord() = default;
   template <class... Values>
-  explicit(false) EmulatedWord(unsigned first, Values... rest) : parts{first, static_cast<unsigned>(rest)...} {}
+  explicit(false) EmulatedWord(unsigned first, Values... rest)
+      : parts{first, static_cast<unsigned>(rest)...} {}
   EmulatedWord(const EmulatedWord& other) {
     emulator::require_aligned(&other, sizeof *this);
     std::memcpy(parts, other.parts, sizeof parts);
@@ -45,8 +46,12 @@ using uint4 = EmulatedWord<4>;
 #define blockDim (emulator::block_size)
 #define gridDim (emulator::grid_size)
 
-inline void __syncthreads() { emulator::block_barrier(); }
-inline void __syncwarp() { emulator::exchange(0); }
+inline void __syncthreads() {
+  emulator::block_barrier();
+}
+inline void __syncwarp() {
+  emulator::exchange(0);
+}
 
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
@@ -71,7 +76,9 @@ inline int atomicAdd(int* address, int value) {
   *address += value;
   return before;
 }
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popc(unsigned x) {
+  return __builtin_popcount(x);
+}
 /// Multiplies, never as a part of a fused multiply-add.
 inline float __fmul_rn(float a, float b) {
   const volatile float product = a * b;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The part of CUDA's runtime that lib/kernels/cuda uses, on host memory: a stream does everything at
-// once.
+// The part of CUDA's runtime that lib/kernels/cuda uses, on host memory: a stream
+// does everything at once.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,13 @@ using cudaEvent_t = struct CUevent_st*;
 using cudaGraph_t = struct CUgraph_st*;
 using cudaGraphExec_t = struct CUgraphExec_st*;
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9, cudaErrorNotReady = 600, cudaErrorNotSupported = 801 };
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorNotReady = 600,
+  cudaErrorNotSupported = 801
+};
 enum {
   cudaMemcpyDefault,
   cudaHostAllocDefault,
@@ -53,7 +59,8 @@ struct Runtime {
   int64_t launches = 0;
   /// Blocks of a kernel run from the last to the first.
   bool last_block_first = false;
-  /// Matrix products with rows that do not begin at multiples of 16 bytes: tensor cores take them slowly.
+  /// Matrix products with rows that do not begin at multiples of 16 bytes:
+  /// tensor cores take them slowly.
   int64_t unaligned_products = 0;
   /// Products of 64 rows, columns and depth at least with one of these no multiple of 8: cuBLAS's
   /// fast kernels do not take them.
@@ -67,8 +74,12 @@ inline Runtime& runtime() {
 }
 }  // namespace emulator
 
-inline const char* cudaGetErrorName(cudaError_t) { return "an error"; }
-inline const char* cudaGetErrorString(cudaError_t) { return "of the emulator"; }
+inline const char* cudaGetErrorName(cudaError_t) {
+  return "an error";
+}
+inline const char* cudaGetErrorString(cudaError_t) {
+  return "of the emulator";
+}
 inline cudaError_t cudaGetLastError() {
   const int last = emulator::runtime().last_error;
   emulator::runtime().last_error = cudaSuccess;
@@ -80,12 +91,16 @@ inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
   *memory = bytes > kEmulatedBytes ? nullptr : std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
-inline cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) { return cudaMalloc(memory, bytes); }
+inline cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  return cudaMalloc(memory, bytes);
+}
 inline cudaError_t cudaFree(void* memory) {
   std::free(memory);
   return cudaSuccess;
 }
-inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+inline cudaError_t cudaFreeHost(void* memory) {
+  return cudaFree(memory);
+}
 inline cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   *free_bytes = *total_bytes = kEmulatedBytes;
   return cudaSuccess;
@@ -99,7 +114,9 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream
   return cudaSuccess;
 }
 
-inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+inline cudaError_t cudaSetDevice(int) {
+  return cudaSuccess;
+}
 inline cudaError_t cudaInitDevice(int, unsigned flags, unsigned) {
   emulator::runtime().device_flags = flags;
   return cudaSuccess;
@@ -109,10 +126,17 @@ inline cudaError_t cudaGetDeviceCount(int* count) {
   return cudaSuccess;
 }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  *properties = {"the emulator, on the host", {"\x01\x23\x45\x67\xff"}, emulator::runtime().compute_major, 0, 1, emulator::runtime().block_shared, size_t{80} << 30};
+  *properties = {"the emulator, on the host",
+                 {"\x01\x23\x45\x67\xff"},
+                 emulator::runtime().compute_major,
+                 0,
+                 1,
+                 emulator::runtime().block_shared,
+                 size_t{80} << 30};
   return cudaSuccess;
 }
-inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void**, unsigned, unsigned, void*) {
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void**, unsigned, unsigned,
+                                                    void*) {
   return cudaErrorNotSupported;
 }
 inline cudaError_t cudaDeviceGetPCIBusId(char* text, int, int) {
@@ -123,7 +147,9 @@ inline cudaError_t cudaDriverGetVersion(int* version) {
   *version = 13000;
   return cudaSuccess;
 }
-inline cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+inline cudaError_t cudaRuntimeGetVersion(int* version) {
+  return cudaDriverGetVersion(version);
+}
 
 inline cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = *greatest = 0;
@@ -134,18 +160,30 @@ inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, 
   *stream = reinterpret_cast<cudaStream_t>(&place);
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamDestroy(cudaStream_t) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return cudaSuccess;
+}
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   emulator::runtime().event_flags = flags;
   static char place;
   *event = reinterpret_cast<cudaEvent_t>(&place);
   return cudaSuccess;
 }
-inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventDestroy(cudaEvent_t) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  return cudaSuccess;
+}
 inline cudaError_t cudaEventQuery(cudaEvent_t) {
   if (emulator::runtime().event_has_come) return cudaSuccess;
   emulator::runtime().last_error = cudaErrorNotReady;
@@ -156,9 +194,21 @@ inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEv
   return cudaSuccess;
 }
 
-inline cudaError_t cudaStreamBeginCapture(cudaStream_t, int) { return cudaErrorNotSupported; }
-inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) { return cudaErrorNotSupported; }
-inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned) { return cudaErrorNotSupported; }
-inline cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaErrorNotSupported; }
-inline cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return cudaErrorNotSupported; }
-inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaErrorNotSupported; }
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t, int) {
+  return cudaErrorNotSupported;
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) {
+  return cudaErrorNotSupported;
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned) {
+  return cudaErrorNotSupported;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t) {
+  return cudaErrorNotSupported;
+}
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) {
+  return cudaErrorNotSupported;
+}
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) {
+  return cudaErrorNotSupported;
+}

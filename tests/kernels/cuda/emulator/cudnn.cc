@@ -12,10 +12,11 @@
 #include "base/error.h"
 #include "kernels/cuda/cudnn_api.h"
 
-// cuDNN's backend on the host: descriptors hold what was set, with the checks that its documentation names, and a plan
-// that is run goes through the operations of its graph one by one in fp64. Sequences from lists: a product has the rows,
-// columns and depth that its lists say; a tensor with offsets has as many tokens of a sequence as the first list says,
-// others read as NaN and are not written.
+// cuDNN's backend on the host: descriptors hold what was set, with the checks that its
+// documentation names, and a plan that is run goes through the operations of its graph one by
+// one in fp64. Sequences from lists: a product has the rows, columns and depth that its lists
+// say; a tensor with offsets has as many tokens of a sequence as the first list says, others
+// read as NaN and are not written.
 namespace ftrun::emulator {
 
 Cudnn& cudnn() {
@@ -58,7 +59,9 @@ struct Descriptor {
     return value;
   }
   int64_t count(CudnnAttribute name) const { return values.at(name).count; }
-  const Descriptor& at(CudnnAttribute name, size_t i = 0) const { return *get<const Descriptor*>(name, i); }
+  const Descriptor& at(CudnnAttribute name, size_t i = 0) const {
+    return *get<const Descriptor*>(name, i);
+  }
   int64_t id() const { return get<int64_t>(CudnnAttribute::kTensorId); }
   Index dims(CudnnAttribute name) const {
     Index found;
@@ -74,17 +77,22 @@ int refuse(const std::string& why, int status = kBadParameter) {
   return status;
 }
 
-Descriptor& as(void* raw) { return *static_cast<Descriptor*>(raw); }
+Descriptor& as(void* raw) {
+  return *static_cast<Descriptor*>(raw);
+}
 
 int64_t element_bytes(CudnnElement element) {
   switch (element) {
     case CudnnElement::kBoolean:
-    case CudnnElement::kChar: return 1;
+    case CudnnElement::kChar:
+      return 1;
     case CudnnElement::kHandle:
     case CudnnElement::kInt64:
     case CudnnElement::kPointer:
-    case CudnnElement::kDescriptor: return 8;
-    default: return 4;
+    case CudnnElement::kDescriptor:
+      return 8;
+    default:
+      return 4;
   }
 }
 
@@ -92,19 +100,33 @@ int64_t element_bytes(CudnnElement element) {
 std::vector<CudnnAttribute> needed(CudnnKind kind) {
   using A = CudnnAttribute;
   switch (kind) {
-    case CudnnKind::kTensor: return {A::kTensorType, A::kTensorDimensions, A::kTensorStrides, A::kTensorId, A::kTensorAlignment};
-    case CudnnKind::kMatmul: return {A::kMatmulPrecision};
-    case CudnnKind::kPointwise: return {A::kPointwiseMode, A::kPointwisePrecision};
-    case CudnnKind::kReduction: return {A::kReductionOperator, A::kReductionPrecision};
-    case CudnnKind::kMatmulOperation: return {A::kMatmulDescriptor, A::kMatmulA, A::kMatmulB, A::kMatmulC};
-    case CudnnKind::kPointwiseOperation: return {A::kPointwiseDescriptor, A::kPointwiseX, A::kPointwiseY};
-    case CudnnKind::kReductionOperation: return {A::kReductionDescriptor, A::kReductionX, A::kReductionY};
-    case CudnnKind::kReshapeOperation: return {A::kReshapeX, A::kReshapeY};
-    case CudnnKind::kOperationGraph: return {A::kGraphHandle, A::kGraphOperations};
-    case CudnnKind::kHeuristics: return {A::kHeuristicsGraph, A::kHeuristicsMode};
-    case CudnnKind::kPlan: return {A::kPlanHandle, A::kPlanEngineConfig};
-    case CudnnKind::kVariantPack: return {A::kPackIds, A::kPackPointers, A::kPackWorkspace};
-    default: return {};
+    case CudnnKind::kTensor:
+      return {A::kTensorType, A::kTensorDimensions, A::kTensorStrides, A::kTensorId,
+              A::kTensorAlignment};
+    case CudnnKind::kMatmul:
+      return {A::kMatmulPrecision};
+    case CudnnKind::kPointwise:
+      return {A::kPointwiseMode, A::kPointwisePrecision};
+    case CudnnKind::kReduction:
+      return {A::kReductionOperator, A::kReductionPrecision};
+    case CudnnKind::kMatmulOperation:
+      return {A::kMatmulDescriptor, A::kMatmulA, A::kMatmulB, A::kMatmulC};
+    case CudnnKind::kPointwiseOperation:
+      return {A::kPointwiseDescriptor, A::kPointwiseX, A::kPointwiseY};
+    case CudnnKind::kReductionOperation:
+      return {A::kReductionDescriptor, A::kReductionX, A::kReductionY};
+    case CudnnKind::kReshapeOperation:
+      return {A::kReshapeX, A::kReshapeY};
+    case CudnnKind::kOperationGraph:
+      return {A::kGraphHandle, A::kGraphOperations};
+    case CudnnKind::kHeuristics:
+      return {A::kHeuristicsGraph, A::kHeuristicsMode};
+    case CudnnKind::kPlan:
+      return {A::kPlanHandle, A::kPlanEngineConfig};
+    case CudnnKind::kVariantPack:
+      return {A::kPackIds, A::kPackPointers, A::kPackWorkspace};
+    default:
+      return {};
   }
 }
 
@@ -128,16 +150,17 @@ int set_attribute(void* raw, int name, int element, int64_t count, const void* e
     for (int64_t i = 0; i < count; ++i)
       if (!(*static_cast<Descriptor* const*>(static_cast<const void*>(bytes + 8 * i)))->finished)
         return refuse("a descriptor is finished before others refer to it");
-  as(raw).values[static_cast<CudnnAttribute>(name)] = {type, count, {bytes, bytes + count * element_bytes(type)}};
+  as(raw).values[static_cast<CudnnAttribute>(name)] = {
+      type, count, {bytes, bytes + count * element_bytes(type)}};
   return 0;
 }
 
 std::vector<const Descriptor*> tensors_of(const Descriptor& operation) {
   using A = CudnnAttribute;
   std::vector<const Descriptor*> found;
-  for (const A name : {A::kMatmulA, A::kMatmulB, A::kMatmulC, A::kMatmulRows, A::kMatmulColumns, A::kMatmulDepth,
-                       A::kPointwiseX, A::kPointwiseB, A::kPointwiseT, A::kPointwiseY, A::kReductionX, A::kReductionY,
-                       A::kReshapeX, A::kReshapeY})
+  for (const A name : {A::kMatmulA, A::kMatmulB, A::kMatmulC, A::kMatmulRows, A::kMatmulColumns,
+                       A::kMatmulDepth, A::kPointwiseX, A::kPointwiseB, A::kPointwiseT,
+                       A::kPointwiseY, A::kReductionX, A::kReductionY, A::kReshapeX, A::kReshapeY})
     if (operation.has(name)) found.push_back(&operation.at(name));
   for (size_t i = 0; i < found.size(); ++i)
     if (found[i]->has(A::kTensorOffsets)) found.push_back(&found[i]->at(A::kTensorOffsets));
@@ -151,7 +174,8 @@ int finalize(void* raw) {
   if (made.kind == CudnnKind::kPlan) {
     made.engine = made.at(CudnnAttribute::kPlanEngineConfig).engine;
     made.graph = made.at(CudnnAttribute::kPlanEngineConfig).graph;
-    if (const int status = cudnn().engines[made.engine].refuses; status != 0) return refuse("the engine refuses", status);
+    if (const int status = cudnn().engines[made.engine].refuses; status != 0)
+      return refuse("the engine refuses", status);
   }
   if (made.kind == CudnnKind::kTensor && made.count(CudnnAttribute::kTensorDimensions) != 4)
     return refuse("tensors have four dimensions");
@@ -186,7 +210,8 @@ int get_attribute(void* raw, int name, int, int64_t room, int64_t* count, void* 
       *static_cast<int64_t*>(elements) = cudnn().workspace_bytes;
       *count = 1;
       return 0;
-    default: return refuse("not an attribute that can be asked for");
+    default:
+      return refuse("not an attribute that can be asked for");
   }
 }
 
@@ -200,7 +225,8 @@ struct Storage {
 
 /// NaN, for each element of a tensor.
 std::shared_ptr<std::vector<double>> elements_of(const Descriptor& tensor) {
-  const Index dims = tensor.dims(CudnnAttribute::kTensorDimensions), strides = tensor.dims(CudnnAttribute::kTensorStrides);
+  const Index dims = tensor.dims(CudnnAttribute::kTensorDimensions),
+              strides = tensor.dims(CudnnAttribute::kTensorStrides);
   int64_t last = 0;
   for (size_t d = 0; d < dims.size(); ++d) last += (dims[d] - 1) * strides[d];
   return std::make_shared<std::vector<double>>(last + 1, std::nan(""));
@@ -252,7 +278,8 @@ class Tensor {
       return type_ == CudnnType::kBFloat16 ? from_bf16(to_bf16(value)) : value;
     }
     if (type_ == CudnnType::kInt32) return static_cast<const int32_t*>(storage_.given)[at];
-    if (type_ == CudnnType::kBFloat16) return from_bf16(static_cast<const uint16_t*>(storage_.given)[at]);
+    if (type_ == CudnnType::kBFloat16)
+      return from_bf16(static_cast<const uint16_t*>(storage_.given)[at]);
     return static_cast<const float*>(storage_.given)[at];
   }
   void write(const Index& place, double value) const {
@@ -268,7 +295,8 @@ class Tensor {
 
  private:
   int64_t offset(const Index& place) const {
-    int64_t at = sequences_.offsets != nullptr ? sequences_.offsets[place[0]] : place[0] * strides_[0];
+    int64_t at =
+        sequences_.offsets != nullptr ? sequences_.offsets[place[0]] : place[0] * strides_[0];
     for (size_t d = 1; d < place.size(); ++d) at += place[d] * strides_[d];
     return at;
   }
@@ -296,18 +324,30 @@ void for_each(const Index& dims, const int32_t* lengths, Body body) {
 
 double pointwise(CudnnPointwise mode, double x, double b, double t) {
   switch (mode) {
-    case CudnnPointwise::kAdd: return x + b;
-    case CudnnPointwise::kMultiply: return x * b;
-    case CudnnPointwise::kDivide: return x / b;
-    case CudnnPointwise::kSubtract: return x - b;
-    case CudnnPointwise::kExp: return std::exp(x);
-    case CudnnPointwise::kLog: return std::log(x);
-    case CudnnPointwise::kGreater: return x > b ? 1.0 : 0.0;
-    case CudnnPointwise::kGreaterOrEqual: return x >= b ? 1.0 : 0.0;
-    case CudnnPointwise::kLess: return x < b ? 1.0 : 0.0;
-    case CudnnPointwise::kAnd: return x != 0.0 && b != 0.0 ? 1.0 : 0.0;
-    case CudnnPointwise::kSelect: return t != 0.0 ? x : b;
-    case CudnnPointwise::kIndex: break;
+    case CudnnPointwise::kAdd:
+      return x + b;
+    case CudnnPointwise::kMultiply:
+      return x * b;
+    case CudnnPointwise::kDivide:
+      return x / b;
+    case CudnnPointwise::kSubtract:
+      return x - b;
+    case CudnnPointwise::kExp:
+      return std::exp(x);
+    case CudnnPointwise::kLog:
+      return std::log(x);
+    case CudnnPointwise::kGreater:
+      return x > b ? 1.0 : 0.0;
+    case CudnnPointwise::kGreaterOrEqual:
+      return x >= b ? 1.0 : 0.0;
+    case CudnnPointwise::kLess:
+      return x < b ? 1.0 : 0.0;
+    case CudnnPointwise::kAnd:
+      return x != 0.0 && b != 0.0 ? 1.0 : 0.0;
+    case CudnnPointwise::kSelect:
+      return t != 0.0 ? x : b;
+    case CudnnPointwise::kIndex:
+      break;
   }
   bug("a pointwise mode that the emulator does not know");
 }
@@ -318,19 +358,27 @@ class Run {
     for (int64_t i = 0; i < pack.count(CudnnAttribute::kPackIds); ++i)
       given_[pack.get<int64_t>(CudnnAttribute::kPackIds, static_cast<size_t>(i))] =
           pack.get<void*>(CudnnAttribute::kPackPointers, static_cast<size_t>(i));
-    for (int64_t i = 0; i < graph.count(CudnnAttribute::kGraphOperations) && lengths_ == nullptr; ++i) {
-      const Descriptor& operation = graph.at(CudnnAttribute::kGraphOperations, static_cast<size_t>(i));
-      if (operation.kind == CudnnKind::kMatmulOperation) lengths_ = list(operation, CudnnAttribute::kMatmulRows);
+    for (int64_t i = 0; i < graph.count(CudnnAttribute::kGraphOperations) && lengths_ == nullptr;
+         ++i) {
+      const Descriptor& operation =
+          graph.at(CudnnAttribute::kGraphOperations, static_cast<size_t>(i));
+      if (operation.kind == CudnnKind::kMatmulOperation)
+        lengths_ = list(operation, CudnnAttribute::kMatmulRows);
     }
   }
 
   void run(const Descriptor& operation) {
     switch (operation.kind) {
-      case CudnnKind::kMatmulOperation: return matmul(operation);
-      case CudnnKind::kPointwiseOperation: return pointwise_operation(operation);
-      case CudnnKind::kReductionOperation: return reduce(operation);
-      case CudnnKind::kReshapeOperation: return reshape(operation);
-      default: bug("an operation that the emulator does not know");
+      case CudnnKind::kMatmulOperation:
+        return matmul(operation);
+      case CudnnKind::kPointwiseOperation:
+        return pointwise_operation(operation);
+      case CudnnKind::kReductionOperation:
+        return reduce(operation);
+      case CudnnKind::kReshapeOperation:
+        return reshape(operation);
+      default:
+        bug("an operation that the emulator does not know");
     }
   }
 
@@ -355,14 +403,17 @@ class Run {
 
   void matmul(const Descriptor& operation) {
     cudnn().ran.emplace_back("matmul");
-    const Tensor a = tensor(operation.at(CudnnAttribute::kMatmulA)), b = tensor(operation.at(CudnnAttribute::kMatmulB)),
+    const Tensor a = tensor(operation.at(CudnnAttribute::kMatmulA)),
+                 b = tensor(operation.at(CudnnAttribute::kMatmulB)),
                  c = tensor(operation.at(CudnnAttribute::kMatmulC));
-    require(a.dims[3] == b.dims[2] && a.dims[2] == c.dims[2] && b.dims[3] == c.dims[3], "matrices fit each other");
+    require(a.dims[3] == b.dims[2] && a.dims[2] == c.dims[2] && b.dims[3] == c.dims[3],
+            "matrices fit each other");
     const int32_t *const rows = list(operation, CudnnAttribute::kMatmulRows),
-                  *const columns = list(operation, CudnnAttribute::kMatmulColumns),
-                  *const depth = list(operation, CudnnAttribute::kMatmulDepth);
+                         *const columns = list(operation, CudnnAttribute::kMatmulColumns),
+                         *const depth = list(operation, CudnnAttribute::kMatmulDepth);
     for_each(c.dims, lengths_, [&](const Index& at) {
-      const bool has = (rows == nullptr || at[2] < rows[at[0]]) && (columns == nullptr || at[3] < columns[at[0]]);
+      const bool has = (rows == nullptr || at[2] < rows[at[0]]) &&
+                       (columns == nullptr || at[3] < columns[at[0]]);
       if (!has) return c.write(at, 0);
       double sum = 0;
       for (int64_t k = 0; k < (depth == nullptr ? a.dims[3] : depth[at[0]]); ++k)
@@ -376,30 +427,38 @@ class Run {
     const Descriptor& how = operation.at(CudnnAttribute::kPointwiseDescriptor);
     const auto mode = how.get<CudnnPointwise>(CudnnAttribute::kPointwiseMode);
     cudnn().ran.push_back(cat("pointwise ", static_cast<int>(mode)));
-    const Tensor x = tensor(operation.at(CudnnAttribute::kPointwiseX)), y = tensor(operation.at(CudnnAttribute::kPointwiseY));
+    const Tensor x = tensor(operation.at(CudnnAttribute::kPointwiseX)),
+                 y = tensor(operation.at(CudnnAttribute::kPointwiseY));
     const auto operand = [&](CudnnAttribute name) {
       return operation.has(name) ? std::optional<Tensor>(tensor(operation.at(name))) : std::nullopt;
     };
-    const std::optional<Tensor> b = operand(CudnnAttribute::kPointwiseB), t = operand(CudnnAttribute::kPointwiseT);
+    const std::optional<Tensor> b = operand(CudnnAttribute::kPointwiseB),
+                                t = operand(CudnnAttribute::kPointwiseT);
     if (mode == CudnnPointwise::kIndex) {
       const auto axis = static_cast<size_t>(how.get<int64_t>(CudnnAttribute::kPointwiseAxis));
-      return for_each(y.dims, lengths_, [&](const Index& at) { y.write(at, static_cast<double>(at[axis])); });
+      return for_each(y.dims, lengths_,
+                      [&](const Index& at) { y.write(at, static_cast<double>(at[axis])); });
     }
     for_each(y.dims, lengths_, [&](const Index& at) {
-      y.write(at, pointwise(mode, x.read(at, y.dims), b ? b->read(at, y.dims) : 0, t ? t->read(at, y.dims) : 0));
+      y.write(at, pointwise(mode, x.read(at, y.dims), b ? b->read(at, y.dims) : 0,
+                            t ? t->read(at, y.dims) : 0));
     });
   }
 
   void reduce(const Descriptor& operation) {
-    const auto mode = operation.at(CudnnAttribute::kReductionDescriptor).get<CudnnReduction>(CudnnAttribute::kReductionOperator);
+    const auto mode = operation.at(CudnnAttribute::kReductionDescriptor)
+                          .get<CudnnReduction>(CudnnAttribute::kReductionOperator);
     cudnn().ran.push_back(cat("reduction ", static_cast<int>(mode)));
-    const Tensor x = tensor(operation.at(CudnnAttribute::kReductionX)), y = tensor(operation.at(CudnnAttribute::kReductionY));
+    const Tensor x = tensor(operation.at(CudnnAttribute::kReductionX)),
+                 y = tensor(operation.at(CudnnAttribute::kReductionY));
     std::map<Index, double> sums;
     for_each(x.dims, lengths_, [&](const Index& at) {
       Index to;
       for (size_t d = 0; d < to.size(); ++d) to[d] = at[d] * y.dims[d] / x.dims[d];
       const auto [sum, first] = sums.emplace(to, x.read(at));
-      if (!first) sum->second = mode == CudnnReduction::kAdd ? sum->second + x.read(at) : std::max(sum->second, x.read(at));
+      if (!first)
+        sum->second = mode == CudnnReduction::kAdd ? sum->second + x.read(at)
+                                                   : std::max(sum->second, x.read(at));
     });
     for (const auto& [at, sum] : sums) y.write(at, sum);
   }
@@ -407,8 +466,11 @@ class Run {
   /// Another view of the same elements.
   void reshape(const Descriptor& operation) {
     cudnn().ran.emplace_back("reshape");
-    const Descriptor &x = operation.at(CudnnAttribute::kReshapeX), &y = operation.at(CudnnAttribute::kReshapeY);
-    made_[y.id()] = x.get<bool>(CudnnAttribute::kTensorIsVirtual) ? made_.at(x.id()) : Storage{given_.at(x.id()), nullptr};
+    const Descriptor &x = operation.at(CudnnAttribute::kReshapeX),
+                     &y = operation.at(CudnnAttribute::kReshapeY);
+    made_[y.id()] = x.get<bool>(CudnnAttribute::kTensorIsVirtual)
+                        ? made_.at(x.id())
+                        : Storage{given_.at(x.id()), nullptr};
     if (y.has(CudnnAttribute::kTensorOffsets)) views_[y.id()] = sequences(y);
   }
 
@@ -424,11 +486,14 @@ int check_pack(const Descriptor& graph, const Descriptor& pack) {
   std::set<int64_t> ids;
   for (int64_t i = 0; i < pack.count(CudnnAttribute::kPackIds); ++i) {
     ids.insert(pack.get<int64_t>(CudnnAttribute::kPackIds, static_cast<size_t>(i)));
-    if (pack.get<void*>(CudnnAttribute::kPackPointers, static_cast<size_t>(i)) == nullptr) return refuse("an address is null");
+    if (pack.get<void*>(CudnnAttribute::kPackPointers, static_cast<size_t>(i)) == nullptr)
+      return refuse("an address is null");
   }
-  if (static_cast<int64_t>(ids.size()) != pack.count(CudnnAttribute::kPackPointers)) return refuse("ids are not unique");
+  if (static_cast<int64_t>(ids.size()) != pack.count(CudnnAttribute::kPackPointers))
+    return refuse("ids are not unique");
   for (int64_t i = 0; i < graph.count(CudnnAttribute::kGraphOperations); ++i)
-    for (const Descriptor* tensor : tensors_of(graph.at(CudnnAttribute::kGraphOperations, static_cast<size_t>(i))))
+    for (const Descriptor* tensor :
+         tensors_of(graph.at(CudnnAttribute::kGraphOperations, static_cast<size_t>(i))))
       if (!tensor->get<bool>(CudnnAttribute::kTensorIsVirtual) && !ids.contains(tensor->id()))
         return refuse(cat("tensor ", tensor->id(), " has no address"));
   auto* const workspace = pack.get<void*>(CudnnAttribute::kPackWorkspace);
@@ -458,8 +523,10 @@ const CudnnApi& load_cudnn() {
   namespace e = emulator;
   static const CudnnApi api{
       .version = [] { return e::cudnn().version; },
-      .error_string = [](int status) { return status == e::kNotSupported ? "NOT_SUPPORTED" : "BAD_PARAM"; },
-      .last_error = [](char* text, size_t bytes) { std::strncpy(text, e::last_error.c_str(), bytes - 1); },
+      .error_string =
+          [](int status) { return status == e::kNotSupported ? "NOT_SUPPORTED" : "BAD_PARAM"; },
+      .last_error = [](char* text,
+                       size_t bytes) { std::strncpy(text, e::last_error.c_str(), bytes - 1); },
       .create =
           [](CudnnHandle* handle) {
             static char place;

@@ -24,7 +24,8 @@ struct Cudnn {
   /// Descriptors that were made and not destroyed.
   int64_t descriptors = 0;
   int64_t handles = 0;
-  /// Operations of the graphs that were run, in order: "matmul", "pointwise 9", "reduction 3", "reshape".
+  /// Operations of the graphs that were run, in order: "matmul", "pointwise 9",
+  /// "reduction 3", "reshape".
   std::vector<std::string> ran;
   /// The engine of the last run.
   size_t engine = 0;

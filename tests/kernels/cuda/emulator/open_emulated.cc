@@ -1,7 +1,8 @@
 #include "kernels/cuda/module_entry.h"
 #include "kernels/device.h"
 
-extern "C" ftrun::DeviceKernels* ftrun_open_cuda_kernels(int index, const ftrun::AttentionOptions& attention);
+extern "C" ftrun::DeviceKernels* ftrun_open_cuda_kernels(int index,
+                                                         const ftrun::AttentionOptions& attention);
 extern "C" int ftrun_count_cuda_devices();
 
 namespace ftrun {
@@ -11,6 +12,8 @@ std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptio
   return std::unique_ptr<DeviceKernels>(ftrun_open_cuda_kernels(index, attention));
 }
 
-int count_cuda_devices() { return ftrun_count_cuda_devices(); }
+int count_cuda_devices() {
+  return ftrun_count_cuda_devices();
+}
 
 }  // namespace ftrun

@@ -15,7 +15,8 @@
 
 #include <catch2/catch.hpp>
 
-// cuDNN's attention on an emulated cuDNN, which runs the graphs that are described to it operation by operation.
+// cuDNN's attention on an emulated cuDNN, which runs the graphs that are described to
+// it operation by operation.
 
 namespace ftrun {
 namespace {
@@ -48,14 +49,17 @@ class WithCudnn {
   std::unique_ptr<DeviceKernels> gpu_;
 };
 
-AttentionAttrs attrs_of(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens, int64_t window = 0) {
+AttentionAttrs attrs_of(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens,
+                        int64_t window = 0) {
   return {heads, kv_heads, head_size, row_tokens, 0.3, window};
 }
 
 double error_of(const test::OperationCase& c) {
-  const std::vector<test::Array> actual = test::run_on_gpu(c, kNarrow), expected = test::run_on_cpu(c, kNarrow);
+  const std::vector<test::Array> actual = test::run_on_gpu(c, kNarrow),
+                                 expected = test::run_on_cpu(c, kNarrow);
   double worst = 0;
-  for (size_t i = 0; i < actual.size(); ++i) worst = std::max(worst, test::relative_error(actual[i], expected[i]));
+  for (size_t i = 0; i < actual.size(); ++i)
+    worst = std::max(worst, test::relative_error(actual[i], expected[i]));
   return worst;
 }
 
@@ -70,12 +74,15 @@ std::string refusal(const std::function<void()>& work) {
 
 TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
   constexpr int64_t kMemory = int64_t{80} << 30;
-  const DeviceInfo hopper{.compute_major = 9, .memory_bytes = kMemory}, ampere{.compute_major = 8, .memory_bytes = kMemory},
+  const DeviceInfo hopper{.compute_major = 9, .memory_bytes = kMemory},
+      ampere{.compute_major = 8, .memory_bytes = kMemory},
       later{.compute_major = 12, .memory_bytes = kMemory};
-  const auto computes = [](const DeviceInfo& gpu, int64_t head_size, DType dtype = DType::kBF16, bool documents = false) {
+  const auto computes = [](const DeviceInfo& gpu, int64_t head_size, DType dtype = DType::kBF16,
+                           bool documents = false) {
     return cuda::cudnn_computes(gpu, attrs_of(8, 2, head_size, 4096), dtype, 4096, documents);
   };
-  REQUIRE((computes(hopper, 128) && computes(hopper, 256) && computes(ampere, 128) && computes(ampere, 64)));
+  REQUIRE((computes(hopper, 128) && computes(hopper, 256) && computes(ampere, 128) &&
+           computes(ampere, 64)));
   REQUIRE_FALSE(computes(ampere, 136));
   REQUIRE_FALSE(computes(hopper, 264));
   REQUIRE_FALSE(computes(hopper, 100));
@@ -85,9 +92,10 @@ TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
   REQUIRE_FALSE(computes(ampere, 128, DType::kBF16, true));
   REQUIRE_FALSE(cuda::cudnn_computes(hopper, attrs_of(8, 2, 128, 1), DType::kBF16, 1, false));
   // 2^31 elements of qkv; a workspace of more than an eighth of the memory.
-  REQUIRE_FALSE(cuda::cudnn_computes(hopper, attrs_of(8, 2, 128, 4096), DType::kBF16, int64_t{1} << 21, true));
-  REQUIRE_FALSE(cuda::cudnn_computes({.compute_major = 9, .memory_bytes = int64_t{2} << 30}, attrs_of(8, 2, 128, 4096),
-                                     DType::kBF16, 4096, false));
+  REQUIRE_FALSE(cuda::cudnn_computes(hopper, attrs_of(8, 2, 128, 4096), DType::kBF16,
+                                     int64_t{1} << 21, true));
+  REQUIRE_FALSE(cuda::cudnn_computes({.compute_major = 9, .memory_bytes = int64_t{2} << 30},
+                                     attrs_of(8, 2, 128, 4096), DType::kBF16, 4096, false));
   const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 2, 16, 24), 1);
   {
     WithCudnn gpu;
@@ -98,7 +106,9 @@ TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
   }
 }
 
-TEST_CASE("cudnn: by the rule it computes on a GPU where it was measured, and our kernels where it cannot") {
+TEST_CASE(
+    "cudnn: by the rule it computes on a GPU where it was measured, and our kernels where it "
+    "cannot") {
   const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   {
     WithCudnn gpu(false, CudnnUse::kWhereMeasured);
@@ -113,7 +123,8 @@ TEST_CASE("cudnn: by the rule it computes on a GPU where it was measured, and ou
     REQUIRE(error_of(cases.backward) < 2e-2);
     REQUIRE(cudnn().ran.empty());
     REQUIRE(gpu->attention_in_use() == "own");
-    REQUIRE_THAT(gpu->attention_notice(), Catch::StartsWith("cuDNN 9.19.0 has no plan for attention of 2 heads"));
+    REQUIRE_THAT(gpu->attention_notice(),
+                 Catch::StartsWith("cuDNN 9.19.0 has no plan for attention of 2 heads"));
   }
   for (const auto& [head_size, computes] : {std::pair(64, "own"), {128, "cudnn 9.19.0"}}) {
     WithCudnn gpu(true, CudnnUse::kWhereMeasured);
@@ -134,7 +145,8 @@ TEST_CASE("cudnn: by the rule it computes on a GPU where it was measured, and ou
   REQUIRE(other->attention_notice() == "");
 }
 
-TEST_CASE("cudnn: documents are computed by it until its places are taken, and then by our kernels") {
+TEST_CASE(
+    "cudnn: documents are computed by it until its places are taken, and then by our kernels") {
   WithCudnn gpu(true);
   const AttentionAttrs attrs = attrs_of(1, 1, 8, 24);
   const auto products = [&](const std::vector<int64_t>& lengths) {
@@ -142,13 +154,15 @@ TEST_CASE("cudnn: documents are computed by it until its places are taken, and t
     REQUIRE(error_of(test::attention_of_documents(attrs, 1, lengths).forward) < 1e-2);
     return std::count(cudnn().ran.begin(), cudnn().ran.end(), "matmul");
   };
-  // Two products a graph, whose lists have four places for rows of 24 tokens; three graphs for rows of 300.
+  // Two products a graph, whose lists have four places for rows of 24 tokens;
+  // three graphs for rows of 300.
   REQUIRE(products({7, 17}) == 2);
   REQUIRE(products({2}) == 2);
   REQUIRE(gpu_document_groups(48, 24).size() == 1);
   REQUIRE(gpu_document_groups(48, 24)[0].slots == 8);
   const std::vector<GpuDocumentGroup> groups = gpu_document_groups(4096, 4096);
-  const std::vector<std::pair<int64_t, int64_t>> expected{{4096, 1}, {2048, 3}, {1024, 7}, {512, 15}, {256, 64}};
+  const std::vector<std::pair<int64_t, int64_t>> expected{
+      {4096, 1}, {2048, 3}, {1024, 7}, {512, 15}, {256, 64}};
   REQUIRE(groups.size() == expected.size());
   for (size_t i = 0; i < groups.size(); ++i) {
     REQUIRE(groups[i].most_tokens == expected[i].first);
@@ -178,7 +192,8 @@ class HostAttention {
 
   std::pair<std::vector<uint16_t>, std::vector<uint16_t>> compute(int64_t part_bytes) {
     cuda::CudnnAttention cudnn(cuda::load_cudnn(), true, part_bytes);
-    for (const bool backward : {false, true}) cudnn.prepare(given_.attrs, given_.tokens, false, backward);
+    for (const bool backward : {false, true})
+      cudnn.prepare(given_.attrs, given_.tokens, false, backward);
     cudnn.forward(given_, nullptr, nullptr);
     cudnn.backward(given_, nullptr, nullptr);
     return {a_, dqkv_};
@@ -187,7 +202,8 @@ class HostAttention {
  private:
   /// Numbers of either sign below 1.
   static std::vector<uint16_t> bits(int64_t count, int seed) {
-    const std::vector<std::byte> bytes = test::to_bytes(test::random_array({count}, seed), DType::kBF16);
+    const std::vector<std::byte> bytes =
+        test::to_bytes(test::random_array({count}, seed), DType::kBF16);
     std::vector<uint16_t> made(count);
     std::memcpy(made.data(), bytes.data(), bytes.size());
     return made;
@@ -206,9 +222,11 @@ TEST_CASE("cudnn: documents are computed in parts by heads first, and then by li
       found.emplace_back(part.sequences, part.kv_heads);
     return found;
   };
-  const std::vector<std::pair<int64_t, int64_t>> whole{{2, 2}, {6, 2}, {14, 2}, {30, 2}, {62, 2}, {256, 2}};
+  const std::vector<std::pair<int64_t, int64_t>> whole{{2, 2},  {6, 2},  {14, 2},
+                                                       {30, 2}, {62, 2}, {256, 2}};
   REQUIRE(sizes(int64_t{1} << 40) == whole);
-  const std::vector<std::pair<int64_t, int64_t>> parts{{1, 1}, {3, 1}, {14, 1}, {30, 2}, {62, 2}, {256, 2}};
+  const std::vector<std::pair<int64_t, int64_t>> parts{{1, 1},  {3, 1},  {14, 1},
+                                                       {30, 2}, {62, 2}, {256, 2}};
   REQUIRE(sizes(int64_t{256} << 20) == parts);
 }
 
@@ -220,8 +238,10 @@ TEST_CASE("cudnn: rows and heads that are computed in parts have the same bits")
   cudnn().ran.clear();
   const auto whole = attention.compute(1 << 20);
   const int64_t once = products();
-  // The scores of a row and head count as 64 x 64: one row and all heads at a time, then one head of keys.
-  for (const auto& [bytes, runs] : std::vector<std::pair<int64_t, int64_t>>{{4 * 8192, 3}, {2 * 8192, 6}, {1, 6}}) {
+  // The scores of a row and head count as 64 x 64: one row and all heads at a
+  // time, then one head of keys.
+  for (const auto& [bytes, runs] :
+       std::vector<std::pair<int64_t, int64_t>>{{4 * 8192, 3}, {2 * 8192, 6}, {1, 6}}) {
     cudnn().ran.clear();
     REQUIRE((attention.compute(bytes) == whole));
     REQUIRE(products() == runs * once);
@@ -244,10 +264,12 @@ TEST_CASE("cudnn: attention without such an engine is refused before the run") {
     return refusal([&] { test::run_on_gpu(cases.backward, kNarrow); });
   };
   REQUIRE(refused({{{kNondeterministic}}}) ==
-          "cuDNN 9.19.0 has no plan for attention of 2 heads of 8 elements (1 of keys) and 9 tokens, backward: it has no "
+          "cuDNN 9.19.0 has no plan for attention of 2 heads of 8 elements (1 of keys) and 9 "
+          "tokens, backward: it has no "
           "engine that repeats its bits\n  remedy: set kernels.attention to own");
   REQUIRE(refused({{{}, kNotSupported}}) ==
-          "cuDNN 9.19.0 has no plan for attention of 2 heads of 8 elements (1 of keys) and 9 tokens, backward: "
+          "cuDNN 9.19.0 has no plan for attention of 2 heads of 8 elements (1 of keys) and 9 "
+          "tokens, backward: "
           "NOT_SUPPORTED: the engine refuses\n  remedy: set kernels.attention to own");
 }
 
@@ -255,14 +277,16 @@ TEST_CASE("cudnn: plans and their memory are made once for each shape, and all g
   const RestoredCudnn restored;
   {
     WithCudnn gpu;
-    const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1), others = test::attention_of_documents(attrs_of(2, 1, 8, 10), 1);
+    const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1),
+                               others = test::attention_of_documents(attrs_of(2, 1, 8, 10), 1);
     test::run_on_gpu(cases.forward, kNarrow);
     const int64_t made = cudnn().descriptors;
     test::run_on_gpu(cases.forward, kNarrow);
     REQUIRE(cudnn().descriptors == made);
     test::run_on_gpu(others.forward, kNarrow);
     REQUIRE(cudnn().descriptors == 2 * made);
-    // A plan that needs more gets memory of its own; the first ones keep theirs, which recorded steps may know.
+    // A plan that needs more gets memory of its own; the first ones keep theirs, which
+    // recorded steps may know.
     cudnn().workspace_bytes = 1 << 20;
     test::run_on_gpu(cases.backward, kNarrow);
     cudnn().workspace_bytes = 4096;
@@ -277,9 +301,10 @@ TEST_CASE("cudnn: a version that is too old, and a run that fails, are said so")
   {
     const RestoredCudnn restored;
     cudnn().version = 91002;
-    REQUIRE(refusal([] { open_cuda_kernels(0, {.cudnn = CudnnUse::kAlways}); }) ==
-            "cuDNN cannot compute attention: it is version 9.10.2\n"
-            "  remedy: install a cuDNN 9 of version 9.19.0 or later, or set kernels.attention to own");
+    REQUIRE(
+        refusal([] { open_cuda_kernels(0, {.cudnn = CudnnUse::kAlways}); }) ==
+        "cuDNN cannot compute attention: it is version 9.10.2\n"
+        "  remedy: install a cuDNN 9 of version 9.19.0 or later, or set kernels.attention to own");
   }
   REQUIRE(open_cuda_kernels(0)->attention() == "own");
   WithCudnn gpu;

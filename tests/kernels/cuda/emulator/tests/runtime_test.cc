@@ -40,7 +40,8 @@ LayerGraph attention_of(const Shape& shape, OpKind kind) {
     graph.values.push_back(value);
     return static_cast<ValueId>(graph.values.size()) - 1;
   };
-  const ValueId in = add({64, 3 * shape.head_size}, shape.dtype), out = add({64, shape.head_size}, shape.dtype);
+  const ValueId in = add({64, 3 * shape.head_size}, shape.dtype),
+                out = add({64, shape.head_size}, shape.dtype);
   const Op op{kind, {in}, {out}, AttentionAttrs{1, 1, shape.head_size, 64, 1.0, 0}, -1};
   (kind == OpKind::kAttention ? graph.forward : graph.backward).push_back(op);
   return graph;
@@ -86,20 +87,26 @@ TEST_CASE("cuda runtime: events that no host waits for interrupt no host") {
   REQUIRE(emulator::runtime().event_flags == cudaEventDefault);
 }
 
-test::Operand given(test::Array array) { return test::Operand::activation(std::move(array)); }
+test::Operand given(test::Array array) {
+  return test::Operand::activation(std::move(array));
+}
 
 /// Kernels that the gradients of a norm of 9 rows take.
 int64_t norm_launches(int64_t width, bool together) {
   test::Array rstd = test::random_array({9}, 1);
-  const std::vector<test::Operand> in{given(test::random_array({9, width}, 2)), given(test::random_array({9, width}, 3)),
-                                      test::Operand::floats(rstd), given(test::random_array({width}, 4))};
+  const std::vector<test::Operand> in{
+      given(test::random_array({9, width}, 2)), given(test::random_array({9, width}, 3)),
+      test::Operand::floats(rstd), given(test::random_array({width}, 4))};
   const RestoredRuntime restored;
   emulator::runtime().launches = 0;
-  test::norm_gradient_bits(in, {DType::kBF16, DType::kF32}, together, test::Operand::gradient({width}));
+  test::norm_gradient_bits(in, {DType::kBF16, DType::kF32}, together,
+                           test::Operand::gradient({width}));
   return emulator::runtime().launches;
 }
 
-TEST_CASE("cuda runtime: the gradients of a norm read their rows once where they stand beside each other") {
+TEST_CASE(
+    "cuda runtime: the gradients of a norm read their rows once where they stand beside each "
+    "other") {
   for (const int64_t width : {64, 576, 2048, 8192}) {
     CAPTURE(width);
     REQUIRE(norm_launches(width, false) == 3);
@@ -109,14 +116,18 @@ TEST_CASE("cuda runtime: the gradients of a norm read their rows once where they
   REQUIRE(norm_launches(16384, true) == 3);
 }
 
-TEST_CASE("cuda runtime: the head's products have rows and extents that fast kernels take, whatever the vocabulary") {
+TEST_CASE(
+    "cuda runtime: the head's products have rows and extents that fast kernels take, whatever the "
+    "vocabulary") {
   std::vector<int32_t> labels;
   for (int32_t n = 0; n < 128; ++n) labels.push_back(n % 5 == 0 ? -100 : n);
-  const test::OperationCase c{OpKind::kLinearCrossEntropy, CrossEntropyAttrs{true, 64},
-                              {given(test::random_array({128, 64}, 1)), given(test::random_array({133, 64}, 2)),
-                               test::Operand::tokens(labels)},
-                              {test::Operand::loss(0.0, 0.0), test::Operand::out({128, 64}),
-                               test::Operand::gradient(std::vector<int64_t>{133, 64})}};
+  const test::OperationCase c{
+      OpKind::kLinearCrossEntropy,
+      CrossEntropyAttrs{true, 64},
+      {given(test::random_array({128, 64}, 1)), given(test::random_array({133, 64}, 2)),
+       test::Operand::tokens(labels)},
+      {test::Operand::loss(0.0, 0.0), test::Operand::out({128, 64}),
+       test::Operand::gradient(std::vector<int64_t>{133, 64})}};
   const RestoredRuntime restored;
   for (const test::DTypes dtypes : test::kDTypes) {
     emulator::runtime().unaligned_products = emulator::runtime().odd_products = 0;
@@ -131,7 +142,9 @@ test::OperationCase hot_row_case(int64_t width) {
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < 3000; ++i) tokens.push_back(i % 5 == 0 ? i % 40 : 7);
   const auto count = static_cast<int64_t>(tokens.size());
-  return {OpKind::kEmbedWgrad, NoAttrs{}, {test::Operand::tokens(tokens), given(test::random_array({count, width}, 2))},
+  return {OpKind::kEmbedWgrad,
+          NoAttrs{},
+          {test::Operand::tokens(tokens), given(test::random_array({count, width}, 2))},
           {test::Operand::gradient(std::vector<int64_t>{40, width})}};
 }
 
@@ -147,7 +160,8 @@ float hot_sum(const test::OperationCase& c, int64_t width, int64_t column) {
     }
     if (c.in[0].ints[n] < 32) ++found;  // the first block's rows
     if (c.in[0].ints[n] == 7)
-      lists.back().push_back(static_cast<float>(c.in[1].content->data[n * static_cast<size_t>(width) + static_cast<size_t>(column)]));
+      lists.back().push_back(static_cast<float>(
+          c.in[1].content->data[n * static_cast<size_t>(width) + static_cast<size_t>(column)]));
   }
   float sum = 0.0F;
   for (const std::vector<float>& list : lists)
@@ -159,7 +173,9 @@ float hot_sum(const test::OperationCase& c, int64_t width, int64_t column) {
   return sum;
 }
 
-TEST_CASE("cuda runtime: a token that is met often is added in parts, with the same bits in whatever order blocks run") {
+TEST_CASE(
+    "cuda runtime: a token that is met often is added in parts, with the same bits in whatever "
+    "order blocks run") {
   const RestoredRuntime restored;
   for (const int64_t width : {3, 8}) {
     CAPTURE(width);
@@ -201,7 +217,9 @@ TEST_CASE("cuda runtime: a GPU is known by its UUID") {
   REQUIRE(open_cuda_kernels(0)->info().uuid == "GPU-01234567-ff00-0000-0000-000000000000");
 }
 
-TEST_CASE("cuda runtime: heads whose tiles do not fit the GPU's shared memory are refused with the arithmetic") {
+TEST_CASE(
+    "cuda runtime: heads whose tiles do not fit the GPU's shared memory are refused with the "
+    "arithmetic") {
   const RestoredRuntime restored;
   for (const int64_t head_size : {64, 128, 192, 256})
     for (const DType dtype : {DType::kF32, DType::kBF16})
@@ -213,15 +231,21 @@ TEST_CASE("cuda runtime: heads whose tiles do not fit the GPU's shared memory ar
       for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad})
         REQUIRE(refusal({head_size, dtype}, kind) == "");
   REQUIRE(refusal({192, DType::kBF16}, OpKind::kAttentionDgrad) ==
-          "the gradient of attention with heads of 192 elements in bf16 needs 135936 bytes of shared memory a block "
-          "(4 tiles of 64 x 264 x 2 bytes and 768); the emulator, on the host of compute capability 9.0 has 101376\n"
-          "  remedy: train this model on a GPU of compute capability 8.0 or 9.0, or set \"device\": \"cpu\"");
-  REQUIRE_THAT(refusal({256, DType::kF32}, OpKind::kAttention),
-               Catch::StartsWith("attention with heads of 256 elements in fp32 needs 102912 bytes of shared memory a "
-                                 "block (3 tiles of 32 x 257 x 4 bytes and 4224); "));
+          "the gradient of attention with heads of 192 elements in bf16 needs 135936 bytes of "
+          "shared memory a block "
+          "(4 tiles of 64 x 264 x 2 bytes and 768); the emulator, on the host of compute "
+          "capability 9.0 has 101376\n"
+          "  remedy: train this model on a GPU of compute capability 8.0 or 9.0, or set "
+          "\"device\": \"cpu\"");
+  REQUIRE_THAT(
+      refusal({256, DType::kF32}, OpKind::kAttention),
+      Catch::StartsWith(
+          "attention with heads of 256 elements in fp32 needs 102912 bytes of shared memory a "
+          "block (3 tiles of 32 x 257 x 4 bytes and 4224); "));
   REQUIRE(refusal({128, DType::kF32}, OpKind::kAttentionDgrad) == "");
-  REQUIRE_THAT(refusal({512, DType::kBF16}, OpKind::kAttention),
-               Catch::StartsWith("attention heads of 512 elements are too large for the CUDA kernels"));
+  REQUIRE_THAT(
+      refusal({512, DType::kBF16}, OpKind::kAttention),
+      Catch::StartsWith("attention heads of 512 elements are too large for the CUDA kernels"));
 }
 
 }  // namespace

@@ -23,8 +23,9 @@ struct Launch {
 /// these, and the one at hand has no more shared memory.
 inline bool can_start(const Launch& shape) {
   constexpr unsigned kMostThreads = 1024, kMostInZ = 64, kMostBlocks = 65535;
-  return shape.block.x * shape.block.y * shape.block.z <= kMostThreads && shape.block.z <= kMostInZ &&
-         shape.grid.x <= static_cast<unsigned>(INT32_MAX) && shape.grid.y <= kMostBlocks && shape.grid.z <= kMostBlocks &&
+  return shape.block.x * shape.block.y * shape.block.z <= kMostThreads &&
+         shape.block.z <= kMostInZ && shape.grid.x <= static_cast<unsigned>(INT32_MAX) &&
+         shape.grid.y <= kMostBlocks && shape.grid.z <= kMostBlocks &&
          shape.shared <= emulator::runtime().block_shared;
 }
 
