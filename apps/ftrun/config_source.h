@@ -46,7 +46,7 @@ struct LoadedConfig {
   /// The rule that decided the number of ranks.
   std::string rank_rule;
   std::optional<ModelConfig> model;
-  /// What the config was resolved with.
+  /// Facts that the config was resolved with.
   ResolveContext context;
   /// Notices and resolutions, a line each.
   std::vector<std::string> lines;

@@ -24,7 +24,7 @@ ConfigSource on_device_of(ConfigSource source, const Machine& machine) {
   return source;
 }
 
-/// What the keys of a layout do.
+/// Says what the keys of a layout do.
 std::map<std::string, std::string> layout_comments(const Layout& layout) {
   return {
       {"parallel.data", "ranks that read different samples"},

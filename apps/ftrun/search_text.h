@@ -14,7 +14,7 @@ std::string machine_place(const SearchTask& task);
 /// "23.10 GiB", and what a rank needs of main memory beside a GPU.
 std::string rank_memory_text(const RankMemory& memory);
 
-/// What became of the layouts, in a line, and whether the first choice is proved.
+/// Says in a line what became of the layouts, and whether the first choice is proved.
 std::string counts_text(const SearchTask& task, const SearchResult& result);
 
 /// Why a plain choice is not the one that was found: "needs 95.10 GiB of 78.70 GiB", "0.1 s, 23 %
@@ -24,7 +24,7 @@ std::string why_not_text(const SearchTask& task, const SearchResult& result, con
 /// A result as `ftrun plan --search` prints it.
 std::string search_text(const SearchTask& task, const SearchResult& result);
 
-/// The same for programs.
+/// A result as `ftrun plan --search --json` prints it.
 nlohmann::ordered_json search_json(const SearchTask& task, const SearchResult& result);
 
 }  // namespace ftrun

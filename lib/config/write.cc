@@ -137,7 +137,7 @@ class ConfigWriter {
 
   const Schema& schema_ = Schema::get();
   const Config& config_;
-  /// By path; null: the whole config is written, with the places that values came from.
+  /// Values by path; null: the whole config is written, with the places that values came from.
   const std::map<std::string, std::string>* comments_ = nullptr;
   std::string out_;
 };

@@ -28,7 +28,7 @@ class DataIdentity : public DataWatch {
   void await_before_saving(StopAgreement& stop) override;
   void await(StopAgreement& stop) override;
 
-  /// While the fingerprint of the training data is not known, that of the run that goes on.
+  /// Fingerprint of the training data; while it is not known, that of the run that goes on.
   const std::string& train() const override { return train_.empty() ? expected_ : train_; }
 
  private:

@@ -80,7 +80,7 @@ TEST_CASE(
     CHECK(beside_own(choice, 3, 8, 4) == 12 * 4 * 64 * 64 * 2 + kLists);
     // Gradients of keys and values by query head, where heads share keys.
     CHECK(beside_own(choice, 3, 8, 2) == 12 * 4 * (64 * 64 + 2 * 64 * 8) * 2 + kLists);
-    // At least one row and the two query heads of a key head are computed at once.
+    // Work done at once: at least one row and the two query heads of a key head.
     constexpr int64_t kLong = 32768;
     CHECK(beside_own(choice, 2, kLong, 2) == 2 * (kLong * kLong + 2 * kLong * 8) * 2 + kLists);
   }

@@ -62,7 +62,7 @@ class FakeRun : public Stepper, public Saver, public Evaluator, public Journal, 
   const Config config;
   LoopPlan plan;
   TrainingProgress progress;
-  /// Where the batches come from; batches of 10 counted tokens unless a test has others.
+  /// Source of the batches; batches of 10 counted tokens unless a test has others.
   std::function<Loader::Fetched()> next_batch;
 
   /// Changes what a step finds: loss, norm, tokens, the votes of all ranks.
@@ -79,7 +79,7 @@ class FakeRun : public Stepper, public Saver, public Evaluator, public Journal, 
   std::map<int64_t, double> losses;
   /// The step whose evaluation a signal ends.
   int64_t stopped_evaluation = -1;
-  /// What an earlier start recorded.
+  /// Records of an earlier start.
   std::map<int64_t, double> recorded_losses;
   bool resumed = false;
   /// A save takes longer than a copy.
