@@ -185,7 +185,8 @@ class Draft {
     if (!data_.validation.empty())
       text += cat("  evaluation: {every: ", std::max<int64_t>(1, steps() / 10), ", samples: 64}\n");
     text += cat("train_batch_size: ", batch_, "\ngradient_clipping: 1.0\n",
-                "optimizer:\n  type: ", name_of(OptimizerConfig{}.type), "\n  params: {lr: ", yaml_text(variant.learning_rate),
+                "optimizer:\n  type: ", name_of(OptimizerConfig{}.type),
+                "\n  params: {lr: ", yaml_text(variant.learning_rate),
                 ", betas: [0.9, 0.95], weight_decay: 0.0}\n",
                 "scheduler:\n  type: cosine\n  params: {warmup_num_steps: ", warmup(), "}\n",
                 "output_dir: ",
