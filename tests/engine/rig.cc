@@ -194,7 +194,7 @@ Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
 
 namespace {
 
-void replace(ProgramPlan& plan, Step step) {
+void replace(ProgramPlan& plan, StepProgram step) {
   plan.program = std::move(step.program);
   plan.pieces = std::move(step.pieces);
   plan.holders = std::move(step.holders);

@@ -60,14 +60,14 @@ struct Choice {
 
   /// The program of a rank, from the model of tensor rank 0: those of others differ from it in
   /// attributes of operations and in where their parts of tensors begin.
-  Step step(int rank) const {
+  StepProgram step(int rank) const {
     return build_training_step(built.model, built.partition, of_rank(rank));
   }
-  Step last_step() const { return step(mesh.ranks() - 1); }
+  StepProgram last_step() const { return step(mesh.ranks() - 1); }
 
   /// Programs of all ranks.
-  std::vector<Step> steps() const {
-    std::vector<Step> all;
+  std::vector<StepProgram> steps() const {
+    std::vector<StepProgram> all;
     for (int r = 0; r < mesh.ranks(); ++r) all.push_back(step(r));
     return all;
   }

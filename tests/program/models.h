@@ -56,7 +56,7 @@ struct Built {
   Partition partition;
 
   /// Plans rank `rank` of `ranks` that share one copy of the state.
-  Step plan(StepOptions options, int ranks = 2, int rank = 0) const {
+  StepProgram plan(StepOptions options, int ranks = 2, int rank = 0) const {
     options.state.shard = {ranks, rank};
     return build_training_step(model, partition, options);
   }

@@ -47,7 +47,7 @@ std::vector<const Instr*> copies_of_parts(const Program& program) {
 TEST_CASE("the first gather of a unit runs over the shards, later ones over the node") {
   for (const int32_t micro_batches : {1, 2, 3}) {
     const Choice choice = node_choice(2, micro_batches);
-    for (const Step& step : choice.steps()) {
+    for (const StepProgram& step : choice.steps()) {
       INFO(program_text(step.program));
       std::map<UnitId, int> times;
       for (const Instr* gather : gathers_of(step.program)) {
@@ -68,7 +68,7 @@ TEST_CASE("the first gather of a unit runs over the shards, later ones over the 
 TEST_CASE(
     "a rank keeps its own part of the node's copy, of what is gathered again and of no other") {
   const Choice choice = node_choice(2);
-  const std::vector<Step> steps = choice.steps();
+  const std::vector<StepProgram> steps = choice.steps();
   for (size_t rank = 0; rank < steps.size(); ++rank) {
     const Program& program = steps[rank].program;
     std::set<UnitId> kept;
@@ -112,9 +112,10 @@ TEST_CASE("nodes of one rank, other stages and other programs have no secondary 
   choice.options.state.shard = {4, 1};
   for (const Mode mode : {Mode::kEvaluate, Mode::kLogits}) {
     const ModelDescription model = build_model(choice.config, {1, 4}, mode);
-    const Step step = mode == Mode::kEvaluate
-                          ? build_evaluation_step(model, choice.built.partition, choice.options)
-                          : build_logits_step(model, choice.built.partition, choice.options);
+    const StepProgram step =
+        mode == Mode::kEvaluate
+            ? build_evaluation_step(model, choice.built.partition, choice.options)
+            : build_logits_step(model, choice.built.partition, choice.options);
     REQUIRE_FALSE(has(step.program));
     for (const Instr* gather : gathers_of(step.program))
       REQUIRE(axes_in(step.program, gather->group()) == "dp_shard");
@@ -210,8 +211,9 @@ TEST_CASE("a step with secondary shards says so") {
 }
 
 /// The fault of a run of two steps, or how the weights differ from those of the good programs.
-std::string outcome(const Choice& choice, std::vector<Step> steps, std::mt19937_64& random) {
-  const auto weights = [&](const Choice& of, std::vector<Step> programs, std::string& fault) {
+std::string outcome(const Choice& choice, std::vector<StepProgram> steps, std::mt19937_64& random) {
+  const auto weights = [&](const Choice& of, std::vector<StepProgram> programs,
+                           std::string& fault) {
     Interpreter interpreter(of.built.model, of.built.partition, std::move(programs),
                             of.mesh.grid());
     interpreter.load();
@@ -233,9 +235,9 @@ TEST_CASE("secondary shards of every node size have the weights of the plain pro
     for (const int32_t micro_batches : {1, 2})
       for (const bool tied : {false, true}) {
         const Choice choice = node_choice(node, micro_batches, tied);
-        const std::vector<Step> steps = choice.steps();
+        const std::vector<StepProgram> steps = choice.steps();
         std::vector<const Program*> programs;
-        for (const Step& step : steps) programs.push_back(&step.program);
+        for (const StepProgram& step : steps) programs.push_back(&step.program);
         REQUIRE(check_programs(programs) == std::vector<std::string>{});
         CHECK(outcome(choice, steps, random) == "");
       }
@@ -245,7 +247,7 @@ TEST_CASE("a part that is not kept, or another's, is noticed") {
   std::mt19937_64 random(1102);
   const Choice choice = node_choice(2);
   const auto changed = [&](auto change) {
-    std::vector<Step> steps = choice.steps();
+    std::vector<StepProgram> steps = choice.steps();
     for (Instr& instr : steps[1].program.instrs)
       if (instr.kind == InstrKind::kCopy && is_secondary(steps[1].program, instr.writes[0])) {
         change(instr);
@@ -264,8 +266,8 @@ TEST_CASE("a part that is not kept, or another's, is noticed") {
 }
 
 TEST_CASE("ranks that differ in their node size are refused") {
-  const std::vector<Step> two = node_choice(2).steps();
-  const std::vector<Step> four = node_choice(4).steps();
+  const std::vector<StepProgram> two = node_choice(2).steps();
+  const std::vector<StepProgram> four = node_choice(4).steps();
   const Program* ranks[] = {&two[0].program, &four[1].program};
   const std::vector<std::string> faults = check_programs(ranks);
   REQUIRE(faults.size() == 1);

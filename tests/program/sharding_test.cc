@@ -52,7 +52,7 @@ class Coverage {
 /// many as it wants, from the first on.
 struct SteppedChoice {
   Choice choice;
-  std::vector<Step> steps;
+  std::vector<StepProgram> steps;
 };
 
 const SteppedChoice& stepped_choice(int number) {
@@ -60,7 +60,7 @@ const SteppedChoice& stepped_choice(int number) {
   static std::deque<SteppedChoice> made;
   while (std::ssize(made) <= number) {
     Choice choice = random_choice(random);
-    std::vector<Step> steps = choice.steps();
+    std::vector<StepProgram> steps = choice.steps();
     made.push_back({std::move(choice), std::move(steps)});
   }
   return made[static_cast<size_t>(number)];
@@ -84,7 +84,7 @@ TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitio
         }
       for (const Coverage& of_tensor_rank : saved) REQUIRE(of_tensor_rank.all(1));
     }
-    for (const Step& step : steps)
+    for (const StepProgram& step : steps)
       for (const StatePiece& piece : step.pieces) {
         const Buffer& buffer = step.program.at(piece.range.buffer);
         REQUIRE(buffer.persistent);
@@ -108,7 +108,7 @@ TEST_CASE("each element of each state is held by as many ranks as the stage says
     INFO(choice.text());
     const StateOptions& state = choice.options.state;
     std::map<std::pair<int32_t, UnitId>, int64_t> held;
-    for (const Step& step : steps)
+    for (const StepProgram& step : steps)
       for (const StatePiece& piece : step.pieces)
         if (piece.state >= 0) held[{piece.state, piece.unit}] += piece.end - piece.begin;
     for (const Unit& unit : choice.built.partition.units) {
@@ -138,7 +138,7 @@ TEST_CASE(
       Coverage cut(partition);
       for (int shard = 0; shard < choice.mesh.shards; ++shard) {
         Coverage own(partition);
-        const Step& step = steps[rank_of(choice.mesh, copy, shard)];
+        const StepProgram& step = steps[rank_of(choice.mesh, copy, shard)];
         for (const size_t i : all_of(step.program, InstrKind::kUpdate)) {
           const Instr& instr = step.program.instrs[i];
           const int64_t begin = instr.update().first_element - index.at(instr.unit);
@@ -232,7 +232,7 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
   std::mt19937_64 random(405);
   for (int round = 0; round < sweep_rounds(60); ++round) {
     const Choice choice = with_frozen(random_choice(random), random, 50);
-    const Step step = choice.last_step();
+    const StepProgram step = choice.last_step();
     INFO(choice.text() << "\n" << program_text(step.program));
     const auto is_frozen = [&](int32_t unit) {
       return unit >= 0 && !choice.built.partition.unit(unit).trainable;
@@ -490,8 +490,8 @@ TEST_CASE("knobs of speed leave the order of computation and its sums alone") {
     options.offload_activations = knobs.offload_activations;
     options.state.parameter_tier = knobs.state.parameter_tier;
     if (choice.options.state.stage < 3) options.state.parameter_tier = Tier::kDevice;
-    const std::vector<Step> a = choice.steps();
-    const std::vector<Step> b = other.steps();
+    const std::vector<StepProgram> a = choice.steps();
+    const std::vector<StepProgram> b = other.steps();
     for (size_t r = 0; r < a.size(); ++r)
       REQUIRE(compute_order(a[r].program) == compute_order(b[r].program));
   }

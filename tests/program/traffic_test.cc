@@ -53,7 +53,7 @@ TEST_CASE("theory and deviations add up to what the program sends, to what commu
     Choice choice = random_choice(random);
     if (round % 3 == 2) choice = with_frozen(choice, random, 40);
     if (round % 3 == 1) choice = with_frozen_below(choice, random);
-    const std::vector<Step> steps = choice.steps();
+    const std::vector<StepProgram> steps = choice.steps();
     const Program& program = steps.back().program;
     const StepOptions options = choice.of_rank(choice.mesh.ranks() - 1);
     const Traffic traffic = program_traffic(program);

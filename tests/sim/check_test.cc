@@ -477,8 +477,8 @@ TEST_CASE("faults of a program that several ranks share are said once") {
 // Groups of several dimensions, and lists that are cut at collectives.
 
 /// Ranks 0 to 3: shard 0 of tensor ranks 0 and 1, shard 1 of both.
-std::vector<Step> steps_of_two_axes(const std::function<void(StepOptions&)>& change =
-                                        [](StepOptions&) {}) {
+std::vector<StepProgram> steps_of_two_axes(const std::function<void(StepOptions&)>& change =
+                                               [](StepOptions&) {}) {
   const ModelConfig config = small_config(2, false);
   Choice choice{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
                 {.bucket_elements = 1},
@@ -488,15 +488,15 @@ std::vector<Step> steps_of_two_axes(const std::function<void(StepOptions&)>& cha
   return choice.steps();
 }
 
-Faults of_all(const std::vector<Step>& steps) {
+Faults of_all(const std::vector<StepProgram>& steps) {
   std::vector<const Program*> programs;
-  for (const Step& step : steps) programs.push_back(&step.program);
+  for (const StepProgram& step : steps) programs.push_back(&step.program);
   return check_programs(programs);
 }
 
 /// Faults where rank 1 has another program than it should.
 Faults of_changed(const std::function<void(Program&)>& change) {
-  std::vector<Step> steps = steps_of_two_axes();
+  std::vector<StepProgram> steps = steps_of_two_axes();
   REQUIRE(of_all(steps).empty());
   change(steps[1].program);
   return of_all(steps);
@@ -522,7 +522,7 @@ size_t nth_run(const Program& program, InstrKind kind, int32_t layer, size_t n) 
 }
 
 TEST_CASE("ranks that enter collectives of two groups in opposite orders wait for each other") {
-  std::vector<Step> steps = steps_of_two_axes();
+  std::vector<StepProgram> steps = steps_of_two_axes();
   Program& program = steps[0].program;
   const size_t loss = loss_reduce(program);
   const size_t share = next_of_list(program, loss);
@@ -535,7 +535,7 @@ TEST_CASE("ranks that enter collectives of two groups in opposite orders wait fo
 }
 
 TEST_CASE("a rank is a member of the groups that it runs over") {
-  const std::vector<Step> steps = steps_of_two_axes();
+  const std::vector<StepProgram> steps = steps_of_two_axes();
   const RankProgram ranks[] = {{2, &steps[0].program}};
   CHECK(check_programs(ranks) ==
         Faults{"rank 2 enters instruction 3 (reduce_scatter layer 0 mb 0) with 128 bytes of "

@@ -119,7 +119,7 @@ TEST_CASE("the folded world comes to its end where all ranks do, and only there"
     const Choice choice = random_choice(random);
     const StateOptions state = choice.of_rank(0).state;
     const RankClasses classes = rank_classes(choice.built.model, choice.built.partition, state);
-    const std::vector<Step> steps = choice.steps();
+    const std::vector<StepProgram> steps = choice.steps();
     std::vector<const Program*> programs;
     for (const int rank : classes.first)
       programs.push_back(&steps[static_cast<size_t>(rank)].program);

@@ -13,14 +13,14 @@ namespace {
 
 using namespace fixtures;
 
-std::vector<std::string> faults_of(const std::vector<Step>& steps) {
+std::vector<std::string> faults_of(const std::vector<StepProgram>& steps) {
   std::vector<const Program*> programs;
-  for (const Step& step : steps) programs.push_back(&step.program);
+  for (const StepProgram& step : steps) programs.push_back(&step.program);
   return check_programs(programs);
 }
 
 /// Runs a choice, and REQUIREs that it leaves what an oracle does.
-Outcome run_as(const Choice& oracle, const Choice& choice, const std::vector<Step>& steps,
+Outcome run_as(const Choice& oracle, const Choice& choice, const std::vector<StepProgram>& steps,
                std::mt19937_64& random) {
   const Outcome wanted = run_steps(oracle, oracle.steps(), random);
   REQUIRE(wanted.fault == "");
@@ -32,10 +32,10 @@ Outcome run_as(const Choice& oracle, const Choice& choice, const std::vector<Ste
 }
 
 /// Runs a choice without faults as its plain program; returns its steps.
-std::vector<Step> run_as_plain(const Choice& choice, std::mt19937_64& random) {
-  std::vector<Step> steps = choice.steps();
+std::vector<StepProgram> run_as_plain(const Choice& choice, std::mt19937_64& random) {
+  std::vector<StepProgram> steps = choice.steps();
   std::string texts;
-  for (const Step& step : steps) texts += program_text(step.program);
+  for (const StepProgram& step : steps) texts += program_text(step.program);
   INFO(texts);
   REQUIRE(faults_of(steps) == std::vector<std::string>{});
   run_as(plain(choice), choice, steps, random);
@@ -48,7 +48,7 @@ TEST_CASE("whatever is sharded, moved, joined or made again: the same weights as
   for (int round = 0; round < 150; ++round) {
     const Choice choice = random_choice(random);
     INFO("round " << round << ": " << choice.text());
-    const std::vector<Step> steps = choice.steps();
+    const std::vector<StepProgram> steps = choice.steps();
     const std::vector<std::string> faults = faults_of(steps);
     INFO(program_text(steps.back().program));
     REQUIRE(faults == std::vector<std::string>{});
@@ -73,7 +73,7 @@ TEST_CASE("states that are codes: a block has one scale, whatever ranks have par
     const Choice choice =
         with_codes(round % 4 == 0 ? random_pipeline_choice(random) : random_choice(random), random);
     INFO("round " << round << ": " << choice.text());
-    const std::vector<Step> steps = run_as_plain(choice, random);
+    const std::vector<StepProgram> steps = run_as_plain(choice, random);
     for (const Instr& instr : steps.front().program.instrs) {
       if (instr.communicates() && instr.exchange().largest) ++exchanged;
       if (instr.kind != InstrKind::kMeasure && instr.kind != InstrKind::kUpdate) continue;
@@ -99,7 +99,7 @@ TEST_CASE("frozen units: the rest is trained as by the plain program, in which t
     const Choice oracle = plain(choice);
     choice.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
     INFO("round " << round << ": " << choice.text());
-    const std::vector<Step> steps = choice.steps();
+    const std::vector<StepProgram> steps = choice.steps();
     INFO(program_text(steps.back().program));
     REQUIRE(faults_of(steps) == std::vector<std::string>{});
     const Outcome found = run_as(oracle, choice, steps, random);
@@ -130,8 +130,8 @@ TEST_CASE(
     const Choice choice = with_frozen_below(random_pipeline_choice(random), random);
     INFO("round " << round << ": " << choice.text() << ", trained from layer "
                   << choice.built.model.first_trained);
-    const std::vector<Step> steps = run_as_plain(choice, random);
-    for (const Step& step : steps) {
+    const std::vector<StepProgram> steps = run_as_plain(choice, random);
+    for (const StepProgram& step : steps) {
       for (const Instr& instr : step.program.instrs)
         if (instr.runs_list() && instr.kind != InstrKind::kForward)
           REQUIRE(instr.layer >= choice.built.model.first_trained);
@@ -191,12 +191,12 @@ TEST_CASE("the interpreter notices what is wrong: sums, places, flags and what i
        at(InstrKind::kUpdate, 1, [](Instr& i) { i.if_finite = false; })},
   };
   const Choice choice = small_choice(2, 64);
-  const std::vector<Step> good = choice.steps();
+  const std::vector<StepProgram> good = choice.steps();
   const Outcome wanted = run_steps(choice, good, random);
   REQUIRE(wanted.fault == "");
   REQUIRE_FALSE(is_noticed(choice, good, wanted, random));
   for (const auto& [what, change] : changes) {
-    std::vector<Step> steps = good;
+    std::vector<StepProgram> steps = good;
     change(steps[1].program);
     INFO(what);
     CHECK(is_noticed(choice, steps, wanted, random));
@@ -207,7 +207,7 @@ TEST_CASE("the interpreter notices what is wrong: sums, places, flags and what i
 /// `hidden`. `other` is a buffer of as many bytes, `come` one for counts.
 using MakeExchanges = std::function<std::vector<Instr>(const Program&, const Range& hidden,
                                                        const Range& other, const Range& come)>;
-Step with_exchanges(Step step, const MakeExchanges& make) {
+StepProgram with_exchanges(StepProgram step, const MakeExchanges& make) {
   Program& program = step.program;
   const BufferId hidden = buffer_named(program, "hidden.0.0");
   const BufferId other = program.add(
@@ -226,9 +226,9 @@ Step with_exchanges(Step step, const MakeExchanges& make) {
   return step;
 }
 
-std::vector<Step> all_with_exchanges(const Choice& choice, const MakeExchanges& make) {
-  std::vector<Step> steps;
-  for (const Step& step : choice.steps()) steps.push_back(with_exchanges(step, make));
+std::vector<StepProgram> all_with_exchanges(const Choice& choice, const MakeExchanges& make) {
+  std::vector<StepProgram> steps;
+  for (const StepProgram& step : choice.steps()) steps.push_back(with_exchanges(step, make));
   REQUIRE(faults_of(steps) == std::vector<std::string>{});
   return steps;
 }
@@ -271,7 +271,7 @@ TEST_CASE("whatever is changed in an exchange is noticed, by the checker or by w
   std::mt19937_64 random(1022);
   const Choice choice = small_choice(1, 64, {4, 1});
   for (const MakeExchanges& make : {shifted(1, 3), shifted(2, 2)}) {
-    const std::vector<Step> good = all_with_exchanges(choice, make);
+    const std::vector<StepProgram> good = all_with_exchanges(choice, make);
     const Outcome wanted = run_steps(choice, good, random);
     const size_t first = nth(good[0].program, InstrKind::kShift, 0);
     const std::vector<std::pair<const char*, std::function<void(Program&)>>> changes{
@@ -300,7 +300,7 @@ TEST_CASE("whatever is changed in an exchange is noticed, by the checker or by w
         // are taken for.
         if (all && (what == std::string("twice") || what == std::string("as other elements")))
           continue;
-        std::vector<Step> steps = good;
+        std::vector<StepProgram> steps = good;
         for (size_t r = all ? 0 : 3; r < steps.size(); ++r) change(steps[r].program);
         INFO(what << (all ? " on all ranks" : " on the last rank"));
         CHECK((!faults_of(steps).empty() || is_noticed(choice, steps, wanted, random)));
@@ -323,7 +323,7 @@ TEST_CASE(
       return std::vector<Instr>{move, make_copy(program, other, hidden)};
     };
   };
-  const std::vector<Step> steps = all_with_exchanges(choice, counted("tokens.0"));
+  const std::vector<StepProgram> steps = all_with_exchanges(choice, counted("tokens.0"));
   const Outcome found = run_steps(choice, steps, random);
   REQUIRE(found.fault == "");
   for (int again = 0; again < 5; ++again)
@@ -337,14 +337,14 @@ TEST_CASE("the interpreter notices missing waits, as the checker does", "[long]"
   for (const int stage : {0, 1, 2, 3}) {
     Choice choice = small_choice(stage, 16);
     if (stage > 0) choice.options.state.optimizer_tier = Tier::kNvme;
-    const std::vector<Step> good = choice.steps();
+    const std::vector<StepProgram> good = choice.steps();
     const Outcome wanted = run_steps(choice, good, random);
     REQUIRE(wanted.fault == "");
     size_t noticed = 0;
     size_t dropped = 0;
     for (size_t i = 0; i < good[0].program.instrs.size(); ++i) {
       if (good[0].program.instrs[i].waits.empty()) continue;
-      std::vector<Step> steps = good;
+      std::vector<StepProgram> steps = good;
       steps[0].program.instrs[i].waits.clear();
       INFO("stage " << stage << ", instruction " << i << "\n" << program_text(good[0].program));
       const bool harmless = faults_of(steps).empty();
@@ -367,7 +367,7 @@ TEST_CASE("evaluation finds the same loss however parameters are kept") {
     const auto loss_of = [&](const Choice& c) {
       Choice evaluate = c;
       evaluate.built.model = c.model_for(Mode::kEvaluate);
-      std::vector<Step> steps;
+      std::vector<StepProgram> steps;
       for (int r = 0; r < c.mesh.ranks(); ++r)
         steps.push_back(
             build_evaluation_step(evaluate.built.model, evaluate.built.partition, c.of_rank(r)));

@@ -17,9 +17,9 @@ struct MutatedCase {
   Choice choice;
 };
 
-inline std::vector<const Program*> programs_of(const std::vector<Step>& steps) {
+inline std::vector<const Program*> programs_of(const std::vector<StepProgram>& steps) {
   std::vector<const Program*> programs;
-  for (const Step& step : steps) programs.push_back(&step.program);
+  for (const StepProgram& step : steps) programs.push_back(&step.program);
   return programs;
 }
 
@@ -76,14 +76,14 @@ class Mutants {
     });
   }
 
-  const std::vector<Step>& good() const { return good_; }
+  const std::vector<StepProgram>& good() const { return good_; }
 
-  std::vector<std::string> faults(const std::vector<Step>& mutants) const {
+  std::vector<std::string> faults(const std::vector<StepProgram>& mutants) const {
     return check_programs(programs_of(mutants));
   }
   /// Says whether mutants compute otherwise: what they compute depends on their lists alone if the
   /// checker finds no fault of order, so one run tells, most often its first step.
-  bool compute_otherwise(const std::vector<Step>& mutants) {
+  bool compute_otherwise(const std::vector<StepProgram>& mutants) {
     auto wanted = wanted_.begin();
     return walk(mutants, [&](const Outcome& outcome) { return differs(outcome, *wanted++); });
   }
@@ -91,7 +91,8 @@ class Mutants {
  private:
   /// Runs three steps, of which the second is not finite. Shows what the first one and the last one
   /// have come to, or the fault, until `shown` says that it has seen enough: true then.
-  bool walk(const std::vector<Step>& steps, const std::function<bool(const Outcome&)>& shown) {
+  bool walk(const std::vector<StepProgram>& steps,
+            const std::function<bool(const Outcome&)>& shown) {
     Interpreter interpreter(choice_.built.model, choice_.built.partition, steps,
                             choice_.mesh.grid());
     interpreter.load();
@@ -105,7 +106,7 @@ class Mutants {
 
   const Choice& choice_;
   std::mt19937_64 random_;
-  std::vector<Step> good_;
+  std::vector<StepProgram> good_;
   std::vector<Outcome> wanted_;
 };
 

@@ -219,7 +219,7 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
   };
   size_t noticed = 0;
   for (const MutatedCase& c : cases()) {
-    const std::vector<Step> steps = c.choice.steps();
+    const std::vector<StepProgram> steps = c.choice.steps();
     REQUIRE(check_programs(programs_of(steps)) == std::vector<std::string>{});
     for (const Program* good : {&steps.back().program}) {
       const auto pairs = conflicts(*good);
@@ -271,7 +271,7 @@ TEST_CASE("whichever buffer is freed early or placed on another: noticed, or the
   size_t noticed = 0;
   size_t apart = 0;
   for (const MutatedCase& c : cases()) {
-    const Step step = c.choice.last_step();
+    const StepProgram step = c.choice.last_step();
     const Program& good = step.program;
     const std::string text = cat(c.name, "\n", program_text(good));
     Program mutant = good;
@@ -557,14 +557,15 @@ size_t place_in(const Program& other, const Program& program, size_t at) {
 }
 
 /// The rank whose program is changed: it holds something of every unit that is cut.
-size_t changed_rank(const std::vector<Step>& steps) {
+size_t changed_rank(const std::vector<StepProgram>& steps) {
   return std::min<size_t>(1, steps.size() - 1);
 }
 
 /// The steps of all ranks of which one has another program, or with `all` each.
-std::optional<std::vector<Step>> changed(const std::vector<Step>& good, size_t at, bool all,
-                                         const std::function<bool(Program&, size_t)>& change) {
-  std::vector<Step> steps = good;
+std::optional<std::vector<StepProgram>> changed(
+    const std::vector<StepProgram>& good, size_t at, bool all,
+    const std::function<bool(Program&, size_t)>& change) {
+  std::vector<StepProgram> steps = good;
   const size_t rank = changed_rank(good);
   for (size_t r = 0; r < steps.size(); ++r) {
     if (!all && r != rank) continue;
@@ -941,8 +942,8 @@ TEST_CASE(
   size_t refused = 0;
   size_t slower = 0;
   for (const MutatedCase& c : cases()) {
-    const std::vector<Step> steps = c.choice.steps();
-    for (const Step& step : steps) {
+    const std::vector<StepProgram> steps = c.choice.steps();
+    for (const StepProgram& step : steps) {
       const Program& good = step.program;
       const std::string text = cat(c.name, "\n", program_text(good));
       Program mutant = good;
@@ -996,7 +997,7 @@ TEST_CASE("whichever collectives of two groups change places: noticed, or nobody
   for (const MutatedCase& c : cases()) {
     if (c.choice.mesh.tensor == 1 && c.choice.mesh.replicas == 1) continue;
     Mutants mutants(c, 1300);
-    const std::vector<Step>& good = mutants.good();
+    const std::vector<StepProgram>& good = mutants.good();
     const Program& program = good[changed_rank(good)].program;
     const std::string text = cat(c.name, "\n", program_text(program));
     for (const auto& [first, second] : neighbours(program))

@@ -31,7 +31,8 @@ inline Outcome outcome_of(const Choice& choice, const Interpreter& interpreter) 
 }
 
 /// `finite`: what each step's decision finds.
-inline Outcome run_steps(const Choice& choice, std::vector<Step> steps, std::mt19937_64& random,
+inline Outcome run_steps(const Choice& choice, std::vector<StepProgram> steps,
+                         std::mt19937_64& random,
                          std::initializer_list<bool> finite = {true, false, true}) {
   Interpreter interpreter(choice.built.model, choice.built.partition, std::move(steps),
                           choice.mesh.grid());
@@ -61,8 +62,8 @@ inline bool differs(const Outcome& found, const Outcome& wanted) {
 }
 
 /// Says whether the run fails or ends with other values than `wanted` within a few interleavings.
-inline bool is_noticed(const Choice& choice, const std::vector<Step>& steps, const Outcome& wanted,
-                       std::mt19937_64& random) {
+inline bool is_noticed(const Choice& choice, const std::vector<StepProgram>& steps,
+                       const Outcome& wanted, std::mt19937_64& random) {
   for (int times = 0; times < 20; ++times)
     if (differs(run_steps(choice, steps, random), wanted)) return true;
   return false;

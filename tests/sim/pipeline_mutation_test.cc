@@ -69,7 +69,7 @@ Range& moved_range(Instr& transfer) {
 }
 
 /// The other end of a transfer: the rank and the place in its list.
-std::pair<size_t, size_t> other_end(const std::vector<Step>& steps, size_t rank, size_t at) {
+std::pair<size_t, size_t> other_end(const std::vector<StepProgram>& steps, size_t rank, size_t at) {
   const Program& program = steps[rank].program;
   const Instr& own = program.instrs[at];
   for (const int member : program.group(own.group()).ranks.ranks) {
@@ -213,7 +213,8 @@ struct Verdicts {
   size_t harmless = 0;
   std::map<std::string, size_t> refused_by_name;
 
-  void judge(const Break& broken, Mutants& mutants, const std::vector<Step>& steps, bool both) {
+  void judge(const Break& broken, Mutants& mutants, const std::vector<StepProgram>& steps,
+             bool both) {
     const std::vector<std::string> faults = check_programs(programs_of(steps));
     if (!faults.empty()) {
       ++refused;
@@ -235,7 +236,7 @@ TEST_CASE("whichever transfer between stages is broken: refused with its place, 
   size_t turn = 0;
   for (const MutatedCase& c : three_axes()) {
     Mutants mutants(c, 1400);
-    const std::vector<Step>& good = mutants.good();
+    const std::vector<StepProgram>& good = mutants.good();
     REQUIRE(check_programs(programs_of(good)) == std::vector<std::string>{});
     // A rank of the first stage and one of the last.
     for (const size_t rank : {size_t{1}, size_t{6}})
@@ -245,7 +246,7 @@ TEST_CASE("whichever transfer between stages is broken: refused with its place, 
         for (const Break& broken : breaks(c.choice))
           for (const bool both : {false, true}) {
             if (++turn % 7 != 0) continue;  // all kinds of all transfers in some case
-            std::vector<Step> steps = good;
+            std::vector<StepProgram> steps = good;
             if (!broken.apply(steps[rank].program, at)) continue;
             if (both && !broken.apply(steps[other].program, there)) continue;
             INFO(c.name << ": " << instr_label(good[rank].program.instrs[at]) << " of rank " << rank
@@ -270,7 +271,7 @@ TEST_CASE(
   size_t harmless = 0;
   for (const MutatedCase& c : three_axes()) {
     Mutants mutants(c, 1500);
-    const std::vector<Step>& good = mutants.good();
+    const std::vector<StepProgram>& good = mutants.good();
     const size_t rank = c.choice.options.state.ties_ends ? 6 : 1;
     const Program& program = good[rank].program;
     size_t turn = 0;
@@ -279,7 +280,7 @@ TEST_CASE(
       if (sum.kind != InstrKind::kAllReduce || sum.layer >= 0) continue;
       for (size_t to = 0; to < program.instrs.size(); ++to) {
         if (!program.instrs[to].is_transfer() || ++turn % sweep_stride(3) != 0) continue;
-        std::vector<Step> steps = good;
+        std::vector<StepProgram> steps = good;
         Program& mutant = steps[rank].program;
         mutant = fixtures::moved(std::move(mutant), at, to, c.choice.options.overlap);
         INFO(c.name << ": " << instr_label(sum) << " of rank " << rank << " at " << at
@@ -310,7 +311,7 @@ TEST_CASE(
 TEST_CASE(
     "a stage that adds up its parameters where the other adds up a tied matrix's gradient is "
     "refused") {
-  std::vector<Step> steps =
+  std::vector<StepProgram> steps =
       staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).choice.steps();
   REQUIRE(check_programs(programs_of(steps)).empty());
   Program& last = steps[1].program;
@@ -332,12 +333,12 @@ TEST_CASE("whichever wait of three axes is left out: refused, or no order is los
   size_t harmless = 0;
   size_t turn = 0;
   for (const MutatedCase& c : three_axes()) {
-    const std::vector<Step> good = c.choice.steps();
+    const std::vector<StepProgram> good = c.choice.steps();
     for (const size_t rank : {size_t{1}, size_t{6}}) {
       const Program& program = good[rank].program;
       const auto pairs = conflicts(program);
       REQUIRE(unordered(program, pairs).empty());
-      std::vector<Step> steps = good;
+      std::vector<StepProgram> steps = good;
       Program& mutant = steps[rank].program;
       for (size_t i = 0; i < program.instrs.size(); ++i) {
         const std::vector<InstrId>& waits = program.instrs[i].waits;
@@ -397,8 +398,8 @@ Program with_blocking_transfers(const Program& program) {
 }
 
 std::string fault_of_blocking(const Choice& choice) {
-  std::vector<Step> steps = choice.steps();
-  for (Step& step : steps) step.program = with_blocking_transfers(step.program);
+  std::vector<StepProgram> steps = choice.steps();
+  for (StepProgram& step : steps) step.program = with_blocking_transfers(step.program);
   const std::vector<std::string> faults = check_programs(programs_of(steps));
   std::mt19937_64 random(1600);
   // A run hangs where the checker says so, and only there.

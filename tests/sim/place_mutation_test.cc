@@ -38,7 +38,7 @@ Choice choice_of(Mesh mesh, int stage) {
 
 /// Says "" where each element of the model's state is saved by one rank, else the first that is
 /// not.
-std::string saved_fault(const Choice& choice, const std::vector<Step>& steps) {
+std::string saved_fault(const Choice& choice, const std::vector<StepProgram>& steps) {
   // By tensor rank, unit and state: how many ranks save each element.
   std::map<std::tuple<int, UnitId, int32_t>, std::vector<int>> saved;
   const auto states = static_cast<int32_t>(choice.options.state.optimizer_states.size());
@@ -90,7 +90,7 @@ TEST_CASE("a rank that counts what another one counts in the norm is noticed", "
     for (size_t rank = 0; rank < world.good().size(); ++rank)
       for (size_t other = 0; other < world.good().size(); ++other) {
         const Instr& theirs = norm_of(world.good()[other].program);
-        std::vector<Step> steps = world.good();
+        std::vector<StepProgram> steps = world.good();
         Instr& own =
             steps[rank].program.instrs[all_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
         const bool same =
@@ -116,7 +116,7 @@ TEST_CASE(
     for (size_t rank = 0; rank < world.good().size(); ++rank) {
       const Instr& norm = norm_of(world.good()[rank].program);
       for (size_t range = 0; range + 1 < norm.reads.size(); range += 3) {
-        std::vector<Step> steps = world.good();
+        std::vector<StepProgram> steps = world.good();
         Instr& own =
             steps[rank].program.instrs[all_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
         // Its sum again instead of the next one's.
@@ -136,7 +136,7 @@ TEST_CASE(
     "noticed") {
   size_t mutants = 0;
   for (const auto& [name, choice] : cases_of_places()) {
-    const std::vector<Step> good = choice.steps();
+    const std::vector<StepProgram> good = choice.steps();
     INFO(name);
     REQUIRE(saved_fault(choice, good) == "");
     for (size_t rank = 0; rank < good.size(); ++rank)
@@ -146,7 +146,7 @@ TEST_CASE(
         if (good[other].pieces.size() != good[rank].pieces.size()) continue;
         const ShardRange theirs = good[other].pieces[p].saved;
         if (own.begin == theirs.begin && own.end == theirs.end) continue;
-        std::vector<Step> steps = good;
+        std::vector<StepProgram> steps = good;
         steps[rank].pieces[p].saved = theirs;
         const std::string fault = saved_fault(choice, steps);
         // Beyond the tensors there is nothing to save.

@@ -22,7 +22,7 @@ RankClasses classes_of(const Choice& choice) {
 
 /// Checks what the ranks of each class have in common, and that classes are not joined needlessly:
 /// returns how many pairs of classes have programs that are equal all the same.
-int check_classes(const RankClasses& classes, const std::vector<Step>& steps) {
+int check_classes(const RankClasses& classes, const std::vector<StepProgram>& steps) {
   const auto program_of = [&](int rank) -> const Program& {
     return steps[static_cast<size_t>(rank)].program;
   };
@@ -41,7 +41,7 @@ int check_classes(const RankClasses& classes, const std::vector<Step>& steps) {
   return equal;
 }
 
-World world_of_classes(const RankClasses& classes, const std::vector<Step>& steps,
+World world_of_classes(const RankClasses& classes, const std::vector<StepProgram>& steps,
                        const StateOptions& state) {
   std::vector<const Program*> programs;
   for (const int rank : classes.first)
@@ -50,9 +50,10 @@ World world_of_classes(const RankClasses& classes, const std::vector<Step>& step
 }
 
 /// Makes the world of the same ranks with a program each.
-World world_of_steps(const std::vector<Step>& steps) {
+World world_of_steps(const std::vector<StepProgram>& steps) {
   std::vector<RankProgram> ranks;
-  for (const Step& step : steps) ranks.push_back({static_cast<int>(ranks.size()), &step.program});
+  for (const StepProgram& step : steps)
+    ranks.push_back({static_cast<int>(ranks.size()), &step.program});
   return world_of(ranks);
 }
 
@@ -70,7 +71,7 @@ Groups groups_of(const World& world, size_t rank) {
 }
 
 /// The world of the classes is that of all programs, and has no fault.
-void check_world_of_classes(const RankClasses& classes, const std::vector<Step>& steps,
+void check_world_of_classes(const RankClasses& classes, const std::vector<StepProgram>& steps,
                             const StateOptions& state) {
   const World world = world_of_classes(classes, steps, state);
   const World wanted = world_of_steps(steps);
@@ -85,7 +86,7 @@ void check_world_of_classes(const RankClasses& classes, const std::vector<Step>&
 
 /// Checks the classes of a choice and its world of classes; returns how many there are.
 int classes_that_hold(const Choice& choice) {
-  const std::vector<Step> steps = choice.steps();
+  const std::vector<StepProgram> steps = choice.steps();
   const RankClasses classes = classes_of(choice);
   check_classes(classes, steps);
   check_world_of_classes(classes, steps, choice.of_rank(0).state);
@@ -101,7 +102,7 @@ TEST_CASE("ranks of one class have programs that are equal up to their place, wh
   for (int round = 0; round < rounds; ++round) {
     const Choice choice = random_choice(random);
     INFO("round " << round << ": " << choice.text());
-    const std::vector<Step> steps = choice.steps();
+    const std::vector<StepProgram> steps = choice.steps();
     const RankClasses classes = classes_of(choice);
     needless += check_classes(classes, steps);
     check_world_of_classes(classes, steps, choice.of_rank(0).state);
@@ -200,7 +201,7 @@ TEST_CASE("each stage, tier and mesh of up to 48 ranks has classes of equal prog
           if (stage == 0 && (mesh.replicas > 1 || tier != Tier::kDevice)) continue;
           const Choice choice = wide_choice(stage, mesh, tier, small);
           INFO(choice.text() << ", small up to " << small);
-          const std::vector<Step> steps = choice.steps();
+          const std::vector<StepProgram> steps = choice.steps();
           const RankClasses classes = classes_of(choice);
           check_classes(classes, steps);
           check_world_of_classes(classes, steps, choice.of_rank(0).state);
@@ -242,7 +243,7 @@ TEST_CASE("programs that differ in more than their place are told apart") {
 
 TEST_CASE("a class whose program meets other collectives is named by its first rank") {
   const Choice choice = wide_choice(1, {.shards = 5, .tensor = 2}, Tier::kDevice);
-  std::vector<Step> steps = choice.steps();
+  std::vector<StepProgram> steps = choice.steps();
   const RankClasses classes = classes_of(choice);
   REQUIRE(classes.count() > 1);
   const int rank = classes.first[1];

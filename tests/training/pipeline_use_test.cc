@@ -26,7 +26,8 @@ using InstrSeconds = std::function<double(int rank, const Instr&)>;
 
 class TimedWorld {
  public:
-  TimedWorld(const std::vector<Step>& steps, InstrSeconds seconds) : seconds_(std::move(seconds)) {
+  TimedWorld(const std::vector<StepProgram>& steps, InstrSeconds seconds)
+      : seconds_(std::move(seconds)) {
     std::vector<RankProgram> ranks;
     for (size_t r = 0; r < steps.size(); ++r)
       ranks.push_back({static_cast<int>(r), &steps[r].program});
@@ -135,7 +136,7 @@ std::vector<IdleShare> idle_of(const Choice& choice, const InstrSeconds& seconds
   const PipelineLayout& pipeline = choice.options.state.pipeline;
   const StageActions lists = make_schedules(choice.options.schedule, pipeline.stages(),
                                             pipeline.chunks(), choice.options.micro_batches);
-  const std::vector<Step> steps = choice.steps();
+  const std::vector<StepProgram> steps = choice.steps();
   const std::vector<PipelineSeconds> found = TimedWorld(steps, seconds).run();
   std::vector<StageSeconds> stages(lists.size());
   for (size_t stage = 0; stage < stages.size(); ++stage)
@@ -188,7 +189,7 @@ TEST_CASE("no stage waits for anything of another within its actions") {
         return is_of_block(choice, instr) ? 1.0 : 0.0;
       };
       INFO("schedule " << static_cast<int>(kind) << (overlap ? ", overlap" : ""));
-      const std::vector<Step> steps = choice.steps();
+      const std::vector<StepProgram> steps = choice.steps();
       for (const PipelineSeconds& stage : TimedWorld(steps, second).run())
         for (const auto& [phase, seconds] : stage.layers)
           CHECK(seconds == (is_block(choice, phase.layer) ? 1.0 : 0.0));
