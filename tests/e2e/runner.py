@@ -310,7 +310,8 @@ def accumulation(changes, ranks, micro_batches):
 
 
 def near(name, found, expected, relative):
-    worst = max(abs(f - e) / abs(e) for f, e in zip(found, expected, strict=True))
+    """The largest difference, relative to what is expected; fails above `relative` and at a NaN."""
+    worst = float(np.max([abs(f - e) / abs(e) for f, e in zip(found, expected, strict=True)]))
     assert worst <= relative, f"{name}: off by {worst:.3g} relative, {relative:g} allowed"
     return worst
 

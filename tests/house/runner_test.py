@@ -77,6 +77,18 @@ for body in FAULTS:
     found = last_line(body)
     assert not found.startswith("waited: "), (body, found)
 
+# A number that is none is never near another, wherever it stands.
+for place in range(3):
+    numbers = [1.0, 2.0, 3.0]
+    numbers[place] = float("nan")
+    try:
+        runner.near("loss", numbers, [1.0, 2.0, 3.0], 1e-3)
+    except AssertionError as error:
+        assert "loss: off by nan" in str(error), error
+    else:
+        raise AssertionError(f"NaN in place {place} is near a number")
+assert runner.near("loss", [1.0, 2.2], [1.0, 2.0], 0.11) > 0.09
+
 # A test that waited in vain ends what it has started, which would go on beside the next ones.
 with tempfile.TemporaryDirectory() as folder:
     last_line(f"run = sh('echo $$ > {folder}/pid; exec sleep 60'); await_that(lambda: False, 'it', "

@@ -286,7 +286,8 @@ def norms(tensors):
 
 
 def largest_relative(a, b):
-    return max(abs(x - y) / abs(y) for x, y in zip(a, b))
+    """The largest relative difference; NaN where there is one, which max() may pass over."""
+    return float(np.max([abs(x - y) / abs(y) for x, y in zip(a, b, strict=True)]))
 
 
 # Of a name's seeds, how many are known to give no reference.
