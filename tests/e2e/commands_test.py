@@ -102,6 +102,14 @@ PROGRAM = re.compile(r"(?:build/release/bin/)?(ftrun)\b(?: (bench "
                      r"machine|[a-z]+)\b)?|(scripts/[\w/]+\.(?:py|sh|sbatch))")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 
+# Where argparse explains an option: "  -h, --help  ..." or "  --out OUT".
+HELP_LINE = re.compile(r"^  (?:-\w(?: \S+)?, )?--[a-z][\w-]*", re.MULTILINE)
+# Where a shell script compares an argument with an option: a pattern of `case`, or `[ ... = --x ]`.
+TAKEN_BY_SHELL = re.compile(r"(?:^\s*|[|=] *|case .* in )(--[a-z][\w-]*)(?= *[|)]| *\])",
+                            re.MULTILINE)
+# The program that a shell script hands its arguments to.
+HANDED_ON = re.compile(r"(scripts/\w+\.py)|bin/ftrun\b")
+
 
 # --- what a page assumes ------------------------------------------------------------------------
 
@@ -208,18 +216,26 @@ LEFT = {"README.md": left_by_readme, "docs/data.md": left_by_data,
 
 @functools.cache
 def options_of(program, command):
-    """All options that a program knows: ftrun's by its help, a script's by what its text takes."""
+    """All options that a program takes: ftrun's and those of Python scripts by their help, a shell
+    script's by what it compares its arguments with, and those of the program that it hands them to."""
     if program == "ftrun":
-        run = [BINARY, *(command.split() if command else []), "--help"]
-        done = subprocess.run(run, capture_output=True, text=True, env=environment())
-        assert done.returncode == 0, (
-            f"{run}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-        return set(OPTION.findall(done.stdout))
-    text = (SOURCE / program).read_text()
+        return set(OPTION.findall(help_of([BINARY, *(command.split() if command else [])])))
     if program.endswith(".py"):
-        return {option for option in OPTION.findall(text) if f'"{option}"' in text}
-    return set(OPTION.findall(text)).union(*(options_of(behind, None)
-                                             for behind in re.findall(r"scripts/\w+\.py", text)))
+        explained = HELP_LINE.findall(help_of([sys.executable, SOURCE / program]))
+        return set(OPTION.findall("\n".join(explained)))
+    text = (SOURCE / program).read_text()
+    taken = set(TAKEN_BY_SHELL.findall(text))
+    for line in text.splitlines():
+        if line.endswith('"$@"') and (behind := HANDED_ON.search(line)):
+            taken |= options_of(behind[1] or "ftrun", None)
+    return taken
+
+
+def help_of(run):
+    done = subprocess.run([*run, "--help"], capture_output=True, text=True, env=environment(),
+                          check=False)
+    assert done.returncode == 0, f"{run}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def unknown_options(where, text):
@@ -338,6 +354,14 @@ def unknown_options_are_found():
     assert list(unknown_options("x", "ftrun plan --merge")) == ["x: ftrun plan has no --merge"]
     unknown = list(unknown_options("x", "scripts/test.sh --fast"))
     assert unknown == ["x: scripts/test.sh has no --fast"]
+    assert not list(unknown_options("x", "scripts/test.sh --with-launchers"))
+    assert not list(unknown_options("x", "scripts/unsteady.sh e2e.signals --times 50"))
+    # Options that a script's text names and the script does not take.
+    for program, option in (("scripts/export_gguf.py", "--lora"), ("scripts/setup.sh", "--python"),
+                            ("scripts/build.sh", "--preset")):
+        assert option in (SOURCE / program).read_text()
+        assert list(unknown_options("x", f"{program} {option}")) == [
+            f"x: {program} has no {option}"]
     assert list(unknown_options("x", "scripts/gone.sh")) == ["x: there is no scripts/gone.sh"]
 
 
