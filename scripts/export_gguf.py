@@ -22,7 +22,9 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import shutil
+import signal
 import sys
 
 if __name__ == "__main__":
@@ -37,12 +39,12 @@ from gguf_models import adapter, proof
 from gguf_models.families import FAMILIES
 from gguf_models.model_folder import Tensors, read_config, write_settings
 from gguf_models.vocabulary import load_tokenizer, write_vocabulary
-from own_output import sync_folder
+from own_output import give_name, sync, sync_folder
 from script_errors import UserError
 from text_files import refuse_pointers
 from training_data import hub
 
-NOT_TRIED = ("not tried in llama.cpp: the package xllamacpp, or for an adapter peft, is not "
+NOT_TRIED = ("llama.cpp did not read it: the package xllamacpp, or for an adapter peft, is not "
              "installed (scripts/setup.sh)")
 FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}
 
@@ -164,7 +166,8 @@ def require_space(path, size):
 
 def modelfile(name, source, more):
     """For `ollama create`: the chat template is in the file of the model."""
-    return "\n".join([f"# ollama create NAME -f {name}.Modelfile", f"FROM {source}", *more]) + "\n"
+    return "\n".join([f"# ollama create NAME -f {shlex.quote(name + '.Modelfile')}",
+                      f"FROM {source}", *more]) + "\n"
 
 
 def parameters(folder, special, config):
@@ -215,7 +218,8 @@ def export_model(a, folder):
                 else NOT_TRIED)
         made.modelfile = modelfile(made.name, f"./{made.name}",
                                    parameters(folder, special, config))
-    made.say(a.type, tensors, said)
+    made.say(a.type, tensors)
+    print(said)
 
 
 def export_adapter(a, folder):
@@ -234,9 +238,10 @@ def export_adapter(a, folder):
             write_model(whole, base, config, Tensors(base, config), a.type)
             said = proof.compare_with_llama_cpp(whole, base, a.type, (made.part, folder))
         made.modelfile = modelfile(made.name, "BASE.gguf", [f"ADAPTER ./{made.name}"])
-    made.say("f32", tensors, said)
-    print(f"its base: scripts/export_gguf.py {base} --out BASE.gguf; llama-server -m BASE.gguf "
-          f"--lora {a.out}")
+    made.say("f32", tensors)
+    print(f"its base: scripts/export_gguf.py {shlex.quote(base)} --out BASE.gguf; llama-server -m "
+          f"BASE.gguf --lora {shlex.quote(a.out)}")
+    print(said)
 
 
 def find_base(a, folder):
@@ -248,14 +253,18 @@ def find_base(a, folder):
 
 
 class Publication:
-    """A file that gets its name at the end, with its Modelfile, or not at all."""
+    """A file that gets its name at the end, with its Modelfile, or not at all: both are whole on
+    the disk before the first gets its name, and where one cannot, or the script is ended, neither
+    stays."""
 
     def __init__(self, out):
         self.out, self.beside = out, out + ".Modelfile"
         self.name = os.path.basename(out)
         self.place = os.path.dirname(os.path.abspath(out))
         self.modelfile = ""
-        self.parts = []
+        self.parts, self.handlers = [], {}
+        # While names are given and parts removed, a signal waits.
+        self.closing, self.ended_by = False, None
 
     def another_part(self):
         """The path of a file that is removed at the end."""
@@ -267,9 +276,22 @@ class Publication:
         refuse_existing(self.out, self.beside)
         os.makedirs(self.place, exist_ok=True)
         self.part = self.another_part()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.handlers[number] = signal.signal(number, self._end)
         return self
 
+    def _end(self, number, _):
+        self.ended_by = number
+        if not self.closing:
+            self._raise_end()
+
+    def _raise_end(self):
+        if self.ended_by == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + self.ended_by)
+
     def __exit__(self, kind, error, trace):
+        self.closing = True
         try:
             if error is None:
                 self._publish()
@@ -277,30 +299,43 @@ class Publication:
             for part in self.parts:
                 if os.path.lexists(part):
                     os.remove(part)
+            for number, handler in self.handlers.items():
+                signal.signal(number, handler)
+        if self.ended_by:
+            self._raise_end()
         if isinstance(error, UserError):
             said = str(error)
             for part in self.parts:
                 said = said.replace(part, self.out)
             raise type(error)(said) from None
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, self.out if error.filename in self.parts
-                          else error.filename) from None
+        if isinstance(error, OSError) and error.errno is not None and error.filename in self.parts:
+            raise OSError(error.errno, error.strerror, self.out) from None
 
     def _publish(self):
-        try:
-            os.link(self.part, self.out)  # fails where a file of that name has come meanwhile
-        except FileExistsError:
-            refuse_existing(self.out)
-            raise
-        with open(self.beside, "x", encoding="utf-8") as file:
+        beside = self.another_part()
+        with open(beside, "x", encoding="utf-8") as file:
             file.write(self.modelfile)
-        sync_folder(self.place)
+            sync(file)
+        with open(self.part, "rb") as file:
+            os.fsync(file.fileno())
+        named = []
+        try:
+            for part, name in ((beside, self.beside), (self.part, self.out)):
+                give_name(part, name)
+                named.append(name)
+            sync_folder(self.place)
+        except BaseException as error:
+            for name in named:
+                os.remove(name)
+            if isinstance(error, FileExistsError):  # a file of that name has come meanwhile
+                refuse_existing(self.out, self.beside)
+            raise
 
-    def say(self, kind, tensors, said):
+    def say(self, kind, tensors):
         print(f"{self.out}: {os.path.getsize(self.out) / 1e6:.1f} MB, {kind}, "
               f"{len(tensors.names())} tensors, each read back")
-        print(said)
-        print(f"{self.beside}: ollama create NAME -f {os.path.basename(self.beside)}")
+        print(f"{self.beside}: ollama create NAME -f "
+              f"{shlex.quote(os.path.basename(self.beside))}")
 
 
 def main(arguments=None):

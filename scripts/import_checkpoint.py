@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import struct
 import sys
@@ -388,8 +389,8 @@ def import_checkpoint(a):
     for note in run.notes:
         print(f"note: {note}")
     print(f"not known: {', '.join(unknown)}")
-    print(f"{a.out}: {len(shapes)} tensors with {', '.join(KINDS)}; next: ftrun convert {a.out} "
-          "--run RUN_FOLDER")
+    print(f"{a.out}: {len(shapes)} tensors with {', '.join(KINDS)}; next: ftrun convert "
+          f"{shlex.quote(a.out)} --run RUN_FOLDER")
 
 
 def parse_arguments(arguments):

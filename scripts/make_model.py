@@ -19,6 +19,7 @@ Their gradients are zeros as well, so the wider model computes and learns what t
 SmolLM2-135M has 3 and 9, which 2 ranks of tensor parallelism cannot share; 4 and 12 they can.
 """
 import argparse
+import hashlib
 import importlib.util
 import json
 import os
@@ -36,8 +37,8 @@ import numpy as np
 import script_errors
 from gguf_models.gguf_file import GgufFile
 from gguf_models.vocabulary import read_vocabulary
-from own_output import new_folder
-from script_errors import UserError
+from own_output import holds_all, new_folder
+from script_errors import UsageError, UserError
 from text_files import refuse_pointers
 
 SAFETENSORS_DTYPES = {"fp32": "F32", "bf16": "BF16"}
@@ -107,7 +108,9 @@ def to_bytes(values, dtype):
         return np.ascontiguousarray(values, dtype="<f4").tobytes()
     bits = np.ascontiguousarray(values, dtype="<f4").view(np.uint32)
     rounded = bits + 0x7FFF + ((bits >> 16) & 1)  # to nearest, ties to even
-    return (rounded >> 16).astype("<u2").tobytes()
+    quiet_nan = bits | 0x400000  # rounding would carry a NaN on to a number
+    kept = np.where(np.isnan(bits.view("<f4")), quiet_nan, rounded)
+    return (kept >> 16).astype("<u2").tobytes()
 
 
 def write_safetensors(path, gguf, dtype, metadata):
@@ -176,6 +179,16 @@ def write_tokenizer(gguf, folder):
 # ---- the command ----
 
 
+def source_of(gguf_path, dtype, kv_heads):
+    """Says what a model is made from: a file by its content, as names and sizes recur."""
+    digest = hashlib.sha256()
+    with open(gguf_path, "rb") as file:
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    heads = f", {kv_heads} key/value heads" if kv_heads else ""
+    return f"{os.path.basename(gguf_path)}, sha256 {digest.hexdigest()}, {dtype}{heads}"
+
+
 def recorded_source(path):
     """What an existing model.safetensors says it was made from; "" when it says nothing."""
     try:
@@ -191,15 +204,17 @@ def recorded_source(path):
 
 def make_model(model, out, dtype, gguf_path, kv_heads, force):
     begin = time.time()
+    if gguf_path and model != SMOLLM2:
+        raise UsageError(f"{model} and --gguf {gguf_path} are two models; name one")
+    if kv_heads is not None and kv_heads < 1:
+        raise UsageError(f"--kv-heads {kv_heads}: expected 1 or more")
     gguf_path = gguf_path or (find_gguf() if model == SMOLLM2 else model)
     if not os.path.isfile(gguf_path):
         raise UserError(f"{gguf_path}: no such file")
     refuse_pointers([gguf_path])
-    source = f"{os.path.basename(gguf_path)}, {os.path.getsize(gguf_path)} bytes, {dtype}"
-    if kv_heads:
-        source += f", {kv_heads} key/value heads"
+    source = source_of(gguf_path, dtype, kv_heads)
     weights = os.path.join(out, "model.safetensors")
-    if not force and recorded_source(weights) == source:
+    if not force and recorded_source(weights) == source and holds_all(out):
         print(f"{out}: up to date (made from {source})")
         return
     gguf = WithAddedHeads(gguf_path, kv_heads) if kv_heads else GgufFile(gguf_path)

@@ -19,7 +19,7 @@ import xxhash
 from script_errors import UserError, naming
 
 MARK = "ftrun-output.json"
-RENAME_EXCHANGE = 2
+RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 REFUSED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # the file system has no such call
 
 
@@ -111,6 +111,13 @@ def _read_mark(folder):
         return None
 
 
+def holds_all(folder):
+    """Whether a folder was written here and has every file that it was written with."""
+    written = _read_mark(folder)
+    return written is not None and all(os.path.isfile(os.path.join(folder, name))
+                                       for name in written)
+
+
 def refuse_foreign_folder(place):
     """Returns when the folder is absent, empty, or as it was written; names what is not."""
     names = sorted(os.listdir(place)) if os.path.isdir(place) else []
@@ -129,18 +136,37 @@ def refuse_foreign_folder(place):
                         "choose another --out, or move it away")
 
 
-def _exchange(a, b):
-    """Gives each of two names what the other has; False where the file system cannot."""
+def _renameat2(a, b, flags):
+    """False where the file system cannot."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
     here = -100  # AT_FDCWD
-    if renameat2(here, os.fsencode(a), here, os.fsencode(b), RENAME_EXCHANGE) == 0:
+    if renameat2(here, os.fsencode(a), here, os.fsencode(b), flags) == 0:
         return True
     number = ctypes.get_errno()
     if number in REFUSED:
         return False
     raise OSError(number, os.strerror(number), b)
+
+
+def _exchange(a, b):
+    """Gives each of two names what the other has; False where the file system cannot."""
+    return _renameat2(a, b, RENAME_EXCHANGE)
+
+
+def give_name(made, place):
+    """Gives a file its name, which nothing has; FileExistsError where something has it. The file
+    system renames without replacing, or makes hard links, or lets the name be taken first."""
+    if _renameat2(made, place, RENAME_NOREPLACE):
+        return
+    try:
+        os.link(made, place)
+    except OSError as error:
+        if error.errno not in (*REFUSED, errno.EPERM):
+            raise
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        os.replace(made, place)
 
 
 def _move_aside(made, place):

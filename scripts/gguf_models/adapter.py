@@ -4,9 +4,10 @@ llama.cpp adds alpha / rank times B A to a product, and nothing else: an adapter
 refused, and merged into its base it is handed over."""
 import math
 import os
+import shlex
 
 from gguf_models.families import FAMILIES, config_shape
-from gguf_models.model_folder import read_json
+from gguf_models.model_folder import open_safetensors, read_json
 from script_errors import UserError
 
 CONFIG = "adapter_config.json"
@@ -33,13 +34,12 @@ class AdapterTensors:
     """The matrices of an adapter by GGUF's names, in fp32, and the alpha that goes with them."""
 
     def __init__(self, folder, config):
-        from safetensors import safe_open
         family = FAMILIES[config["model_type"]]
         self.architecture = family.architecture
         self.model_shape = config_shape(family, config)
         settings = read_json(os.path.join(folder, CONFIG))
         path = os.path.join(folder, WEIGHTS)
-        self.opened = safe_open(path, framework="pt")
+        self.opened = open_safetensors(path, "pt")
         if settings.get("peft_type") != "LORA":
             raise refusal(folder, f"peft_type {settings.get('peft_type')}")
         held = unapplied(settings, self.opened.metadata())
@@ -86,7 +86,8 @@ class AdapterTensors:
 def refusal(folder, what):
     """The error of an adapter that llama.cpp does not apply as it is."""
     return UserError(f"{folder}: llama.cpp does not apply this adapter as it is ({what}); merge it "
-                     f"with its base first: ftrun convert {folder} --merge --out FOLDER")
+                     f"with its base first: ftrun convert {shlex.quote(folder)} --merge "
+                     "--out FOLDER")
 
 
 def base_of(folder):

@@ -1,6 +1,8 @@
 """A GGUF file as a Hugging Face model folder: its config.json, and its tensors by their new names.
 
 A file whose model is of no family here is refused, by the setting or the tensor without a place."""
+import shlex
+
 import numpy as np
 
 from gguf_models.families import (FAMILIES, Shape, family_by_architecture, rotating_layers,
@@ -14,6 +16,18 @@ DEFAULTS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 ROPE_FACTORS = "rope_freqs.weight"
 # Hugging Face's names of special tokens, and GGUF's.
 SPECIAL_TOKENS = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+# Settings that are not asked for and change no number of a model of the families here: those that
+# repeat what a tensor's shape or the architecture says, and what scalings of other types take.
+SILENT = {"vocab_size", "tensor_data_layout", "attention.layer_norm_epsilon",
+          "attention.layer_norm_rms_epsilon", "rope.scaling.original_context_length",
+          "rope.scaling.finetuned"}
+# Settings that are not asked for and change none at these values.
+NEUTRAL = {"attention.causal": True, "attention.clamp_kqv": 0, "attention.max_alibi_bias": 0,
+           "attention.scale": 0, "attention.sliding_window": 0, "attn_logit_softcapping": 0,
+           "final_logit_softcapping": 0, "expert_count": 0, "expert_used_count": 0,
+           "leading_dense_block_count": 0, "nextn_predict_layers": 0, "logit_scale": 1,
+           "embedding_scale": 1, "residual_scale": 1, "rope.scaling.attn_factor": 1,
+           "rope.scaling.yarn_log_multiplier": 0}
 FOLDER_REMEDY = "take the Hugging Face folder of the model"
 
 
@@ -24,6 +38,7 @@ class GgufFile:
         import gguf  # slow to import, so only when a file is read
 
         self.path = path
+        self.asked = set()
         self._dequantize = gguf.quants.dequantize
         try:
             self.reader = gguf.GGUFReader(path)
@@ -38,7 +53,7 @@ class GgufFile:
         self.family = family
         if self.field("split.count", 1) > 1:
             raise UserError(f"{path}: is a part of a model in several files; join them: "
-                            f"llama-gguf-split --merge {path} WHOLE.gguf")
+                            f"llama-gguf-split --merge {shlex.quote(path)} WHOLE.gguf")
         self.model_shape = self._read_shape()
         modules = family.module_names(self.count("block_count"))
         self.by_hf_name = {}
@@ -56,6 +71,7 @@ class GgufFile:
 
     def setting(self, name, default=None):
         """A setting of the architecture; one value where the file has the same for each layer."""
+        self.asked.add(name)
         value = self.field(f"{self.architecture}.{name}", default)
         if value is None:
             raise UserError(f"{self.path}: lacks the setting {self.architecture}.{name}; "
@@ -113,7 +129,30 @@ class GgufFile:
             config["rope_parameters"] = self._rotation()
         ids = self.special_ids()
         config |= {f"{name}_token_id": ids.get(name) for name in ("bos", "eos", "pad")}
+        self._refuse_unread()
         return config
+
+    def _refuse_unread(self):
+        """UserError naming the first setting that no one asked for and that may change numbers."""
+        prefix = f"{self.architecture}."
+        for key in self.reader.fields:
+            name = key.removeprefix(prefix)
+            if name != key and name not in self.asked | SILENT and not self._is_neutral(name):
+                raise UserError(f"{self.path}: the setting {key} ({shown(self.field(key))}) has no "
+                                f"place in a {self.family.model_type} model here; {FOLDER_REMEDY}")
+
+    def _is_neutral(self, name):
+        value = self.field(f"{self.architecture}.{name}")
+        if name.startswith("rope.") and self.family.learned_positions:
+            return True
+        if name == "attention.sliding_window" and value >= self.count("context_length"):
+            return True
+        if name == "attention.sliding_window_pattern":  # a number, or whether each layer has one
+            types = windowed_layers(self.family, self.count("block_count")
+                                    ) if self.family.window_period else []
+            return value in (self.family.window_period, [each != "full_attention"
+                                                         for each in types])
+        return name in NEUTRAL and value == NEUTRAL[name]
 
     def special_ids(self):
         """The ids of bos, eos, pad and unk, as far as the file names them."""
@@ -188,11 +227,17 @@ class GgufFile:
         except NotImplementedError:
             raise UserError(f"{self.path}: tensor {tensor.name} is of type "
                             f"{tensor.tensor_type.name}, which the package gguf does not read; "
-                            f"convert it: llama-quantize --allow-requantize {self.path} OTHER.gguf "
-                            "Q8_0") from None
+                            "convert it: llama-quantize --allow-requantize "
+                            f"{shlex.quote(self.path)} OTHER.gguf Q8_0") from None
         values = np.asarray(values, dtype=np.float32)
         values = values.reshape([int(n) for n in reversed(tensor.shape)])
         return self.model_shape.convert(tensor.name, values, False)
+
+
+def shown(value):
+    """A setting's value in an error, cut short."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def shortest(value):

@@ -11,14 +11,18 @@ from gguf_models.families import (FAMILIES, config_shape, proven_names, rotating
                                   score_scalar, windowed_layers)
 from gguf_models.rotation import llama3_factors, rope_settings
 from script_errors import UserError
+from text_files import read_text, refuse_pointers
 
 
 def read_json(path):
+    """The object of a file of JSON. Error UserError."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (ValueError, UnicodeDecodeError) as error:
+        found = json.loads(read_text(path))
+    except ValueError as error:
         raise UserError(f"{path}: is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: holds no JSON object")
+    return found
 
 
 def read_config(folder):
@@ -148,8 +152,9 @@ class Tensors:
             raise UserError(f"{folder}: holds no embedding ({self.family.embedding}.weight)")
 
     def _add_file(self, file, tied):
-        from safetensors import safe_open
-        opened = safe_open(file, framework="numpy" if not has_bf16(file) else "pt")
+        opened = open_safetensors(file, "numpy")
+        if has_bf16(file):
+            opened = open_safetensors(file, "pt")
         for name in opened.keys():
             module, _, kind = name.rpartition(".")
             if is_buffer(name) or (tied and module == self.family.head):
@@ -199,8 +204,21 @@ def is_buffer(name):
     return name.endswith(("rotary_emb.inv_freq", ".attn.bias", ".masked_bias", ".attention.bias"))
 
 
+def open_safetensors(path, framework):
+    """A file of tensors. UserError where it is none."""
+    from safetensors import SafetensorError, safe_open
+    refuse_pointers([path])
+    try:
+        return safe_open(path, framework=framework)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except SafetensorError as error:
+        raise UserError(f"{path}: is no safetensors file that can be read ({error}); fetch it "
+                        "again, or export the model again") from None
+
+
 def has_bf16(file):
-    """numpy has no bf16: torch reads such a file."""
+    """numpy has no bf16: torch reads such a file. It was opened before, so its header is one."""
     with open(file, "rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(length))

@@ -9,6 +9,7 @@ import importlib.util
 import itertools
 import json
 import secrets
+import urllib.error
 import urllib.request
 
 import numpy as np
@@ -110,6 +111,7 @@ class LlamaCpp:
 
     def __init__(self, path, context, adapter=None):
         import xllamacpp
+        self.path = path
         params = xllamacpp.CommonParams()
         params.model.path = path
         if adapter:
@@ -136,8 +138,13 @@ class LlamaCpp:
         message = urllib.request.Request(self.server.listening_address + path,
                                          json.dumps(request).encode(), headers)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(message, timeout=600) as answer:
-            return json.load(answer)
+        try:
+            with opener.open(message, timeout=600) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            said = error.read().decode("utf-8", errors="backslashreplace")[:500]
+            raise UserError(f"{self.path}: llama.cpp answers {path} with {error.code}: "
+                            f"{said or error.reason}") from None
 
     def ids(self, text):
         request = {"content": text, "add_special": True, "parse_special": True}
@@ -162,7 +169,6 @@ class LlamaCpp:
 def compare_with_llama_cpp(path, folder, kind, adapter=None):
     """A line of what was compared. UserError naming the first token or probability that differs.
     `adapter` is an adapter's GGUF file and its folder."""
-    import torch
     tokenizer = load_tokenizer(folder)
     prompts = {text: tokenizer(text).input_ids for text in PROMPTS}
     context = max(512, 2 * max(map(len, prompts.values())))
@@ -173,18 +179,42 @@ def compare_with_llama_cpp(path, folder, kind, adapter=None):
         compare_layout(path, llama_cpp.layout(CHAT), tokenizer)
     model = load_model(folder, adapter[1] if adapter else None)
     allowed = tolerance(kind, model.config.to_dict())
-    worst = (0.0, 0.0)
+    worst, adapted = (0.0, 0.0), 0.0
     for text, ids in prompts.items():
-        with torch.no_grad():
-            logits = model(torch.tensor([ids])).logits[0, -1].double()
-        expected = torch.log_softmax(logits, -1).numpy()
+        expected = next_log_probabilities(model, ids)
+        if adapter:
+            with model.disable_adapter():
+                adapted = max(adapted, change(next_log_probabilities(model, ids), expected))
         found = llama_cpp.next_token(ids, len(expected))
         off = compare_probabilities(path, text, found, expected, kind, allowed, tokenizer)
         worst = tuple(map(max, worst, off))
     template = ", the chat template" if tokenizer.chat_template else ""
     return (f"llama.cpp has the token ids of {len(PROMPTS)} prompts{template} and the next token's "
             f"log-probabilities (off by {worst[0]:.1e} at most, {allowed[0]:g} is allowed; "
-            f"divergence {worst[1]:.1e}, {allowed[1]:g})")
+            f"divergence {worst[1]:.1e}, {allowed[1]:g})"
+            + (change_told(adapted, allowed[0]) if adapter else ""))
+
+
+def change_told(adapted, allowed):
+    """What an adapter's part in the proof is: one that changes less than rounding may is not seen
+    to be applied."""
+    if adapted > allowed:
+        return f"; the adapter changes them by up to {adapted:.1e}"
+    return (f"; the adapter changes them by {adapted:.1e} at most, which rounding may as well: that "
+            "llama.cpp applies it is not shown")
+
+
+def next_log_probabilities(model, ids):
+    """Log-probabilities of the token after `ids`, fp64 [vocabulary]."""
+    import torch
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0, -1].double()
+    return torch.log_softmax(logits, -1).numpy()
+
+
+def change(before, after):
+    """The largest difference of a log-probability among the tokens that may come after a change."""
+    return float(np.abs(after - before)[after > np.log(LEAST_PROBABILITY)].max())
 
 
 def load_model(folder, adapter):

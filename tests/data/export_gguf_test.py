@@ -3,13 +3,18 @@ of each rule, reach llama.cpp, and come back by scripts/make_model.py; a wrong o
 wrong rule and a wrong template are found before a file is there; what has no proven way is
 refused."""
 import contextlib
+import errno
+import http.server
 import io
 import json
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
+import threading
+import types
 import unittest
 import unittest.mock
 
@@ -25,6 +30,7 @@ from tokenizers import (AddedToken, Tokenizer, decoders, models, normalizers, pr
 
 import export_gguf
 import make_model
+import own_output
 from gguf_models import adapter, model_folder, proof, rows, vocabulary
 from gguf_models.families import FAMILIES
 from script_errors import UserError
@@ -139,6 +145,7 @@ MODELS = {
                             "attention_multiplier": 0.2, "logits_scaling": 2.5}),
     "granite with biases": ("Granite", {"attention_bias": True, "mlp_bias": True}),
     "phi3": ("Phi3", {"rope_parameters": HALF_OF_A_HEAD}),
+    "phi": ("Phi", {}),
     "gpt2": ("GPT2", {"n_inner": 96}),
     "gemma": ("Gemma", {"head_dim": 24, "tie_word_embeddings": True}),
     "gemma2": ("Gemma2", WINDOWED),
@@ -218,7 +225,7 @@ class Case(unittest.TestCase):
         code, said, error = self.export(*words)
         self.assertEqual(code, 0, error)
         self.assertIn("llama.cpp has the token ids of 8 prompts" if proof.has_llama_cpp()
-                      else "not tried in llama.cpp", said)
+                      else "llama.cpp did not read it", said.splitlines()[-1])
         self.assertEqual(sorted(os.listdir(self.folder / "out")), ["m.gguf", "m.gguf.Modelfile"])
         return said
 
@@ -316,10 +323,23 @@ class HandedOver(Case):
                 self.assertEqual(code, 0, error)
                 if proof.has_llama_cpp() and proof.has_peft():
                     self.assertIn("llama.cpp has the token ids of 8 prompts", said)
+                    self.assertIn("; the adapter changes them by up to ", said)
                 self.assertEqual(sorted(os.listdir(self.folder / "out")),
                                  ["m.gguf", "m.gguf.Modelfile"])
                 self.assertIn("ADAPTER ./m.gguf",
                               (self.folder / "out" / "m.gguf.Modelfile").read_text())
+
+    @unittest.skipUnless(proof.has_llama_cpp() and proof.has_peft(),
+                         "the package xllamacpp or peft is not installed")
+    def test_an_adapter_that_changes_nothing_is_not_said_to_be_applied(self):
+        write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
+        write_adapter(self.folder / "adapter", self.folder / "model", target_modules=["q_proj"])
+        path = self.folder / "adapter" / "adapter_model.safetensors"
+        zeros = {name: values * ("lora_A" in name) for name, values in load_file(path).items()}
+        save_file(zeros, path, {"format": "pt"})
+        code, said, error = self.export("--type", "f32", model=self.folder / "adapter")
+        self.assertEqual(code, 0, error)
+        self.assertIn("that llama.cpp applies it is not shown", said.splitlines()[-1])
 
     def test_a_run_stands_for_what_it_exported(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
@@ -407,6 +427,22 @@ class Refused(Case):
         self.edit("tokenizer.json", pre_tokenizer={"type": "Whitespace"})
         self.refused("cuts texts by a rule that has no proven name")
 
+    def test_files_of_tensors_that_are_none(self):
+        path = self.folder / "model" / "model.safetensors"
+        write_adapter(self.folder / "adapter", self.folder / "model", target_modules=["q_proj"])
+        whole = path.read_bytes()
+        for content, words in ((b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+                                "is a pointer of Git LFS"),
+                               (whole[:-1], "is no safetensors file that can be read"),
+                               (b"\xff" * 64, "is no safetensors file that can be read")):
+            path.write_bytes(content)
+            self.refused("model.safetensors: ", words)
+            path.write_bytes(whole)
+            (self.folder / "adapter" / "adapter_model.safetensors").write_bytes(content)
+            self.refused("adapter_model.safetensors: ", words, model=self.folder / "adapter")
+        (self.folder / "model" / "tokenizer.json").write_text("[]")
+        self.refused("tokenizer.json: holds no JSON object")
+
     def test_a_tensor_without_a_name(self):
         path = self.folder / "model" / "model.safetensors"
         extra = {"model.layers.0.extra.weight": np.zeros((2, 2), np.float32)}
@@ -460,6 +496,119 @@ class Refused(Case):
         self.refused("is neither a model folder nor a run that exported one",
                      model=self.folder / "out")
         self.refused("no such folder", model=self.folder / "none")
+
+
+class Published(Case):
+    """The file and its Modelfile, both or none."""
+
+    def setUp(self):
+        super().setUp()
+        write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
+        without = unittest.mock.patch.object(proof, "has_llama_cpp", lambda: False)
+        without.start()
+        self.addCleanup(without.stop)
+
+    def left(self):
+        return sorted(os.listdir(self.folder / "out"))
+
+    def failing(self, error):
+        with unittest.mock.patch.object(proof, "compare_tensors", side_effect=error):
+            code, _, said = self.export()
+        self.assertEqual(self.left(), [])
+        return code, said
+
+    def test_errors_say_what_they_said(self):
+        code, said = self.failing(OSError("a text without a number"))
+        self.assertEqual((code, said), (5, "export_gguf: error: a text without a number\n"))
+        code, said = self.failing(OSError(errno.EIO, "no disk", "elsewhere"))
+        self.assertIn("export_gguf: error: elsewhere: no disk", said)
+
+    def test_what_is_ended_leaves_nothing(self):
+        before = signal.getsignal(signal.SIGTERM)
+        with self.assertRaises(SystemExit) as caught:
+            self.failing(lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        self.assertEqual((caught.exception.code, self.left()), (143, []))
+        self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+    def test_an_end_between_the_names_waits_for_the_second(self):
+        give = own_output.give_name
+
+        def end(made, place):
+            give(made, place)
+            os.kill(os.getpid(), signal.SIGTERM)
+        with unittest.mock.patch.object(export_gguf, "give_name", end), \
+                self.assertRaises(SystemExit):
+            self.export()
+        self.assertEqual(self.left(), ["m.gguf", "m.gguf.Modelfile"])
+
+    def test_both_are_on_the_disk_before_the_first_is_named(self):
+        synced, give, sync = set(), own_output.give_name, os.fsync
+
+        def note(descriptor):
+            sync(descriptor)
+            synced.add(os.fstat(descriptor).st_ino)
+
+        def check(made, place):
+            parts = {entry.inode() for entry in os.scandir(self.folder / "out")}
+            self.assertEqual(parts - synced, set(), "not synced")
+            give(made, place)
+        with unittest.mock.patch("os.fsync", note), \
+                unittest.mock.patch.object(export_gguf, "give_name", check):
+            self.assertEqual(self.export()[0], 0)
+
+    def test_what_comes_meanwhile_is_not_replaced(self):
+        give, out = own_output.give_name, self.folder / "out" / "m.gguf"
+
+        def late(made, place):
+            if place == str(out):
+                out.write_text("thesis")
+            give(made, place)
+        ways = ((None, None), (lambda *_: False, None),
+                (lambda *_: False, OSError(errno.EPERM, "no links here")))
+        for rename, link in ways:
+            with contextlib.ExitStack() as stack:
+                if rename:
+                    stack.enter_context(unittest.mock.patch.object(own_output, "_renameat2",
+                                                                   rename))
+                if link:
+                    stack.enter_context(unittest.mock.patch("os.link", side_effect=link))
+                with unittest.mock.patch.object(export_gguf, "give_name", late):
+                    code, _, said = self.export()
+                self.assertEqual(code, 4, said)
+                self.assertIn("m.gguf: is there already", said)
+                self.assertEqual((self.left(), out.read_text()), (["m.gguf"], "thesis"))
+                out.unlink()
+                self.assertEqual(self.export()[0], 0)
+                self.assertEqual(self.left(), ["m.gguf", "m.gguf.Modelfile"])
+                self.assertGreater(out.stat().st_size, 1000)
+            for name in self.left():
+                os.remove(self.folder / "out" / name)
+
+    def test_commands_are_quoted(self):
+        self.assertIn("ftrun convert 'my run' --merge", str(adapter.refusal("my run", "bias")))
+        self.assertIn("# ollama create NAME -f 'my m.gguf.Modelfile'\n",
+                      export_gguf.modelfile("my m.gguf", "./my m.gguf", []))
+
+    def test_an_answer_that_is_an_error_is_told(self):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.send_response(400)
+                self.end_headers()
+                self.wfile.write(b"unknown role")
+
+            def log_message(self, *_):
+                pass
+        server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        asked = proof.LlamaCpp.__new__(proof.LlamaCpp)
+        asked.path, asked.key = "m.gguf", "key"
+        address = f"http://127.0.0.1:{server.server_port}"
+        asked.server = types.SimpleNamespace(listening_address=address)
+        with self.assertRaisesRegex(UserError, "^m.gguf: llama.cpp answers /apply-template with "
+                                               "400: unknown role$"):
+            asked.layout([])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Tests of scripts/make_model.py on a small GGUF file whose weights are known."""
 import contextlib
 import errno
+import hashlib
 import io
 import json
 import os
@@ -152,12 +153,32 @@ class MakeModel(unittest.TestCase):
         refused("cuts texts by llama.cpp's rule 'tekken'", more=[("tokenizer.ggml.pre", "tekken")])
         refused("heads of keys and values have other sizes",
                 more=[("llama.attention.value_length", 16)])
+        for name, value in (("attention.clamp_kqv", 30.0), ("expert_count", 8), ("unheard_of", "x"),
+                            ("attention.sliding_window", 32), ("rope.scaling.attn_factor", 1.5)):
+            refused(f"the setting llama.{name} ({value!r}) has no place in a llama model here",
+                    more=[(f"llama.{name}", value)])
         without = {name: values for name, values in self.tensors.items() if "1.mlp.up" not in name}
         refused("lacks the tensor 'blk.1.ffn_up.weight' of a llama model", without)
         with mock.patch("gguf.quants.dequantize", side_effect=NotImplementedError):
             refused("is of type F32, which the package gguf does not read; convert it: "
                     "llama-quantize --allow-requantize")
         self.assertFalse(self.out.exists())
+
+    def test_settings_that_change_no_number_are_passed_over(self):
+        path = str(self.folder / "more.gguf")
+        more = {"vocab_size": len(vocabulary()[0]), "attention.causal": True, "expert_count": 0,
+                "attention.clamp_kqv": 0.0, "attention.sliding_window": 64,
+                "rope.scaling.attn_factor": 1.0, "tensor_data_layout": "Meta AI original pth"}
+        write_gguf(path, self.tensors, more=[(f"llama.{key}", v) for key, v in more.items()])
+        self.assertEqual(self.run_script("--gguf", path)[::2], (0, ""))
+
+    def test_bf16_keeps_what_is_no_number(self):
+        bits = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7FC00000, 0x7F800000, 0xFF800000],
+                        np.uint32)
+        made = np.frombuffer(make_model.to_bytes(bits.view(np.float32), "bf16"), "<u2")
+        back = (made.astype(np.uint32) << 16).view(np.float32)
+        self.assertTrue(np.isnan(back[:4]).all(), back)
+        self.assertEqual(back[4:].tolist(), [np.inf, -np.inf])
 
     def test_bf16_rounds_to_nearest_even(self):
         self.assertEqual(self.run_script("--dtype", "bf16")[0], 0)
@@ -230,7 +251,8 @@ class MakeModel(unittest.TestCase):
         self.assertEqual(tokenizer.decode(tokenizer.encode("né 漢").ids), "né 漢")
 
     def test_again_it_is_up_to_date_until_something_differs(self):
-        source = f"small.gguf, {pathlib.Path(self.gguf).stat().st_size} bytes, fp32"
+        digest = hashlib.sha256(pathlib.Path(self.gguf).read_bytes()).hexdigest()
+        source = f"small.gguf, sha256 {digest}, fp32"
         self.run_script()
         self.assertEqual(self.run_script(), (0, f"{self.out}: up to date (made from {source})\n",
                                              ""))
@@ -242,6 +264,32 @@ class MakeModel(unittest.TestCase):
                           "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
         self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"], "bfloat16")
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "small.gguf"])
+
+    def test_another_model_of_that_name_and_size_is_another(self):
+        self.run_script()
+        size = os.path.getsize(self.gguf)
+        other = weights(seed=1)
+        write_gguf(self.gguf, other)
+        self.assertEqual(os.path.getsize(self.gguf), size)
+        self.assertIn("writing", self.run_script()[1])
+        made = load_file(self.out / "model.safetensors")
+        self.assertTrue(np.array_equal(made["model.norm.weight"], other["model.norm.weight"]))
+
+    def test_a_folder_that_lacks_a_file_is_not_up_to_date(self):
+        self.run_script()
+        (self.out / "tokenizer.json").unlink()
+        code, said, error = self.run_script()
+        self.assertEqual(code, 4, said)
+        self.assertIn("since it was written, tokenizer.json was removed", error)
+
+    def test_arguments_that_contradict_each_other(self):
+        for words, arguments in (("other.gguf and --gguf ", ["other.gguf", "--gguf", self.gguf]),
+                                 ("--kv-heads 0: expected 1 or more", [self.gguf, "--kv-heads", "0"])):
+            with contextlib.redirect_stderr(io.StringIO()) as told:
+                code = make_model.main([*arguments, "--out", str(self.out)])
+            self.assertEqual(code, 2)
+            self.assertIn(words, told.getvalue())
+        self.assertFalse(self.out.exists())
 
     def assert_refused(self, why):
         before = {p: p.read_bytes() for p in self.out.iterdir() if p.is_file()}
