@@ -213,7 +213,7 @@ def next_log_probabilities(model, ids):
 
 
 def change(before, after):
-    """The largest difference of a log-probability among the tokens that may come after a change."""
+    """The largest difference of a log-probability among the tokens that may come."""
     return float(np.abs(after - before)[after > np.log(LEAST_PROBABILITY)].max())
 
 

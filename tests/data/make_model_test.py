@@ -283,8 +283,9 @@ class MakeModel(unittest.TestCase):
         self.assertIn("since it was written, tokenizer.json was removed", error)
 
     def test_arguments_that_contradict_each_other(self):
-        for words, arguments in (("other.gguf and --gguf ", ["other.gguf", "--gguf", self.gguf]),
-                                 ("--kv-heads 0: expected 1 or more", [self.gguf, "--kv-heads", "0"])):
+        for words, arguments in (
+                ("other.gguf and --gguf ", ["other.gguf", "--gguf", self.gguf]),
+                ("--kv-heads 0: expected 1 or more", [self.gguf, "--kv-heads", "0"])):
             with contextlib.redirect_stderr(io.StringIO()) as told:
                 code = make_model.main([*arguments, "--out", str(self.out)])
             self.assertEqual(code, 2)

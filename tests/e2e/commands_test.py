@@ -216,8 +216,8 @@ LEFT = {"README.md": left_by_readme, "docs/data.md": left_by_data,
 
 @functools.cache
 def options_of(program, command):
-    """All options that a program takes: ftrun's and those of Python scripts by their help, a shell
-    script's by what it compares its arguments with, and those of the program that it hands them to."""
+    """All options that a program takes: ftrun's and those of Python scripts by their help; a shell
+    script's by what it compares its arguments with, and those of whom it hands them on to."""
     if program == "ftrun":
         return set(OPTION.findall(help_of([BINARY, *(command.split() if command else [])])))
     if program.endswith(".py"):
