@@ -200,8 +200,8 @@ def change_told(adapted, allowed):
     to be applied."""
     if adapted > allowed:
         return f"; the adapter changes them by up to {adapted:.1e}"
-    return (f"; the adapter changes them by {adapted:.1e} at most, which rounding may as well: that "
-            "llama.cpp applies it is not shown")
+    return (f"; the adapter changes them by {adapted:.1e} at most, which rounding may as well: "
+            "that llama.cpp applies it is not shown")
 
 
 def next_log_probabilities(model, ids):

@@ -220,10 +220,12 @@ def options_of(program, command):
     script's by what it compares its arguments with, and those of whom it hands them on to."""
     if program == "ftrun":
         return set(OPTION.findall(help_of([BINARY, *(command.split() if command else [])])))
-    if program.endswith(".py"):
+    text = (SOURCE / program).read_text()
+    if program.endswith(".py") and "ArgumentParser(" in text:
         explained = HELP_LINE.findall(help_of([sys.executable, SOURCE / program]))
         return set(OPTION.findall("\n".join(explained)))
-    text = (SOURCE / program).read_text()
+    if program.endswith(".py"):
+        return set(re.findall(r'"(--[a-z][\w-]*)"', text))
     taken = set(TAKEN_BY_SHELL.findall(text))
     for line in text.splitlines():
         if line.endswith('"$@"') and (behind := HANDED_ON.search(line)):
