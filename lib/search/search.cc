@@ -237,8 +237,8 @@ class Search {
     return numbers;
   }
 
-  /// Plans layouts of each plain choice until one is known that fits. One of them may be faster than
-  /// all before, where the time was over.
+  /// Plans layouts of each plain choice until one is known that fits. Where the time was over, one
+  /// of them may be faster than all before.
   void plan_choices() {
     for (const PlainChoice& choice : choices_) plan_some(candidates_of(choice));
   }
