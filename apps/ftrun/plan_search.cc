@@ -137,6 +137,8 @@ int search_plan(const SearchOptions& options, Answer& answer) {
         cat("The same figures: ", command)};
     for (const WhyNot& one : result.why_not)
       why.push_back(cat("  ", one.choice, ": ", why_not_text(task, result, one)));
+    // The search has taken its time.
+    refuse_existing("--out", options.out);
     write_file_atomic(posix_files(), options.out, searched_config(task, best.layout, why));
     json["config"] = options.out;
     std::cout << "\nwritten: " << options.out << "; its figures: " << command << '\n';
