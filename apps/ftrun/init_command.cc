@@ -133,7 +133,14 @@ Machine usual_processors() {
 /// The machine that is named, else this one: as it was measured, or as most are. Its memory is the
 /// least of all limits.
 InitMachine machine_of(const InitOptions& options) {
-  if (!options.machine.empty()) return {read_machine_file(options.machine), options.machine};
+  if (!options.machine.empty()) {
+    InitMachine named{read_machine_file(options.machine), options.machine};
+    if (named.machine.memory == 0)
+      throw Error(ExitCode::kUsage,
+                  cat(options.machine, ": the machine has no memory, so what fits is not known"),
+                  "add what one device has: memory: 80 GB");
+    return named;
+  }
   const std::string own = own_machine_path();
   std::optional<Machine> measured = own.empty() ? std::nullopt : own_machine(own);
   if (!measured && count_visible_gpus(process_environment()) > 0)
@@ -235,14 +242,16 @@ class Draft {
     row_ = cut.data.sequence_length;
   }
 
-  /// The largest power of two that leaves steps enough, and no more tokens a step than help.
+  /// The devices times a power of two: the largest that leaves steps enough, and no more tokens a
+  /// step than help. Fewer rows than devices: a power of two.
   void choose_batch() {
     const int64_t wanted =
         std::min(rows_ * epochs_ / kStepsOfRun, kTokensOfStep / std::max<int64_t>(row_, 1));
     const int64_t devices = machine_.devices * options_.nodes;
-    const int64_t least = std::min(rows_, devices);
-    batch_ = static_cast<int64_t>(
-        std::bit_floor(static_cast<uint64_t>(std::max<int64_t>({1, wanted, least}))));
+    const int64_t shared = rows_ < devices ? 1 : devices;
+    const int64_t most = rows_ < devices ? rows_ : wanted / devices;
+    batch_ = shared * static_cast<int64_t>(
+                          std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(1, most))));
   }
 
   static constexpr int64_t kLongestRow = int64_t{1} << 17;
@@ -269,11 +278,13 @@ struct Found {
 std::string left_out_text(const Found& tried) {
   const Evaluation& nearest = *tried.result.nearest;
   return cat(tried.variant->name, " would need ", rank_memory_text(nearest.memory),
-             " of a rank's memory at least");
+             " of a rank's memory at least",
+             tried.result.proved ? "" : ", as far as layouts were planned");
 }
 
 std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machine,
-                                    const Found& found, const std::string& left_out) {
+                                    const Found& found, const std::string& left_out,
+                                    const std::string& out) {
   const Evaluation& best = found.result.choices.front();
   const double seconds = best.time->seconds;
   const double all = seconds * static_cast<double>(draft.steps());
@@ -290,7 +301,7 @@ std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machi
       cat("A rank needs ", rank_memory_text(best.memory), "; a step takes about ",
           format_number("%.3g", seconds), " s, all of them ", human_seconds(all),
           " (rates: ", machine.source, ")."),
-      "Check it with ftrun check --config FILE, train with ftrun --config FILE."};
+      cat("Check it with ftrun check --config ", out, ", train with ftrun --config ", out, ".")};
 }
 
 int init_command(const InitOptions& options) {
@@ -305,6 +316,8 @@ int init_command(const InitOptions& options) {
     search.nodes = options.nodes;
     search.seconds = options.seconds;
     Found tried{&variant, search_task(search, machine.machine), {}};
+    // How much main memory there is beside GPUs no machine file says.
+    tried.task.offloads = !machine.machine.has_gpus;
     const bool is_last = &variant == &kVariants.back();
     tried.result = search_layouts(tried.task, {options.seconds, is_last});
     if (is_last || (tried.result.choices.empty() && !tried.result.nearest))
@@ -315,10 +328,8 @@ int init_command(const InitOptions& options) {
     }
     left_out.push_back(left_out_text(tried));
   }
-  std::vector<std::string> lines = five_lines(draft, machine, *found, join(left_out, ", "));
-  std::string& last = lines.back();
-  for (size_t at = last.find("FILE"); at != std::string::npos; at = last.find("FILE"))
-    last.replace(at, 4, shell_word(options.out));
+  const std::vector<std::string> lines =
+      five_lines(draft, machine, *found, join(left_out, ", "), shell_word(options.out));
   refuse_existing("--out", options.out);
   write_file_atomic(posix_files(), options.out,
                     searched_config(found->task, found->result.choices.front().layout, lines));

@@ -43,6 +43,13 @@ std::map<std::string, std::string> layout_comments(const Layout& layout) {
   };
 }
 
+/// A line of a comment: names with line breaks must not end it.
+std::string on_one_line(std::string line) {
+  for (char& c : line)
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+  return line;
+}
+
 }  // namespace
 
 SearchTask search_task(const SearchOptions& options, const Machine& machine) {
@@ -104,7 +111,7 @@ std::string searched_config(const SearchTask& task, const Layout& layout,
   Config config = task.config;
   write_layout(layout, config);
   std::string text;
-  for (const std::string& line : why) text += cat("# ", line, "\n");
+  for (const std::string& line : why) text += cat("# ", on_one_line(line), "\n");
   return cat(text, "\n", given_yaml(config, layout_comments(layout)));
 }
 
@@ -130,6 +137,8 @@ int search_plan(const SearchOptions& options, Answer& answer) {
         cat("The same figures: ", command)};
     for (const WhyNot& one : result.why_not)
       why.push_back(cat("  ", one.choice, ": ", why_not_text(task, result, one)));
+    // The search has taken its time.
+    refuse_existing("--out", options.out);
     write_file_atomic(posix_files(), options.out, searched_config(task, best.layout, why));
     json["config"] = options.out;
     std::cout << "\nwritten: " << options.out << "; its figures: " << command << '\n';

@@ -90,12 +90,19 @@ std::string rank_memory_text(const RankMemory& memory) {
 std::string counts_text(const SearchTask& task, const SearchResult& result) {
   const SearchCounts& counts = result.counts;
   std::string text =
-      cat("search: ", count_text(counts.tried, "layout"), " on ", machine_place(task), ", ",
-          task.batch, " sequences a step: ", counts.legal, " legal, ", counts.too_large,
-          " need too much memory by their bounds, ", counts.planned, " planned exactly\n");
+      device_budget(task, 1) > 0
+          ? ""
+          : "search: the memory of the machine is not known: all layouts count as fitting\n";
+  text += cat("search: ", count_text(counts.tried, "layout"), " on ", machine_place(task), ", ",
+              task.batch, " sequences a step: ", counts.legal, " legal, ", counts.too_large,
+              " need too much memory by their bounds, ", counts.planned, " planned exactly\n");
   if (result.choices.empty()) return text;
   const double best = result.choices.front().time->seconds;
   if (result.proved) return text + "proved: no other layout takes less\n";
+  if (counts.untimed > 0)
+    text += cat("not proved: ", count_text(counts.untimed, "layout"),
+                " that fit could not be timed: ", first_line(result.problem), "\n");
+  if (result.least >= best && counts.tried == counts.all) return text;
   text +=
       cat("not proved: the time was over; of the layouts whose bounds are known none is faster by "
           "more than ",

@@ -32,9 +32,8 @@ void declare_model_and_data(Schema& s) {
            "owner/name@revision: its train.bin or train.jsonl. Needed to train.")
       .or_weighted();
   data.key("train_weights", &DataConfig::train_weights,
-           "Of each entry of train: its share of the tokens that are trained on, as a number "
-           "beside the "
-           "others'. The same as {path, weight} there; empty: train is one stream.")
+           "Relative weight of each entry of train: its share of the tokens that are trained on. "
+           "The same as {path, weight} there; empty: train is one stream.")
       .above(0);
   data.key("validation", &DataConfig::validation,
            "Data set file or files for the validation loss; or several sets by name, {NAME: file "

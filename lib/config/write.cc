@@ -105,7 +105,8 @@ class ConfigWriter {
 
   bool has_kept(const std::string& path) const {
     return std::any_of(schema_.fields().begin(), schema_.fields().end(), [&](const Field& field) {
-      return field.section.rfind(path, 0) == 0 && kept(field);
+      const bool is_below = field.section == path || field.section.starts_with(path + ".");
+      return is_below && kept(field);
     });
   }
 

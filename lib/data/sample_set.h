@@ -46,9 +46,9 @@ class SampleSet {
   int64_t sequence_length() const { return rows_.sequence_length(); }
   /// Positions of a row in a batch: T and those behind them that no token takes.
   int64_t row_positions() const { return sequence_length() + row_padding_; }
-  /// The rows of each data set of a mix, and how many of them an epoch takes: those of the set with
-  /// the most tokens that are trained on once, of the others so many that the tokens trained on are
-  /// as the weights. Empty where nothing is mixed.
+  /// The rows of each data set of a mix, and how many of them an epoch takes: all of the set
+  /// with the most trained tokens, and of each other set as many as make its share of the trained
+  /// tokens match its weight. Empty where nothing is mixed.
   const std::vector<MixedRows>& mix() const { return mix_; }
   /// Tokens of a set's rows that are trained on, as mix().
   const std::vector<int64_t>& mix_tokens() const { return mix_tokens_; }

@@ -177,11 +177,11 @@ class Executor {
   /// (else -1), and the request that is under way.
   std::vector<InstrId> early_disk_;
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
-  /// Runs so far, the options that were recorded with the updates, and where the recorded
-  /// micro-batches stand.
+  /// Runs so far.
   int64_t runs_ = 0;
   /// The optimizer that the recording was made with; all else of a step is in the scalars.
   std::optional<OptimizerConfig> recorded_;
+  /// Places in the run at which the recorded micro-batches begin, in tokens.
   std::vector<int64_t> recorded_tokens_;
   bool looks_for_nonfinite_ = false;
   PhaseClock phases_;

@@ -73,7 +73,7 @@ class Lanes {
   const size_t lanes_;
   Runner run_;
   std::function<void()> on_abort_;
-  /// Lane of each thread: that of a lane, or of the first group's lane for those of all groups.
+  /// Steps of each thread: those of one lane, or, with one launcher, of the lanes of all groups.
   std::vector<std::vector<LaneStep>> steps_;
   bool one_launcher_;
   /// The number of each instruction among those of its lane, and among the steps of its thread.

@@ -24,7 +24,7 @@ struct GatherLimits {
   /// stage3_prefetch_bucket_size: so many may come ahead of their readers, at least one unit unless
   /// it is 0.
   int64_t prefetch_elements = 0;
-  /// stage3_max_live_parameters: of both, so many may be there together.
+  /// stage3_max_live_parameters: the most gathered parameters, kept and brought ahead, at once.
   int64_t max_live_elements = 0;
   /// Keeps secondary shards (ZeRO++): of parameters that are gathered more than once, this rank
   /// keeps its share of what the first gather brought, one of equal parts for each rank of

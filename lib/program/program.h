@@ -81,9 +81,8 @@ struct Buffer {
   /// Neighbouring elements of the state that one of its elements stands for: those of a block, of
   /// which it is the scale.
   int64_t block = 1;
-  /// The shadow of saved state on disk: byte offset in the disk's snapshot buffer of as many bytes
-  /// that take the place of these, and these of those, while a checkpoint is written from the
-  /// others; -1: none.
+  /// Byte offset of a second copy of saved state in the disk's snapshot buffer; -1: none. While a
+  /// checkpoint is written from one of the copies, updates write the other.
   int64_t shadow_offset = -1;
 
   int64_t bytes_of(int64_t elements) const {
@@ -342,7 +341,7 @@ std::string instr_label(const Instr& instr);
 std::string program_text(const Program& program);
 
 /// Hash of everything that must be equal on all ranks: the layers they run, the collectives and
-/// what those carry. Ranks compare it before the first one.
+/// what those carry. Ranks compare it before the first step.
 uint64_t program_hash(const Program& program);
 
 }  // namespace ftrun

@@ -11,8 +11,12 @@ namespace {
 
 std::vector<int64_t> divisors(int64_t number) {
   std::vector<int64_t> found;
-  for (int64_t d = 1; d <= number; ++d)
-    if (number % d == 0) found.push_back(d);
+  for (int64_t d = 1; d * d <= number; ++d) {
+    if (number % d != 0) continue;
+    found.push_back(d);
+    if (d * d != number) found.push_back(number / d);
+  }
+  std::sort(found.begin(), found.end());
   return found;
 }
 
@@ -35,7 +39,7 @@ std::vector<Offload> offloads(const SearchTask& task, int64_t stage) {
   constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu,
                           kNvme = OffloadDevice::kNvme;
   std::vector<Offload> all{{}};
-  if (stage == 0) return all;
+  if (stage == 0 || !task.offloads) return all;
   const ZeroConfig& zero = task.config.zero;
   const bool disk = !zero.offload_optimizer.nvme_path.empty();
   const bool disk_of_parameters = !zero.offload_param.nvme_path.empty();

@@ -112,11 +112,13 @@ class Search {
     plan_best();
     // Where memory is what lacks, the time may be over before those that need least were reached.
     if (best_ == kNever && !result_.proved) plan(least_memory_numbers());
-    order_choices();
-    if (result_.choices.empty() && result_.problem.empty() && result_.counts.legal > 0)
+    if (best_ == kNever && result_.problem.empty() && result_.counts.legal > 0) {
       find_nearest();
-    else
+    } else {
+      plan_choices();
+      order_choices();
       tell_of_choices();
+    }
     return std::move(result_);
   }
 
@@ -184,7 +186,10 @@ class Search {
         kPlannedTogether);
     result_.counts.planned += static_cast<int64_t>(numbers.size());
     for (size_t i = 0; i < numbers.size(); ++i) {
-      if (result_.problem.empty()) result_.problem = found[i].problem;
+      if (found[i].fits && !found[i].time && timed) {
+        ++result_.counts.untimed;
+        if (result_.problem.empty()) result_.problem = found[i].problem;
+      }
       if (found[i].is_choice()) best_ = std::min(best_, found[i].time->seconds);
       exact_.emplace(numbers[i], std::move(found[i]));
     }
@@ -208,7 +213,8 @@ class Search {
     const auto left = std::find_if(candidates_.begin() + static_cast<std::ptrdiff_t>(next),
                                    candidates_.end(), may_win);
     result_.least = left == candidates_.end() ? best_ : left->bound.seconds;
-    result_.proved = left == candidates_.end() && result_.counts.tried == result_.counts.all;
+    result_.proved = left == candidates_.end() && result_.counts.tried == result_.counts.all &&
+                     result_.counts.untimed == 0;
     for (size_t i = next; i < candidates_.size(); ++i)
       if (candidates_[i].fits && !may_win(candidates_[i])) ++result_.counts.pruned;
   }
@@ -222,16 +228,25 @@ class Search {
                        return std::pair(a.time->seconds, complexity(a.layout)) <
                               std::pair(b.time->seconds, complexity(b.layout));
                      });
-    // A rate that only some layouts need is no matter once others were timed.
-    if (!result_.choices.empty()) result_.problem.clear();
+  }
+
+  std::vector<size_t> candidates_of(const PlainChoice& choice) const {
+    std::vector<size_t> numbers;
+    for (size_t i = 0; i < candidates_.size(); ++i)
+      if (choice.has(candidates_[i].layout)) numbers.push_back(i);
+    return numbers;
+  }
+
+  /// Plans layouts of each plain choice until one is known that fits. Where the time was over, one
+  /// of them may be faster than all before.
+  void plan_choices() {
+    for (const PlainChoice& choice : choices_) plan_some(candidates_of(choice));
   }
 
   void tell_of_choices() {
     for (size_t c = 0; c < choices_.size(); ++c) {
       WhyNot why{.choice = choices_[c].name};
-      std::vector<size_t> legal;
-      for (size_t i = 0; i < candidates_.size(); ++i)
-        if (choices_[c].has(candidates_[i].layout)) legal.push_back(i);
+      const std::vector<size_t> legal = candidates_of(choices_[c]);
       if (legal.empty()) {
         why.refusal = refusals_[c];
         if (why.refusal.empty()) continue;  // the machine has no such layout
@@ -260,16 +275,25 @@ class Search {
     why.bound = least;
   }
 
-  /// The fastest of these that fits, by exact plans: those that are known, else of the lowest
-  /// bounds.
-  std::optional<Evaluation> best_of(const std::vector<size_t>& numbers) {
+  /// Plans those of the lowest bounds of time, then the one that needs least by its bound.
+  void plan_some(const std::vector<size_t>& numbers) {
     int tries = 0;
+    std::optional<size_t> least;
     for (const size_t i : numbers) {
       if (!candidates_[i].fits || exact_.contains(i)) continue;
-      if (known_best(numbers, true) != nullptr || tries == kTriesOfChoice || over(1)) break;
-      ++tries;
-      plan({i});
+      if (known_best(numbers, true) != nullptr || over(1)) return;
+      if (tries++ < kTriesOfChoice) {
+        plan({i});
+      } else if (!least ||
+                 candidates_[i].bound.memory.device < candidates_[*least].bound.memory.device) {
+        least = i;
+      }
     }
+    if (least && known_best(numbers, true) == nullptr && !over(1)) plan({*least});
+  }
+
+  /// The fastest of these that fits, by exact plans; else the one that needs least.
+  std::optional<Evaluation> best_of(const std::vector<size_t>& numbers) const {
     for (const bool fitting : {true, false})
       if (const Evaluation* best = known_best(numbers, fitting)) return *best;
     return std::nullopt;
@@ -312,7 +336,9 @@ class Search {
     plan(least_memory_numbers(), false);
     std::optional<Evaluation> nearest;
     for (const auto& [number, found] : exact_)
-      if (!nearest || found.memory.device < nearest->memory.device) nearest = found;
+      // One that cannot be planned after all needs nothing that is known.
+      if (found.problem.empty() && (!nearest || found.memory.device < nearest->memory.device))
+        nearest = found;
     return nearest;
   }
 

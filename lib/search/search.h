@@ -51,6 +51,8 @@ struct SearchCounts {
   int64_t too_large = 0;
   int64_t planned = 0;
   int64_t pruned = 0;
+  /// Planned ones that fit, but for whose time the machine lacks a rate.
+  int64_t untimed = 0;
 };
 
 /// SearchResult is what a search has found.

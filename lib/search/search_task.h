@@ -25,6 +25,8 @@ struct SearchTask {
   /// device's.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
+  /// Says whether layouts may keep state in main memory beside a GPU, or on disk.
+  bool offloads = true;
 };
 
 /// RankMemory is what one rank needs at its fullest, as SearchTask counts it.

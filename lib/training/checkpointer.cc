@@ -114,7 +114,7 @@ bool Checkpointer::is_due(int64_t step) const {
   return due_by_time_ || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
 }
 
-/// Another one is still being written, and is not waited for.
+/// Says whether a save that is due is left out, as the one before it is still being written.
 bool Checkpointer::skips() const {
   return under_way_ && !all_have_ended_ && config_.checkpoint.if_busy == IfBusy::kSkip;
 }

@@ -29,7 +29,9 @@ class DataIdentity : public DataWatch {
   void await(StopAgreement& stop) override;
 
   /// Fingerprint of the training data; while it is not known, that of the run that goes on.
-  const std::string& train() const override { return train_.empty() ? expected_ : train_; }
+  const std::string& training_fingerprint() const override {
+    return train_.empty() ? expected_ : train_;
+  }
 
  private:
   void expect();

@@ -7,8 +7,8 @@ void EvaluationClock::add_vote(Votes& votes) const {
   if (seconds_() - last_begun_ >= 60 * config_.every_minutes) votes.add(Vote::kEvaluationDue);
 }
 
-bool EvaluationClock::is_due(int64_t step, int64_t last_step) const {
-  return due_by_time_ || step == last_step || (config_.every > 0 && step % config_.every == 0);
+bool EvaluationClock::is_due(int64_t step, int64_t total_steps) const {
+  return due_by_time_ || step == total_steps || (config_.every > 0 && step % config_.every == 0);
 }
 
 void EvaluationClock::begin() {

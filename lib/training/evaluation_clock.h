@@ -24,7 +24,7 @@ class EvaluationClock {
   void add_vote(Votes& votes) const;
   void read_votes(const Votes& votes) { due_by_time_ = votes.of(Vote::kEvaluationDue) > 0; }
 
-  bool is_due(int64_t step, int64_t last_step) const;
+  bool is_due(int64_t step, int64_t total_steps) const;
   void begin();
 
  private:

@@ -79,8 +79,8 @@ class Evaluator {
   virtual void write_texts(int64_t step) = 0;
 };
 
-/// Journal keeps what a run reports. What it is told on other ranks than the first goes to their
-/// logs or nowhere.
+/// Journal keeps what a run reports. On other ranks than the first, calls do nothing but write
+/// debug lines to their logs.
 class Journal {
  public:
   virtual ~Journal() = default;
@@ -117,7 +117,7 @@ class DataWatch {
   virtual void await_before_saving(StopAgreement& stop) = 0;
   /// The fingerprint that a checkpoint is to record of the training data; "" if it is not known,
   /// and on other ranks than 0.
-  virtual const std::string& train() const = 0;
+  virtual const std::string& training_fingerprint() const = 0;
 };
 
 /// LoopParts are what the loop calls, chosen when it is made. References are borrowed.

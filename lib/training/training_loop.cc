@@ -48,8 +48,8 @@ void TrainingLoop::end_step() {
   // Before each checkpoint, so that none holds what a memory has changed.
   if (is_check_due || saves || parts_.stop.reached()) check_replicas();
   if (parts_.stop.reached())
-    parts_.saver.save(progress_, parts_.data.train());
-  else if (!has_ended() && parts_.saver.save_if_due(progress_, parts_.data.train()))
+    parts_.saver.save(progress_, parts_.data.training_fingerprint());
+  else if (!has_ended() && parts_.saver.save_if_due(progress_, parts_.data.training_fingerprint()))
     // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its save.
     parts_.stop.vote();
   review_stop_lead();
@@ -176,7 +176,7 @@ void TrainingLoop::evaluate_before_training() {
   }
   if (!progress_.evaluations.is_best(progress_.step)) return;
   parts_.data.await_before_saving(parts_.stop);
-  parts_.saver.save(progress_, parts_.data.train());
+  parts_.saver.save(progress_, parts_.data.training_fingerprint());
 }
 
 bool TrainingLoop::evaluation_is_due() const {
@@ -190,7 +190,7 @@ bool TrainingLoop::evaluate(StepMetrics& metrics) {
   std::optional<std::vector<EvaluationResult>> results = parts_.evaluator.evaluate(parts_.stop);
   if (!results) {
     parts_.journal.say(
-        cat("validation after step ", progress_.step, " stopped by ", parts_.stop.name()));
+        cat("the evaluation after step ", progress_.step, " stopped by ", parts_.stop.name()));
     return false;
   }
   metrics.evaluations = *std::move(results);
@@ -224,16 +224,16 @@ void TrainingLoop::warn_of_uncounted_sets(const StepMetrics& metrics) {
 void TrainingLoop::save_last() {
   if (parts_.stop.reached()) {
     // One that was begun when the signal came may not be over, and may fail.
-    if (progress_.step > 0) parts_.saver.save(progress_, parts_.data.train());
+    if (progress_.step > 0) parts_.saver.save(progress_, parts_.data.training_fingerprint());
     return;
   }
   check_replicas();
   parts_.data.await(parts_.stop);
-  if (parts_.data.train().empty() && !parts_.saver.has_saved(progress_.step))
+  if (parts_.data.training_fingerprint().empty() && !parts_.saver.has_saved(progress_.step))
     parts_.journal.say(
         "the last checkpoint does not record the data's fingerprint: not all of the data has been "
         "read");
-  parts_.saver.save(progress_, parts_.data.train());
+  parts_.saver.save(progress_, parts_.data.training_fingerprint());
   if (!parts_.stop.reached() && config_.model_export.enabled) parts_.stop.vote();
 }
 

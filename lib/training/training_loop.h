@@ -14,7 +14,7 @@ struct LoopPlan {
   SchedulerConfig lr_schedule;
   /// Steps of the whole run, resumed or not.
   int64_t total_steps = 0;
-  /// This rank's clock says when something is due by time.
+  /// Says whether this is rank 0, whose clock decides what is due by time.
   bool is_first = true;
 };
 
@@ -34,7 +34,7 @@ class TrainingLoop {
   /// a stop signal it saves at once.
   void save_last();
 
-  /// No step is left.
+  /// Says whether the run is over: no step is left, or the evaluations stop it.
   bool has_ended() const { return progress_.has_ended(plan_.total_steps); }
 
  private:

@@ -68,6 +68,34 @@ with tempfile.TemporaryDirectory() as scratch:
         trained("here.yaml")
 
     @case
+    def names_of_files_and_machines_stay_what_they_are():
+        path = job.scratch / "named.yaml"
+        path.write_text(MACHINE.format(memory="1 GB").replace(
+            "machine: two", 'machine: "two\\noutput_dir: elsewhere"'))
+        told = init("MYFILE.yaml", "--machine", path).stdout
+        out = job.scratch / "MYFILE.yaml"
+        assert told.splitlines()[-1] == (f"Check it with ftrun check --config {out}, train with "
+                                         f"ftrun --config {out}."), told
+        written = out.read_text()
+        assert len(re.findall("^output_dir: runs/", written, re.M)) == 1, written
+        assert not re.search("^output_dir: elsewhere", written, re.M), written
+
+    @case
+    def a_batch_is_shared_out_among_any_number_of_gpus():
+        path = job.scratch / "gpus.yaml"
+        path.write_text("machine: six\ndevice: gpu\ndevices: 6\nmemory: 16 GB\nrates:\n"
+                        "  - ranks: 1\n    memory: 1 TB/s\n"
+                        "    products: {fp32: 20 TFLOP/s, bf16: 100 TFLOP/s}\n"
+                        "links: {node: {latency: 10 us, bandwidth: 50 GB/s}}\n")
+        init("six.yaml", "--machine", path)
+        text = (job.scratch / "six.yaml").read_text()
+        assert int(re.search(r"^train_batch_size: (\d+)", text, re.M)[1]) % 6 == 0, text
+        assert "offload" not in text, text
+        path.write_text(path.read_text().replace("memory: 16 GB\n", ""))
+        told = init("never.yaml", "--machine", path, code=2).stderr
+        assert "the machine has no memory, so what fits is not known" in told, told
+
+    @case
     def what_does_not_fit_becomes_an_adapter_and_a_quantized_base():
         full = json.loads(must(ftrun("plan", "--search", "--config", job.scratch / "here.yaml",
                                      "--machine", machine("1 GB"), "--json",

@@ -142,7 +142,7 @@ with tempfile.TemporaryDirectory() as scratch:
             done = metrics(out)
             assert [m["step"] for m in steps(out)] == [1, 2], done
             assert "evaluation" not in done[-1], done[-1]
-            assert (running.text().count(f"validation after step 2 stopped by {number.name}\n")
+            assert (running.text().count(f"the evaluation after step 2 stopped by {number.name}\n")
                     == 1), running.text()[-2000:]
             assert "step-00000002" in checkpoints(out), checkpoints(out)
             assert manifest(out)["exit_reason"] == f"stopped by {number.name} after step 2"
@@ -164,7 +164,7 @@ with tempfile.TemporaryDirectory() as scratch:
             running.await_line(TRAINED_TWO)
             running.kill(signal.SIGTERM)
             running.wait(CODES[signal.SIGTERM])
-            assert running.text().count("validation after step 2 stopped by SIGTERM\n") == 1, (
+            assert running.text().count("the evaluation after step 2 stopped by SIGTERM\n") == 1, (
                 running.text()[-2000:])
             for _ in range(2):
                 again = job.run(name, "--nproc", ranks, "--resume", "auto", **short)

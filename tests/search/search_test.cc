@@ -103,6 +103,32 @@ TEST_CASE("a layout that a config is written with is read back, and planned alik
   }
 }
 
+TEST_CASE("layouts keep state on GPUs where nothing else is to be used") {
+  std::mt19937_64 random(5);
+  SearchTask task = random_task(random, 4, 8);
+  const auto offloading = [&] {
+    const std::vector<Layout> all = all_layouts(task);
+    return std::count_if(all.begin(), all.end(), [](const Layout& one) {
+      return one.optimizer != OffloadDevice::kNone || one.parameters != OffloadDevice::kNone;
+    });
+  };
+  CHECK(offloading() > 0);
+  task.offloads = false;
+  CHECK(offloading() == 0);
+}
+
+TEST_CASE("a search whose time is over puts the fastest of what it planned first") {
+  std::mt19937_64 random(17);
+  for (int t = 0; t < 6; ++t) {
+    SearchTask task = random_task(random, 4, 8);
+    const SearchResult found = search_layouts(task, {.seconds = 0.05});
+    if (found.choices.empty()) continue;
+    for (const WhyNot& why : found.why_not)
+      if (why.best && why.best->is_choice())
+        CHECK(why.best->time->seconds >= found.choices.front().time->seconds);
+  }
+}
+
 TEST_CASE("layouts keep the batch of a step and differ from each other") {
   std::mt19937_64 random(3);
   SearchTask task = random_task(random, 4, 8);

@@ -57,7 +57,7 @@ class FakeRun : public Stepper, public Saver, public Evaluator, public Journal, 
   void record() override { calls.push_back("data"); }
   void await(StopAgreement& agreement) override;
   void await_before_saving(StopAgreement& agreement) override;
-  const std::string& train() const override { return fingerprint; }
+  const std::string& training_fingerprint() const override { return fingerprint; }
 
   const Config config;
   LoopPlan plan;

@@ -207,7 +207,7 @@ TEST_CASE(
   CHECK(run.progress.evaluations.last_step() == 1);
   REQUIRE(run.metrics.size() == 3);
   CHECK(run.metrics[2].evaluations.empty());
-  CHECK(run.said == Calls{"validation after step 2 stopped by SIGTERM"});
+  CHECK(run.said == Calls{"the evaluation after step 2 stopped by SIGTERM"});
   CHECK(only(run, {"save"}) == Calls{"save 1", "save 2"});
 }
 
