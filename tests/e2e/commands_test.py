@@ -65,6 +65,9 @@ ELSEWHERE = [
                               "--shakespeare",
               "scripts/quickstart.sh", "scripts/prepare_data.py --shakespeare --tokenizer "
                                        "models/smollm2-135m --out data/"),
+    Elsewhere("docs/plan.md", "ftrun plan --search", "tests/e2e/plan_search_test.py",
+              'ftrun("plan", "--search"'),
+    Elsewhere("docs/plan.md", "ftrun init", "tests/e2e/init_test.py", 'ftrun("init"'),
     *(Elsewhere("docs/clusters.md", begins, SLURM, READS_CLUSTERS)
       for begins in ("export CONFIG=", "sbatch ", "job=$(sbatch ", "squeue ", "scancel ",
                      "scontrol ", "grep ", "ftrun inspect runs/two-nodes")),
