@@ -299,22 +299,22 @@ TEST_CASE("every word of other programs leads to a key that exists") {
 TEST_CASE("whole floats, numbers in quotes and words for true are read, the latter with a notice") {
   const std::string text = R"({"train_batch_size": "8", "gradient_clipping": 1,
  "zero_optimization": {"stage": 2.0, "reduce_bucket_size": 5e8,
- "allgather_bucket_size": "500000000",
+                       "allgather_bucket_size": "500000000",
                        "overlap_comm": "True", "max_live_parameters": 1e14,
                        "sub_group_size": "5e8"},
  "fp16": {"enabled": 1, "hysteresis": true}, "steps_per_print": 2e16})";
   REQUIRE(
       problems_of("c.json", text) ==
       Lines{"c.json:1:22: notice: train_batch_size: \"8\" is read as the number 8",
-            "c.json:2:90: notice: zero_optimization.allgather_bucket_size: \"500000000\" is read "
+            "c.json:3:49: notice: zero_optimization.allgather_bucket_size: \"500000000\" is read "
             "as the number 500000000",
-            "c.json:3:40: notice: zero_optimization.overlap_comm: \"True\" is read as true",
-            "c.json:3:77: notice: zero_optimization: accepted without effect in ftrun: "
+            "c.json:4:40: notice: zero_optimization.overlap_comm: \"True\" is read as true",
+            "c.json:5:24: notice: zero_optimization: accepted without effect in ftrun: "
             "sub_group_size",
-            "c.json:3:95: notice: zero_optimization.sub_group_size: \"5e8\" is read as the "
+            "c.json:5:42: notice: zero_optimization.sub_group_size: \"5e8\" is read as the "
             "number 5e8",
-            "c.json:4:22: notice: fp16.enabled: 1 is read as true",
-            "c.json:4:39: notice: fp16.hysteresis: true is read as 1"});
+            "c.json:6:22: notice: fp16.enabled: 1 is read as true",
+            "c.json:6:39: notice: fp16.hysteresis: true is read as 1"});
   const Config c = config_of(text, {}, "c.json");
   REQUIRE(c.zero.reduce_bucket_size == 500'000'000);
   REQUIRE(c.zero.max_live_parameters == 100'000'000'000'000);
