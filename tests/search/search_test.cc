@@ -21,7 +21,7 @@ using namespace fixtures;
 
 constexpr double kUnlimited = 1e6;
 
-TEST_CASE("no bound is above the exact figure") {
+TEST_CASE("no bound is above the exact figure", "[long]") {
   std::mt19937_64 random(20261127);
   int64_t compared = 0;
   double closest = 0;
@@ -52,7 +52,7 @@ TEST_CASE("no bound is above the exact figure") {
   CHECK(closest > 0.9);
 }
 
-TEST_CASE("a search finds what planning all layouts finds") {
+TEST_CASE("a search finds what planning all layouts finds", "[long]") {
   std::mt19937_64 random(1127);
   for (int t = 0; t < sweep_rounds(24); ++t) {
     SearchTask task =
