@@ -263,7 +263,7 @@ class Publication:
         self.place = os.path.dirname(os.path.abspath(out))
         self.modelfile = ""
         self.parts, self.handlers = [], {}
-        # While names are given and parts removed, a signal waits.
+        # A signal waits while names are given and parts removed.
         self.closing, self.ended_by = False, None
 
     def another_part(self):

@@ -166,13 +166,13 @@ class Draft {
   Draft(const InitOptions& options, const InitMachine& machine)
       : options_(options), machine_(machine.machine), data_(data_of(options.data)) {
     row_ = machine_.has_gpus ? kRowOnGpus : kRowOnProcessors;
-    LoadedConfig loaded = load(text(kVariants[0]));
+    LoadedConfig loaded = load();
     const Config& config = loaded.config;
     conversations_ = loaded.context.conversations;
     if (loaded.model->max_positions > 0) row_ = std::min(row_, loaded.model->max_positions);
     fit_rows(config);
     model_ = *loaded.model;
-    // As load_source() has found the files.
+    // The config's files are as load_source() has found them.
     Config cut = config;
     cut.data.sequence_length = row_;
     const SampleSet samples(config.data.train, sample_options(cut));
@@ -180,7 +180,7 @@ class Draft {
     epochs_ = conversations_ ? kEpochsOfConversations : kEpochs;
     choose_batch();
     // Everything that a run would find wrong with model and data.
-    load(text(kVariants[0]), true);
+    load(true);
   }
 
   std::string text(const Variant& variant) const {
@@ -221,10 +221,9 @@ class Draft {
   int64_t warmup() const { return steps() / 30; }
 
  private:
-  LoadedConfig load(const std::string& text, bool reads = false) const {
-    ConfigSource source;
-    source.name = "ftrun init";
-    source.text = text;
+  /// Loads the way to train that asks for most.
+  LoadedConfig load(bool reads = false) const {
+    ConfigSource source = this->source(kVariants[0]);
     source.overrides = {machine_.has_gpus ? "device=cuda" : "device=cpu"};
     source.nproc = 1;
     source.reads_weights = source.reads_data = reads;
@@ -316,7 +315,7 @@ int init_command(const InitOptions& options) {
     search.nodes = options.nodes;
     search.seconds = options.seconds;
     Found tried{&variant, search_task(search, machine.machine), {}};
-    // How much main memory there is beside GPUs no machine file says.
+    // A machine file does not say how much main memory there is beside GPUs.
     tried.task.offloads = !machine.machine.has_gpus;
     const bool is_last = &variant == &kVariants.back();
     tried.result = search_layouts(tried.task, {options.seconds, is_last});

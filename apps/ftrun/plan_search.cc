@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "config/write.h"
 #include "machine/machine_file.h"
 #include "refuse_existing.h"
@@ -41,13 +42,6 @@ std::map<std::string, std::string> layout_comments(const Layout& layout) {
                           : "parameters, gradients and the optimizer's state are sharded"},
       {"recompute.policy", "what backward makes again instead of keeping it"},
   };
-}
-
-/// A line of a comment: names with line breaks must not end it.
-std::string on_one_line(std::string line) {
-  for (char& c : line)
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
-  return line;
 }
 
 }  // namespace
@@ -111,6 +105,7 @@ std::string searched_config(const SearchTask& task, const Layout& layout,
   Config config = task.config;
   write_layout(layout, config);
   std::string text;
+  // Names with line breaks must not end the comment.
   for (const std::string& line : why) text += cat("# ", on_one_line(line), "\n");
   return cat(text, "\n", given_yaml(config, layout_comments(layout)));
 }

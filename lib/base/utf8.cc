@@ -112,6 +112,12 @@ std::string escape_not_utf8(std::string_view text) {
   return out.append(text);
 }
 
+std::string on_one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  return text;
+}
+
 std::string terminal_text(std::string_view message) {
   std::string out;
   while (!message.empty()) {

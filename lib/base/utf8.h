@@ -32,6 +32,9 @@ void refuse_wide_encoding(std::string_view text, const std::string& where);
 /// Writes bytes that are not UTF-8 as \xNN, for messages.
 std::string escape_not_utf8(std::string_view text);
 
+/// A text on one line: control characters, line ends among them, become blanks.
+std::string on_one_line(std::string text);
+
 /// A message as a terminal may show it, whatever file its values are from: control characters other
 /// than line ends and tabs, and marks that turn the direction of text, are written as \xNN, as is
 /// what is not UTF-8.

@@ -503,7 +503,7 @@ void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sen
     longest = std::max(longest, *std::ranges::max_element(row));
   const auto* in = static_cast<const std::byte*>(work.in);
   auto* out = static_cast<std::byte*>(work.out);
-  // Of the block from one rank to another, bytes [at, at + place) as far as it has them.
+  // `some` counts the bytes [at, at + place) that the block from one rank to another has.
   const auto some = [&](size_t from, size_t to, int64_t at) {
     return std::clamp<int64_t>(sent[from][to] - at, 0, place);
   };

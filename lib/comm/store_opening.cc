@@ -113,7 +113,7 @@ JobStore::Find finder(const RendezvousOptions& options) {
   };
 }
 
-/// This rank, as all of its connections show it.
+/// Address of this rank, as all of its connections show it.
 StoreMember member_of(const RendezvousOptions& options, const std::string& instance) {
   return {.rank = static_cast<uint32_t>(options.rank),
           .world = static_cast<uint32_t>(options.world),

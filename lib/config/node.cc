@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/secret.h"
+#include "base/utf8.h"
 
 namespace ftrun {
 namespace {
@@ -135,10 +136,8 @@ std::string value_text(const Node& node) {
     default:
       return node.text;
   }
-  std::string text = node.text.substr(0, kLongestShown);
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
-  return "\"" + text + (node.text.size() > kLongestShown ? "…" : "") + "\"";
+  return "\"" + on_one_line(node.text.substr(0, kLongestShown)) +
+         (node.text.size() > kLongestShown ? "…" : "") + "\"";
 }
 
 Node scalar_node(Position at, const std::string& text) {

@@ -60,7 +60,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
       memory_(
           groups.peer_visible(), swap_options(config, run, groups.rank()),
           [&, gpu](Tier tier, int64_t lacking) {
-            // On a processor, device and host tier are the same memory.
+            // The device and the host tier of a processor are the same memory.
             const bool main_memory = gpu == nullptr && tier != Tier::kNvme;
             const MemoryMeasure measure = [=](const MemoryPlan& plan) {
               return main_memory ? plan.main_memory() : plan.at(tier).total;

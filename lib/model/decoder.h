@@ -17,7 +17,7 @@ namespace ftrun {
 /// tokens; all else is the same on all ranks. Losses of the ranks add up to the loss; logits are
 /// [t,N,V/t].
 ///
-/// With an adapter (model/adapter.h) the products that have one get its low-rank matrices as
+/// Products that have an adapter (model/adapter.h) get its low-rank matrices as
 /// tensors after the block's own, named as PEFT names them without its prefix. Of a product that
 /// the ranks share out by rows A is whole on each rank and B split by rows; by columns A is split
 /// by columns and B whole: no exchange comes on top.

@@ -125,12 +125,9 @@ std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& mod
     if (stored == nullptr) {
       // PEFT leaves biases out of some files. One name of a tied matrix is enough.
       if (tells && !wanted.tensor.ends_with(".bias") && !is_stored(wanted.tensor))
-        problems.push_back(cat("tensor ", wanted.stored, " is missing; expected shape ",
-                               dims_text(wanted.stored_shape)));
+        add_shape_problem(wanted.stored, nullptr, wanted.stored_shape, problems);
     } else if (stored->shape != wanted.stored_shape) {
-      if (tells)
-        problems.push_back(cat("tensor ", wanted.stored, " has shape ", dims_text(stored->shape),
-                               "; expected ", dims_text(wanted.stored_shape)));
+      if (tells) add_shape_problem(wanted.stored, &stored->shape, wanted.stored_shape, problems);
     } else if (!is_weight_dtype(stored->dtype)) {
       if (tells)
         problems.push_back(cat("tensor ", wanted.stored, " holds ", dtype_name(stored->dtype)));

@@ -178,7 +178,7 @@ int64_t mapped_of_peers(const Program& program, const Instr& instr, size_t i, in
   const bool shifts = instr.kind == InstrKind::kShift,
              counted = instr.kind == InstrKind::kCountedAllToAll;
   if (shifts || counted || instr.kind == InstrKind::kAllToAll) {
-    // Of one peer after another: a block, which may be all that it gives.
+    // A block of one peer after another is mapped, which may be all that it gives.
     if (!in_shared_memory(program.at(in.buffer)) || in.bytes <= kShmStagedBytes) return 0;
     return std::min(shifts || counted ? in.bytes : in.bytes / ranks, kShmMappedBytes);
   }

@@ -34,8 +34,7 @@ int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
     case InstrKind::kAllGather:
       return instr.reads[range].bytes * (ranks - 1);
     case InstrKind::kAllToAll:
-    // Of rows as many as where each rank gets the same number; of the counts those that go to
-    // others.
+    // Rows count as if each rank got the same number; of the counts those go that are for others.
     case InstrKind::kCountedAllToAll:
       return instr.reads[range].bytes * (ranks - 1) / ranks;
     case InstrKind::kShift:

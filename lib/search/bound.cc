@@ -47,28 +47,16 @@ double kernel_seconds(const SearchTask& task, const Rates& rates, const LayerGra
   return seconds;
 }
 
-std::string_view exchange_name(OpCollective collective) {
-  switch (collective) {
-    case OpCollective::kAllReduce:
-      return "all_reduce";
-    case OpCollective::kAllGather:
-      return "all_gather";
-    case OpCollective::kReduceScatter:
-      return "reduce_scatter";
-    default:
-      return "";
-  }
-}
-
 /// Seconds that tensor ranks exchange for a list.
 double list_exchange(const SearchTask& task, const LayerGraph& graph, const std::vector<Op>& list,
                      Crossing crossing) {
   double seconds = 0;
   for (const Op& op : list) {
     if (!is_collective(op.kind)) continue;
-    const OpCollective collective = op_spec(op.kind).collective;
-    const std::string_view name = exchange_name(collective);
-    if (name.empty()) continue;
+    const OpSpec& spec = op_spec(op.kind);
+    const OpCollective collective = spec.collective;
+    // Operations are called as their exchange is; in a shift each rank sends once.
+    const std::string_view name = collective == OpCollective::kShift ? "send" : spec.name;
     const ValueId whole = collective == OpCollective::kReduceScatter ? op.in[0] : op.out[0];
     const auto ranks = static_cast<int>(op.attrs.get<CollectiveAttrs>().ranks);
     seconds += least_exchange_seconds(
@@ -100,10 +88,6 @@ double least_slowdown(const Rates& rates, const std::string& kind) {
   double least = found->second.points().front().second;
   for (const auto& [x, y] : found->second.points()) least = std::min(least, y);
   return least;
-}
-
-int stages_of(const PipelineLayout& cut) {
-  return cut.stages();
 }
 
 /// Calls `each` with the layers of a stage.
@@ -162,7 +146,7 @@ double Bounds::compute_seconds(const Card& card, const PipelineLayout& cut,
   const auto layers = static_cast<int32_t>(card.model.layers.size());
   const bool apart = runs_apart(layout);
   double most = 0;
-  for (int stage = 0; stage < stages_of(cut); ++stage) {
+  for (int stage = 0; stage < cut.stages(); ++stage) {
     double one = 0, exchange = 0;
     for_layers(cut, stage, layers, [&](size_t l) {
       const GraphCost& cost = card.of_layer(l);
@@ -218,8 +202,8 @@ double Bounds::update_seconds(double bytes, const Layout& layout) const {
   return bytes / std::max(here, task_.machine.has_gpus ? task_.machine.host_memory : 0);
 }
 
-double Bounds::exchange_seconds_of(const Card& card, const PipelineLayout& cut,
-                                   const Layout& layout, const Config& config) const {
+double Bounds::exchange_seconds_of(const std::vector<StageWeights>& stages, const Layout& layout,
+                                   const Config& config) const {
   const int64_t ranks = layout.zero == 0 ? layout.data : layout.shards();
   if (ranks == 1) return 0;
   const Crossing crossing = crossing_of(ranks, layout.tensor, layout, task_.nodes);
@@ -227,8 +211,7 @@ double Bounds::exchange_seconds_of(const Card& card, const PipelineLayout& cut,
     return least_exchange_seconds(task_.machine, kind, bytes, static_cast<int>(ranks), crossing);
   };
   double most = 0;
-  for (int stage = 0; stage < stages_of(cut); ++stage) {
-    const StageWeights weights = weights_of(card, cut, stage, config);
+  for (const StageWeights& weights : stages) {
     const double gradients =
         weights.trained * static_cast<double>(dtype_bytes(dtype_of(communication_dtype(config))));
     const double whole = least("all_reduce", gradients);
@@ -259,9 +242,8 @@ int64_t Bounds::saved_of(const Card& card, const PipelineLayout& cut, int stage,
                                               static_cast<int32_t>(layout.accumulation)));
 }
 
-int64_t Bounds::memory_of(const Card& card, const PipelineLayout& cut, int stage,
-                          const Layout& layout, const Config& config) const {
-  const StageWeights weights = weights_of(card, cut, stage, config);
+int64_t Bounds::memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,
+                          const Config& config) const {
   const auto shards = static_cast<double>(layout.shards());
   const bool keeps_optimizer = layout.optimizer == OffloadDevice::kNone;
   const bool shards_parameters = layout.zero == 3;
@@ -282,7 +264,7 @@ int64_t Bounds::memory_of(const Card& card, const PipelineLayout& cut, int stage
                      static_cast<double>(dtype_bytes(dtype_of(gradient_dtype(config)))) /
                      (layout.zero >= 2 ? shards : 1);
   if (!keeps_optimizer) gradients = 0;
-  device += std::max(gradients, static_cast<double>(saved_of(card, cut, stage, layout)));
+  device += std::max(gradients, static_cast<double>(saved));
   return static_cast<int64_t>(device);
 }
 
@@ -292,16 +274,17 @@ Bound Bounds::of(const Layout& layout, const Config& config) {
   if (cut.stages() != layout.pipeline) cut = pipeline_layout(config, card.model);
   Bound bound;
   double update = 0;
-  for (int stage = 0; stage < stages_of(cut); ++stage) {
-    bound.memory.device =
-        std::max(bound.memory.device, memory_of(card, cut, stage, layout, config));
-    const StageWeights weights = weights_of(card, cut, stage, config);
+  std::vector<StageWeights> stages;
+  for (int stage = 0; stage < cut.stages(); ++stage) {
+    const StageWeights& weights = stages.emplace_back(weights_of(card, cut, stage, config));
+    const int64_t saved = saved_of(card, cut, stage, layout);
+    bound.memory.device = std::max(bound.memory.device, memory_of(weights, saved, layout, config));
     update = std::max(
         update, 2 * weights.trained * state_bytes(config) / static_cast<double>(layout.shards()));
   }
   bound.seconds =
       (1 - kSlack) * std::max(compute_seconds(card, cut, layout) + update_seconds(update, layout),
-                              exchange_seconds_of(card, cut, layout, config));
+                              exchange_seconds_of(stages, layout, config));
   return bound;
 }
 

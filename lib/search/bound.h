@@ -66,14 +66,14 @@ class Bounds {
   Card& card_of(const Layout& layout, const Config& config);
   GraphCost cost_of(const LayerGraph& graph, const Layout& layout) const;
   double compute_seconds(const Card& card, const PipelineLayout& cut, const Layout& layout) const;
-  double exchange_seconds_of(const Card& card, const PipelineLayout& cut, const Layout& layout,
+  double exchange_seconds_of(const std::vector<StageWeights>& stages, const Layout& layout,
                              const Config& config) const;
   double update_seconds(double bytes, const Layout& layout) const;
   StageWeights weights_of(const Card& card, const PipelineLayout& cut, int stage,
                           const Config& config) const;
   int64_t saved_of(const Card& card, const PipelineLayout& cut, int stage,
                    const Layout& layout) const;
-  int64_t memory_of(const Card& card, const PipelineLayout& cut, int stage, const Layout& layout,
+  int64_t memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,
                     const Config& config) const;
 
   const SearchTask& task_;

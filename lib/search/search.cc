@@ -110,7 +110,7 @@ class Search {
   SearchResult run() {
     find_bounds();
     plan_best();
-    // Where memory is what lacks, the time may be over before those that need least were reached.
+    // The time may be over before the layouts that need least memory were reached.
     if (best_ == kNever && !result_.proved) plan(least_memory_numbers());
     if (best_ == kNever && result_.problem.empty() && result_.counts.legal > 0) {
       find_nearest();
@@ -336,7 +336,7 @@ class Search {
     plan(least_memory_numbers(), false);
     std::optional<Evaluation> nearest;
     for (const auto& [number, found] : exact_)
-      // One that cannot be planned after all needs nothing that is known.
+      // A layout that cannot be planned after all has no known need.
       if (found.problem.empty() && (!nearest || found.memory.device < nearest->memory.device))
         nearest = found;
     return nearest;

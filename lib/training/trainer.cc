@@ -126,7 +126,7 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
   kept = setup_.release();
 }
 
-// These functions open what is opened before the first step.
+// The functions below open what a run needs before its first step.
 
 void Trainer::prepare_process() {
   const ProcessorLimit processors = read_processor_limit();

@@ -26,11 +26,11 @@ void TrainingLoop::run() {
   evaluate_before_training();
   while (!has_ended() && !parts_.stop.reached()) {
     StepMetrics metrics = train_step();
-    // Between a signal and the kill that may follow it there is time to save, not to validate.
+    // A kill that follows a signal leaves time to save, not to evaluate.
     const bool evaluated = !parts_.stop.reached() && evaluation_is_due() && evaluate(metrics);
     parts_.journal.show_phase(cat("recording step ", progress_.step));  // rank 0's disk may be slow
     parts_.journal.record(metrics);
-    // After the last step there is something to save first.
+    // The last step's texts come after its checkpoint.
     if (evaluated && !has_ended()) parts_.evaluator.write_texts(progress_.step);
     progress_.skipped.refuse_too_many(progress_.step);
     parts_.data.record();
@@ -45,7 +45,7 @@ void TrainingLoop::end_step() {
   if (saves) parts_.data.await_before_saving(parts_.stop);
   const bool is_check_due =
       progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0;
-  // Before each checkpoint, so that none holds what a memory has changed.
+  // Replicas are compared before each checkpoint, so that none holds what a memory has changed.
   if (is_check_due || saves || parts_.stop.reached()) check_replicas();
   if (parts_.stop.reached())
     parts_.saver.save(progress_, parts_.data.training_fingerprint());
@@ -166,7 +166,7 @@ void TrainingLoop::evaluate_before_training() {
   StepMetrics metrics;
   metrics.step = progress_.step;
   metrics.trained = false;
-  // It may have been made after its checkpoint was written.
+  // The evaluation may have been made after its checkpoint was written.
   if (resumed) metrics.evaluations = parts_.evaluator.recorded(progress_.step);
   if (!metrics.evaluations.empty()) {
     take_evaluation(metrics);
@@ -223,7 +223,7 @@ void TrainingLoop::warn_of_uncounted_sets(const StepMetrics& metrics) {
 
 void TrainingLoop::save_last() {
   if (parts_.stop.reached()) {
-    // One that was begun when the signal came may not be over, and may fail.
+    // A save that was under way when the signal came may not be over, and may fail.
     if (progress_.step > 0) parts_.saver.save(progress_, parts_.data.training_fingerprint());
     return;
   }

@@ -142,8 +142,7 @@ def take_number(run, key, value):
         if key.split(".")[-1] not in names:
             continue
         if ours == "last_batch_iteration":
-            # Of a scheduler that is stepped after each update: its position
-            # is that of the next one.
+            # A scheduler that is stepped after each update is at the position of the next one.
             run.scheduler[ours] = int(value) - 1
         elif getattr(run, ours) is None:
             setattr(run, ours, int(value))

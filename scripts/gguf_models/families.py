@@ -53,7 +53,7 @@ class Family:
     has_head_dim: bool = True
     # The share of a head that rotates, where config.json is silent; None: all of it, always.
     partial_rotation: float | None = None
-    # There are positions' vectors instead of a rotation.
+    # Vectors of positions stand in place of a rotation.
     learned_positions: bool = False
     # llama.cpp turns neighbouring rows of a head, and Hugging Face rows of its two halves.
     in_pairs: bool = False

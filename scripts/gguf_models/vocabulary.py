@@ -24,8 +24,8 @@ def split_by(pattern):
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-# How a tokenizer.json says it (what cuts, in order), and llama.cpp's name. Settings that do not cut
-# are left out.
+# RULES maps llama.cpp's names to what a tokenizer.json cuts with, in order. Settings that do not
+# cut are left out.
 RULES = {
     "gpt-2": [byte_level(True)],
     "smollm": [{"type": "Digits", "individual_digits": True}, byte_level(True)],

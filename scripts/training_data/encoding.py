@@ -15,7 +15,7 @@ from text_files import head_of, marked_encoding, refuse_pointer, wide_encoding
 from training_data.records import line_content, read_json
 from training_data.templates import ChatTemplate, has_template
 
-# What becomes of a document: (ids, trained) of each of its samples (int32 and
+# A document becomes (ids, trained) of each of its samples (int32 and
 # bool), and the shape it had.
 Encoded = collections.namedtuple("Encoded", "samples shape notes")
 

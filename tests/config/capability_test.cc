@@ -86,7 +86,7 @@ TEST_CASE("every memory and precision feature is there, but for a few that are n
         "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n, ratio: "
         "0.5}, "
         "offload_param: {device: cpu}}",
-        // Only one of the two is used.
+        // The config uses one of the two alone.
         "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n}, "
         "offload_param: {device: cpu, nvme_path: /m}}",
         "zero_optimization: {stage: 3, offload_optimizer: {device: cpu, nvme_path: /n}, "

@@ -97,7 +97,7 @@ STANDS_FOR = [
     ("docs/plan.md", "bench machine --out", "bench machine --quick --out"),
 ]
 
-# How a line of a command begins, on which a block without the label sh is refused.
+# COMMAND matches how a line of a command begins; a block of such lines needs the label sh.
 COMMAND = re.compile(r"(?:\$ )?(?:scripts/\S|build/release/bin/|cmake -|ftrun (?:--|[a-z]+ "
                      r")|docker |kubectl |sbatch |srun |mpirun |torchrun |pip "
                      r"|\.venv/bin/|python3? )")
@@ -105,9 +105,10 @@ PROGRAM = re.compile(r"(?:build/release/bin/)?(ftrun)\b(?: (bench "
                      r"machine|[a-z]+)\b)?|(scripts/[\w/]+\.(?:py|sh|sbatch))")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 
-# Where argparse explains an option: "  -h, --help  ..." or "  --out OUT".
+# HELP_LINE matches where argparse explains an option: "  -h, --help  ..." or "  --out OUT".
 HELP_LINE = re.compile(r"^  (?:-\w(?: \S+)?, )?--[a-z][\w-]*", re.MULTILINE)
-# Where a shell script compares an argument with an option: a pattern of `case`, or `[ ... = --x ]`.
+# TAKEN_BY_SHELL matches a shell script's comparison of an argument with an option: a pattern of
+# `case`, or `[ ... = --x ]`.
 TAKEN_BY_SHELL = re.compile(r"(?:^\s*|[|=] *|case .* in )(--[a-z][\w-]*)(?= *[|)]| *\])",
                             re.MULTILINE)
 # The program that a shell script hands its arguments to.
@@ -184,7 +185,7 @@ PREPARES = {"README.md": readme, "docs/data.md": data, "docs/checkpoint.md": che
             "docs/clusters.md": clusters, "docs/plan.md": plan}
 
 
-# What commands must have left in the folder, for the pages whose commands are run here.
+# Checks of what a page's commands must have left in the folder (LEFT).
 def left_by_readme(folder):
     done = [m["step"] for m in steps(folder / "runs" / "mine")]
     assert done == list(range(1, len(done) + 1)) and done, done
@@ -252,7 +253,7 @@ def unknown_options(where, text):
     if program != "ftrun" and not (SOURCE / program).exists():
         yield f"{where}: there is no {program}"
     elif named := OPTION.findall(text[found.end():]):
-        # What follows a SLURM script is ftrun's.
+        # Options behind a SLURM script are ftrun's.
         known = options_of("ftrun",
                            None) if program.endswith(".sbatch") else options_of(program, command)
         for option in named:

@@ -6,23 +6,8 @@ import os
 import re
 import tempfile
 
+from machines import two_processors
 from runner import Job, case, ftrun, manifest, must, preload, run_cases, tiny_data, tiny_model
-
-MACHINE = """machine: two
-device: processor
-devices: 2
-memory: {memory}
-rates:
-  - ranks: 1
-    threads: 2
-    memory: 10 GB/s
-    products: {{fp32: 60 GFLOP/s}}
-  - ranks: 2
-    threads: 1
-    memory: 6 GB/s
-    products: {{fp32: 40 GFLOP/s}}
-links: {{node: {{latency: 20 us, bandwidth: 2 GB/s}}}}
-"""
 
 preload()
 
@@ -37,7 +22,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def machine(memory):
         path = job.scratch / f"{memory.replace(' ', '')}.yaml"
-        path.write_text(MACHINE.format(memory=memory))
+        path.write_text(two_processors(memory))
         return path
 
     def init(out, *arguments, code=0, where=None):
@@ -70,7 +55,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def names_of_files_and_machines_stay_what_they_are():
         path = job.scratch / "named.yaml"
-        path.write_text(MACHINE.format(memory="1 GB").replace(
+        path.write_text(two_processors("1 GB").replace(
             "machine: two", 'machine: "two\\noutput_dir: elsewhere"'))
         told = init("MYFILE.yaml", "--machine", path).stdout
         out = job.scratch / "MYFILE.yaml"

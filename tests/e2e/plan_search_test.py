@@ -5,31 +5,15 @@ import json
 import re
 import tempfile
 
+from machines import two_processors
 from runner import Job, case, ftrun, must, preload, run_cases
-
-MACHINE = """machine: two
-device: processor
-devices: 2
-{memory}rates:
-  - ranks: 1
-    threads: 2
-    memory: 10 GB/s
-    products: {{fp32: 60 GFLOP/s}}
-  - ranks: 2
-    threads: 1
-    memory: 6 GB/s
-    products: {{fp32: 40 GFLOP/s}}
-links:
-  node: {{latency: 20 us, bandwidth: 2 GB/s}}
-  cluster: {{latency: 50 us, bandwidth: 1 GB/s}}
-"""
 
 preload()
 
 with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
     machine = job.scratch / "two.yaml"
-    machine.write_text(MACHINE.format(memory=""))
+    machine.write_text(two_processors())
     settings = {"threads": None, "train_batch_size": 8, "train_micro_batch_size_per_gpu": None,
                 "gradient_accumulation_steps": None}
 

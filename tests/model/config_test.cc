@@ -294,7 +294,7 @@ TEST_CASE(
   CHECK(phi.rope.partial == 0.4);
   CHECK(phi.activation == Activation::kGeluTanh);
   CHECK(phi.dropouts.empty());
-  // As it is published.
+  // The config is as it was published.
   CHECK(parse_model_config(changed({{"resid_pdrop", 0.1}}, "phi2.v4"), "m").dropouts ==
         std::vector<std::string>{"resid_pdrop"});
   CHECK(config_text(phi).find(

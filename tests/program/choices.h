@@ -96,6 +96,21 @@ struct Choice {
   }
 };
 
+/// Trains a small model in two micro-batches on this mesh. Its units are cut in blocks of 64, and
+/// each is a bucket of its own.
+inline Choice small_choice(const ModelConfig& config, Mesh mesh) {
+  Choice choice{
+      build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
+      {},
+      mesh,
+      config};
+  choice.built.partition =
+      build_units(choice.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
+  choice.options.micro_batches = 2;
+  choice.options.bucket_elements = 1;
+  return choice;
+}
+
 inline ModelDtypes random_dtypes(std::mt19937_64& random) {
   ModelDtypes dtypes;
   dtypes.compute = pick(random, {DType::kF32, DType::kBF16, DType::kF16});

@@ -61,7 +61,7 @@ TEST_CASE("a search finds what planning all layouts finds", "[long]") {
     std::vector<Evaluation> all(layouts.size());
     side_by_side(layouts.size(), [&](size_t i) { all[i] = evaluate(task, layouts[i]); });
     REQUIRE(!all.empty());
-    // In every other space there is memory for some layouts alone.
+    // Every other space has memory for some layouts alone.
     if (t % 2 == 1) {
       std::vector<int64_t> needs;
       for (const Evaluation& one : all) needs.push_back(one.memory.device);

@@ -277,7 +277,7 @@ TEST_CASE("what ranks exchange goes in whole blocks to another place, as much as
   CHECK(faults([](Program& p) { p.instrs[0].lane = Lane::kCompute; }).at(0) ==
         "instruction 0 (all_to_all) on the compute lane reads 1 range and writes 1, a form that "
         "its kind does not allow");
-  // Of counted rows there may be room for fewer than are given, or for more.
+  // Counted rows may have room for fewer than are given, or for more.
   CHECK(faults([](Program& p) { p.instrs[2].writes[0].bytes = 2048; }) == Faults{});
   CHECK(faults([](Program& p) { p.instrs[2].exchange().row = 3; }).at(0) ==
         "instruction 2 (counted_all_to_all) moves 4096 bytes of in, but not in blocks of 12");

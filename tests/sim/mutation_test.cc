@@ -27,15 +27,7 @@ Choice base_choice(Mesh mesh = {2, 1}) {
   config.hidden = 32;
   config.feed_forward = mesh.tensor > 1 ? 48 * mesh.tensor : 40;
   config.vocab_rows = 160 * mesh.tensor;
-  Choice choice{
-      build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
-      {},
-      mesh,
-      config};
-  choice.built.partition =
-      build_units(choice.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
-  choice.options.micro_batches = 2;
-  choice.options.bucket_elements = 1;
+  Choice choice = small_choice(config, mesh);
   choice.options.gather_bucket_elements = 10'000;
   choice.options.state.update_elements = kUnitBlock;
   choice.options.state.decays = decays_matrices;

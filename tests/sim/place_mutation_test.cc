@@ -8,8 +8,8 @@
 
 #include <catch2/catch.hpp>
 
-// What of a program follows from a rank's place: which part of the gradient norm it counts, and
-// which part of the state it saves. Each is given to another rank's program, one at a time.
+// These parts of a program follow from a rank's place: which part of the gradient norm it counts,
+// and which part of the state it saves. Each is given to another rank's program, one at a time.
 
 namespace ftrun {
 namespace {
@@ -21,15 +21,7 @@ Choice choice_of(Mesh mesh, int stage) {
   config.hidden = 64;
   config.feed_forward = 48 * mesh.tensor;
   config.vocab_rows = 160 * mesh.tensor;
-  Choice choice{
-      build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
-      {},
-      mesh,
-      config};
-  choice.built.partition =
-      build_units(choice.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
-  choice.options.micro_batches = 2;
-  choice.options.bucket_elements = 1;
+  Choice choice = small_choice(config, mesh);
   choice.options.state.stage = stage;
   std::mt19937_64 random(5);
   if (mesh.stages > 1) choose_pipeline(random, choice, PipelineSchedule::k1F1B, mesh.stages, 1);
@@ -39,7 +31,7 @@ Choice choice_of(Mesh mesh, int stage) {
 /// Says "" where each element of the model's state is saved by one rank, else the first that is
 /// not.
 std::string saved_fault(const Choice& choice, const std::vector<StepProgram>& steps) {
-  // By tensor rank, unit and state: how many ranks save each element.
+  // `saved` counts the ranks that save each element, by tensor rank, unit and state.
   std::map<std::tuple<int, UnitId, int32_t>, std::vector<int>> saved;
   const auto states = static_cast<int32_t>(choice.options.state.optimizer_states.size());
   for (int tensor = 0; tensor < choice.mesh.tensor; ++tensor)

@@ -324,7 +324,7 @@ void CudnnAttention::prepare(const AttentionAttrs& attrs, int64_t tokens, bool d
       most_bytes = std::max(most_bytes, plan.workspace_bytes());
       made.parts.push_back({part, std::move(graph), std::move(plan), nullptr});
     }
-    // One for all parts, which run one behind the other.
+    // The workspace serves all parts, which run one behind the other.
     void* const workspace = workspace_of(most_bytes);
     for (auto& part : made.parts) part.workspace = workspace;
   } catch (const Error& error) {
