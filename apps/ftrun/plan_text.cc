@@ -163,7 +163,7 @@ std::string percent(double part, double of) {
 }  // namespace
 
 std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
-  const int own_stage = plan.options.state.stage, ranks = plan.options.state.shard.count;
+  const int own_stage = plan.options.state.stage, ranks = state_place(plan.options.state).count;
   const StateFormula own = state_formula(plan);
   StateFormula without_master = own;
   without_master.master = 0;

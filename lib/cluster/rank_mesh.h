@@ -92,6 +92,9 @@ class RankMesh {
 
   MeshPoint coordinate(int rank) const;
   int rank_at(const MeshPoint& place) const;
+  /// A rank's place on the line along all of `axes` as if they were one, and the line's places.
+  int place_on(int rank, MeshAxes axes) const;
+  int places(MeshAxes axes) const;
   /// The group of `rank` along `axes`: the ranks whose places differ from its own only there.
   RankGroup group_of(int rank, MeshAxes axes) const { return group_of(rank, {whole(axes)}); }
   /// The group of `rank` along several spans. Each divides its line into blocks of count x stride
@@ -116,10 +119,7 @@ class RankMesh {
 
  private:
   int place(int rank, MeshAxis axis) const;
-  /// Places of the line along axes, and those of a rank's on it; how far from its first rank a
-  /// place is.
-  int places(MeshAxes axes) const;
-  int place_on(int rank, MeshAxes axes) const;
+  /// How far a place on the line along axes is from its first rank.
   int offset_of(int place, MeshAxes axes) const;
   std::string label_of(const GroupSpan& span) const;
 

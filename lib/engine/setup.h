@@ -67,7 +67,7 @@ class TrainingSetup {
   bool needs_all_ranks() const {
     const StateOptions& state = model_.plan.options.state;
     return state.tensor.count > 1 || state.pipeline.stages() > 1 ||
-           (state.stage == 3 && state.shard.count > 1);
+           (state.stage == 3 && state_place(state).count > 1);
   }
 
  private:

@@ -2,20 +2,27 @@
 
 namespace ftrun {
 
-Sharding::Sharding(const Partition& partition, ShardPlace place, bool cut_small) : place_(place) {
+Sharding::Sharding(const Partition& partition,
+                   const std::function<ShardPlace(const Unit&)>& place_of, bool cut_small) {
   for (const Unit& unit : partition.units) {
-    Cut cut{false, unit.padded, unit.padded, {0, unit.padded}};
+    const ShardPlace place = place_of(unit);
+    Cut cut{false, unit.padded, unit.padded, 0, {0, unit.padded}};
     const int64_t before_last = shard_stride(unit, place.count) * (place.count - 1);
     const bool pays = !unit.small || (cut_small && before_last < unit.padded);
     if (place.count > 1 && pays) {
       cut.cut = true;
       cut.held = shard_stride(unit, place.count);
       cut.whole = place.count * cut.held;
+      cut.begin = place.index * cut.held;
       cut.own = shard_range(unit, place.index, place.count);
     }
     units_.push_back(cut);
   }
 }
+
+Sharding::Sharding(const Partition& partition, ShardPlace place, bool cut_small)
+    : Sharding(
+          partition, [place](const Unit&) { return place; }, cut_small) {}
 
 Sharding::Sharding(const Partition& partition) : Sharding(partition, {1, 0}, false) {}
 

@@ -32,10 +32,10 @@ int64_t steps_of_run(const Config& config, const SampleSet& train) {
 
 LoaderOptions loader_options(const Config& config, const StepPlan& plan, int64_t first_step,
                              int64_t end_step) {
-  const StateOptions& place = plan.options.state;
+  const ShardPlace place = sample_place(plan.options.state);
   LoaderOptions options;
   options.shape = {config.train_micro_batch_size_per_gpu, config.gradient_accumulation_steps,
-                   data_ranks(place), data_index(place)};
+                   place.count, place.index};
   options.vocab_rows = plan.train.model.vocab_rows;
   options.shuffle = config.data.shuffle;
   options.drop_last = config.data.drop_last;

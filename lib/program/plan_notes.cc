@@ -15,7 +15,7 @@ std::string clamped(const char* key, int64_t asked, int64_t used, const char* to
 }
 
 void note_buckets(const Config& config, const StepPlan& plan, std::vector<std::string>& notes) {
-  if (data_ranks(plan.options.state) == 1) return;
+  if (gradient_ranks(plan.options.state) == 1) return;
   const auto bucket = [&](const char* key, int64_t asked, int64_t used, const char* to) {
     if (used < asked) notes.push_back(clamped(key, asked, used, to));
   };
@@ -53,7 +53,7 @@ void note_wide_gradients(const Config& config, const StepPlan& plan,
                          std::vector<std::string>& notes) {
   if (config.reduction.communication_data_type != ConfigDtype::kModel) return;
   const StateOptions& state = plan.options.state;
-  if (data_ranks(state) == 1) return;
+  if (gradient_ranks(state) == 1) return;
   if (state.communication != DType::kF32 || plan.train.model.dtypes.compute == DType::kF32) return;
   notes.push_back(
       "gradients are sent in fp32, as they are accumulated; communication_data_type: bf16 halves "

@@ -13,8 +13,8 @@ namespace ftrun {
 RankMesh state_mesh(const StateOptions& state) {
   return RankMesh({.pp = state.pipeline.stages(),
                    .dp_replicate = state.replicas,
-                   .dp_shard = state.shard.count,
-                   .cp = 1,
+                   .dp_shard = state.dp_shard.count,
+                   .cp = state.context.count,
                    .tp = state.tensor.count});
 }
 
@@ -67,12 +67,13 @@ std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state)
       {is(&StateGroups::shard), [&](int rank) { return mesh.group_of(rank, kStateAxes); }},
       {is(&StateGroups::replica), [&](int rank) { return mesh.group_of(rank, {kReplicate}); }},
       {is(&StateGroups::node),
-       [&](int rank) { return mesh.group_of(rank, {mesh.neighbours({kShard}, state.node)}); }},
+       [&](int rank) { return mesh.group_of(rank, {mesh.neighbours(kStateAxes, state.node)}); }},
       {is(&StateGroups::tensor), [&](int rank) { return mesh.group_of(rank, {kTensor}); }},
       {is(&StateGroups::tensor_copies),
        [&](int rank) {
          return mesh.group_of(rank, {mesh.neighbours({kTensor}, state.tensor_copies)});
        }},
+      {is(&StateGroups::context), [&](int rank) { return mesh.group_of(rank, {kContext}); }},
       {is(&StateGroups::model), [&](int rank) {
          return mesh.group_of(rank, {kPipeline, kShard, kContext, kTensor});
        }}};
@@ -117,8 +118,8 @@ void add_groups(const RankMesh& mesh, const Grouping& grouping, std::vector<Rank
 
 StateGroups state_groups(const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
-  const int rank =
-      mesh.rank_at({state.pipeline_stage, state.replica, state.shard.index, 0, state.tensor.index});
+  const int rank = mesh.rank_at({state.pipeline_stage, state.replica, state.dp_shard.index,
+                                 state.context.index, state.tensor.index});
   StateGroups groups;
   std::vector<ProgramGroup>& list = groups.list;
   for (const Grouping& grouping : groupings(mesh, state)) {

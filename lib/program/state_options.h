@@ -30,13 +30,17 @@ struct KeptState {
 struct StateOptions {
   /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
   int stage = 0;
-  /// Place among the ranks that share one copy of what this tensor-parallel rank has of the state.
-  ShardPlace shard;
+  /// Place along dp_shard: ranks that read different samples and share one copy of the state. Ask
+  /// sample_place() or state_place() for what either is shared out among.
+  ShardPlace dp_shard;
   /// Copies of the state (hybrid sharding), and which of them this rank belongs to.
   int replicas = 1;
   int replica = 0;
-  /// Neighbours in the shard group that keep a second copy of what stage 3 gathers, the secondary
-  /// shards (ZeRO++ hpZ): shards [k, k+1) x node. Divides the shards; 1 = none.
+  /// Place among the ranks that share each row of tokens (context parallelism): they read the same
+  /// samples, and share one copy of the state with all along dp_shard.
+  ShardPlace context;
+  /// Neighbours among the state ranks that keep a second copy of what stage 3 gathers, the
+  /// secondary shards (ZeRO++ hpZ): shards [k, k+1) x node. Divides the state ranks; 1 = none.
   int node = 1;
   /// Place among the ranks that share each layer (tensor parallelism), and how many
   /// neighbours among them use the same part of a tensor that is shared out among fewer
@@ -85,14 +89,35 @@ struct StateOptions {
   }
 };
 
-/// Ranks that hold different samples: shards of all replicas.
-inline int data_ranks(const StateOptions& state) {
-  return state.shard.count * state.replicas;
+/// Returns this rank's place among the sample ranks (dp_replicate x dp_shard), which read different
+/// samples: batches, the loader and evaluations are shared out among them.
+inline ShardPlace sample_place(const StateOptions& state) {
+  return {state.replicas * state.dp_shard.count,
+          state.replica * state.dp_shard.count + state.dp_shard.index};
 }
 
-/// The index of this rank among the data ranks.
-inline int data_index(const StateOptions& state) {
-  return state.replica * state.shard.count + state.shard.index;
+/// Returns this rank's place among the state ranks (dp_shard x cp, the line along kStateAxes),
+/// which share one copy of what a tensor-parallel rank of a stage has of the state.
+inline ShardPlace state_place(const StateOptions& state) {
+  return {state.dp_shard.count * state.context.count,
+          state.dp_shard.index * state.context.count + state.context.index};
+}
+
+/// Returns this rank's place among those that share out a unit. Those of every unit are the state
+/// ranks; units of which state ranks hold different ones, as experts are, have another place here
+/// and another group in their StateSpec.
+inline ShardPlace unit_place(const StateOptions& state, const Unit& /*unit*/) {
+  return state_place(state);
+}
+
+/// Counts the ranks that each make a share of a gradient: the state ranks of all replicas.
+inline int gradient_ranks(const StateOptions& state) {
+  return state_place(state).count * state.replicas;
+}
+
+/// Says whether this is the lowest rank of its stage of the pipeline.
+inline bool is_first_of_stage(const StateOptions& state) {
+  return state.replica == 0 && state_place(state).index == 0 && state.tensor.index == 0;
 }
 
 /// The ranks of these options as a mesh.
@@ -114,6 +139,8 @@ struct StateGroups {
   /// parts of some tensors.
   GroupId tensor = kNoGroup;
   GroupId tensor_copies = kNoGroup;
+  /// The group of ranks that share each row of tokens.
+  GroupId context = kNoGroup;
   /// The group of ranks that hold one copy of the whole model's state between them.
   GroupId model = kNoGroup;
   /// The first and the last stage, where both hold copies of one matrix.
@@ -123,18 +150,27 @@ struct StateGroups {
 
   /// The group over which collectives of layers run along an axis: kNoGroup where no layer is
   /// shared so.
-  GroupId along(MeshAxis axis) const { return axis == MeshAxis::kTensor ? tensor : kNoGroup; }
+  GroupId along(MeshAxis axis) const {
+    if (axis == MeshAxis::kContext) return context;
+    return axis == MeshAxis::kTensor ? tensor : kNoGroup;
+  }
 };
 StateGroups state_groups(const StateOptions& state);
+
+/// Returns the group of the ranks that share out a unit (unit_place()).
+inline GroupId unit_group(const StateGroups& groups, const Unit& /*unit*/) {
+  return groups.shard;
+}
 
 /// The groups of all ranks, each once, in the order in which communicators are opened: a rank's
 /// GroupIds count those that it is a member of.
 std::vector<RankGroup> state_groups_of_all(const StateOptions& state);
 
-/// Computes how units are cut over the shard group: nothing at stage 0, and small ones only below
-/// stage 3.
+/// Computes how units are cut over the ranks that share them out: nothing at stage 0, and small
+/// ones only below stage 3.
 inline Sharding cut_states(const Partition& partition, const StateOptions& state) {
-  return state.stage == 0 ? Sharding(partition) : Sharding(partition, state.shard, state.stage < 3);
+  if (state.stage == 0) return Sharding(partition);
+  return {partition, [&](const Unit& unit) { return unit_place(state, unit); }, state.stage < 3};
 }
 
 /// ParameterHolders says who holds the parameters that the optimizer updates: of each unit the

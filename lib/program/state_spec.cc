@@ -15,9 +15,9 @@ namespace {
 /// Gradients of a micro-batch are made apart and then added to the sum, wherever that lies: where
 /// the optimizer is must not change how they are added. With one micro-batch there is no sum, and
 /// one rank may keep them where they are made.
-bool reduces_micro_batches(const StateOptions& options, int32_t micro_batches) {
+bool reduces_micro_batches(const StateOptions& options, ShardPlace place, int32_t micro_batches) {
   return options.stage >= 2 &&
-         (options.shard.count > 1 || micro_batches > 1 || options.optimizer_tier != Tier::kDevice);
+         (place.count > 1 || micro_batches > 1 || options.optimizer_tier != Tier::kDevice);
 }
 
 /// The first units of each stage, up to the share of its optimizer state that goes to another tier.
@@ -204,10 +204,11 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.held = stages.contains(options.pipeline_stage);
     spec.first_stage = *stages.begin();
     spec.counted = options.pipeline_stage == spec.first_stage;
-    spec.shard = groups.shard;
+    spec.shard = unit_group(groups, unit);
     spec.replica = groups.replica;
+    spec.place = unit_place(options, unit);
     spec.gathered = options.stage == 3 && !unit.small &&
-                    (options.shard.count > 1 || options.parameter_tier != Tier::kDevice);
+                    (spec.place.count > 1 || options.parameter_tier != Tier::kDevice);
     spec.cuts_parameters = cut.cut(unit.id) && options.stage == 3;
     spec.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
     spec.compute = {model.dtypes.compute};
@@ -225,7 +226,8 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.trainable = unit.trainable;
     if (spec.trainable) {
       // The last stage would wait in each micro-batch for the first one's share.
-      spec.reduces_micro_batches = !spec.copied && reduces_micro_batches(options, micro_batches);
+      spec.reduces_micro_batches =
+          !spec.copied && reduces_micro_batches(options, spec.place, micro_batches);
       spec.cuts_optimizer = cut.cut(unit.id);
       spec.cuts_gradients = spec.cuts_optimizer && spec.reduces_micro_batches;
       spec.reduce_scatter = spec.cuts_gradients || options.reduce_scatter;

@@ -113,8 +113,15 @@ bool has_input_grads(const StageActions& actions) {
   });
 }
 
-/// Emits the plain program of a step: what is computed, and what tensor-parallel ranks do together
-/// within layers.
+/// Says whether the layers' lists have collectives.
+bool has_collectives(const ModelDescription& model) {
+  return std::any_of(model.graphs.begin(), model.graphs.end(), [](const LayerGraph& graph) {
+    return std::any_of(graph.forward.begin(), graph.forward.end(),
+                       [](const Op& op) { return is_collective(op.kind); });
+  });
+}
+
+/// Emits the plain program of a step: what is computed, and what ranks do together within layers.
 class StepBuilder {
  public:
   StepBuilder(std::string name, const ModelDescription& model, const Partition& partition,
@@ -124,6 +131,7 @@ class StepBuilder {
         options_(options),
         actions_(std::move(actions)),
         trains_(trains),
+        exchanges_(has_collectives(model)),
         store_(program_, model, partition, options.state, trains ? options.micro_batches : 0) {
     program_.name = std::move(name);
     const bool weight_grads_apart = has_input_grads(actions_);
@@ -170,8 +178,7 @@ class StepBuilder {
   }
   /// Adds a buffer for values that collectives of a list may touch.
   BufferId exchanged(std::string name, int64_t bytes) {
-    const bool visible = store_.groups().tensor != kNoGroup;
-    return program_.add({.name = std::move(name), .bytes = bytes, .peer_visible = visible});
+    return program_.add({.name = std::move(name), .bytes = bytes, .peer_visible = exchanges_});
   }
   const LayerGraph& graph_of(size_t layer) const { return model_.graph_of(model_.layers[layer]); }
   Range whole(BufferId id) const { return program_.whole(id); }
@@ -216,6 +223,7 @@ class StepBuilder {
   const StepOptions& options_;
   const StageActions actions_;
   const bool trains_;
+  const bool exchanges_;
   Program program_;
   UnitStore store_;
   std::vector<GraphStorage> storage_;
@@ -255,7 +263,7 @@ StepBuilder::Flow& StepBuilder::flow_of(int32_t micro_batch) {
 }
 
 void StepBuilder::load_batch(Flow& flow) {
-  const int64_t bytes = model_.batch.rows * model_.batch.row_tokens * dtype_bytes(DType::kI32);
+  const int64_t bytes = model_.batch.tokens() * dtype_bytes(DType::kI32);
   Instr instr;
   instr.kind = InstrKind::kLoadBatch;
   instr.micro_batch = flow.micro_batch;

@@ -38,7 +38,7 @@ RankMesh rank_mesh(const Config& config) {
   return RankMesh({.pp = static_cast<int>(std::max<int64_t>(1, config.parallel.pipeline)),
                    .dp_replicate = static_cast<int>(replicas),
                    .dp_shard = static_cast<int>(data / replicas),
-                   .cp = 1,
+                   .cp = static_cast<int>(std::max<int64_t>(1, config.parallel.context)),
                    .tp = static_cast<int>(std::max<int64_t>(1, config.parallel.tensor))});
 }
 
@@ -46,7 +46,7 @@ int secondary_shards(const Config& config) {
   const int64_t node =
       config.zero.stage == 3 ? std::max<int64_t>(1, config.zero.hpz_partition_size) : 1;
   // The shards of a node of all ranks are secondary shards already, unless they are far away.
-  const bool all = node == rank_mesh(config).size(MeshAxis::kShard);
+  const bool all = node == rank_mesh(config).places(kStateAxes);
   return all && config.zero.offload_param.device == OffloadDevice::kNone ? 1
                                                                          : static_cast<int>(node);
 }
@@ -83,9 +83,10 @@ StateOptions state_options(const Config& config, const ModelDescription& model, 
   const MeshPoint place = mesh.coordinate(rank);
   StateOptions state;
   state.stage = static_cast<int>(config.zero.stage);
-  state.shard = {mesh.size(MeshAxis::kShard), place.dp_shard};
+  state.dp_shard = {mesh.size(MeshAxis::kShard), place.dp_shard};
   state.replicas = mesh.size(MeshAxis::kReplicate);
   state.replica = place.dp_replicate;
+  state.context = {mesh.size(MeshAxis::kContext), place.cp};
   state.node = secondary_shards(config);
   state.tensor = {mesh.size(MeshAxis::kTensor), place.tp};
   state.pipeline = pipeline_layout(config, model);
@@ -116,7 +117,7 @@ int64_t padded_elements(const Partition& partition, const StateOptions& state) {
 /// DeepSpeed's defaults (5e8 elements a bucket) would reduce a small model in one piece, after
 /// backward instead of beside it.
 int64_t bucket_of(int64_t wanted, const StateOptions& state, int64_t elements) {
-  if (state.stage >= 2) elements /= state.shard.count;
+  if (state.stage >= 2) elements /= state_place(state).count;
   return std::max<int64_t>(1, std::min(wanted, elements / 4));
 }
 
@@ -127,7 +128,7 @@ int64_t disk_buffers(const Config& config) {
   int64_t elements = 0;
   const bool over =
       __builtin_mul_overflow(parameters.buffer_count, parameters.buffer_size, &elements) ||
-      __builtin_mul_overflow(elements, rank_mesh(config).size(MeshAxis::kShard), &elements);
+      __builtin_mul_overflow(elements, rank_mesh(config).places(kStateAxes), &elements);
   return over ? INT64_MAX : elements;
 }
 
@@ -165,7 +166,8 @@ int32_t evaluation_micro_batches(const Config& config, const StateOptions& state
   const int64_t samples = config.train.evaluation.samples;
   if (samples <= 0) return static_cast<int32_t>(most);
   const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
-  const int64_t batches = parts(samples, config.train_micro_batch_size_per_gpu * data_ranks(state));
+  const int64_t batches =
+      parts(samples, config.train_micro_batch_size_per_gpu * sample_place(state).count);
   return static_cast<int32_t>(parts(batches, parts(batches, most)));
 }
 

@@ -48,12 +48,12 @@ std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer)
 /// Says which tensors weight decay applies to in a run: all, or all but norms and biases.
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);
 
-/// The ranks of a resolved config. Along dp_shard lie those that share one copy of the state, along
-/// dp_replicate copies of it, along tp those that share each layer, along pp
-/// the stages of a pipeline.
+/// The ranks of a resolved config. Along dp_shard and cp lie those that share one copy of the
+/// state, along dp_replicate copies of it, along cp those that share each row of tokens, along tp
+/// those that share each layer, along pp the stages of a pipeline.
 RankMesh rank_mesh(const Config& config);
 
-/// Neighbours along dp_shard that keep secondary shards between them (StateOptions::node).
+/// Neighbours among the state ranks that keep secondary shards between them (StateOptions::node).
 int secondary_shards(const Config& config);
 
 /// Says whether some checkpoints of a resolved config's run are written while it trains on.

@@ -190,7 +190,7 @@ class Formula {
     int64_t node = 0;
   };
 
-  int64_t shards() const { return state_.shard.count; }
+  int64_t shards() const { return state_place(state_).count; }
 
   /// Counts how often each unit's parameters are needed in a micro-batch: by lists of one direction
   /// that follow each other once.
@@ -223,7 +223,7 @@ class Formula {
   int64_t elements_of(const Unit& unit, const TrafficTerms& known, bool whole) const {
     if (!known.padding) return unit.numel;
     if (whole || shards() == 1 || state_.stage == 0) return unit.padded;
-    return shard_stride(unit, state_.shard.count) * shards();
+    return shard_stride(unit, shards()) * shards();
   }
 
   const StateSpec& spec(UnitId unit) const { return specs_[static_cast<size_t>(unit)]; }
@@ -322,7 +322,7 @@ TrafficTheory explain_traffic(const Program& program, const ModelDescription& mo
   const Formula formula(program, model, partition, options);
   TrafficTheory theory;
   theory.stage = options.state.stage;
-  theory.ranks = options.state.shard.count;
+  theory.ranks = state_place(options.state).count;
   if (theory.stage == 3) theory.node = options.state.node;
   theory.parameters = formula.parameters();
   TrafficTerms known;

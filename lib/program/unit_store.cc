@@ -240,9 +240,9 @@ bool UnitStore::is_saved(UnitId id) const {
 
 ShardRange UnitStore::saved_part(UnitId id) const {
   if (!is_saved(id)) return {};
-  const ShardRange part = cut_.cut(id)
-                              ? cut_.own(id)
-                              : shard_range(unit(id), options_.shard.index, options_.shard.count);
+  const ShardPlace place = spec(id).place;
+  const ShardRange part =
+      cut_.cut(id) ? cut_.own(id) : shard_range(unit(id), place.index, place.count);
   return split(part, options_.replica, options_.replicas);
 }
 
@@ -283,8 +283,7 @@ void UnitStore::list_pieces(bool trains) {
 
 /// All ranks have all of these scales, of which one saves them.
 void UnitStore::list_straddling_pieces() {
-  const bool saves =
-      options_.shard.index == 0 && options_.replica == 0 && options_.tensor.index == 0;
+  const bool saves = is_first_of_stage(options_);
   const size_t states = options_.optimizer_states.size(), coded = coded_states();
   for (const StraddlingTensor& tensor : straddling_)
     for (size_t s = 0; s < coded; ++s) {
@@ -305,7 +304,7 @@ void UnitStore::list_straddling_pieces() {
 /// snapshots are equally long, else ranks that do the same would have different programs.
 int64_t UnitStore::most_saved(UnitId id) const {
   if (!is_saved(id)) return 0;
-  return split(shard_range(unit(id), 0, options_.shard.count), 0, options_.replicas).size();
+  return split(shard_range(unit(id), 0, spec(id).place.count), 0, options_.replicas).size();
 }
 
 /// Places snapshots: saved state in memory gets its place in a buffer of the host, saved state on
@@ -538,15 +537,15 @@ Range UnitStore::to_wire(const GradientUse& use, Reduction& reduction) {
 }
 
 /// Brings a reduced part to where the update reads it: the first is copied, later ones are added.
-/// Where the compute lane would do it and there are data-parallel peers, the lane of the reduction
-/// does it instead, so that computation is not held up.
+/// Where the compute lane would do it and other ranks make shares of the gradient, the lane of the
+/// reduction does it instead, so that computation is not held up.
 void UnitStore::collect(const Range& part, const Range& to, UnitId id, bool first,
                         std::vector<Instr>& into) const {
   if (part == to) return;
   const StateSpec& state = spec(id);
   Instr instr = copy(part, to, id);
   if (!first) instr.kind = InstrKind::kAccumulate;
-  if (instr.lane == Lane::kCompute && has_data_peers())
+  if (instr.lane == Lane::kCompute && has_gradient_peers(id))
     instr.lane = lane_of(state.replica == kNoGroup ? state.shard : state.replica);
   into.push_back(std::move(instr));
 }
@@ -571,7 +570,7 @@ Reduction UnitStore::reduction(const GradientUse& use, bool first) {
   const StateSpec& state = spec(id);
   Reduction reduction{.before = sum_shares(use)};
   const Range to = state.reduces_micro_batches ? held(gradients_, id) : use.whole;
-  if (!has_data_peers()) {
+  if (!has_gradient_peers(id)) {
     collect(use.whole, to, id, first, reduction.before);
     return reduction;
   }
@@ -586,7 +585,7 @@ Reduction UnitStore::reduction(const GradientUse& use, bool first) {
                       state.communication == state.gradient;
   const int64_t bytes = state.communication.bytes(cut_.held(id));
   const Range part =
-      direct ? own : Range{wire.buffer, wire.offset + options_.shard.index * bytes, bytes};
+      direct ? own : Range{wire.buffer, wire.offset + state.place.index * bytes, bytes};
   reduction.collective = collective(InstrKind::kReduceScatter, state.shard, wire, part, id);
   // In every micro-batch: what leaves the device must be complete before, and where gradients are
   // kept must not change the order of their sum.

@@ -150,7 +150,10 @@ class UnitStore {
   }
   Tier tier_of(const Range& range) const { return program_.at(range.buffer).tier; }
   int32_t chunk_of(UnitId id) const;
-  bool has_data_peers() const { return data_ranks(options_) > 1; }
+  /// Says whether other ranks make shares of the unit's gradient in samples or tokens of their own.
+  bool has_gradient_peers(UnitId id) const {
+    return spec(id).shard != kNoGroup || spec(id).replica != kNoGroup;
+  }
   std::vector<Home> place(const HomeOptions& options,
                           const std::function<TierPart(const StateSpec&)>& part_of);
   std::vector<std::vector<UnitId>> by_buffer(const HomeOptions& options, const FlatLayout& layout,
@@ -205,7 +208,7 @@ class UnitStore {
   int64_t straddling_blocks(Tier tier) const;
   void add_scales(const UpdatePart& part, Instr& instr) const;
   void measure_straddling();
-  void exchange_scales(const Range& scales, bool cut);
+  void exchange_scales(const Range& scales, const std::set<GroupId>& cut_over);
   void keep_straddling();
   bool hand_on(std::vector<Range>& written, const Range& parameters, Update& plan);
   Range staged(const std::string& name, Tier tier, const StorageFormat& format, int64_t elements,
@@ -219,7 +222,7 @@ class UnitStore {
   const StateOptions& options_;
   const StateGroups groups_;
   const std::vector<StateSpec> specs_;
-  /// The cut of states over the shard group.
+  /// The cut of each unit over the ranks that share it out.
   const Sharding cut_;
   std::vector<Home> parameters_;
   std::vector<Home> gradients_;

@@ -13,7 +13,7 @@ namespace ftrun {
 
 /// Ranks that each have a slot of every run: one where those of all would be too many.
 int64_t UnitStore::ranks_with_slots() const {
-  const int64_t ranks = int64_t{options_.shard.count} * options_.tensor.count;
+  const int64_t ranks = int64_t{state_place(options_).count} * options_.tensor.count;
   return norm_runs() * ranks <= options_.most_norm_slots ? ranks : 1;
 }
 
@@ -30,13 +30,14 @@ int64_t UnitStore::norm_slots() const {
 void UnitStore::norm(BufferId norm) {
   Instr sum;
   sum.kind = InstrKind::kGradientNorm;
-  const ShardPlace shard = options_.shard;
   const ShardPlace tensor = options_.tensor;
   const auto ranks = static_cast<int32_t>(ranks_with_slots());
-  const NormSlots slots{ranks, ranks == 1 ? 0 : shard.index * tensor.count + tensor.index};
+  const NormSlots slots{ranks,
+                        ranks == 1 ? 0 : state_place(options_).index * tensor.count + tensor.index};
   int64_t first_slot = 0;
   for (const Unit& u : partition_.units) {
-    const ShardRange own = shard_range(u, shard.index, shard.count);
+    const ShardPlace place = spec(u.id).place;
+    const ShardRange own = shard_range(u, place.index, place.count);
     for (const NormRange& run : spec(u.id).norm_ranges) {
       const int64_t slot = first_slot + slots.place;
       first_slot += slots.ranks;
@@ -328,31 +329,32 @@ void UnitStore::measure_straddling() {
     emit(std::move(clear));
   }
   Updates in_place, staged;
-  bool cut = false;
+  std::set<GroupId> cut_over;
   for (const Unit& u : partition_.units) {
     const bool straddles =
         std::any_of(straddling_.begin(), straddling_.end(),
                     [&](const StraddlingTensor& tensor) { return tensor.unit == u.id; });
     if (!straddles) continue;
     plan_measures(u.id, stages_update(u.id) ? staged.list : in_place.list);
-    cut = cut || spec(u.id).cuts_optimizer;
+    if (spec(u.id).cuts_optimizer) cut_over.insert(spec(u.id).shard);
   }
   emit_updates(in_place, staged);
-  for (const auto& [tier, buffer] : new_scales_) exchange_scales(program_.whole(buffer), cut);
+  for (const auto& [tier, buffer] : new_scales_) exchange_scales(program_.whole(buffer), cut_over);
 }
 
-/// Leaves the largest of the ranks' scales in a buffer. What lies on the host goes through the
-/// device, where ranks communicate.
-void UnitStore::exchange_scales(const Range& scales, bool cut) {
-  if (groups_.tensor == kNoGroup && (!cut || groups_.shard == kNoGroup)) return;
+/// Leaves the largest of the scales of tensor ranks, and of the ranks of `cut_over`, in a buffer.
+/// What lies on the host goes through the device, where ranks communicate.
+void UnitStore::exchange_scales(const Range& scales, const std::set<GroupId>& cut_over) {
+  std::vector<GroupId> groups(cut_over.begin(), cut_over.end());
+  if (groups_.tensor != kNoGroup) groups.insert(groups.begin(), groups_.tensor);
+  if (groups.empty()) return;
   Range on_device = scales;
   if (tier_of(scales) == Tier::kHost) {
     on_device = temporary(cat(buffer_names::kNewScales, ".exchanged"), Tier::kDevice,
                           Category::kBuckets, {DType::kF32}, element_count(program_, scales), true);
     emit(copy(scales, on_device, -1)).if_finite = true;
   }
-  for (const GroupId group : {groups_.tensor, cut ? groups_.shard : kNoGroup}) {
-    if (group == kNoGroup) continue;
+  for (const GroupId group : groups) {
     Instr largest = collective(InstrKind::kAllReduce, group, on_device, on_device, -1);
     largest.exchange().largest = true;
     largest.if_finite = true;

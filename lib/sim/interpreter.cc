@@ -68,8 +68,8 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
     rank.step = std::move(steps[r]);
     const MeshPoint place = mesh.coordinate(static_cast<int>(r));
     rank.tensor = place.tp;
-    rank.data =
-        static_cast<uint64_t>(place.dp_replicate * mesh.size(MeshAxis::kShard) + place.dp_shard);
+    rank.data = static_cast<uint64_t>(mesh.place_on(
+        static_cast<int>(r), {MeshAxis::kReplicate, MeshAxis::kShard, MeshAxis::kContext}));
     const Program& program = rank.step.program;
     for (const Buffer& buffer : program.buffers)
       rank.persistent.emplace_back(buffer.persistent ? static_cast<size_t>(buffer.bytes / 2) : 0,

@@ -53,8 +53,8 @@ class Interpreter {
  private:
   struct RankMemory {
     StepProgram step;
-    /// Place among the ranks of its samples, whose number they follow from.
     int tensor = 0;
+    /// Number of the samples, and of the part of their rows, that its tokens follow from.
     uint64_t data = 0;
     std::vector<std::vector<uint64_t>> persistent;
     std::array<std::vector<uint64_t>, kArenaCount> arenas;

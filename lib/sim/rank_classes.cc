@@ -28,8 +28,7 @@ struct ShardTrait {
   std::vector<NormPart> norms;
 };
 
-/// ShardTraits finds in what the programs of a shard group's ranks differ, in one stage of the
-/// pipeline.
+/// ShardTraits finds in what the programs of state ranks differ, in one stage of the pipeline.
 class ShardTraits {
  public:
   ShardTraits(const ModelDescription& model, const Partition& partition, const StateOptions& state,
@@ -44,11 +43,14 @@ class ShardTraits {
       if (lies_on(unit, stage) && known.insert(shape_of(unit)).second) units_.push_back(&unit);
   }
 
-  /// Returns the traits of shard `index`.
-  ShardTrait of(int index) const {
+  /// Returns the traits of the state rank in place `index`.
+  ShardTrait of(int index) {
+    state_.dp_shard.index = index / state_.context.count;
+    state_.context.index = index % state_.context.count;
     ShardTrait shard;
     for (const Unit* unit : units_) {
-      const ShardRange own = shard_range(*unit, index, state_.shard.count);
+      const ShardPlace place = unit_place(state_, *unit);
+      const ShardRange own = shard_range(*unit, place.index, place.count);
       add_norm(*unit, own, shard.norms);
       if (!cut_.cut(unit->id)) continue;
       shard.traits.push_back(own.size());
@@ -100,7 +102,8 @@ class ShardTraits {
   }
 
   const ModelDescription& model_;
-  const StateOptions& state_;
+  /// The options of the rank that is looked at.
+  StateOptions state_;
   const Sharding cut_;
   /// The update kind of each tensor, by its id.
   std::vector<UpdateKind> kinds_;
@@ -138,16 +141,16 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
   const bool pads = has_padding(model);
   std::vector<std::vector<ShardTrait>> shards;  // of each stage
   for (int stage = 0; stage < state.pipeline.stages(); ++stage) {
-    const ShardTraits traits(model, partition, state, stage);
+    ShardTraits traits(model, partition, state, stage);
     shards.emplace_back();
-    for (int index = 0; index < state.shard.count; ++index)
+    for (int index = 0; index < mesh.places(kStateAxes); ++index)
       shards.back().push_back(traits.of(index));
   }
   Classes classes;
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const MeshPoint place = mesh.coordinate(rank);
-    const ShardTrait& shard =
-        shards[static_cast<size_t>(place.pp)][static_cast<size_t>(place.dp_shard)];
+    const int index = mesh.place_on(rank, kStateAxes);
+    const ShardTrait& shard = shards[static_cast<size_t>(place.pp)][static_cast<size_t>(index)];
     // Each stage computes something else.
     Traits traits{place.pp, static_cast<int64_t>(shard.traits.size())};
     traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
@@ -156,8 +159,7 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
         traits.insert(traits.end(), norm.part.begin(), norm.part.end());
     // Shards were looked at with this rank's tensors: those of ranks with padding, and without, end
     // elsewhere.
-    if (pads)
-      traits.insert(traits.end(), {place.tp + 1 == model.split.degree ? 1 : 0, place.dp_shard});
+    if (pads) traits.insert(traits.end(), {place.tp + 1 == model.split.degree ? 1 : 0, index});
     classes.add(rank, std::move(traits));
   }
   return classes.take();

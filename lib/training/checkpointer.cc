@@ -151,11 +151,12 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
   if (!base_weights_.empty()) meta.extra[kBaseRecord] = base_weights_;
   const StateOptions& state = setup_.plan().options.state;
   meta.topology = {{"world_size", session_.world()},
-                   {"data", data_ranks(state)},
+                   {"data", sample_place(state).count},
                    {"data_replicate", state.replicas},
                    {"tensor", state.tensor.count},
                    {"zero_stage", config_.zero.stage}};
   if (state.pipeline.stages() > 1) meta.topology["pipeline"] = state.pipeline.stages();
+  if (state.context.count > 1) meta.topology["context"] = state.context.count;
   return meta;
 }
 

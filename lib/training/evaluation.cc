@@ -31,11 +31,10 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
                                              const NamedSamples& set, bool is_last,
                                              StopAgreement& stop) {
   const auto start = std::chrono::steady_clock::now();
-  const StateOptions& place = setup.plan().options.state;
+  const ShardPlace place = sample_place(setup.plan().options.state);
   ValidationReader reader(*set.samples, config.train.evaluation.samples,
-                          config.train_micro_batch_size_per_gpu, data_ranks(place),
-                          data_index(place), setup.evaluate().model.vocab_rows,
-                          setup.plan().evaluation_micro_batches);
+                          config.train_micro_batch_size_per_gpu, place.count, place.index,
+                          setup.evaluate().model.vocab_rows, setup.plan().evaluation_micro_batches);
   if (reader.counted_tokens_global() == 0) {
     refuse_uncounted_best(config, set, reader.sequences());
     return EvaluationResult{.set = set.name,

@@ -54,7 +54,7 @@ void ResourceUse::total(Session& session) {
 /// " name bytes name bytes ..."; "" but on the first rank of a stage of a pipeline.
 std::string ResourceUse::stage_memory() const {
   const StateOptions& state = setup_.plan().options.state;
-  if (state.pipeline.stages() == 1 || data_index(state) > 0 || state.tensor.index > 0) return "";
+  if (state.pipeline.stages() == 1 || !is_first_of_stage(state)) return "";
   std::string text = cat(" process ", memory_->measured);
   for (const NamedBytes& figure : memory_metrics(setup_.memory()))
     text += cat(" ", figure.name, " ", figure.bytes);

@@ -115,7 +115,7 @@ TEST_CASE("tensor-parallel ranks write what one process writes, all of them the 
       StateOptions mesh;
       mesh.tensor.count = degree;
       mesh.tensor_copies = degree / 2;
-      mesh.shard.count = stage == 3 ? 2 : 1;
+      mesh.dp_shard.count = stage == 3 ? 2 : 1;
       std::mutex mutex;
       std::vector<std::vector<int32_t>> written;
       fixtures::on_mesh(mesh, [&](Rendezvous&, const RankGroups& groups) {
@@ -131,7 +131,7 @@ TEST_CASE("tensor-parallel ranks write what one process writes, all of them the 
         const std::lock_guard lock(mutex);
         written.push_back(tokens);
       });
-      REQUIRE(written.size() == static_cast<size_t>(degree * mesh.shard.count));
+      REQUIRE(written.size() == static_cast<size_t>(degree * mesh.dp_shard.count));
       for (const std::vector<int32_t>& tokens : written) REQUIRE(tokens == expected);
     }
 }

@@ -65,7 +65,7 @@ StepRun take_step(RankRig& rig, TrainingProgress& progress) {
   fixtures::give_batches(rig, progress.step + 1);
   StepBatch batch;
   batch.counted_tokens_global = static_cast<int64_t>(rig.batches.size()) *
-                                data_ranks(rig.plan.options.state) *
+                                sample_place(rig.plan.options.state).count *
                                 rig.plan.train.model.batch.tokens();
   StepRun run = prepare_step(rig.config, rig.config.scheduler, progress, batch);
   run.micro_batches = rig.batches;

@@ -462,7 +462,7 @@ struct SplitRank {
     plan.partition = build_units(plan.train.model, UnitGranularity::kLayer, {l.small, INT64_MAX});
     StateOptions& options = plan.options.state;
     options.stage = static_cast<int>(l.stage);
-    options.shard = {l.shards, shard};
+    options.dp_shard = {l.shards, shard};
     options.optimizer_tier = l.device == OffloadDevice::kNvme  ? Tier::kNvme
                              : l.device == OffloadDevice::kCpu ? Tier::kHost
                                                                : Tier::kDevice;

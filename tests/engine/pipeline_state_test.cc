@@ -310,7 +310,7 @@ TEST_CASE(
       fixtures::give_batches(rig, 2);
       leave_token_in(
           rig, kToken,
-          data_index(rig.plan.options.state) == kPoisonedData ? kPoisonedMicroBatch : -1);
+          sample_place(rig.plan.options.state).index == kPoisonedData ? kPoisonedMicroBatch : -1);
       StepRun run = rig.prepared(2);
       rig.train_executor.run(run);
       require(!run.finite, "every rank decides alike");

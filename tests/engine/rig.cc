@@ -249,7 +249,7 @@ StepRun RankRig::train(int64_t step) {
   batches.resize(static_cast<size_t>(config.gradient_accumulation_steps));
   const BatchShape& shape = plan.train.model.batch;
   for (size_t slot = 0; slot < batches.size(); ++slot) {
-    const auto place = static_cast<uint64_t>(data_index(plan.options.state));
+    const auto place = static_cast<uint64_t>(sample_place(plan.options.state).index);
     batches[slot] = random_batch(shape, static_cast<uint64_t>(step) * 100 + slot * 10 + place,
                                  plan.train.model.vocab_rows);
     batches[slot].first_token = static_cast<int64_t>(slot * 10 + place) * shape.tokens();
@@ -380,7 +380,7 @@ void on_mesh(const StateOptions& mesh,
       on_threads(ranks.world(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
         const MeshPoint place = ranks.coordinate(rendezvous.rank());
         StateOptions mine = mesh;
-        mine.shard.index = place.dp_shard;
+        mine.dp_shard.index = place.dp_shard;
         mine.replica = place.dp_replicate;
         mine.tensor.index = place.tp;
         mine.pipeline_stage = place.pp;
@@ -394,7 +394,7 @@ void on_mesh(const StateOptions& mesh,
 void on_mesh(int replicas, int shards,
              const std::function<void(Rendezvous&, const RankGroups&)>& body, int node) {
   StateOptions mesh;
-  mesh.shard.count = shards;
+  mesh.dp_shard.count = shards;
   mesh.replicas = replicas;
   mesh.node = node;
   on_mesh(mesh, body);

@@ -21,12 +21,17 @@ struct Mesh {
   int node = 1;
   int tensor = 1;
   int stages = 1;
-  /// Ranks that have samples of their own.
+  /// Neighbours among the shards that share each row; divides the shards.
+  int context = 1;
+  /// Ranks that have tokens of their own.
   int data() const { return shards * replicas; }
   int ranks() const { return data() * tensor * stages; }
   RankMesh grid() const {
-    return RankMesh(
-        {.pp = stages, .dp_replicate = replicas, .dp_shard = shards, .cp = 1, .tp = tensor});
+    return RankMesh({.pp = stages,
+                     .dp_replicate = replicas,
+                     .dp_shard = shards / context,
+                     .cp = context,
+                     .tp = tensor});
   }
 };
 
@@ -49,7 +54,9 @@ struct Choice {
   /// The options of a rank.
   StepOptions of_rank(int rank) const {
     StepOptions mine = options;
-    mine.state.shard = {mesh.shards, rank / mesh.tensor % mesh.shards};
+    const int shard = rank / mesh.tensor % mesh.shards;
+    mine.state.dp_shard = {mesh.shards / mesh.context, shard / mesh.context};
+    mine.state.context = {mesh.context, shard % mesh.context};
     mine.state.replicas = mesh.replicas;
     mine.state.replica = rank / mesh.tensor / mesh.shards % mesh.replicas;
     mine.state.pipeline_stage = rank / mesh.tensor / mesh.data();
@@ -80,12 +87,12 @@ struct Choice {
   std::string text() const {
     const StateOptions& s = options.state;
     return cat(
-        "stage ", s.stage, ", ", mesh.shards, " shards x ", mesh.replicas, " replicas x ",
-        mesh.tensor, " tensor ranks x ", mesh.stages, " stages of ", s.pipeline.chunks(), " chunks",
-        built.model.split.sequence ? " (by tokens)" : "", ", nodes of ", s.node, ", ",
-        options.micro_batches, " micro-batches, parameters on ", tier_name(s.parameter_tier),
-        ", optimizer on ", tier_name(s.optimizer_tier), " (", s.optimizer_ratio, "), compute ",
-        dtype_name(built.model.dtypes.compute), ", gradients ",
+        "stage ", s.stage, ", ", mesh.shards, " shards (", mesh.context, " a row) x ",
+        mesh.replicas, " replicas x ", mesh.tensor, " tensor ranks x ", mesh.stages, " stages of ",
+        s.pipeline.chunks(), " chunks", built.model.split.sequence ? " (by tokens)" : "",
+        ", nodes of ", s.node, ", ", options.micro_batches, " micro-batches, parameters on ",
+        tier_name(s.parameter_tier), ", optimizer on ", tier_name(s.optimizer_tier), " (",
+        s.optimizer_ratio, "), compute ", dtype_name(built.model.dtypes.compute), ", gradients ",
         dtype_name(built.model.dtypes.gradients), ", travel as ", dtype_name(s.communication),
         ", master ", dtype_name(s.master), ", buckets ", options.bucket_elements, "/",
         options.gather_bucket_elements, ", prefetch ", options.prefetch_elements, ", live ",
@@ -321,7 +328,8 @@ inline Choice with_frozen_below(const Choice& choice, std::mt19937_64& random) {
 /// The plainest program of the same mesh: nothing sharded, bucketed, overlapped or moved.
 inline Choice plain(const Choice& choice) {
   Choice out = choice;
-  out.mesh = {.shards = choice.mesh.data(), .tensor = choice.mesh.tensor};
+  out.mesh = {
+      .shards = choice.mesh.data(), .tensor = choice.mesh.tensor, .context = choice.mesh.context};
   out.options = {
       .micro_batches = choice.options.micro_batches, .bucket_elements = 1, .overlap = false};
   out.options.state.optimizer_states = choice.options.state.optimizer_states;

@@ -57,7 +57,7 @@ struct Built {
 
   /// Plans rank `rank` of `ranks` that share one copy of the state.
   StepProgram plan(StepOptions options, int ranks = 2, int rank = 0) const {
-    options.state.shard = {ranks, rank};
+    options.state.dp_shard = {ranks, rank};
     return build_training_step(model, partition, options);
   }
   Program step(const StepOptions& options, int ranks = 2, int rank = 0) const {

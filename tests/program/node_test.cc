@@ -109,7 +109,7 @@ TEST_CASE("nodes of one rank, other stages and other programs have no secondary 
     REQUIRE_FALSE(has(choice.step(0).program));
   }
   Choice choice = node_choice(2, 2, true);  // tied: the matrix is read twice in a forward pass
-  choice.options.state.shard = {4, 1};
+  choice.options.state.dp_shard = {4, 1};
   for (const Mode mode : {Mode::kEvaluate, Mode::kLogits}) {
     const ModelDescription model = build_model(choice.config, {1, 4}, mode);
     const StepProgram step =
@@ -160,7 +160,7 @@ TEST_CASE("with secondary shards a step sends what ZeRO++ says") {
     options.state.stage = 3;
     options.state.node = node;
     const Program program = built.step(options, 4);
-    options.state.shard = {4, 0};
+    options.state.dp_shard = {4, 0};
     const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
     int64_t psi = 0;
     for (const Unit& unit : built.partition.units) psi += unit.numel;
@@ -186,7 +186,7 @@ TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
   options.state.stage = 3;
   options.state.node = 2;
   const Program program = built.step(options, 4);
-  options.state.shard = {4, 0};
+  options.state.dp_shard = {4, 0};
   CHECK(traffic_text(program_traffic(program),
                      explain_traffic(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"

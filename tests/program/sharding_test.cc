@@ -190,6 +190,42 @@ bool brings_parameters_only(const Program& program, const Instr& instr) {
          std::none_of(instr.writes.begin(), instr.writes.end(), is_kept);
 }
 
+/// A program with its state in words, shards named alike whether or not some of them share rows.
+std::string text_of_state(const StepProgram& step) {
+  std::string text = program_text(step.program);
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+      text.replace(at, from.size(), to);
+  };
+  rename("(dp_shard+cp)", "dp_shard");
+  rename("dp_shard+cp", "dp_shard");
+  for (const StatePiece& piece : step.pieces)
+    text += cat("state ", piece.state, " of unit ", piece.unit, " from ", piece.begin, " to ",
+                piece.end, ", saved from ", piece.saved.begin, " to ", piece.saved.end, " in ",
+                piece.range.buffer, "+", piece.range.offset, ", copied to ", piece.snapshot.offset,
+                "\n");
+  return text;
+}
+
+TEST_CASE("ranks that share rows share out the state as those that read samples of their own do") {
+  std::mt19937_64 random(411);
+  for (const int stage : {0, 1, 2, 3})
+    for (const Mesh& mesh : {Mesh{.shards = 4}, Mesh{.shards = 4, .replicas = 2, .tensor = 2},
+                             Mesh{.shards = 4, .node = 2}}) {
+      Choice apart = small_choice(small_config(2, true), mesh);
+      StateOptions& state = apart.options.state;
+      state.stage = stage;
+      state.snapshots = true;
+      state.node = stage == 3 ? mesh.node : 1;
+      if (stage == 2) apart = with_codes(apart, random);
+      Choice together = apart;
+      together.mesh.context = 2;
+      INFO(together.text());
+      for (int rank = 0; rank < mesh.ranks(); ++rank)
+        REQUIRE(text_of_state(together.step(rank)) == text_of_state(apart.step(rank)));
+    }
+}
+
 TEST_CASE("each slot of the norm is written by one rank of a copy of the model, each part once") {
   for (int round = 0; round < sweep_rounds(60); ++round) {
     const auto& [choice, steps] = stepped_choice(round);
@@ -653,7 +689,7 @@ TEST_CASE("a unit that lists of one direction read one after another is gathered
     // One for forward, one for backward, of each micro-batch.
     CHECK(all_of(program, InstrKind::kAllGather).size() == 2 * 3);
     CHECK(gathered_of(program).size() == 2 * 3);
-    options.state.shard = {2, 0};
+    options.state.dp_shard = {2, 0};
     for (const TrafficDeviation& deviation :
          explain_traffic(program, built.model, built.partition, options).deviations)
       CHECK(deviation.cause.find("units that not") == std::string::npos);

@@ -1,6 +1,9 @@
 #include "program/step_plan.h"
 
 #include <functional>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "models.h"
 #include "partition/layout.h"
@@ -42,8 +45,8 @@ TEST_CASE("data-parallel ranks are shards times replicas, and all shards without
   CHECK(rank_mesh(config).size(MeshAxis::kShard) == 4);
   CHECK(rank_mesh(config).size(MeshAxis::kReplicate) == 2);
   const StateOptions state = plan_steps(config, small_config(1, true), 6).options.state;
-  CHECK(state.shard.count == 4);
-  CHECK(state.shard.index == 2);
+  CHECK(state.dp_shard.count == 4);
+  CHECK(state.dp_shard.index == 2);
   CHECK(state.replicas == 2);
   CHECK(state.replica == 1);
   config.zero.stage = 0;
@@ -52,6 +55,62 @@ TEST_CASE("data-parallel ranks are shards times replicas, and all shards without
   config.parallel.data = 0;
   config.parallel.data_replicate = 1;
   CHECK(rank_mesh(config).world() == 1);
+}
+
+TEST_CASE("context ranks read the same samples, and are ranks of their own for the state") {
+  Config config = base_config(3);
+  config.parallel.data = 4;
+  config.parallel.data_replicate = 2;
+  config.parallel.context = 3;
+  const RankMesh mesh = rank_mesh(config);
+  REQUIRE(mesh.world() == 12);
+  std::map<int, std::vector<int>> readers;                 // of each sample place
+  std::map<std::pair<int, int>, std::vector<int>> owners;  // of each replica's state place
+  for (int rank = 0; rank < mesh.world(); ++rank) {
+    const StepPlan plan = plan_steps(config, small_config(1, true), rank);
+    const StateOptions& state = plan.options.state;
+    CHECK(sample_place(state).count == 4);
+    CHECK(state_place(state).count == 6);
+    CHECK(gradient_ranks(state) == 12);
+    CHECK(is_first_of_stage(state) == (rank == 0));
+    readers[sample_place(state).index].push_back(rank);
+    owners[{state.replica, state_place(state).index}].push_back(rank);
+    const Program& program = plan.train.program;
+    CHECK(program.place_in(group_along(program, "dp_shard+cp")).count == 6);
+    CHECK(program.place_in(group_along(program, "dp_shard+cp")).index == state_place(state).index);
+    CHECK(program.place_in(group_along(program, "cp")).index == rank % 3);
+    CHECK(program.place_in(group_along(program, "dp_replicate")).index == rank / 6);
+  }
+  CHECK(readers == std::map<int, std::vector<int>>{
+                       {0, {0, 1, 2}}, {1, {3, 4, 5}}, {2, {6, 7, 8}}, {3, {9, 10, 11}}});
+  CHECK(owners.size() == 12);
+  for (const auto& [place, ranks] : owners)
+    CHECK(ranks == std::vector<int>{place.first * 6 + place.second});
+}
+
+TEST_CASE("what follows from samples is as without context ranks, what follows from state is not") {
+  const auto plan = [](int64_t data, int64_t context) {
+    Config config = base_config(2);
+    config.parallel.data = data;
+    config.parallel.context = context;
+    config.parallel.pipeline = 2;
+    config.parallel.virtual_stages = 1;
+    config.gradient_accumulation_steps = 8;
+    config.train.evaluation.samples = 5;
+    return plan_steps(config, small_config(4, false), 0);
+  };
+  const StepPlan two = plan(2, 1), both = plan(2, 2), four = plan(4, 1);
+  CHECK(two.evaluation_micro_batches == 3);
+  CHECK(both.evaluation_micro_batches == 3);
+  CHECK(four.evaluation_micro_batches == 2);
+  CHECK(both.options.bucket_elements == four.options.bucket_elements);
+  CHECK(both.options.bucket_elements < two.options.bucket_elements);
+  CHECK(memory_plan(both).tiers[0].total == memory_plan(four).tiers[0].total);
+  const auto theory = [](const StepPlan& step) {
+    return explain_traffic(step.train.program, step.train.model, step.partition, step.options);
+  };
+  CHECK(theory(both).ranks == 4);
+  CHECK(theory(both).bytes == theory(four).bytes);
 }
 
 TEST_CASE(

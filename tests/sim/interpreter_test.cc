@@ -56,6 +56,18 @@ TEST_CASE("whatever is sharded, moved, joined or made again: the same weights as
   }
 }
 
+TEST_CASE("ranks that share rows: each one's tokens are in the weights once") {
+  std::mt19937_64 random(1013);
+  for (const int stage : {0, 1, 2, 3})
+    for (const Mesh& mesh : {Mesh{.shards = 4, .context = 2},
+                             Mesh{.shards = 2, .replicas = 2, .tensor = 2, .context = 2}}) {
+      Choice choice = small_choice(small_config(1, true), mesh);
+      choice.options.state.stage = stage;
+      INFO(choice.text());
+      run_as_plain(choice, random);
+    }
+}
+
 TEST_CASE("pipelines: the same weights as the plain program of one stage", "[long]") {
   std::mt19937_64 random(1011);
   for (int round = 0; round < 80; ++round) {

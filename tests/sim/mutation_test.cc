@@ -699,11 +699,11 @@ std::optional<ShardRange> gradient_elements(const Mutation& m, const Range& rang
   const Category category = m.program.at(range.buffer).category;
   if (category != Category::kGradients && category != Category::kBuckets) return std::nullopt;
   StateOptions state = m.choice.options.state;
-  state.shard = m.program.place_in(group_along(m.program, "dp_shard"));
+  state.dp_shard = m.program.place_in(group_along(m.program, "dp_shard"));
   const Sharding cut = cut_states(m.choice.built.partition, state);
   const int64_t elements = element_count(m.program, range);
-  const int64_t begin = elements == cut.whole(id) ? 0 : state.shard.index * elements;
-  if (elements != cut.whole(id) && elements * state.shard.count != cut.whole(id))
+  const int64_t begin = elements == cut.whole(id) ? 0 : state.dp_shard.index * elements;
+  if (elements != cut.whole(id) && elements * state.dp_shard.count != cut.whole(id))
     return std::nullopt;
   return ShardRange{begin, begin + elements};
 }
@@ -750,7 +750,7 @@ bool is_padding_of_parameters(const Mutation& m, const Range& part) {
   StateOptions state = m.choice.options.state;
   if (state.stage == 3) return is_padding_of_gathered(m, part);
   if (m.program.at(part.buffer).name != buffer_names::kParameters) return false;
-  state.shard = m.program.place_in(group_along(m.program, "dp_shard"));
+  state.dp_shard = m.program.place_in(group_along(m.program, "dp_shard"));
   const Sharding cut = cut_states(m.choice.built.partition, state);
   std::vector<int64_t> whole;
   for (const Unit& unit : m.choice.built.partition.units) whole.push_back(cut.whole(unit.id));

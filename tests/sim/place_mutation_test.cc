@@ -64,6 +64,9 @@ std::vector<MutatedCase> cases_of_places() {
     add(cat("shards, stage ", stage), choice_of({.shards = 4}, stage));
     add(cat("replicas of shards, stage ", stage), choice_of({.shards = 2, .replicas = 2}, stage));
     add(cat("shards of tensor ranks, stage ", stage), choice_of({.shards = 2, .tensor = 2}, stage));
+    if (stage == 1 || stage == 3)
+      add(cat("shards that share rows, stage ", stage),
+          choice_of({.shards = 4, .context = 2}, stage));
     if (stage < 2)
       add(cat("shards of stages, stage ", stage), choice_of({.shards = 2, .stages = 2}, stage));
   }

@@ -193,6 +193,7 @@ TEST_CASE("each stage, tier and mesh of up to 48 ranks has classes of equal prog
                                  {.shards = 24, .replicas = 2},
                                  {.shards = 12, .node = 4},
                                  {.shards = 5, .tensor = 2},
+                                 {.shards = 9, .replicas = 2, .context = 3},
                                  {.shards = 6, .replicas = 2, .node = 3, .tensor = 4}};
   for (const Mesh& mesh : meshes)
     for (const int stage : {0, 1, 2, 3})
@@ -206,6 +207,17 @@ TEST_CASE("each stage, tier and mesh of up to 48 ranks has classes of equal prog
           check_classes(classes, steps);
           check_world_of_classes(classes, steps, choice.of_rank(0).state);
         }
+}
+
+TEST_CASE("ranks that share rows are in the classes of shards that do not") {
+  for (const int stage : {0, 1, 3}) {
+    const Choice apart = wide_choice(stage, {.shards = 12, .tensor = 2}, Tier::kDevice);
+    Choice together = apart;
+    together.mesh.context = 3;
+    INFO(together.text());
+    CHECK(classes_of(together).of_rank == classes_of(apart).of_rank);
+    CHECK(classes_that_hold(together) == classes_of(apart).count());
+  }
 }
 
 TEST_CASE("there are as few classes for thousands of ranks as for some") {

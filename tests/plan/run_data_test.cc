@@ -1,0 +1,35 @@
+#include "plan/run_data.h"
+
+#include <utility>
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+TEST_CASE("ranks that share rows read the same samples, all others samples of their own") {
+  Config config;
+  config.train_micro_batch_size_per_gpu = 3;
+  config.gradient_accumulation_steps = 5;
+  StepPlan plan;
+  StateOptions& state = plan.options.state;
+  state.replicas = 2;
+  state.dp_shard.count = 3;
+  state.context.count = 4;
+  state.tensor.count = 2;
+  int samples = 0;
+  for (state.replica = 0; state.replica < 2; ++state.replica)
+    for (state.dp_shard.index = 0; state.dp_shard.index < 3; ++state.dp_shard.index, ++samples)
+      for (state.context.index = 0; state.context.index < 4; ++state.context.index)
+        for (state.tensor.index = 0; state.tensor.index < 2; ++state.tensor.index) {
+          const BatchSlots shape = loader_options(config, plan, 0, 1).shape;
+          CHECK(shape.micro_batch == 3);
+          CHECK(shape.accumulation == 5);
+          CHECK(shape.ranks == 6);
+          CHECK(shape.rank == samples);
+        }
+  CHECK(samples == 6);
+}
+
+}  // namespace
+}  // namespace ftrun
