@@ -800,7 +800,7 @@ class DecoderBuilder {
     const ValueId positions = positions_input(g);
     const ValueId weight = g.param("embed.weight", {local_.vocab_rows, c_.hidden});
     std::vector<GraphParam> params{{weight, {table}}};
-    // Each rank has the vectors of some tokens and of some positions.
+    // A rank has the vectors of some tokens and of some positions.
     ValueId x = ops::embed(g, tokens, weight, rows_of(c_.vocab_rows, local_.vocab_rows));
     if (position_table >= 0) {
       const int64_t rows = divide_up(position_rows(), split_.degree);
