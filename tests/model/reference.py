@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""References from transformers for the tests of models. Three commands:
+"""References from transformers for the tests of models. Four commands:
 
   families OUT [NAME ...]   Writes a small random model of each family, a token file and what
                             transformers makes of them into OUT:
@@ -19,6 +19,8 @@
                             change of what numbers are made of; without it tests only take longer.
   configs FOLDER            Reads every FOLDER/*.vN.json with transformers and writes what it
                             understood, angles of the rotation included, to FOLDER/expected.json
+  published FILE            Counts the parameters of each config in FILE that is not refused, and
+                            writes the numbers into it
 
 Sample i is tokens[i*seq : i*seq+seq+1] (inputs the first seq, labels the last seq), in file order;
 accumulation slot a of step s takes samples (s*acc + a)*mb + [0, mb), wrapping at the end. The loss
@@ -503,6 +505,20 @@ def write_expected(folder):
     print(f"{len(expected)} configs")
 
 
+def count_published(path):
+    """Writes into each published config that is not refused how many parameters its model has."""
+    rows = json.loads(path.read_text())
+    for row in rows:
+        if "refused" not in row:
+            config = transformers.AutoConfig.for_model(**row["config"])
+            with torch.device("meta"):
+                model = transformers.AutoModelForCausalLM.from_config(config.get_text_config())
+            row["parameters"] = sum(p.numel() for p in model.parameters())
+    path.write_text("[\n" + ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) +
+                    "\n]\n")
+    print(f"{len(rows)} published configs")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -512,6 +528,7 @@ def main():
     families.add_argument("names", nargs="*", default=list(FAMILIES))
     commands.add_parser("store").add_argument("names", nargs="*", default=list(FAMILIES))
     commands.add_parser("configs").add_argument("folder", type=pathlib.Path)
+    commands.add_parser("published").add_argument("file", type=pathlib.Path)
     args = parser.parse_args()
     if args.command == "families":
         write_families(args.out, args.names)
@@ -519,7 +536,10 @@ def main():
         store_families(args.names)
     else:
         load_libraries()
-        write_expected(args.folder)
+        if args.command == "configs":
+            write_expected(args.folder)
+        else:
+            count_published(args.file)
 
 
 if __name__ == "__main__":
