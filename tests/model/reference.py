@@ -94,6 +94,13 @@ FAMILIES = {
                              "tie_word_embeddings": False}),
     "mistral": ("Mistral", {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                             "head_dim": 12, "sliding_window": 8, "tie_word_embeddings": False}),
+    "ministral": ("Ministral", EIGHT_HEADS | {
+        "head_dim": 12, "sliding_window": 8, "tie_word_embeddings": False,
+        "layer_types": ["sliding_attention", "full_attention"]}),
+    "ministral3": ("Ministral3", EIGHT_HEADS | {
+        "head_dim": 16, "tie_word_embeddings": True,
+        "rope_parameters": YARN | {"llama_4_scaling_beta": 0.1,
+                                   "original_max_position_embeddings": 32}}),
     "qwen2": ("Qwen2", {"hidden_size": 60, "num_attention_heads": 5, "num_key_value_heads": 1,
                         "tie_word_embeddings": True, "use_sliding_window": False}),
     "qwen2_window": ("Qwen2", {"hidden_size": 64, "num_attention_heads": 8,
