@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from runner import case, config, ftrun, must, near, preload, run_cases, steps, write_config
 
-ROWS, LENGTH = 4, 16
+ROWS, LENGTH = 4, 16  # of a step
 TEXT = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 8,
         "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 8,
@@ -132,16 +132,17 @@ with tempfile.TemporaryDirectory() as scratch:
             assert tensor.dtype == torch.bfloat16
             assert torch.equal(tensor, stored[name]) == is_vision(name), name
         step = max((scratch / "out-half/checkpoints").iterdir())
-        must(ftrun("convert", step, scratch / "converted", "--dtype", "bf16"))
+        must(ftrun("convert", step, "--out", scratch / "converted", "--dtype", "bf16"))
         again = tensors_of(scratch / "converted")
         assert all(torch.equal(again[name], tensor) for name, tensor in after.items())
 
     @case
     def adapter_loads_onto_the_whole_model():
-        adapter = {"type": "lora", "r": 4, "alpha": 8, "target_modules": ["q_proj", "down_proj"]}
+        adapter = {"type": "lora", "r": 4, "lora_alpha": 8,
+                   "target_modules": ["q_proj", "down_proj"]}
         train("out-lora", "whole", adapter=adapter)
         step = max((scratch / "out-lora/checkpoints").iterdir())
-        must(ftrun("convert", step, scratch / "merged", "--merge", "--dtype", "fp32"))
+        must(ftrun("convert", step, "--out", scratch / "merged", "--merge", "--dtype", "fp32"))
         adapted = peft.PeftModel.from_pretrained(open_whole(scratch / "whole"),
                                                  scratch / "out-lora/export/adapter").eval()
         base = logits(open_whole(scratch / "whole"))
