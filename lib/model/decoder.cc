@@ -751,6 +751,7 @@ class DecoderBuilder {
         recompute_(recompute),
         table_(out_.tensors, split, adapter.begin) {
     out_.family = c_.family;
+    out_.multimodal = c_.multimodal;
     out_.vocab_rows = c_.vocab_rows;
     out_.hidden = c_.hidden;
     out_.feed_forward = c_.feed_forward;
