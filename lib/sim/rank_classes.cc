@@ -151,7 +151,7 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
     const MeshPoint place = mesh.coordinate(rank);
     const int index = mesh.place_on(rank, kStateAxes);
     const ShardTrait& shard = shards[static_cast<size_t>(place.pp)][static_cast<size_t>(index)];
-    // Each stage computes something else.
+    // Stages compute different things.
     Traits traits{place.pp, static_cast<int64_t>(shard.traits.size())};
     traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
     for (const NormPart& norm : shard.norms)
