@@ -193,7 +193,7 @@ TEST_CASE("each stage, tier and mesh of up to 48 ranks has classes of equal prog
                                  {.shards = 24, .replicas = 2},
                                  {.shards = 12, .node = 4},
                                  {.shards = 5, .tensor = 2},
-                                 {.shards = 9, .replicas = 2, .context = 3},
+                                 {.shards = 6, .context = 3},
                                  {.shards = 6, .replicas = 2, .node = 3, .tensor = 4}};
   for (const Mesh& mesh : meshes)
     for (const int stage : {0, 1, 2, 3})
