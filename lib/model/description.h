@@ -181,7 +181,7 @@ struct ModelDescription {
   /// stages of a pipeline that have no embedding.
   int rope_graph = -1;
   /// The first layer with a tensor that trains (their number: none). Layers before it have no
-  /// backward lists, and it makes no gradient by its input.
+  /// backward lists, and it makes no gradient with respect to its input.
   int32_t first_trained = 0;
   /// The token whose row of the embedding gets no gradient from where it is read
   /// (without_row_gradient()); -1: none.
