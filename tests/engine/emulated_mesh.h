@@ -21,7 +21,7 @@ struct EmulatedRank {
   RankGroups groups;
 };
 
-/// What is asked of the emulated GPUs of a mesh.
+/// EmulatedMeshOptions say what is asked of the emulated GPUs of a mesh.
 struct EmulatedMeshOptions {
   int64_t steps = 3;
   GpuOptions gpu = {};

@@ -85,7 +85,7 @@ TEST_CASE(
       std::atomic<int64_t> launches = 0;
       REQUIRE(train_on_emulated(config, model, mesh, seed,
                                 {.gpu = {.step_graph = true}, .launches = &launches}) == expected);
-      // On each rank the second and third step, before and after the decision.
+      // The second and third step of a rank have two parts: before and after the decision.
       REQUIRE(launches == 4 * mesh.ranks());
     }
   };

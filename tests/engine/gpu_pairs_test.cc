@@ -12,7 +12,7 @@
 
 #include <catch2/catch.hpp>
 
-// Whatever goes together on processors goes together on GPUs: emulated ones train the processor's
+// Settings that go together on processors go together on GPUs: emulated ones train the processor's
 // bits with any two of the settings below on up to eight ranks, and with all stages and tiers on
 // two.
 
@@ -155,7 +155,7 @@ void require_same_bits(const AxisValues& row, uint64_t seed) {
   const ModelConfig model = model_of(row);
   const TrainingMesh mesh = mesh_of(row);
   std::atomic<int64_t> launches = 0;
-  // In fp16 small gradients would else be 0.
+  // Small gradients would be 0 in fp16 without a multiple.
   const fixtures::EmulatedMeshOptions options{.steps = kPairSteps,
                                               .gpu = {.step_graph = row[kSteps] == kRecorded},
                                               .gradient_multiple = config.fp16.enabled ? 4096.F : 1,

@@ -38,7 +38,7 @@ TrainingOutcome train_mesh(const Config& plain, const ModelConfig& model, const 
     std::optional<RankOnGpu> there;
     if (connect) there.emplace(host, connect);
     RankRig rig(config, model, there ? there->groups : host, there ? there->gpu.get() : nullptr);
-    // In fp16 small gradients would else be 0.
+    // Small gradients would be 0 in fp16 without it.
     if (config.fp16.enabled) rig.gradient_multiple = 4096;
     TrainingOutcome own;
     train_steps(rig, kMeshSteps, own);

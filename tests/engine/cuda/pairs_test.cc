@@ -26,7 +26,7 @@ const std::vector<TrainingMesh>& meshes() {
 }
 
 bool is_possible(const AxisValues& row) {
-  // At stage 0 there are no master weights of their own to be narrow.
+  // Stage 0 has no master weights of its own to be narrow.
   return row[kPrecision] != fixtures::kNarrowMasters || row[kStage] > 0;
 }
 

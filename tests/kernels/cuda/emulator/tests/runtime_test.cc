@@ -97,7 +97,7 @@ TEST_CASE(
   REQUIRE(given(first_kernel) == 50'000);
   emulator::runtime().device = 0;
   REQUIRE(given(first_kernel) == 70'000);
-  // What the GPU does not have is refused each time that it is asked for.
+  // Refusals are not remembered: more than the GPU has is refused each time.
   for (int time = 0; time < 2; ++time)
     REQUIRE_THROWS_AS(asks(second_kernel, emulator::runtime().block_shared + 1), RankError);
   REQUIRE(given(second_kernel) == 50'000);
