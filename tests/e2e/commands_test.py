@@ -16,7 +16,8 @@ import tempfile
 import typing
 
 from pages import blocks, commands, pages
-from runner import BINARY, case, environment, run_cases, steps, tiny_data, tiny_model, tiny_weights
+from runner import (BINARY, case, environment, link_python, run_cases, steps, tiny_data, tiny_model,
+                    tiny_weights)
 
 SOURCE = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(SOURCE / "tests" / "data"))
@@ -293,8 +294,9 @@ def prepared(folder):
     and build, and a model."""
     (folder / "build" / "release").mkdir(parents=True)
     (folder / "build" / "release" / "bin").symlink_to(pathlib.Path(BINARY).parent)
-    for name in ("scripts", "configs", ".venv"):
+    for name in ("scripts", "configs"):
         (folder / name).symlink_to(SOURCE / name)
+    link_python(folder, SOURCE)
     small_model(folder / "models" / "smollm2-135m")
 
 
