@@ -169,6 +169,7 @@ Json table_schema() {
                  {"recompute", text()},
                  {"course", whole()},
                  {"planned", whole()},
+                 {"fullest", text()},
                  {"lines", list_of(line)},
                  {"fits", map_of(object_of({{"course", truth()}, {"planned", truth()}}))},
                  {"seconds?", number()},

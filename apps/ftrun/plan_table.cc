@@ -70,6 +70,7 @@ Json row_json(const SizeModel& model, const SizeRow& row, const std::vector<Size
             {"recompute", name_of(row.question.recompute)},
             {"course", std::llround(row.course())},
             {"planned", std::llround(row.planned())},
+            {"fullest", row.fullest},
             {"lines", lines},
             {"fits", fits}};
   if (row.seconds >= 0) {
@@ -83,7 +84,7 @@ Json row_json(const SizeModel& model, const SizeRow& row, const std::vector<Size
 void print_lines(const SizeModel& model, const SizeRow& row) {
   std::cout << '\n'
             << model.name << ", ZeRO " << row.question.zero << " on " << row.question.ranks
-            << " GPUs, GB a GPU\n";
+            << " GPUs, GB a GPU at its fullest moment, " << row.fullest << '\n';
   std::vector<std::vector<std::string>> cells;
   for (const SizeLine& line : row.lines)
     cells.push_back({line.part, gigabytes(line.course), gigabytes(line.planned),

@@ -54,6 +54,8 @@ Config config_of(const SizeModel& model, const SizeQuestion& question, const Mac
 struct PlannedParts {
   double weights = 0, gradients = 0, moments = 0, master = 0, activations = 0, buckets = 0,
          rest = 0, libraries = 0;
+  /// The instruction that runs then.
+  std::string fullest;
 };
 
 PlannedParts planned_parts(const Config& config, const StepPlan& plan) {
@@ -73,6 +75,7 @@ PlannedParts planned_parts(const Config& config, const StepPlan& plan) {
   parts.buckets = at_fullest(Category::kBuckets);
   parts.rest = static_cast<double>(tier.total) - parts.weights - parts.gradients - optimizer -
                parts.activations - parts.buckets;
+  parts.fullest = tier.fullest;
   parts.libraries = static_cast<double>(total_bytes(gpu_overheads(config, plan)));
   return parts;
 }
@@ -108,7 +111,7 @@ std::vector<SizeLine> lines_of(const SizeModel& model, const SizeQuestion& quest
     const double rest = beside(line);
     if (std::abs(rest) > 1e-3 * std::max(line.course, 1.0)) {
       if (i == 1 && rest < 0)
-        why.push_back(cat(gigabytes(-rest), " not there yet at the fullest moment"));
+        why.push_back(cat(gigabytes(-rest), " not there at ", planned.fullest));
       else
         why.push_back(cat(gigabytes(rest), " of small tensors whole on each rank, and padding"));
     }
@@ -120,12 +123,13 @@ std::vector<SizeLine> lines_of(const SizeModel& model, const SizeQuestion& quest
   const ModelConfig& shape = model.config;
   activations.course = 2.0 * static_cast<double>(question.row * shape.hidden * shape.layers) * 2;
   activations.why =
-      question.recompute == RecomputeLevel::kFull
-          ? "a layer keeps its input alone, and the working set of one layer and of the loss is "
-            "beside them"
-          : cat("a layer keeps ", fixed_text(planned.activations / (activations.course / 2), 1),
-                " values of its width a token in the mean (queries, keys, values, both halves of "
-                "the MLP, sums), not 2; the loss's logits count among them");
+      planned.activations < activations.course
+          ? cat("at ", planned.fullest, " most of them are used up")
+      : question.recompute == RecomputeLevel::kFull
+          ? "a layer keeps its input alone; one layer's and the loss's working sets beside them"
+          : cat(fixed_text(planned.activations / (activations.course / 2), 1),
+                " values of a layer's width a token (q, k, v, both halves of the MLP, sums), with "
+                "the loss's logits");
   if (planned.buckets > 0)
     lines[5].why = question.zero == 3 ? "weights that are gathered, gradients before they are cut"
                                       : "gradients on their way to their shards";
@@ -167,7 +171,9 @@ SizeRow size_row(const SizeModel& model, const SizeQuestion& question, const Mac
   SizeRow row;
   row.question = question;
   row.counted = count_parameters(plan.train.model).total;
-  row.lines = lines_of(model, question, planned_parts(config, plan), row.counted);
+  const PlannedParts parts = planned_parts(config, plan);
+  row.fullest = parts.fullest;
+  row.lines = lines_of(model, question, parts, row.counted);
   if (machine != nullptr) add_time(model, config, plan, *machine, row);
   return row;
 }

@@ -46,6 +46,8 @@ struct SizeRow {
   /// Weights, gradients, moments, master copy, activations, buckets, the rest, what libraries hold:
   /// together exactly what ftrun allocates at its fullest moment and what a GPU holds beside it.
   std::vector<SizeLine> lines;
+  /// The instruction that runs at that moment.
+  std::string fullest;
   /// The share of a step that computation waits for exchange, and its seconds, where there is a
   /// machine to ask; below 0: not known.
   double waits = -1;

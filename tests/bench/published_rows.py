@@ -6,12 +6,13 @@ row of published_rows.tsv with the machine file of its GPU and the numbers of it
     published_rows.py [--binary build/release/bin/ftrun] [--only WORD] [--fit NUMBER,...]
 
 Rows with context ranks are listed as waiting for context parallelism. What a source does not say:
-recompute: none; micro-batch: the largest power of two that divides a rank's share of the batch and
-whose plan fits the GPU; parts of a stage: one layer each where the micro-batches are a multiple of
-the stages, else 1.
+recompute: none; micro-batch: the largest power of two that divides a rank's share of the batch,
+leaves a pipeline four micro-batches a stage, and whose plan fits the GPU; parts of a stage: one
+layer each where the micro-batches are a multiple of the stages, else 1.
 
 --fit looks for the numbers of the stacks of the rows (say, products,memory) that make the mean
-square of log(predicted / published) least, and prints them; files stay."""
+square of log(predicted / published) least, with a small pull towards common numbers, and prints
+them; files stay."""
 import argparse
 import concurrent.futures
 import csv
@@ -112,10 +113,12 @@ def machine_memory(row):
 def choices(row):
     """The micro-batches and parts that the row's rules may take, the first that fits first."""
     share = number(row, "batch") // number(row, "data")
+    stages = number(row, "pipeline")
+    least = 4 * stages if stages > 1 else 1
     sizes = [number(row, "micro_batch")] if row["micro_batch"] != "?" else [
-        size for size in (64, 32, 16, 8, 4, 2, 1) if share % size == 0]
+        size for size in (64, 32, 16, 8, 4, 2, 1)
+        if share % size == 0 and (share // size >= least or size == 1)]
     for size in sizes:
-        stages = number(row, "pipeline")
         parts = number(row, "layers") // stages if row["parts"] == "?" else number(row, "parts")
         if row["parts"] == "?" and share // size % stages != 0:
             parts = 1
@@ -187,6 +190,11 @@ class Rows:
                 return list(pool.map(one, range(len(self.rows))))
 
 
+# Numbers that cost nothing in a fit: with few rows a stack, what these do not decide stays near.
+PRIOR = {"products": 0.75, "attention": 0.5, "memory": 0.75, "node": 1, "cluster": 1}
+PULL = 0.002
+
+
 def descend(error, start, keys):
     """The numbers with the least error near `start`, by halving steps."""
     best, least, step = start, error(start), 0.2
@@ -220,9 +228,10 @@ def fit(binary, rows, keys):
                 seconds = base[at] + sum(slopes[key][at] * (1 / values[key] - 1 / start[key])
                                          for key in keys)
                 logs.append(math.log(max(seconds, 1e-9) / published_seconds(row)))
-            return statistics.mean(x * x for x in logs)
+            pull = sum(math.log(values[key] / PRIOR[key]) ** 2 for key in keys)
+            return statistics.mean(x * x for x in logs) + PULL * pull
         best, least = descend(error, start, keys)
-        print(f"{name}: root mean square {100 * math.sqrt(least):.1f} %: "
+        print(f"{name}: root mean square with the pull {100 * math.sqrt(least):.1f} %: "
               + ", ".join(f"{key} {best[key]:.3g}" for key in best), flush=True)
 
 

@@ -20,7 +20,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_known_model_is_planned_without_config_data_and_weights():
         told = must(ftrun("plan", "--model", "llama-3.2-1b", "--machine", machine)).stdout
-        assert told.startswith("rank 0 of 8, 1.2 B parameters, ZeRO stage "), told
+        assert told.startswith("rank 0 of 8, 1.24 B parameters, ZeRO stage "), told
         assert ("\nmodel: llama-3.2-1b: llama, 16 layers of width 2048, 32 heads, MLP 8192, "
                 "vocabulary 128256 (" in told), told
         assert re.search(r"\ntime of a step on h100-80gb: [\d.]+ s", told), told
@@ -60,7 +60,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert re.search(r"model\.path: the config names the model .*, and the plan is for gpt2\n"
                          r" +remedy: leave --model and --params out, or model\.path", told), told
         for arguments, code, word in (
-                (("--model", "gpt2", "--params", "1B"), 2, "--params excludes --model"),
+                (("--model", "gpt2", "--params", "1B"), 2, "excludes --params"),
                 (("--model", "gpt2x"), 2, 'did you mean "gpt2"?'),
                 (("--params", "7"), 2, "expected a number of parameters from 50M to 10000B"),
                 (("--model", "owner/none"), 4, "owner/none"),
