@@ -157,6 +157,32 @@ Json search_schema() {
                                           {"config?", text()}})}});
 }
 
+Json table_schema() {
+  const Json line =
+      object_of({{"part", text()}, {"course", whole()}, {"planned", whole()}, {"why", text()}});
+  const Json row =
+      object_of({{"model", text()},
+                 {"parameters", whole()},
+                 {"zero_stage", whole()},
+                 {"gpus", whole()},
+                 {"row_tokens", whole()},
+                 {"recompute", text()},
+                 {"course", whole()},
+                 {"planned", whole()},
+                 {"fullest", text()},
+                 {"lines", list_of(line)},
+                 {"fits", map_of(object_of({{"course", truth()}, {"planned", truth()}}))},
+                 {"seconds?", number()},
+                 {"waits?", number()}});
+  const Json stated = object_of({{"zero_stage", whole()},
+                                 {"stated", number()},
+                                 {"formula", number()},
+                                 {"planned", number()}});
+  return object_of({{"table", object_of({{"rows", list_of(row)},
+                                         {"stated?", list_of(stated)},
+                                         {"two_gpus?", list_of(row)}})}});
+}
+
 Json inspect_schema() {
   return object_of({{"kind", {{"enum", {"adapter", "checkpoint", "data", "import", "model"}}}},
                     {"path", text()},
@@ -247,7 +273,8 @@ std::string answer_schema() {
       {"title", "What ftrun answers with --json"},
       {"oneOf",
        {done_schema("check", check_schema()), done_schema("plan", plan_schema()),
-        done_schema("plan", search_schema()), done_schema("inspect", inspect_schema()),
+        done_schema("plan", search_schema()), done_schema("plan", table_schema()),
+        done_schema("inspect", inspect_schema()),
         done_schema("verify", object_of({{"path", text()}, {"undamaged", {{"const", true}}}})),
         done_schema("convert", object_of({{"from", text()}, {"to", text()}})), failed}}};
   return schema.dump(2) + "\n";

@@ -21,7 +21,9 @@
 #include "pipeline_text.h"
 #include "plan/sample_options.h"
 #include "plan_answer.h"
+#include "plan_model.h"
 #include "plan_search.h"
+#include "plan_table.h"
 #include "plan_text.h"
 #include "program/gpu_overhead.h"
 #include "program/memory_plan.h"
@@ -57,6 +59,12 @@ struct PlanOptions {
   double seconds = 10;
   /// The file that a search writes; "" for none.
   std::string out;
+  /// The model, where no config names it.
+  ModelOptions model;
+  /// A file of another program's rates; "" for none.
+  std::string stack;
+  bool table = false;
+  std::vector<int64_t> gpus;
 };
 
 void refuse_rank(int64_t rank, int64_t ranks) {
@@ -196,15 +204,28 @@ void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, cons
   answer.add("warnings", warnings);
 }
 
+/// The machine that is asked about, with the stack's rates; nothing where there is none.
+std::optional<Machine> asked_machine(const PlanOptions& options) {
+  std::optional<Machine> asked;
+  if (!options.machine.empty()) asked = read_machine_file(options.machine);
+  if (!options.stack.empty()) asked = with_stack(*asked, read_stack_file(options.stack));
+  return asked;
+}
+
 int plan_command(PlanOptions options, Answer& answer) {
+  if (options.table) return size_table({options.model, options.machine, options.gpus}, answer);
+  const std::optional<Machine> asked = asked_machine(options);
+  std::optional<NamedModel> named;
+  if (options.model.given()) {
+    named = read_named_model(options.model);
+    plan_for_model(options.source, *named, asked ? &*asked : nullptr, options.nodes);
+  }
   if (options.search)
     return search_plan({options.source, options.machine, options.nodes, options.device_memory,
                         options.host_memory, options.seconds, options.out},
                        answer);
   const LaunchEnvironment single;
   if (!options.trace.empty()) refuse_existing("--trace", options.trace);
-  std::optional<Machine> asked;
-  if (!options.machine.empty()) asked = read_machine_file(options.machine);
   // A GPU of the machine has so much memory, if nothing else is given.
   if (asked && asked->has_gpus && options.device_memory == 0)
     options.device_memory = static_cast<int64_t>(asked->memory);
@@ -228,6 +249,7 @@ int plan_command(PlanOptions options, Answer& answer) {
   }
   std::cout << human_count(count_parameters(plan.train.model).total) << " parameters, ZeRO stage "
             << plan.options.state.stage << '\n';
+  if (named) std::cout << named_model_text(*named);
   print_checked(all.classes());
   print_assumptions(loaded.config);
   std::cout << '\n';
@@ -309,6 +331,35 @@ Command add_plan(CLI::App& app, Answer& answer) {
       ->option_text("FILE")
       ->needs(search);
   add_nodes_option(*command, options->nodes);
+  command
+      ->add_option("--model", options->model.model,
+                   "a known model (llama-3.1-8b), a config.json or a model's folder, of a config "
+                   "that names none, or without one")
+      ->option_text("NAME")
+      ->excludes(evaluation);
+  command
+      ->add_option("--params", options->model.size,
+                   "a model of about so many parameters (7B), by the rule in docs/plan.md")
+      ->option_text("N")
+      ->excludes("--model")
+      ->excludes(evaluation);
+  command
+      ->add_option("--stack", options->stack,
+                   "a file of another program's rates, in place of ftrun's own kernels")
+      ->option_text("FILE")
+      ->needs("--machine")
+      ->excludes(search);
+  CLI::Option* table = command->add_flag(
+      "--table", options->table,
+      "memory of a GPU by model, ZeRO stage and GPUs: the course's formulas beside the plan");
+  for (const char* text : {"--config", "--set", "--nproc", "--memory", "--program", "--schedule",
+                           "--evaluation", "--text", "--rank", "--trace", "--search", "--stack",
+                           "--device-memory", "--host-memory", "--nodes"})
+    table->excludes(text);
+  command->add_option("--gpus", options->gpus, "the numbers of GPUs of a table (4,8,64)")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, kMostRanks))
+      ->needs(table);
   Answer::add_option(*command);
   for (const char* text : {"--program", "--schedule"})
     command->get_option("--json")->excludes(text);

@@ -84,6 +84,16 @@ struct RankKinds {
   std::vector<Course> courses;
 };
 
+/// The ranks of a group on the node that has fewest of them, of those with any.
+template <class NodeOf>
+int least_on_node(const World::Group& group, const NodeOf& node_of) {
+  std::map<int, int> counts;
+  for (const int32_t member : group.members) ++counts[node_of(member)];
+  int least = static_cast<int>(group.members.size());
+  for (const auto& [node, count] : counts) least = std::min(least, count);
+  return least;
+}
+
 /// Finds the kinds of the ranks, and gives each rank of the world the number of its kind for its
 /// program.
 RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int ranks_here,
@@ -93,24 +103,24 @@ RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int rank
   for (const Program* program : world.programs)
     of_class.push_back(whole_course(*program, announcements));
   RankKinds kinds;
-  std::map<std::pair<int32_t, std::vector<bool>>, int32_t> numbers;
+  std::map<std::pair<int32_t, std::vector<int>>, int32_t> numbers;
   const auto node_of = [&](int32_t rank) {
     return world.ranks[static_cast<size_t>(rank)].number / ranks_here;
   };
-  std::vector<bool> of_group;
-  for (const World::Group& group : world.groups)
-    of_group.push_back(node_of(group.members.front()) != node_of(group.members.back()));
+  std::vector<int> of_group;
+  for (const World::Group& group : world.groups) of_group.push_back(least_on_node(group, node_of));
   for (World::Rank& rank : world.ranks) {
     const ProgramPlan& train = all.plan(rank.program).train;
-    std::vector<bool> crosses;
+    std::vector<int> on_node;
     for (size_t g = 0; g < train.program.groups.size(); ++g)
-      crosses.push_back(rank.groups[g] != World::kStranger &&
-                        of_group[static_cast<size_t>(rank.groups[g])]);
+      on_node.push_back(rank.groups[g] == World::kStranger
+                            ? train.program.groups[g].ranks.size()
+                            : of_group[static_cast<size_t>(rank.groups[g])]);
     const auto [known, added] =
-        numbers.try_emplace({rank.program, crosses}, static_cast<int32_t>(kinds.programs.size()));
+        numbers.try_emplace({rank.program, on_node}, static_cast<int32_t>(kinds.programs.size()));
     if (added) {
       kinds.programs.push_back(&train.program);
-      kinds.costs.emplace_back(machine, ranks_here, train.program, train.model, crosses);
+      kinds.costs.emplace_back(machine, ranks_here, train.program, train.model, on_node);
       kinds.courses.push_back(of_class[static_cast<size_t>(rank.program)]);
     }
     rank.program = known->second;
