@@ -144,8 +144,12 @@ Json search_schema() {
                                  {"keys", {{"type", "object"}}},
                                  {"seconds", number()},
                                  {"memory", memory}});
-  const Json choice = object_of(
-      {{"choice", text()}, {"reason", text()}, {"seconds?", number()}, {"memory?", memory}});
+  const Json choice =
+      object_of({{"choice", text()},
+                 {"reason", text()},
+                 {"seconds?", number()},
+                 {"memory?", memory},
+                 {"at_least?", object_of({{"seconds", number()}, {"memory", memory}})}});
   return object_of({{"search", object_of({{"machine", text()},
                                           {"nodes", whole()},
                                           {"batch", whole()},

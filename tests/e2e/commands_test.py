@@ -209,6 +209,7 @@ def left_by_clusters(folder):
 def left_by_plan(folder):
     assert (folder / "here.yaml").read_text().startswith("machine: ")
     assert json.loads((folder / "step.json").read_text())
+    assert (folder / "page.html").read_text().startswith("<!DOCTYPE html>\n<!-- ftrun plan 1 -->")
 
 
 LEFT = {"README.md": left_by_readme, "docs/data.md": left_by_data,
