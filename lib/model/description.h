@@ -75,8 +75,12 @@ struct TensorInfo {
     const int64_t padding_rows = d == 0 ? padding * local.extent[0] / local.numel() : 0;
     return local.extent[d] + padding_rows;
   }
-  /// Name and shape of the tensor of the files, which may hold several of the model's.
+  /// Name and shape of the tensor of the files, which may hold several of the model's. A '*' stands
+  /// for the numbers of several that hold this one together (file_names() lists them).
   const std::string& file_name() const { return stored.name.empty() ? name : stored.name; }
+  std::vector<std::string> file_names() const {
+    return stored.name.empty() ? std::vector{name} : stored.names();
+  }
   const Dims& file_shape() const { return stored.name.empty() ? shape : stored.shape; }
   bool operator==(const TensorInfo&) const = default;
 };

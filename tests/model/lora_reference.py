@@ -72,6 +72,7 @@ CASES = {
     "beside": ("cohere2",
                {"r": 4, "target_modules": ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]}),
     "whole_norms": ("olmo2", {"r": 4, "target_modules": ["q_proj", "k_proj", "down_proj"]}),
+    "head_norms": ("stablelm_norms", {"r": 4, "target_modules": ["q_proj", "k_proj", "o_proj"]}),
     "saved": ("linear_rope", {"r": 4, "target_modules": ["q_proj"],
                               "modules_to_save": ["lm_head", "embed_tokens"]}),
 }
