@@ -36,10 +36,9 @@ std::vector<std::string> StoredPlace::names() const {
   return all;
 }
 
-void visit_stored_tensors(
-    const StoredPlace& place, int64_t begin, int64_t end,
-    const std::function<void(const std::string& name, int64_t from, int64_t to, int64_t position)>&
-        visit) {
+void visit_stored_tensors(const StoredPlace& place, int64_t begin, int64_t end,
+                          const std::function<void(const std::string& name, int64_t from,
+                                                   int64_t to, int64_t position)>& visit) {
   if (place.pieces == 0) return visit(place.name, begin, end, 0);
   const int64_t elements = whole_box(place.shape).numel();
   for (int64_t at = begin; at < end;) {

@@ -39,10 +39,9 @@ struct StoredPlace {
 
 /// Calls `visit(name, from, to, position)` for each stored tensor that holds some of elements
 /// [begin, end) of all that lies at `place`: its elements [from, to), `position` behind `begin`.
-void visit_stored_tensors(
-    const StoredPlace& place, int64_t begin, int64_t end,
-    const std::function<void(const std::string& name, int64_t from, int64_t to, int64_t position)>&
-        visit);
+void visit_stored_tensors(const StoredPlace& place, int64_t begin, int64_t end,
+                          const std::function<void(const std::string& name, int64_t from,
+                                                   int64_t to, int64_t position)>& visit);
 
 /// Elements [begin, end) of the stored tensor are those of the part from `position` on.
 struct StoredRun {

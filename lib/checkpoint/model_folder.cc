@@ -283,16 +283,16 @@ void ModelFolder::read_part(const NamedPart& part, int64_t begin, int64_t end, s
                             Read read) const {
   require(begin >= 0 && begin <= end && end <= part.info.elements && std::ssize(out) == end - begin,
           "elements of a part");
-  read_stored(part.place, part.info.shape, begin, end, out,
-              [&](int64_t from, int64_t to, std::span<T> run) {
-                visit_stored_tensors(part.place, from, to,
-                                     [&](const std::string& name, int64_t first, int64_t last,
-                                         int64_t position) {
-                                       read(name, first, last,
-                                            run.subspan(static_cast<size_t>(position),
-                                                        static_cast<size_t>(last - first)));
-                                     });
-              });
+  read_stored(
+      part.place, part.info.shape, begin, end, out,
+      [&](int64_t from, int64_t to, std::span<T> run) {
+        visit_stored_tensors(
+            part.place, from, to,
+            [&](const std::string& name, int64_t first, int64_t last, int64_t position) {
+              read(name, first, last,
+                   run.subspan(static_cast<size_t>(position), static_cast<size_t>(last - first)));
+            });
+      });
 }
 
 void ModelFolder::read_f32(std::string_view name, int64_t begin, int64_t end,

@@ -122,9 +122,9 @@ class TensorTable {
   TensorId own_head_norms(const std::string& module, int64_t heads, int64_t size, int copies) {
     const size_t star = module.find('*');
     const bool is_several = star != std::string::npos;
-    TensorInfo tensor = split_rows(cat(is_several ? module.substr(0, star - 1) : module,
-                                       ".heads.weight"),
-                                   {heads * size}, split_, copies);
+    TensorInfo tensor =
+        split_rows(cat(is_several ? module.substr(0, star - 1) : module, ".heads.weight"),
+                   {heads * size}, split_, copies);
     tensor.stored = {.name = module + ".weight",
                      .shape = is_several ? Dims{size} : Dims{heads, size},
                      .pieces = is_several ? heads : 0};
@@ -285,8 +285,7 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
       ids.k_norm = table.own_head_norms(k_norm, c.kv_heads, c.head_size, kv_copies(c, split));
     } else if (c.whole_qk_norm) {
       ids.q_norm = table.rows(q_norm + ".weight", {c.query_heads * c.head_size});
-      ids.k_norm =
-          table.rows(k_norm + ".weight", {c.kv_heads * c.head_size}, kv_copies(c, split));
+      ids.k_norm = table.rows(k_norm + ".weight", {c.kv_heads * c.head_size}, kv_copies(c, split));
     } else {
       ids.q_norm = table.head_norm(q_norm + ".weight", c.head_size);
       ids.k_norm = table.head_norm(k_norm + ".weight", c.head_size);

@@ -121,10 +121,13 @@ class Pieces {
 
 /// Opens what was written as a run that begins from it does: each tensor is there, in its shape.
 void require_loads(const ExportOptions& options, const ModelDescription& model) {
-  if (options.format == ExportFormat::kAdapter)
+  if (options.format == ExportFormat::kAdapter) {
     require_adapter(model, AdapterFolder(options.folder));
-  else
-    require_weights(model, open_model_folder(options.folder, model));
+    return;
+  }
+  ModelFolder folder(options.folder);
+  name_as_model(folder, model, /*tells=*/false);
+  require_weights(model, folder);
 }
 
 /// The writer's part; what failed between pieces, of which the others do not know.

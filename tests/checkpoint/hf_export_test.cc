@@ -797,8 +797,7 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
         }
       model.release(part.name, 0, info.elements);
     }
-    CHECK(model.names() ==
-          std::vector<std::string>{"ab", "h.0", "h.1", "h.2", "qkv", "xy", "z"});
+    CHECK(model.names() == std::vector<std::string>{"ab", "h.0", "h.1", "h.2", "qkv", "xy", "z"});
   }
 }
 

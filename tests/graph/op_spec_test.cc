@@ -20,22 +20,14 @@ using namespace fixtures;
 /// Graphs whose lists hold every kind, in 32 and in 16 bits.
 std::vector<LayerGraph> all_graphs() {
   const BlockShape narrow{.biases = true, .qk_norm = true, .dtypes = {DType::kBF16, DType::kBF16}};
-  std::vector<LayerGraph> graphs{block(narrow),
-                                 block({.biases = true, .qk_norm = true}),
-                                 embedding({}),
-                                 head({}),
-                                 head({.biases = true}),
-                                 adapted({}),
-                                 adapted(narrow),
-                                 adapted({.dropout = 0.5}),
-                                 with_magnitudes(narrow),
-                                 with_magnitudes({.biases = true}),
-                                 scaled(narrow),
-                                 capped(narrow),
-                                 whole_norms(narrow),
-                                 head_norms(narrow),
-                                 plain_mlp(narrow),
-                                 plain_mlp({})};
+  std::vector<LayerGraph> graphs{block(narrow),           block({.biases = true, .qk_norm = true}),
+                                 embedding({}),           head({}),
+                                 head({.biases = true}),  adapted({}),
+                                 adapted(narrow),         adapted({.dropout = 0.5}),
+                                 with_magnitudes(narrow), with_magnitudes({.biases = true}),
+                                 scaled(narrow),          capped(narrow),
+                                 whole_norms(narrow),     head_norms(narrow),
+                                 plain_mlp(narrow),       plain_mlp({})};
   for (const bool sequence : {true, false}) {
     graphs.push_back(split_mlp(narrow, sequence));
     graphs.push_back(split_head(narrow, sequence));

@@ -285,8 +285,9 @@ TEST_CASE(
         "\nrope default theta 50000, of neighbours, none on layers "
         "3,7,11,15,19,23,27,31\n"})
     CHECK(text.find(line) != std::string::npos);
-  const char* const norms = "\nfeatures tied own_head_norms layer_norm_without_bias no_mlp_norm "
-                            "parallel_residual\n";
+  const char* const norms =
+      "\nfeatures tied own_head_norms layer_norm_without_bias no_mlp_norm "
+      "parallel_residual\n";
   CHECK(config_text(parse_model_config(changed({{"use_qk_norm", true}}, "cohere.v4"), "m"))
             .find(norms) != std::string::npos);
   // Cohere 2's class takes no notice of the key.

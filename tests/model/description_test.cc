@@ -84,13 +84,11 @@ TEST_CASE("layer norms of query and key heads are in files what transformers mak
   for (int64_t head = 0; head < of_stable.query_heads; ++head)
     CHECK(stable.at(cat(attention, "q_layernorm.norms.", head, ".weight")) ==
           Dims{of_stable.head_size});
-  CHECK(stable.contains(
-      cat(attention, "k_layernorm.norms.", of_stable.kv_heads - 1, ".weight")));
+  CHECK(stable.contains(cat(attention, "k_layernorm.norms.", of_stable.kv_heads - 1, ".weight")));
   CHECK_FALSE(stable.contains(cat(attention, "k_layernorm.norms.", of_stable.kv_heads, ".weight")));
   const auto cohere = tensors("use_qk_norm", "cohere.v4");
   const ModelConfig of_cohere = config("cohere.v4");
-  CHECK(cohere.at(attention + "q_norm.weight") ==
-        Dims{of_cohere.query_heads, of_cohere.head_size});
+  CHECK(cohere.at(attention + "q_norm.weight") == Dims{of_cohere.query_heads, of_cohere.head_size});
   CHECK(cohere.at(attention + "k_norm.weight") == Dims{of_cohere.kv_heads, of_cohere.head_size});
 }
 

@@ -613,6 +613,10 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
       beside.mlp_norm = has_norm;
       compare_layer(split_model(beside, {}), split_model(beside, {2, 1, sequence}), 1, seen);
     }
+  ModelConfig by_head = c;
+  by_head.own_head_norms = true;
+  for (const bool sequence : {true, false})
+    compare_layer(split_model(by_head, {}), split_model(by_head, {2, 1, sequence}), 1, seen);
   const ModelConfig learned = parse_model_config(
       R"({"model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_layer": 1, "n_head": 4,
           "n_positions": 64, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0})",

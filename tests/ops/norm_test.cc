@@ -1,9 +1,9 @@
 #include <cmath>
 
+#include "ops/head_norm/head_norm.h"
 #include "ops/heads.h"
 #include "ops/kinds.h"
 #include "ops/norm/norm.h"
-#include "ops/head_norm/head_norm.h"
 #include "ops/whole_qk_norm/whole_qk_norm.h"
 #include "rig.h"
 
@@ -217,8 +217,7 @@ TEST_CASE(
          {HeadAttrs{1, 1, 2, 1e-5}, HeadAttrs{3, 1, 10, 1e-5}, HeadAttrs{4, 2, 64, 1e-6}})
       for (const int64_t tokens : {1, 70}) {
         CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, tokens);
-        const int64_t q = heads.query_heads * heads.head_size,
-                      k = heads.kv_heads * heads.head_size;
+        const int64_t q = heads.query_heads * heads.head_size, k = heads.kv_heads * heads.head_size;
         const std::vector<int64_t> dims{tokens, q + 2 * k};
         const OracleCase c =
             stored({OpKind::kHeadNorm,

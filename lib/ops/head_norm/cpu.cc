@@ -80,8 +80,7 @@ void head_norm_dgrad(const OpCall& call) {
                              heads.weight(wq, wk, h), nullptr, dqkv + at, 1, heads.size);
       }
       if (dy != dqkv)
-        std::copy(dy + token + heads.values, dy + token + heads.width,
-                  dqkv + token + heads.values);
+        std::copy(dy + token + heads.values, dy + token + heads.width, dqkv + token + heads.values);
     }
   });
 }

@@ -48,8 +48,7 @@ __global__ void head_norm_heads(const T* qkv, NormedQkv<T> row, T* y, float* mea
 #pragma unroll
     for (int k = 0; k < V; ++k) squares += (v[k] - middle) * (v[k] - middle);
   });
-  const float scale =
-      1.0F / sqrtf(warp_sum(squares) / static_cast<float>(row.head_size) + epsilon);
+  const float scale = 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(row.head_size) + epsilon);
   if (threadIdx.x % 32 == 0) {
     const int64_t statistic = h.token * row.normed() + h.head;
     mean[statistic] = middle;
@@ -68,8 +67,7 @@ __global__ void head_norm_heads(const T* qkv, NormedQkv<T> row, T* y, float* mea
 // Computes dx = rstd (g - mean(g) - xhat mean(g xhat)) of each head, with g = dy w.
 template <class T, int V>
 __global__ void head_norm_dgrad_heads(const T* dy, const T* qkv, const float* mean,
-                                      const float* rstd, NormedQkv<T> row, T* dqkv,
-                                      int64_t count) {
+                                      const float* rstd, NormedQkv<T> row, T* dqkv, int64_t count) {
   const HeadOfToken h = head_of_warp(count, row.heads(), row.head_size);
   if (!h.exists) return;
   const T* const d = dy + h.at;
@@ -104,9 +102,8 @@ __global__ void head_norm_dgrad_heads(const T* dy, const T* qkv, const float* me
 
 template <class T>
 NormedQkv<T> normed_qkv(const HeadAttrs& heads, const void* wq, const void* wk) {
-  return {static_cast<const T*>(wq), static_cast<const T*>(wk),
-          static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads),
-          static_cast<int>(heads.head_size)};
+  return {static_cast<const T*>(wq), static_cast<const T*>(wk), static_cast<int>(heads.query_heads),
+          static_cast<int>(heads.kv_heads), static_cast<int>(heads.head_size)};
 }
 
 /// Calls f(type, vectors) with how many elements of a head at these addresses can be moved at once.

@@ -32,10 +32,8 @@ ValueId ops::head_norm(GraphBuilder& g, ValueId qkv, ValueId weight_q, ValueId w
           "head_norm weights");
   const ValueId y = g.temp("head_norm.out", g.at(qkv).dims);
   const Dims statistic{g.tokens(), heads.query_heads + heads.kv_heads};
-  const ValueId mean =
-      g.add_value("head_norm.mean", g.statistics(), statistic, ValueRole::kTemp);
-  const ValueId rstd =
-      g.add_value("head_norm.rstd", g.statistics(), statistic, ValueRole::kTemp);
+  const ValueId mean = g.add_value("head_norm.mean", g.statistics(), statistic, ValueRole::kTemp);
+  const ValueId rstd = g.add_value("head_norm.rstd", g.statistics(), statistic, ValueRole::kTemp);
   g.emit(OpKind::kHeadNorm, {qkv, weight_q, weight_k}, {y, mean, rstd}, heads);
   return y;
 }

@@ -8,6 +8,7 @@
 #include "ops/dora/dora.h"
 #include "ops/dropout/dropout.h"
 #include "ops/embedding/embedding.h"
+#include "ops/head_norm/head_norm.h"
 #include "ops/heads.h"
 #include "ops/kinds.h"
 #include "ops/linear/linear.h"
@@ -16,7 +17,6 @@
 #include "ops/rope/rope.h"
 #include "ops/scale/scale.h"
 #include "ops/softcap/softcap.h"
-#include "ops/head_norm/head_norm.h"
 #include "ops/whole_qk_norm/whole_qk_norm.h"
 
 #include <catch2/catch.hpp>
@@ -230,10 +230,8 @@ TEST_CASE("cuda: head_norm and its gradients agree with the CPU") {
       require_agreement(forward);
       const Operand mean = Operand::floats(cpu_output(forward, 1)),
                     rstd = Operand::floats(cpu_output(forward, 2));
-      require_agreement({OpKind::kHeadNormDgrad,
-                         heads,
-                         {dy, qkv, mean, rstd, wq, wk},
-                         {Operand::out(dims)}});
+      require_agreement(
+          {OpKind::kHeadNormDgrad, heads, {dy, qkv, mean, rstd, wq, wk}, {Operand::out(dims)}});
       require_gradient({OpKind::kHeadNormWgrad,
                         heads,
                         {dy, qkv, mean, rstd},
