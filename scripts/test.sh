@@ -27,6 +27,8 @@ printf '[test] building everything\n'
 FTRUN_SETUP=done scripts/build.sh release
 .venv/bin/python scripts/make_model.py smollm2 --out models/smollm2-135m ||
   printf '[test] no SmolLM2-135M: its tests are skipped, and counted as such\n'
+.venv/bin/python scripts/make_model.py gemma3-270m --dtype bf16 --out models/gemma-3-270m ||
+  printf '[test] no Gemma 3 270M: its test is skipped, and counted as such\n'
 
 # One run over both builds, so that their entries fill two cores together; three at a time, as many wait for a rank or a
 # time limit.

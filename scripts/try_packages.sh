@@ -5,6 +5,8 @@
 #
 #   wheel   pip installs it, with LibTorch, into a virtual environment of the suite's smallest root; two ranks train
 #   deb     dpkg installs it beside; two ranks train as user 1000 on a read-only root without a network, /dev/shm of 16 MB
+#   GPU     the pack of scripts/gpu_first_hour.sh, where a CUDA compiler is: it starts in the same root as user 1000, all libraries
+#           are found there, and every step says that there is no GPU
 #   image   buildah or podman builds it, once, on a base of debootstrap's where docker.io cannot be reached; podman runs it
 #           under the conditions of the .deb; a stop signal ends it, and it resumes. Where podman may start no containers,
 #           the image's files run as those of the .deb do
@@ -75,7 +77,7 @@ trap finish EXIT
 python_of_tests() {
   local code=$1
   shift
-  FTRUN_BINARY=build/release/bin/ftrun PYTHONPATH=tests/e2e .venv/bin/python -c "$code" "$@"
+  FTRUN_BINARY=build/all-gpus/bin/ftrun PYTHONPATH=tests/e2e .venv/bin/python -c "$code" "$@"
 }
 
 # compare_with_first NAME: fails where a run's metrics or exported weights differ from those of the first run in a bit.
@@ -151,6 +153,20 @@ deb() {
   chroot "$root" bash -euc 'dpkg -i /packages/*.deb >/dev/null && ln -sfn /opt/v/lib/python3*/site-packages/torch /usr/lib/ftrun/torch'
   inside "$root" read-only ftrun "${train[@]}" --set "output_dir=deb-$suite" | tail -n 3
   compare_with_first "deb-$suite"
+}
+
+# gpu_pack SUITE: starts the pack of scripts/gpu_first_hour.sh, as far as no GPU goes.
+gpu_pack() {
+  local suite=$1 results=$work/gpu-$1 code=0 step
+  say "$suite: the pack for the first hour on a GPU"
+  inside "$place/$suite" read-only bash -c 'exec gpu_pack/scripts/gpu_first_hour.sh run --results "$1" \
+    --torch "$(echo /opt/v/lib/python3*/site-packages/torch)" --only "^(start|kernels|trainings|nccl-one-rank|timings)$"' \
+    gpu_pack "gpu-$suite" >"$place/gpu-$suite.log" 2>&1 || code=$?
+  [ "$code" -eq 77 ] || die "the pack ended with $code, not 77: $(tail -n 5 "$place/gpu-$suite.log")"
+  grep -q '^all libraries are there$' "$results/start.log" || die "libraries are missing: $(cat "$results/start.log")"
+  for step in start kernels trainings nccl-one-rank timings; do
+    grep -q '"verdict": "no GPU"' "$results/$step.json" || die "$step: $(cat "$results/$step.json")"
+  done
 }
 
 # hide_state: puts empty folders over those in which buildah and podman keep state beside their storage.
@@ -305,12 +321,18 @@ tiny_model(work / "model")
 tiny_data(work / "train.bin")
 write_config(work, config("model", "train.bin", "run", train={"steps": 3}, train_micro_batch_size_per_gpu=1))' "$work"
 chown -R 1000:1000 "$work"
+has_gpu_pack=no
+if [ -e build/all-gpus/lib/libftrun_cuda.so ]; then
+  has_gpu_pack=yes
+  scripts/gpu_first_hour.sh pack "$work/gpu_pack" >"$place/gpu_pack.log" 2>&1 || die "no pack: $(tail -n 5 "$place/gpu_pack.log")"
+fi
 for suite in "${suites[@]}"; do
   bare_root "$place/$suite" "$suite" python3-venv,ca-certificates,libstdc++6
   mkdir -p "$place/$suite/work"
   cp -r "$place/packages" "$place/$suite/"
   wheel "$suite"
   deb "$suite"
+  [ "$has_gpu_pack" = no ] || gpu_pack "$suite"
 done
 [ -n "$tool" ] || skip 'the image alone: neither buildah nor podman is here (apt-get install buildah podman runc)'
 image

@@ -144,8 +144,12 @@ Json search_schema() {
                                  {"keys", {{"type", "object"}}},
                                  {"seconds", number()},
                                  {"memory", memory}});
-  const Json choice = object_of(
-      {{"choice", text()}, {"reason", text()}, {"seconds?", number()}, {"memory?", memory}});
+  const Json choice =
+      object_of({{"choice", text()},
+                 {"reason", text()},
+                 {"seconds?", number()},
+                 {"memory?", memory},
+                 {"at_least?", object_of({{"seconds", number()}, {"memory", memory}})}});
   return object_of({{"search", object_of({{"machine", text()},
                                           {"nodes", whole()},
                                           {"batch", whole()},
@@ -155,6 +159,32 @@ Json search_schema() {
                                           {"layouts", list_of(layout)},
                                           {"why_not", list_of(choice)},
                                           {"config?", text()}})}});
+}
+
+Json table_schema() {
+  const Json line =
+      object_of({{"part", text()}, {"course", whole()}, {"planned", whole()}, {"why", text()}});
+  const Json row =
+      object_of({{"model", text()},
+                 {"parameters", whole()},
+                 {"zero_stage", whole()},
+                 {"gpus", whole()},
+                 {"row_tokens", whole()},
+                 {"recompute", text()},
+                 {"course", whole()},
+                 {"planned", whole()},
+                 {"fullest", text()},
+                 {"lines", list_of(line)},
+                 {"fits", map_of(object_of({{"course", truth()}, {"planned", truth()}}))},
+                 {"seconds?", number()},
+                 {"waits?", number()}});
+  const Json stated = object_of({{"zero_stage", whole()},
+                                 {"stated", number()},
+                                 {"formula", number()},
+                                 {"planned", number()}});
+  return object_of({{"table", object_of({{"rows", list_of(row)},
+                                         {"stated?", list_of(stated)},
+                                         {"two_gpus?", list_of(row)}})}});
 }
 
 Json inspect_schema() {
@@ -247,7 +277,8 @@ std::string answer_schema() {
       {"title", "What ftrun answers with --json"},
       {"oneOf",
        {done_schema("check", check_schema()), done_schema("plan", plan_schema()),
-        done_schema("plan", search_schema()), done_schema("inspect", inspect_schema()),
+        done_schema("plan", search_schema()), done_schema("plan", table_schema()),
+        done_schema("inspect", inspect_schema()),
         done_schema("verify", object_of({{"path", text()}, {"undamaged", {{"const", true}}}})),
         done_schema("convert", object_of({{"from", text()}, {"to", text()}})), failed}}};
   return schema.dump(2) + "\n";

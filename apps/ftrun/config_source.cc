@@ -467,7 +467,8 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   report.add(count.problems);
   result.ranks = count.ranks;
   result.rank_rule = count.rule;
-  if (!named.model) result.model = read_model(loaded.config, report);
+  result.model = source.model;
+  if (!named.model && !source.model) result.model = read_model(loaded.config, report);
   ResolveContext context;
   context.world_size = count.ranks;
   context.for_training = for_training;

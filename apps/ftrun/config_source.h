@@ -31,6 +31,8 @@ struct ConfigSource {
   bool resumes = false;
   /// The model's config.json is enough: data may be missing.
   bool plans_only = false;
+  /// The model, where it is not read from the folder that the config names.
+  std::optional<ModelConfig> model;
 };
 
 /// Adds --config, --set and --nproc to a command.

@@ -3,11 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <iostream>
 #include <functional>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <string>
@@ -208,6 +209,8 @@ int run_arguments(const std::vector<std::string>& arguments) {
   Answer answer(arguments);
   try {
     open_standard_descriptors();
+    // Writing beyond a limit of files' sizes is told as an error, with its remedy.
+    std::signal(SIGXFSZ, SIG_IGN);
     set_library_folders(library_folders);
     return run(arguments, answer);
   } catch (const std::exception& exception) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "commands.h"
 #include "config/ranks.h"
 #include "config_source.h"
@@ -21,7 +22,10 @@
 #include "pipeline_text.h"
 #include "plan/sample_options.h"
 #include "plan_answer.h"
+#include "plan_model.h"
+#include "plan_page.h"
 #include "plan_search.h"
+#include "plan_table.h"
 #include "plan_text.h"
 #include "program/gpu_overhead.h"
 #include "program/memory_plan.h"
@@ -32,6 +36,7 @@
 #include "refuse_existing.h"
 #include "sim/class_plans.h"
 #include "sim/step_time.h"
+#include "sim/step_trace.h"
 
 namespace ftrun {
 namespace {
@@ -52,11 +57,19 @@ struct PlanOptions {
   std::string machine;
   /// The file that a step's trace is written to; "" for none.
   std::string trace;
+  /// The file that a page of the plan is written to; "" for none.
+  std::string html;
   bool search = false;
   /// Seconds of a search.
   double seconds = 10;
   /// The file that a search writes; "" for none.
   std::string out;
+  /// The model, where no config names it.
+  ModelOptions model;
+  /// A file of another program's rates; "" for none.
+  std::string stack;
+  bool table = false;
+  std::vector<int64_t> gpus;
 };
 
 void refuse_rank(int64_t rank, int64_t ranks) {
@@ -109,34 +122,52 @@ bool has_data(const Config& config) {
          check_headers(config.data.train, files, std::nullopt).empty();
 }
 
-/// Prints what a plan goes by if there is no data.
-void print_assumptions(const Config& config) {
-  if (has_data(config)) return;
-  std::cout << "assumed: every sequence has " << config.data.sequence_length
-            << " tokens (data.sequence_length), because data.train "
-            << (config.data.train.empty() ? "is not set" : "cannot be read") << '\n';
+/// Says what a plan goes by if there is no data.
+std::string assumption_text(const Config& config) {
+  return cat("assumed: every sequence has ", config.data.sequence_length,
+             " tokens (data.sequence_length), because data.train ",
+             config.data.train.empty() ? "is not set" : "cannot be read");
+}
+
+/// Writes the page of a plan; `time` is what is printed of the step's time.
+void write_page(const LoadedConfig& loaded, const PlanOptions& options, const Machine& machine,
+                const ClassPlans& all, const StepRecord& record, const std::string& time) {
+  PlanPage page;
+  page.facts = plan_facts(loaded.config, all, options.source, machine, options.nodes);
+  page.facts.push_back(first_line(time));
+  if (!has_data(loaded.config)) page.facts.push_back(assumption_text(loaded.config));
+  if (const std::string crossing = crossing_notice(loaded, all, options.nodes); !crossing.empty())
+    page.warnings.push_back(crossing);
+  page.device_memory = options.device_memory;
+  page.host_memory = options.host_memory;
+  write_plan_page(options.html, std::move(page), loaded.config, all, record);
+  std::cout << "written: " << terminal_text(options.html) << '\n';
 }
 
 /// Prints and answers what a step takes on the machine that is asked about,
 /// or why that is not known.
 void print_time(const LoadedConfig& loaded, const PlanOptions& options, const Machine& machine,
                 const ClassPlans& all, const StepPlan& plan, Answer& answer) {
-  StepTrace trace;
+  const bool records = !options.trace.empty() || !options.html.empty();
+  StepRecord record;
   StepTime time;
   try {
     time = predict_step(all, machine, {options.nodes, loaded.config.threads},
-                        options.trace.empty() ? nullptr : &trace);
+                        records ? &record : nullptr);
   } catch (const Error& error) {
-    if (error.code() != ExitCode::kUsage || !options.trace.empty()) throw;
+    if (error.code() != ExitCode::kUsage || records) throw;
     std::cout << "\ntime of a step: not predicted: " << error.what() << '\n';
     return;
   }
-  if (!options.trace.empty()) write_file_atomic(posix_files(), options.trace, trace.text());
+  if (!options.trace.empty())
+    write_file_atomic(posix_files(), options.trace, step_trace_text(record));
   const int64_t tokens = loaded.config.train_batch_size * loaded.config.data.sequence_length;
   // Adapters leave out the gradients of most weights, of which the formula knows nothing.
   const bool trains_all = loaded.config.adapter.type == AdapterType::kNone;
   const double flops = trains_all ? training_flops_per_token(plan.train.model).full : 0;
-  std::cout << '\n' << step_time_text(time, machine, tokens, flops);
+  const std::string text = step_time_text(time, machine, tokens, flops);
+  std::cout << '\n' << text;
+  if (!options.html.empty()) write_page(loaded, options, machine, all, record, text);
   answer.add("time", nlohmann::ordered_json{{"machine", machine.name}, {"seconds", time.seconds}});
 }
 
@@ -196,15 +227,29 @@ void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, cons
   answer.add("warnings", warnings);
 }
 
+/// The machine that is asked about, with the stack's rates; nothing where there is none.
+std::optional<Machine> asked_machine(const PlanOptions& options) {
+  std::optional<Machine> asked;
+  if (!options.machine.empty()) asked = read_machine_file(options.machine);
+  if (!options.stack.empty()) asked = with_stack(*asked, read_stack_file(options.stack));
+  return asked;
+}
+
 int plan_command(PlanOptions options, Answer& answer) {
+  if (options.table) return size_table({options.model, options.machine, options.gpus}, answer);
+  const std::optional<Machine> asked = asked_machine(options);
+  std::optional<NamedModel> named;
+  if (options.model.given()) {
+    named = read_named_model(options.model);
+    plan_for_model(options.source, *named, asked ? &*asked : nullptr, options.nodes);
+  }
+  if (!options.html.empty()) admit_plan_page(options.html);
   if (options.search)
     return search_plan({options.source, options.machine, options.nodes, options.device_memory,
-                        options.host_memory, options.seconds, options.out},
+                        options.host_memory, options.seconds, options.out, options.html},
                        answer);
   const LaunchEnvironment single;
   if (!options.trace.empty()) refuse_existing("--trace", options.trace);
-  std::optional<Machine> asked;
-  if (!options.machine.empty()) asked = read_machine_file(options.machine);
   // A GPU of the machine has so much memory, if nothing else is given.
   if (asked && asked->has_gpus && options.device_memory == 0)
     options.device_memory = static_cast<int64_t>(asked->memory);
@@ -228,8 +273,9 @@ int plan_command(PlanOptions options, Answer& answer) {
   }
   std::cout << human_count(count_parameters(plan.train.model).total) << " parameters, ZeRO stage "
             << plan.options.state.stage << '\n';
+  if (named) std::cout << named_model_text(*named);
   print_checked(all.classes());
-  print_assumptions(loaded.config);
+  if (!has_data(loaded.config)) std::cout << assumption_text(loaded.config) << '\n';
   std::cout << '\n';
   const MemoryPlan memory = trains ? memory_plan(plan) : memory_plan({&program});
   print_memory(loaded, plan, memory);
@@ -294,6 +340,14 @@ Command add_plan(CLI::App& app, Answer& answer) {
                    "a new file for the step in time, for Perfetto or chrome://tracing")
       ->option_text("FILE")
       ->needs("--machine");
+  CLI::Option* html =
+      command
+          ->add_option("--html", options->html,
+                       "a page of the plan for a browser: time, memory and lanes of the step")
+          ->option_text("FILE")
+          ->needs("--machine");
+  for (const char* text : {"--program", "--schedule", "--evaluation", "--text"})
+    html->excludes(text);
   CLI::Option* search =
       command
           ->add_flag("--search", options->search,
@@ -309,6 +363,35 @@ Command add_plan(CLI::App& app, Answer& answer) {
       ->option_text("FILE")
       ->needs(search);
   add_nodes_option(*command, options->nodes);
+  command
+      ->add_option("--model", options->model.model,
+                   "a known model (llama-3.1-8b), a config.json or a model's folder, of a config "
+                   "that names none, or without one")
+      ->option_text("NAME")
+      ->excludes(evaluation);
+  command
+      ->add_option("--params", options->model.size,
+                   "a model of about so many parameters (7B), by the rule in docs/plan.md")
+      ->option_text("N")
+      ->excludes("--model")
+      ->excludes(evaluation);
+  command
+      ->add_option("--stack", options->stack,
+                   "a file of another program's rates, in place of ftrun's own kernels")
+      ->option_text("FILE")
+      ->needs("--machine")
+      ->excludes(search);
+  CLI::Option* table = command->add_flag(
+      "--table", options->table,
+      "memory of a GPU by model, ZeRO stage and GPUs: the course's formulas beside the plan");
+  for (const char* text : {"--config", "--set", "--nproc", "--memory", "--program", "--schedule",
+                           "--evaluation", "--text", "--rank", "--trace", "--search", "--stack",
+                           "--device-memory", "--host-memory", "--nodes"})
+    table->excludes(text);
+  command->add_option("--gpus", options->gpus, "the numbers of GPUs of a table (4,8,64)")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, kMostRanks))
+      ->needs(table);
   Answer::add_option(*command);
   for (const char* text : {"--program", "--schedule"})
     command->get_option("--json")->excludes(text);

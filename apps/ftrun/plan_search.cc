@@ -11,9 +11,14 @@
 #include "base/utf8.h"
 #include "config/write.h"
 #include "machine/machine_file.h"
+#include "plan_page.h"
+#include "program/step_plan.h"
 #include "refuse_existing.h"
+#include "search/enumerate.h"
 #include "search/rank_place.h"
 #include "search_text.h"
+#include "sim/class_plans.h"
+#include "sim/step_time.h"
 
 namespace ftrun {
 namespace {
@@ -110,6 +115,32 @@ std::string searched_config(const SearchTask& task, const Layout& layout,
   return cat(text, "\n", given_yaml(config, layout_comments(layout)));
 }
 
+namespace {
+
+/// Writes the page of the layout that was found, with what is in the way of others.
+void write_page(const SearchOptions& options, const SearchTask& task, const SearchResult& result,
+                const nlohmann::ordered_json& search) {
+  const Evaluation& best = result.choices.front();
+  const Config config = std::get<Config>(try_layout(task, best.layout));
+  const StepPlan own = plan_steps(config, task.model, 0);
+  const ClassPlans all(config, task.model, 0, own);
+  StepRecord record;
+  const StepTime time = predict_step(all, task.machine, {task.nodes, config.threads}, &record);
+  PlanPage page;
+  page.facts = plan_facts(config, all, options.source, task.machine, task.nodes);
+  page.facts.push_back(cat("found: ", layout_text(best.layout)));
+  page.facts.push_back(
+      first_line(step_time_text(time, task.machine, task.batch * config.data.sequence_length, 0)));
+  page.device_memory = device_budget(task, ranks_of_node(best.layout, task.nodes));
+  page.host_memory = task.host_memory;
+  page.search = search;
+  page.search["lines"] = split(counts_text(task, result), '\n');
+  write_plan_page(options.html, std::move(page), config, all, record);
+  std::cout << "written: " << terminal_text(options.html) << '\n';
+}
+
+}  // namespace
+
 int search_plan(const SearchOptions& options, Answer& answer) {
   if (!options.out.empty()) refuse_existing("--out", options.out);
   const Machine machine = read_machine_file(options.machine);
@@ -140,6 +171,7 @@ int search_plan(const SearchOptions& options, Answer& answer) {
   } else {
     std::cout << "\n--out FILE writes the first one as a config\n";
   }
+  if (!options.html.empty()) write_page(options, task, result, json);
   answer.add("search", json);
   return 0;
 }

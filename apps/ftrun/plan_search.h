@@ -22,6 +22,8 @@ struct SearchOptions {
   double seconds = 10;
   /// A new file for the layout that was found; "" for none.
   std::string out;
+  /// The file that a page of what was found is written to; "" for none.
+  std::string html;
 };
 
 /// Makes the task of a source on a machine: the batch that its config says, and all of its layout

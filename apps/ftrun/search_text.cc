@@ -161,6 +161,9 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
       choice["seconds"] = why.best->time->seconds;
       choice["memory"] = memory_numbers(why.best->memory);
     }
+    if (why.bound)
+      choice["at_least"] = {{"seconds", why.bound->seconds},
+                            {"memory", memory_numbers(why.bound->memory)}};
     choices.push_back(choice);
   }
   return {{"machine", task.machine.name},

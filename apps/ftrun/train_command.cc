@@ -39,8 +39,8 @@ struct TrainOptions {
 ResumeRequest resume_request(const TrainOptions& options) {
   ResumeRequest request;
   request.allowed = options.allowed;
-  request.resume = !options.resume.empty();
-  if (!request.resume || options.resume == "auto") return request;
+  request.wanted = !options.resume.empty();
+  if (!request.wanted || options.resume == "auto") return request;
   try {
     size_t used = 0;
     request.step = std::stoll(options.resume, &used);
@@ -95,7 +95,7 @@ int train_command(const TrainOptions& options) {
   if (const std::string text = launch_text(launch); !text.empty()) std::cerr << text << std::endl;
   resume_request(options);
   ConfigSource source = options.source;
-  source.resumes = resume_of_restart(resume_request(options), launch).resume;
+  source.resumes = resume_of_restart(resume_request(options), launch).wanted;
   LoadedConfig loaded = load_source(source, launch, true);
   if (launch.kind == LaunchKind::kNode && loaded.ranks == launch.nodes) launch = as_rank(launch);
   const bool speaks =

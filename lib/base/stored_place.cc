@@ -20,7 +20,36 @@ void visit_row_runs(const StoredPlace& place, int64_t from, int64_t to,
   }
 }
 
+/// Returns the name of stored tensor i of several.
+std::string piece_name(const std::string& name, int64_t i) {
+  const size_t star = name.find('*');
+  require(star != std::string::npos, "the names of several tensors have a number");
+  return cat(name.substr(0, star), i, name.substr(star + 1));
+}
+
 }  // namespace
+
+std::vector<std::string> StoredPlace::names() const {
+  if (pieces == 0) return {name};
+  std::vector<std::string> all;
+  for (int64_t i = 0; i < pieces; ++i) all.push_back(piece_name(name, i));
+  return all;
+}
+
+void visit_stored_tensors(
+    const StoredPlace& place, int64_t begin, int64_t end,
+    const std::function<void(const std::string& name, int64_t from, int64_t to, int64_t position)>&
+        visit) {
+  if (place.pieces == 0) return visit(place.name, begin, end, 0);
+  const int64_t elements = whole_box(place.shape).numel();
+  for (int64_t at = begin; at < end;) {
+    const int64_t piece = at / elements;
+    const int64_t last = std::min(end, (piece + 1) * elements);
+    visit(piece_name(place.name, piece), at - piece * elements, last - piece * elements,
+          at - begin);
+    at = last;
+  }
+}
 
 void visit_stored_runs(const StoredPlace& place, int64_t begin, int64_t end,
                        const std::function<void(const StoredRun&)>& visit) {

@@ -15,17 +15,34 @@ namespace ftrun {
 ///
 /// Row r of the tensor is row `first + r / run * stride + r % run` of the stored one, or of its
 /// transpose. A vector's rows are its elements.
+///
+/// Several stored tensors of one shape may hold it as well (a vector for each head), one after
+/// another.
 struct StoredPlace {
-  /// The stored tensor; empty: the tensor is stored as it is.
+  /// The stored tensor; empty: the tensor is stored as it is. The '*' in it stands for the numbers
+  /// of several.
   std::string name;
   std::vector<int64_t> shape;
+  /// Counts the stored tensors, which hold rows in order and untransposed; 0: one, whose name has
+  /// no '*'.
+  int64_t pieces = 0;
   int64_t first = 0;
   int64_t run = 1;
   int64_t stride = 1;
   bool transposed = false;
 
   bool operator==(const StoredPlace&) const = default;
+
+  /// Lists the names of all stored tensors.
+  std::vector<std::string> names() const;
 };
+
+/// Calls `visit(name, from, to, position)` for each stored tensor that holds some of elements
+/// [begin, end) of all that lies at `place`: its elements [from, to), `position` behind `begin`.
+void visit_stored_tensors(
+    const StoredPlace& place, int64_t begin, int64_t end,
+    const std::function<void(const std::string& name, int64_t from, int64_t to, int64_t position)>&
+        visit);
 
 /// Elements [begin, end) of the stored tensor are those of the part from `position` on.
 struct StoredRun {

@@ -101,6 +101,10 @@ std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
   std::vector<PartRun> runs;
   for (const ExportPart& part : parts) {
     const int64_t elements = checked_elements(part.shape, part.tensor);
+    if (part.end > 0) {
+      runs.push_back({&part, part.begin, part.end, 0});
+      continue;
+    }
     if (part.place.name.empty() || any_transposed) {
       runs.push_back({&part, 0, elements, 0});
       continue;

@@ -52,6 +52,9 @@ struct ExportPart {
   std::vector<int64_t> shape;
   /// The place in the file's tensor; without a name the part is all of it.
   StoredPlace place = {};
+  /// Elements [begin, end) of the model tensor are the file's tensor, where others hold the rest;
+  /// 0, 0: all of it lies at `place`.
+  int64_t begin = 0, end = 0;
 };
 
 /// ExportTensor is a tensor of the file. Lists of them follow the model's state dict.

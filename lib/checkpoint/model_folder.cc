@@ -200,7 +200,7 @@ void ModelFolder::rename(const std::map<std::string, std::string>& stored) {
 
 void ModelFolder::name_part(const std::string& name, std::vector<int64_t> shape,
                             StoredPlace place) {
-  const StoredTensor& stored = at(place.name);
+  const StoredTensor& stored = at(place.names().front());
   require(stored.shape == place.shape && tensors_.count(name) == 0,
           "a part of a tensor of the folder");
   StoredTensor info{.name = name, .dtype = stored.dtype, .shape = std::move(shape)};
@@ -255,7 +255,10 @@ TensorView ModelFolder::tensor(std::string_view name) const {
 }
 
 void ModelFolder::require_weight_dtype(std::string_view name) const {
-  if (const NamedPart* known = part(name)) return require_weight_dtype(known->place.name);
+  if (const NamedPart* known = part(name)) {
+    for (const std::string& stored : known->place.names()) require_weight_dtype(stored);
+    return;
+  }
   const TensorPlace& found = place(name);
   if (!is_weight_dtype(found.shown().dtype))
     refuse_model(cat(files_[found.file].path(), ": tensor \"", printable(name), "\" holds ",
@@ -280,15 +283,24 @@ void ModelFolder::read_part(const NamedPart& part, int64_t begin, int64_t end, s
                             Read read) const {
   require(begin >= 0 && begin <= end && end <= part.info.elements && std::ssize(out) == end - begin,
           "elements of a part");
-  read_stored(part.place, part.info.shape, begin, end, out, read);
+  read_stored(part.place, part.info.shape, begin, end, out,
+              [&](int64_t from, int64_t to, std::span<T> run) {
+                visit_stored_tensors(part.place, from, to,
+                                     [&](const std::string& name, int64_t first, int64_t last,
+                                         int64_t position) {
+                                       read(name, first, last,
+                                            run.subspan(static_cast<size_t>(position),
+                                                        static_cast<size_t>(last - first)));
+                                     });
+              });
 }
 
 void ModelFolder::read_f32(std::string_view name, int64_t begin, int64_t end,
                            std::span<float> out) const {
   if (const NamedPart* known = part(name))
-    return read_part(*known, begin, end, out, [&](int64_t from, int64_t to, std::span<float> run) {
-      read_f32(known->place.name, from, to, run);
-    });
+    return read_part(*known, begin, end, out,
+                     [&](const std::string& stored, int64_t from, int64_t to,
+                         std::span<float> run) { read_f32(stored, from, to, run); });
   if (const TensorPlace& found = place(name); found.quantized) {
     require_within(files_[found.file].path(), found.shown(), begin, end);
     return found.quantized->read(begin, end, out);
@@ -301,9 +313,8 @@ void ModelFolder::read_bf16(std::string_view name, int64_t begin, int64_t end,
                             std::span<uint16_t> out) const {
   if (const NamedPart* known = part(name))
     return read_part(*known, begin, end, out,
-                     [&](int64_t from, int64_t to, std::span<uint16_t> run) {
-                       read_bf16(known->place.name, from, to, run);
-                     });
+                     [&](const std::string& stored, int64_t from, int64_t to,
+                         std::span<uint16_t> run) { read_bf16(stored, from, to, run); });
   if (place(name).quantized) {
     std::vector<float> values(out.size());
     read_f32(name, begin, end, values);
@@ -334,7 +345,10 @@ void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) con
     const StoredPlace& place = known->place;
     if (!place.transposed)
       return visit_stored_runs(place, begin, end, [&](const StoredRun& run) {
-        release(place.name, run.begin, run.end);
+        visit_stored_tensors(place, run.begin, run.end,
+                             [&](const std::string& stored, int64_t from, int64_t to, int64_t) {
+                               release(stored, from, to);
+                             });
       });
     // Pages hold some of every row: who reads the last one is done with all of them.
     if (end == known->info.elements) release(place.name, 0, at(place.name).elements);

@@ -35,9 +35,9 @@ class ModelFolder {
   /// on. Each is there, and no new name is another tensor's.
   void rename(const std::map<std::string, std::string>& stored);
 
-  /// Gives what lies at a place of a tensor of the folder a name and a shape of its own, by which
-  /// find() and what reads elements know it; names() lists the folder's tensors alone. The stored
-  /// tensor is there, in the place's shape.
+  /// Gives what lies at a place of a tensor of the folder, or of several, a name and a shape of its
+  /// own, by which find() and what reads elements know it; names() lists the folder's own tensors.
+  /// The stored tensors are there, in the place's shape.
   void name_part(const std::string& name, std::vector<int64_t> shape, StoredPlace place);
 
   const std::string& path() const { return folder_; }
@@ -102,7 +102,8 @@ class ModelFolder {
   const TensorPlace& place(std::string_view name) const;
   const std::byte* source(std::string_view name, int64_t begin, int64_t end, size_t room) const;
   const NamedPart* part(std::string_view name) const;
-  /// Reads elements [begin, end) of a part; `read` converts a run of the stored tensor.
+  /// Reads elements [begin, end) of a part; `read(name, from, to, out)` converts a run of a stored
+  /// tensor.
   template <class T, class Read>
   void read_part(const NamedPart& part, int64_t begin, int64_t end, std::span<T> out,
                  Read read) const;

@@ -420,7 +420,7 @@ bool Supervisor::is_hang() const {
 }
 
 /// Stops the other ranks after one failed. A running rank that is blamed for the failure first gets
-/// `moment_to_tell`, unless a signal has stopped it: it may be about to report a failure of its
+/// `time_to_report`, unless a signal has stopped it: it may be about to report a failure of its
 /// own, or it was killed, which its peers see before its last thread has ended and it can be reaped
 /// here. The ranks' reports decide, not their ends: a rank that has reported a hang may be unable
 /// to exit, as it waits for the store of a stopped rank 0.
@@ -430,7 +430,7 @@ void Supervisor::stop_after_failure() {
     if (failed_ && !stopping_) stop_others();
     return;
   }
-  if (!hang_ends_at_) hang_ends_at_ = Clock::now() + options_.moment_to_tell;
+  if (!hang_ends_at_) hang_ends_at_ = Clock::now() + options_.time_to_report;
   const bool stopped = std::any_of(ranks_.begin(), ranks_.end(), [this](const LocalRank& r) {
     return holds_up_others(r) && is_stopped(r.process.pid);
   });

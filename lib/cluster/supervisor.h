@@ -51,7 +51,7 @@ struct SupervisorOptions {
   std::chrono::milliseconds grace = std::chrono::seconds(10);
   /// The time from a rank's naming another that it waited for in vain until that one is killed
   /// unless it is stopped: it may be about to report a failure of its own.
-  std::chrono::milliseconds moment_to_tell = std::chrono::seconds(1);
+  std::chrono::milliseconds time_to_report = std::chrono::seconds(1);
   /// Options of the notice that ranks which were asked to stop have not ended yet; `say` is not
   /// used.
   WaitNoticeOptions notices;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "config/alternatives.h"
 #include "config/desugar_adapter.h"
 #include "config/field_value.h"
 #include "config/schema.h"
@@ -278,8 +279,9 @@ void split_named_validation(Node& root, Problems& problems) {
 
 }  // namespace
 
-void desugar(Node& root, Problems& problems) {
-  if (!root.is_map()) return;
+SchemaTree desugar(SourceTree source, Problems& problems) {
+  Node& root = source.root;
+  require(root.is_map(), "a source of keys");
   take_max_grad_norms(root, problems);
   take_optimizer_alias(root, problems);
   drop_gpt_neox_companions(root, problems);
@@ -287,7 +289,9 @@ void desugar(Node& root, Problems& problems) {
   expand_plain_values(root, problems);
   rename_bfloat16(root, problems);
   split_weighted_train(root, problems);
-  desugar_adapter(root, false, problems);
+  desugar_adapter(root, source.adapter_of_peft, problems);
+  if (const std::optional<Node>& folder = source.adapter_folder)
+    root.find("adapter")->entries.push_back({"path", folder->at, *folder, ""});
   desugar_quantization(root, problems);
   split_named_validation(root, problems);
   if (Node* zero = root.find("zero_optimization"); zero != nullptr && zero->is_map()) {
@@ -298,6 +302,12 @@ void desugar(Node& root, Problems& problems) {
            "gather_16bit_weights_on_model_save", problems);
   }
   rename_aliases(root, "", problems);
+  return SchemaTree(std::move(root));
+}
+
+void SchemaTree::put(const SchemaTree& later, Problems& problems) {
+  replace_alternatives(root_, later.root_, problems);
+  merge_into(root_, later.root_);
 }
 
 }  // namespace ftrun

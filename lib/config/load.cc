@@ -13,9 +13,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "config/accelerate.h"
-#include "config/alternatives.h"
 #include "config/desugar.h"
-#include "config/desugar_adapter.h"
 #include "config/frontend.h"
 #include "config/json_reader.h"
 #include "config/limits.h"
@@ -111,7 +109,9 @@ Node parse(const std::string& name, const std::string& text, Problems& problems)
   return root;
 }
 
-/// The sources, merged in the order they come.
+/// Sources puts what is read of each source on what was read before: a file or an override is
+/// parsed (Node), the adapter's file that it names is included (SourceTree), its spellings become
+/// the schema's keys (SchemaTree), and all of them together are read (Config).
 class Sources {
  public:
   void add_text(const std::string& name, const std::string& text) {
@@ -132,7 +132,7 @@ class Sources {
       else
         problems_.error(root.at, cat("expected a config with keys, found ", value_text(root)));
     }
-    if (readable) merge(std::move(root));
+    if (readable) put(std::move(root));
   }
 
   void add_accelerate(const Node& root) {
@@ -146,8 +146,8 @@ class Sources {
     Node config = from_accelerate(root, named, found);
     partial_ = partial_ || has_errors(found.all());
     copy(found);
-    merge(named);
-    merge(std::move(config));
+    put(named);
+    put(std::move(config));
   }
 
   void add_file(const std::string& file) {
@@ -192,48 +192,53 @@ class Sources {
     Node* leaf = &value;
     for (const std::string& key : keys) leaf = leaf->find(key);
     if (leaf->kind == Node::Kind::kText && gives_section(text)) leaf->secret = true;
-    merge(std::move(value));
+    put(std::move(value));
   }
 
   LoadResult finish() {
-    LoadResult result{read_config(root_, problems_), {}};
+    LoadResult result{read_config(tree_, problems_), {}};
     result.config.origins.partial = partial_;
     result.problems = problems_.sorted();
     return result;
   }
 
  private:
-  /// adapter: FOLDER is what its adapter_config.json says, and the adapter to go on from.
-  void read_adapter(Node& source) {
-    Node* adapter = source.find("adapter");
+  /// Makes the source of what was parsed: `adapter: FOLDER` is what its adapter_config.json says,
+  /// and the adapter to go on from. An adapter that cannot be read is told and left out.
+  SourceTree with_adapter_file(Node root) {
+    Node* adapter = root.find("adapter");
     if (Node* path = adapter != nullptr && adapter->is_map() ? adapter->find("path") : nullptr;
         path != nullptr && path->kind == Node::Kind::kText)
       find_adapter(*path);
-    if (adapter == nullptr || adapter->kind != Node::Kind::kText) return;
+    if (adapter == nullptr || adapter->kind != Node::Kind::kText) return {std::move(root)};
     if (adapter->text == "none") {
       // A section, so that it takes the place of an earlier source's adapter.
       Node none = Node::of_map(adapter->at);
       none.entries.push_back({"type", adapter->at, Node::of_text(adapter->at, "none"), ""});
       *adapter = std::move(none);
-      return;
+      return {std::move(root)};
     }
     const bool is_file = adapter->text.ends_with(".json");
     Node named = *adapter, file = *adapter;
     const std::optional<std::string> found = is_file ? std::nullopt : find_adapter(named);
-    if (!is_file && !found) return source.erase("adapter");
-    if (!is_file) file.text = *found + "/adapter_config.json";
-    Node section =
-        read_named(file, "adapter",
-                   "give a folder with an adapter_config.json, or write the adapter as a section");
-    if (!section.is_map()) return source.erase("adapter");
-    const bool is_pinned = found && *found != named.text;
-    const std::string folder =
-        is_pinned ? named.text : std::filesystem::path(section.at.file).parent_path().string();
-    const Position at = adapter->at;
+    Node section;
+    if (found) file.text = *found + "/adapter_config.json";
+    if (is_file || found)
+      section = read_named(
+          file, "adapter",
+          "give a folder with an adapter_config.json, or write the adapter as a section");
+    if (!section.is_map()) {
+      root.erase("adapter");
+      return {std::move(root)};
+    }
+    std::optional<Node> folder;
+    if (!is_file)
+      folder = Node::of_text(adapter->at,
+                             *found != named.text
+                                 ? named.text
+                                 : std::filesystem::path(section.at.file).parent_path().string());
     *adapter = std::move(section);
-    desugar_adapter(source, true, problems_);
-    adapter = source.find("adapter");
-    if (!is_file) adapter->entries.push_back({"path", at, Node::of_text(at, folder), ""});
+    return {std::move(root), true, std::move(folder)};
   }
 
   /// Finds an adapter's folder, in the Hugging Face cache where `name` is a name of the Hub, which
@@ -286,17 +291,11 @@ class Sources {
     }
   }
 
-  void merge(Node source) {
-    if (source.is_map()) read_adapter(source);
-    desugar(source, problems_);
-    replace_alternatives(root_, source, problems_);
-    if (root_.is_map())
-      merge_into(root_, source);
-    else
-      root_ = std::move(source);
+  void put(Node root) {
+    tree_.put(desugar(with_adapter_file(std::move(root)), problems_), problems_);
   }
 
-  Node root_;
+  SchemaTree tree_;
   Problems problems_;
   bool partial_ = false;
 };

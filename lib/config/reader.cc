@@ -264,8 +264,8 @@ class TreeReader {
 
 }  // namespace
 
-Config read_config(const Node& root, Problems& problems) {
-  return TreeReader(problems).read(root);
+Config read_config(const SchemaTree& tree, Problems& problems) {
+  return TreeReader(problems).read(tree.root());
 }
 
 }  // namespace ftrun

@@ -3,12 +3,12 @@
 #include <string>
 
 #include "config/config.h"
-#include "config/node.h"
+#include "config/desugar.h"
 
 namespace ftrun {
 
-/// Reads a merged tree into a Config by the schema. Every fault is reported with its place; a key
-/// that could not be read keeps its default.
-Config read_config(const Node& root, Problems& problems);
+/// Reads the tree of all sources into a Config by the schema. Every fault is reported with its
+/// place; a key that could not be read keeps its default.
+Config read_config(const SchemaTree& tree, Problems& problems);
 
 }  // namespace ftrun

@@ -54,7 +54,9 @@ void MovedTensors::look(const std::string& tensor, int64_t begin, std::span<cons
 }
 
 std::string MovedTensors::warning() const {
-  std::vector<std::string> unmoved, lost;
+  std::vector<std::string> unmoved, lost, absent;
+  for (const auto& [name, tensor] : trained_)
+    if (!states_.contains(name)) absent.push_back(name);
   for (const auto& [name, state] : states_) {
     if (state == State::kUnmoved) unmoved.push_back(name);
     if (state == State::kLostInRounding) lost.push_back(name);
@@ -74,6 +76,9 @@ std::string MovedTensors::warning() const {
                         " trained tensors have learned is less than ", precision_name(dtype_),
                         " holds, and the export has their first values: ", listed(lost),
                         "; export.dtype: fp32 keeps it"));
+  if (!absent.empty())
+    parts.push_back(cat(absent.size(), " of ", trained_.size(),
+                        " trained tensors are not in the export: ", listed(absent)));
   return join(parts, "; ");
 }
 

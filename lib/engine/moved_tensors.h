@@ -24,7 +24,8 @@ class MovedTensors {
   /// Elements from `begin` on of a tensor, in fp32 before they are rounded.
   void look(const std::string& tensor, int64_t begin, std::span<const float> values);
 
-  /// A warning about those that have not moved; "" where all that were looked at have.
+  /// Makes a warning about those that have not moved, and about those that the export never asked
+  /// for and so does not hold; "" where there are none.
   std::string warning() const;
 
  private:

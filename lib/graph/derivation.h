@@ -34,7 +34,7 @@ class Derivation {
   void add_term(ValueId id, ValueId term);
   /// `sum` holds all terms so far.
   void replace_terms(ValueId id, ValueId sum) { terms_[id] = {sum}; }
-  /// A new value for (a term of) the gradient by `id`.
+  /// A new value for (a term of) the gradient with respect to `id`.
   ValueId new_gradient(ValueId id);
   /// The gradient of a parameter, made when first asked for.
   ValueId param_grad(ValueId param);
@@ -65,7 +65,7 @@ class Derivation {
   /// Says whether `op` is the first operation of the forward list that reads the value: the last
   /// one in backward.
   bool is_first_reader(const Op& op, ValueId id) const;
-  /// The gradient by `id`, of which `term` is this rank's term of the sum over the ranks.
+  /// The gradient with respect to `id`; `term` is this rank's term of its sum over the ranks.
   ValueId whole_gradient(ValueId id, ValueId term, int64_t ranks);
   /// Weight gradients that run beside the next collective: they come after it.
   void after_collective(std::function<void()> emit) { waiting_.push_back(std::move(emit)); }

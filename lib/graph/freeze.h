@@ -10,9 +10,9 @@ namespace ftrun {
 /// makes their gradients: operations that made nothing else are gone, as is what was kept, gathered
 /// or made again for these alone. Where an operation makes such a gradient together with what is
 /// wanted (the vocabulary's cross-entropy of tensor ranks), it is a temporary value that nothing
-/// reads. `for_layer_before`: the layer before needs the gradient by this one's input; where it
-/// does not, that goes the same way, and if nothing of this layer trains either, no backward list
-/// has any operation.
+/// reads. `for_layer_before`: the layer before needs the gradient with respect to this one's input;
+/// where it does not, that goes the same way, and if nothing of this layer trains either, no
+/// backward list has any operation.
 LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen,
                              bool for_layer_before);
 

@@ -21,8 +21,8 @@ enum class ValueRole : uint8_t {
   kOutput,      // handed to another layer
   kParam,       // a parameter, in the unit's flat buffer
   kParamGrad,   // its gradient, in the gradient buffer
-  kOutputGrad,  // gradient of the loss by an output, from the layer after
-  kInputGrad,   // gradient of the loss by an input, for the layer before
+  kOutputGrad,  // gradient of the loss with respect to an output, from the layer after
+  kInputGrad,   // gradient of the loss with respect to an input, for the layer before
   kSaved,       // made by forward, read by backward
   kDeferred,    // made by the input gradients, read by the weight gradients
   kTemp,        // inside one list
@@ -51,7 +51,7 @@ struct Value {
   Dims dims;
   ValueRole role = ValueRole::kTemp;
   Port port = Port::kNone;
-  /// The value of the gradient of a kParam, or of the gradient by a kOutput or kInput.
+  /// The value of the gradient of a kParam, or of the gradient with respect to a kOutput or kInput.
   ValueId grad = -1;
   /// The format in which the elements of a kParam are packed, which kernels unpack as `dtype`.
   PackedFormat packed = {};

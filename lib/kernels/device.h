@@ -164,18 +164,12 @@ class DeviceKernels {
 /// the table); our kernels compute the rest.
 enum class CudnnUse {
   kNever,
-  /// CuDNN computes it on GPUs of cudnn_is_measured(), if the library is there and has a plan.
+  /// CuDNN computes it where it was measured to be faster (kernels/measured_attention.h), if the
+  /// library is there and has a plan.
   kWhereMeasured,
   /// Error where the library is not there, or has no plan for a shape of its table.
   kAlways
 };
-
-/// GPUs on which cuDNN's attention was compared with ours and timed (docs/benchmarks.md): compute
-/// capability 9.0, where it takes a quarter of our kernels' time. For documents see cudnn_pays()
-/// (kernels/cuda/cudnn_attention.h).
-inline bool cudnn_is_measured(const DeviceInfo& gpu) {
-  return gpu.compute_major == 9 && gpu.compute_minor == 0;
-}
 
 /// AttentionOptions say who computes attention on a GPU.
 struct AttentionOptions {

@@ -13,9 +13,12 @@ double least_exchange_seconds(const Machine& machine, std::string_view kind, dou
     if (link.bandwidth == 0) return 0.0;
     Machine bare;
     bare.node = {0, link.bandwidth};
-    return exchange_seconds(bare, kind, bytes, ranks, false);
+    return exchange_seconds(bare, kind, bytes, ranks, ranks);
   };
-  if (crossing == Crossing::kAlways) return over(machine.cluster);
+  // A ring enters a node by the link of one rank, or of as many as a node has devices.
+  const double across =
+      std::min(over(machine.cluster), over(link_across(machine, machine.devices)));
+  if (crossing == Crossing::kAlways) return across;
   double seconds = over(machine.node);
   if (const auto found = machine.exchanges.find(cat(kind, " ", ranks));
       found != machine.exchanges.end()) {
@@ -23,7 +26,7 @@ double least_exchange_seconds(const Machine& machine, std::string_view kind, dou
     for (const auto& [x, y] : found->second.points()) best = std::max(best, x / y);
     seconds = bytes / best;
   }
-  return crossing == Crossing::kSometimes ? std::min(seconds, over(machine.cluster)) : seconds;
+  return crossing == Crossing::kSometimes ? std::min(seconds, across) : seconds;
 }
 
 }  // namespace ftrun

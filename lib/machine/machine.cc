@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/round_up.h"
 
 namespace ftrun {
 
@@ -47,25 +48,38 @@ double along(const Curve& curve, double bytes) {
   return bytes <= last ? curve.at(bytes) : curve.at(last) * bytes / last;
 }
 
-double ring_seconds(const Link& link, std::string_view kind, double bytes, int ranks) {
+/// Seconds of a ring of `ranks` ranks, of whose hops `far` are from one node to the next.
+double ring_seconds(const Link& link, double near_latency, std::string_view kind, double bytes,
+                    int ranks, int far) {
   if (kind == "send") return link.latency + bytes / link.bandwidth;
-  const double once = (ranks - 1) * link.latency + bytes * (ranks - 1) / ranks / link.bandwidth;
+  const double once = far * link.latency + (ranks - 1 - far) * near_latency +
+                      bytes * (ranks - 1) / ranks / link.bandwidth;
   return kind == "all_reduce" ? 2 * once : once;
 }
 
 }  // namespace
 
+Link link_across(const Machine& machine, int on_node) {
+  Link link = machine.cluster;
+  link.bandwidth *= on_node;
+  if (machine.node.bandwidth > 0 && on_node > 1)
+    link.bandwidth = std::min(link.bandwidth, machine.node.bandwidth);
+  return link;
+}
+
 double exchange_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
-                        bool crosses_nodes) {
+                        int on_node) {
   if (ranks < 2) return 0;
-  if (crosses_nodes) {
+  if (on_node < ranks) {
     if (machine.cluster.bandwidth == 0)
       throw Error(ExitCode::kUsage,
                   cat("the machine ", machine.name,
                       " has no links.cluster, over which ranks of "
                       "several nodes exchange"),
                   "add it to the machine file, or plan for one node");
-    return ring_seconds(machine.cluster, kind, bytes, ranks);
+    const auto nodes = static_cast<int>(divide_up(ranks, on_node));
+    return ring_seconds(link_across(machine, on_node), machine.node.latency, kind, bytes, ranks,
+                        nodes - 1);
   }
   if (const auto found = machine.exchanges.find(cat(kind, " ", ranks));
       found != machine.exchanges.end())
@@ -76,7 +90,7 @@ double exchange_seconds(const Machine& machine, std::string_view kind, double by
                     " has no links.node, over which the ranks of a "
                     "node exchange"),
                 "add it to the machine file, or plan for one rank");
-  return ring_seconds(machine.node, kind, bytes, ranks);
+  return ring_seconds(machine.node, 0, kind, bytes, ranks, ranks - 1);
 }
 
 }  // namespace ftrun

@@ -91,10 +91,16 @@ double slowed(const Rates& rates, const std::string& kind, double ideal);
 
 /// Seconds of a collective ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send") of
 /// `bytes` bytes, the whole of what all ranks have in the end (or of the begin; what one rank has
-/// of an all-to-all), among `ranks` ranks: measured on the node, else by a ring (Thakur et al.
-/// 2005, "Optimization of Collective Communication Operations in MPICH"), over the cluster's link
-/// where they are of several nodes.
+/// of an all-to-all), among `ranks` ranks, `on_node` or more of them on each node that has any:
+/// measured on the node, else by a ring (Thakur et al. 2005, "Optimization of Collective
+/// Communication Operations in MPICH"). A ring over several nodes enters each by the links of all
+/// its ranks there, as NCCL's do.
 double exchange_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
-                        bool crosses_nodes);
+                        int on_node);
+
+/// The link of each of a group's ranks, `on_node` on each of several nodes, in a ring: with the
+/// latency of a hop between nodes, and bytes a second of the node's link or of `on_node` links of
+/// the cluster, whichever is less.
+Link link_across(const Machine& machine, int on_node);
 
 }  // namespace ftrun

@@ -214,6 +214,31 @@ Machine machine_of(const Node& root, Problems& problems) {
   return machine;
 }
 
+SoftwareStack stack_of(const Node& root, Problems& problems) {
+  SoftwareStack stack;
+  MachineSection top(root, "", problems);
+  stack.name = top.text("stack");
+  if (stack.name.empty()) top.problem(root.at, "stack, its name, is missing", "");
+  for (const StackShare& share : kStackShares) stack.*share.value = top.factor(share.key, 1);
+  top.find("sources");  // is for readers: where the numbers are from
+  return stack;
+}
+
+/// Reads a file's text by `read`. Error(kUsage) with all problems, and the remedy.
+template <class Read>
+auto read_described(const std::string& path, const std::string& text, const Read& read,
+                    const char* remedy) {
+  Problems problems;
+  const Node root = read_yaml(path, text, problems);
+  if (!has_errors(problems.all())) {
+    auto found = read(root, problems);
+    if (!has_errors(problems.all())) return found;
+  }
+  std::vector<std::string> lines;
+  for (const Problem& problem : problems.sorted()) lines.push_back(to_text(problem));
+  throw Error(ExitCode::kUsage, join(lines, "\n"), remedy);
+}
+
 std::string curve_text(const Curve& curve, QuantityUnit unit,
                        const std::function<std::string(double)>& y) {
   std::vector<std::string> points;
@@ -249,19 +274,20 @@ std::string link_text(const char* name, const Link& link) {
 }  // namespace
 
 Machine parse_machine(const std::string& path, const std::string& text) {
-  Problems problems;
-  const Node root = read_yaml(path, text, problems);
-  Machine machine;
-  if (!has_errors(problems.all())) machine = machine_of(root, problems);
-  if (!has_errors(problems.all())) return machine;
-  std::vector<std::string> lines;
-  for (const Problem& problem : problems.sorted()) lines.push_back(to_text(problem));
-  throw Error(ExitCode::kUsage, join(lines, "\n"),
-              "ftrun bench machine writes such a file; docs/plan.md has its keys");
+  return read_described(path, text, machine_of,
+                        "ftrun bench machine writes such a file; docs/plan.md has its keys");
 }
 
 Machine read_machine_file(const std::string& path) {
   return parse_machine(path, read_file(path));
+}
+
+SoftwareStack parse_stack(const std::string& path, const std::string& text) {
+  return read_described(path, text, stack_of, "docs/plan.md has the keys of such a file");
+}
+
+SoftwareStack read_stack_file(const std::string& path) {
+  return parse_stack(path, read_file(path));
 }
 
 std::string own_machine_path() {

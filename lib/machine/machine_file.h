@@ -4,6 +4,7 @@
 #include <string>
 
 #include "machine/machine.h"
+#include "machine/software_stack.h"
 
 namespace ftrun {
 
@@ -14,6 +15,12 @@ Machine parse_machine(const std::string& path, const std::string& text);
 
 /// Reads a machine from a file. Error(kBadInput) where it cannot be read.
 Machine read_machine_file(const std::string& path);
+
+/// Reads a file of a software stack (YAML, docs/plan.md), as parse_machine() does.
+SoftwareStack parse_stack(const std::string& path, const std::string& text);
+
+/// Reads a stack from a file. Error(kBadInput) where it cannot be read.
+SoftwareStack read_stack_file(const std::string& path);
 
 /// The path where `ftrun bench machine` keeps what it measured: ftrun/machine.yaml in
 /// XDG_CACHE_HOME, else in ~/.cache. "" if neither is known.

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/pattern.h"
 #include "base/text.h"
+#include "model/products.h"
 
 namespace ftrun {
 namespace {
@@ -91,8 +92,8 @@ class Choice {
          {family_.head, family_.embedding, family_.norm, family_.positions})
       if (!module.empty()) others.emplace_back(module);
     std::vector<std::string_view> norms;
-    if (config.input_norm) norms.push_back(family_.input_norm);
-    if (config.mlp_norm) norms.push_back(family_.post_norm);
+    if (config.input_norm) norms.push_back(input_norm_name(family_, config));
+    if (config.mlp_norm) norms.push_back(post_norm_name(family_, config));
     if (config.output_norms)
       norms.insert(norms.end(), {family_.attention_output_norm, family_.mlp_output_norm});
     if (config.qk_norm) norms.insert(norms.end(), {family_.q_norm, family_.k_norm});

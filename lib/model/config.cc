@@ -370,7 +370,9 @@ std::string features_text(const ModelConfig& config) {
   if (config.attention_out_bias) names.emplace_back("attention_out_bias");
   if (config.mlp_bias) names.emplace_back("mlp_bias");
   if (config.head_bias) names.emplace_back("head_bias");
-  if (config.qk_norm) names.emplace_back(config.whole_qk_norm ? "whole_qk_norm" : "qk_norm");
+  if (config.qk_norm) names.emplace_back(config.whole_qk_norm    ? "whole_qk_norm"
+                                         : config.own_head_norms ? "own_head_norms"
+                                                                 : "qk_norm");
   if (config.norm == NormKind::kLayer)
     names.emplace_back(config.norm_bias ? "layer_norm" : "layer_norm_without_bias");
   if (config.norm == NormKind::kRmsLessOne) names.emplace_back("norms_less_one");

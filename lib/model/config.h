@@ -85,6 +85,8 @@ struct ModelConfig {
   /// heads of a token together.
   bool qk_norm = false;
   bool whole_qk_norm = false;
+  /// Makes the norms of qk_norm layer norms without a bias, whose weights each head has for itself.
+  bool own_head_norms = false;
   /// Attention reads the norm of the hidden states; else themselves.
   bool input_norm = true;
   /// The MLP reads a norm of its own of the hidden states; else themselves, or, with a parallel

@@ -30,6 +30,7 @@
 #include "ops/dora/dora.h"
 #include "ops/dropout/dropout.h"
 #include "ops/embedding/embedding.h"
+#include "ops/head_norm/head_norm.h"
 #include "ops/kinds.h"
 #include "ops/linear/linear.h"
 #include "ops/lora/lora.h"
@@ -114,6 +115,20 @@ class TensorTable {
   TensorId head_norm(std::string name, int64_t size) {
     return add(
         replicated(std::move(name), {size}, split_, gradient_is_term(OpKind::kQkNorm, 1, 'H')));
+  }
+
+  /// Adds the weights of `heads` norms, a head each, which files hold in one tensor [heads, size],
+  /// or in a tensor for each head where the module's name has a '*'.
+  TensorId own_head_norms(const std::string& module, int64_t heads, int64_t size, int copies) {
+    const size_t star = module.find('*');
+    const bool is_several = star != std::string::npos;
+    TensorInfo tensor = split_rows(cat(is_several ? module.substr(0, star - 1) : module,
+                                       ".heads.weight"),
+                                   {heads * size}, split_, copies);
+    tensor.stored = {.name = module + ".weight",
+                     .shape = is_several ? Dims{size} : Dims{heads, size},
+                     .pieces = is_several ? heads : 0};
+    return add(std::move(tensor));
   }
 
   struct Linear {
@@ -263,18 +278,25 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
     for (size_t i = 0; i < its.size(); ++i)
       ids.products[static_cast<size_t>(its[i].projection)] = added[i];
     if (!c.qk_norm || module.products.back() != Projection::kO) continue;
-    const std::string q_norm = names.in_block(layer, names.q_norm) + ".weight";
-    const std::string k_norm = names.in_block(layer, names.k_norm) + ".weight";
-    ids.q_norm = c.whole_qk_norm ? table.rows(q_norm, {c.query_heads * c.head_size})
-                                 : table.head_norm(q_norm, c.head_size);
-    ids.k_norm = c.whole_qk_norm
-                     ? table.rows(k_norm, {c.kv_heads * c.head_size}, kv_copies(c, split))
-                     : table.head_norm(k_norm, c.head_size);
+    const std::string q_norm = names.in_block(layer, names.q_norm);
+    const std::string k_norm = names.in_block(layer, names.k_norm);
+    if (c.own_head_norms) {
+      ids.q_norm = table.own_head_norms(q_norm, c.query_heads, c.head_size, 1);
+      ids.k_norm = table.own_head_norms(k_norm, c.kv_heads, c.head_size, kv_copies(c, split));
+    } else if (c.whole_qk_norm) {
+      ids.q_norm = table.rows(q_norm + ".weight", {c.query_heads * c.head_size});
+      ids.k_norm =
+          table.rows(k_norm + ".weight", {c.kv_heads * c.head_size}, kv_copies(c, split));
+    } else {
+      ids.q_norm = table.head_norm(q_norm + ".weight", c.head_size);
+      ids.k_norm = table.head_norm(k_norm + ".weight", c.head_size);
+    }
   }
-  if (c.input_norm) ids.input_norm = table.norm(names.in_block(layer, names.input_norm), c);
+  if (c.input_norm)
+    ids.input_norm = table.norm(names.in_block(layer, input_norm_name(names, c)), c);
   if (c.output_norms)
     ids.attention_output_norm = table.norm(names.in_block(layer, names.attention_output_norm), c);
-  if (c.mlp_norm) ids.post_norm = table.norm(names.in_block(layer, names.post_norm), c);
+  if (c.mlp_norm) ids.post_norm = table.norm(names.in_block(layer, post_norm_name(names, c)), c);
   if (c.output_norms)
     ids.mlp_output_norm = table.norm(names.in_block(layer, names.mlp_output_norm), c);
   for (const ProductModule& module : modules) {
@@ -441,8 +463,9 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
     if (matrix.products.front().bias) params.bias = g.param(name + ".bias", {matrix.outputs});
     if (matrix.matrix != ProductMatrix::kQkv || !whole.qk_norm) continue;
     const ModelConfig local = local_config(whole, split);
-    const int64_t q_heads = whole.whole_qk_norm ? local.query_heads : 1;
-    const int64_t k_heads = whole.whole_qk_norm ? local.kv_heads : 1;
+    const bool is_by_head = whole.whole_qk_norm || whole.own_head_norms;
+    const int64_t q_heads = is_by_head ? local.query_heads : 1;
+    const int64_t k_heads = is_by_head ? local.kv_heads : 1;
     p.q_norm = g.param("q_norm.weight", {q_heads * whole.head_size});
     p.k_norm = g.param("k_norm.weight", {k_heads * whole.head_size});
   }
@@ -644,6 +667,7 @@ class BlockBuilder {
   }
 
   ValueId add_qk_norm(const BlockParams& p, ValueId qkv, const HeadAttrs& heads) {
+    if (c_.own_head_norms) return ops::head_norm(g_, qkv, p.q_norm, p.k_norm, heads);
     if (!c_.whole_qk_norm) return ops::qk_norm(g_, qkv, p.q_norm, p.k_norm, heads);
     const WholeQkNormAttrs attrs{heads, ranks_};
     ValueId squares = ops::qk_squares(g_, qkv, attrs);

@@ -75,8 +75,12 @@ struct TensorInfo {
     const int64_t padding_rows = d == 0 ? padding * local.extent[0] / local.numel() : 0;
     return local.extent[d] + padding_rows;
   }
-  /// Name and shape of the tensor of the files, which may hold several of the model's.
+  /// Name and shape of the tensor of the files, which may hold several of the model's. A '*' stands
+  /// for the numbers of several that hold this one together (file_names() lists them).
   const std::string& file_name() const { return stored.name.empty() ? name : stored.name; }
+  std::vector<std::string> file_names() const {
+    return stored.name.empty() ? std::vector{name} : stored.names();
+  }
   const Dims& file_shape() const { return stored.name.empty() ? shape : stored.shape; }
   bool operator==(const TensorInfo&) const = default;
 };
@@ -181,7 +185,7 @@ struct ModelDescription {
   /// stages of a pipeline that have no embedding.
   int rope_graph = -1;
   /// The first layer with a tensor that trains (their number: none). Layers before it have no
-  /// backward lists, and it makes no gradient by its input.
+  /// backward lists, and it makes no gradient with respect to its input.
   int32_t first_trained = 0;
   /// The token whose row of the embedding gets no gradient from where it is read
   /// (without_row_gradient()); -1: none.

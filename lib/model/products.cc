@@ -30,6 +30,25 @@ std::vector<Product> block_products(const ModelConfig& c, const TensorSplit& spl
   return products;
 }
 
+namespace {
+
+/// Says whether attention and MLP stand beside each other on a norm each.
+bool has_parallel_norms(const ModelConfig& config) {
+  return config.parallel_residual && config.mlp_norm;
+}
+
+}  // namespace
+
+std::string_view input_norm_name(const TensorNames& names, const ModelConfig& config) {
+  const bool is_other = has_parallel_norms(config) && !names.parallel_input_norm.empty();
+  return is_other ? names.parallel_input_norm : names.input_norm;
+}
+
+std::string_view post_norm_name(const TensorNames& names, const ModelConfig& config) {
+  const bool is_other = has_parallel_norms(config) && !names.parallel_post_norm.empty();
+  return is_other ? names.parallel_post_norm : names.post_norm;
+}
+
 TensorInfo product_weight(const Product& product, std::string name, const TensorSplit& split) {
   const Dims shape{product.outputs, product.inputs};
   return product.by_outputs ? split_rows(std::move(name), shape, split, product.copies)

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <string_view>
+
 #include "model/config.h"
 #include "model/tensor_names.h"
 #include "model/tensor_split.h"
@@ -33,6 +35,10 @@ struct Product {
 
 /// Returns the products that the family has, in the order of Projection.
 std::vector<Product> block_products(const ModelConfig& config, const TensorSplit& split);
+
+/// Return the modules within a block of the norms that attention and MLP read.
+std::string_view input_norm_name(const TensorNames& names, const ModelConfig& config);
+std::string_view post_norm_name(const TensorNames& names, const ModelConfig& config);
 
 /// Describes what a rank has of a product's matrix.
 TensorInfo product_weight(const Product& product, std::string name, const TensorSplit& split);

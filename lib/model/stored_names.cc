@@ -140,8 +140,10 @@ StoredNames find_stored_names(const std::vector<std::string>& wanted,
 StoredNames find_stored_names(const ModelDescription& model,
                               const std::vector<std::string>& stored) {
   std::vector<std::string> wanted;
-  for (const TensorInfo& tensor : model.tensors)
-    if (tensor.initial.kind == Initial::Kind::kFolder) wanted.push_back(tensor.file_name());
+  for (const TensorInfo& tensor : model.tensors) {
+    if (tensor.initial.kind != Initial::Kind::kFolder) continue;
+    for (std::string& name : tensor.file_names()) wanted.push_back(std::move(name));
+  }
   const TensorNames& family = tensor_names(model.family);
   StoredNames names = find_stored_names(wanted, stored, family.root);
   const std::map<std::string, std::string> plain = unwrapped(stored);

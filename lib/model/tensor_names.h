@@ -26,9 +26,14 @@ struct TensorNames {
   std::string_view blocks = "model.layers.";
   std::string_view input_norm = "input_layernorm";
   std::string_view post_norm = "post_attention_layernorm";
+  /// Names of these two where attention and MLP stand beside each other on a norm each; empty: they
+  /// are called as ever.
+  std::string_view parallel_input_norm = {};
+  std::string_view parallel_post_norm = {};
   /// Norms of what attention and MLP add to the hidden states; empty: the family has none.
   std::string_view attention_output_norm = {};
   std::string_view mlp_output_norm = {};
+  /// A '*' stands for the number of a head, each of which has a tensor of its own.
   std::string_view q_norm = "self_attn.q_norm";
   std::string_view k_norm = "self_attn.k_norm";
   /// The products' modules, by Projection. Neighbours of one name are rows of one matrix in the

@@ -82,11 +82,13 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
   std::unordered_set<std::string> looked_for;
   for (const TensorInfo& tensor : model.tensors) {
     if (tensor.initial.kind != Initial::Kind::kFolder) continue;
-    const std::string& name = tensor.file_name();
-    if (!looked_for.insert(name).second) continue;
-    const auto it = rest.find(name);
-    add_shape_problem(name, it == rest.end() ? nullptr : it->second, tensor.file_shape(), problems);
-    if (it != rest.end()) rest.erase(it);
+    for (const std::string& name : tensor.file_names()) {
+      if (!looked_for.insert(name).second) continue;
+      const auto it = rest.find(name);
+      add_shape_problem(name, it == rest.end() ? nullptr : it->second, tensor.file_shape(),
+                        problems);
+      if (it != rest.end()) rest.erase(it);
+    }
   }
   for (const auto& entry : found) {
     const bool is_known = is_ignored_tensor(model, entry.first) ||

@@ -83,7 +83,7 @@ std::set<std::string> saved_tensors(const ModelDescription& model,
     bool found = false;
     for (const TensorInfo& tensor : model.tensors) {
       const std::string module = module_of(tensor.file_name());
-      if (is_lora_name(tensor.name)) continue;
+      if (is_lora_name(tensor.name) || tensor.stored.pieces > 0) continue;
       known.insert(module.substr(module.rfind('.') + 1));
       if (!module.ends_with(entry)) continue;  // as PEFT matches them, at a dot or not
       tensors.insert(tensor.name);

@@ -76,6 +76,20 @@ struct TrainedModules {
   }
 };
 
+/// Returns " (not 0 to 3, 7)" for blocks below `count` that are not among `blocks`; "" where all
+/// are.
+std::string missing_text(const std::set<int64_t>& blocks, int64_t count) {
+  std::vector<std::string> runs;
+  for (int64_t first = 0; first < count; ++first) {
+    if (blocks.contains(first)) continue;
+    int64_t last = first;
+    while (last + 1 < count && !blocks.contains(last + 1)) ++last;
+    runs.push_back(last > first ? cat(first, " to ", last) : cat(first));
+    first = last;
+  }
+  return runs.empty() ? "" : cat(" (not ", join(runs, ", "), ")");
+}
+
 std::string padded(const std::string& text, size_t width) {
   return text + std::string(width > text.size() ? width - text.size() : 0, ' ');
 }
@@ -109,7 +123,8 @@ std::vector<std::string> trained_table(const ModelDescription& model) {
     const TrainedModules& modules = trained.at(name);
     const std::string blocks =
         modules.blocks.empty() ? ""
-                               : cat(modules.blocks.size(), " of ", model.block_count, " blocks, ");
+                               : cat(modules.blocks.size(), " of ", model.block_count, " blocks",
+                                     missing_text(modules.blocks, model.block_count), ", ");
     lines.push_back(cat("  ", padded(name, width), "  ", padded(modules.how(), how_width), "  ",
                         blocks, modules.parameters, " parameters"));
   }

@@ -13,7 +13,7 @@ struct HeadAttrs {
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
   int64_t head_size = 0;
-  /// The attributes of qk_norm's norm, as NormAttrs has them; others have none.
+  /// The attributes of the norm of qk_norm and head_norm, as NormAttrs has them; others have none.
   double epsilon = 1e-6;
   double weight_offset = 0;
   bool operator==(const HeadAttrs&) const = default;

@@ -14,20 +14,34 @@ namespace ftrun {
 namespace {
 
 /// Groups model tensors by the tensor of the files that holds them, in order of the first one that
-/// each holds. `part` makes of a model tensor the files' tensor with this part alone, or nothing to
-/// leave it out.
+/// each holds. `part` makes of a model tensor the files' tensors with this part alone.
 template <class Tensors, class Part>
 std::vector<ExportTensor> file_tensors(const Tensors& tensors, Part part) {
   std::vector<ExportTensor> files;
   std::map<std::string, size_t> at;
-  for (const auto& tensor : tensors) {
-    std::optional<ExportTensor> made = part(tensor);
-    if (!made) continue;
-    const auto [known, is_new] = at.try_emplace(made->name, files.size());
-    if (is_new)
-      files.push_back(std::move(*made));
-    else
-      files[known->second].parts.push_back(std::move(made->parts.front()));
+  for (const auto& tensor : tensors)
+    for (ExportTensor& made : part(tensor)) {
+      const auto [known, is_new] = at.try_emplace(made.name, files.size());
+      if (is_new)
+        files.push_back(std::move(made));
+      else
+        files[known->second].parts.push_back(std::move(made.parts.front()));
+    }
+  return files;
+}
+
+/// Lists the tensors of files that hold a tensor of the model: one, or a number of equal ones.
+std::vector<ExportTensor> stored_tensors(const TensorInfo& tensor) {
+  const StoredPlace& place = tensor.stored;
+  std::vector<ExportTensor> files;
+  for (const std::string& name : tensor.file_names())
+    files.push_back({name, tensor.file_shape(), {{tensor.name, tensor.shape, place}}});
+  if (place.pieces == 0) return files;
+  const int64_t elements = element_count(place.shape);
+  for (size_t i = 0; i < files.size(); ++i) {
+    ExportPart& part = files[i].parts.front();
+    part.begin = static_cast<int64_t>(i) * elements;
+    part.end = part.begin + elements;
   }
   return files;
 }
@@ -96,12 +110,12 @@ ExportOptions export_options(const Config& config, const ModelConfig& model) {
 }
 
 std::vector<ExportTensor> model_tensors(const ModelDescription& model) {
-  return file_tensors(model.tensors, [&](const TensorInfo& tensor) -> std::optional<ExportTensor> {
-    if (is_lora_name(tensor.name)) return std::nullopt;
-    const std::string& name = tensor.file_name();
-    return ExportTensor{model.multimodal.empty() ? name : name_in_multimodal_files(name),
-                        tensor.file_shape(),
-                        {{tensor.name, tensor.shape, tensor.stored}}};
+  return file_tensors(model.tensors, [&](const TensorInfo& tensor) {
+    if (is_lora_name(tensor.name)) return std::vector<ExportTensor>{};
+    std::vector<ExportTensor> stored = stored_tensors(tensor);
+    if (!model.multimodal.empty())
+      for (ExportTensor& file : stored) file.name = name_in_multimodal_files(file.name);
+    return stored;
   });
 }
 
@@ -117,8 +131,8 @@ std::vector<ExportTensor> export_tensors(const ExportOptions& options,
                                          const ModelDescription& model) {
   if (options.format != ExportFormat::kAdapter) return model_tensors(model);
   return file_tensors(adapter_tensors(model), [](const AdapterTensor& tensor) {
-    return std::optional(ExportTensor{
-        tensor.stored, tensor.stored_shape, {{tensor.tensor, tensor.shape, tensor.place}}});
+    return std::vector<ExportTensor>{
+        {tensor.stored, tensor.stored_shape, {{tensor.tensor, tensor.shape, tensor.place}}}};
   });
 }
 

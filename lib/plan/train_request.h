@@ -13,14 +13,15 @@ namespace ftrun {
 
 /// ResumeRequest is what `--resume` asks for.
 struct ResumeRequest {
-  bool resume = false;
+  /// The run continues an earlier one of its folder, if there is one.
+  bool wanted = false;
   /// The step to resume from; nothing: the newest good checkpoint.
   std::optional<int64_t> step;
   /// Fields of the manifest that may differ from the run that is resumed (`--allow`).
   std::vector<std::string> allowed;
 
   void resume_newest() {
-    resume = true;
+    wanted = true;
     step.reset();
   }
 };

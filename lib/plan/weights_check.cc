@@ -65,8 +65,12 @@ void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tell
     const StoredPlace& place = tensor.stored;
     if (place.name.empty() || tensor.initial.kind != Initial::Kind::kFolder) continue;
     // require_weights() reports what is missing or misshapen.
-    const StoredTensor* found = folder.find(place.name);
-    if (found && found->shape == place.shape) folder.name_part(tensor.name, tensor.shape, place);
+    const std::vector<std::string> stored = place.names();
+    const bool is_there = std::all_of(stored.begin(), stored.end(), [&](const std::string& name) {
+      const StoredTensor* found = folder.find(name);
+      return found && found->shape == place.shape;
+    });
+    if (is_there) folder.name_part(tensor.name, tensor.shape, place);
   }
   if (const size_t quantized = folder.quantized_tensors(); tells && quantized > 0)
     log_notice(cat(folder.path(), ": ", quantized,

@@ -9,18 +9,11 @@
 #include "base/shm_sizes.h"
 #include "base/text.h"
 #include "program/lifetime.h"
+#include "program/memory_history.h"
 #include "program/state_spec.h"
 
 namespace ftrun {
 namespace {
-
-using ByCategory = std::array<int64_t, kCategoryCount>;
-
-int64_t sum(const ByCategory& bytes) {
-  int64_t total = 0;
-  for (const int64_t part : bytes) total += part;
-  return total;
-}
 
 void add_persistent(const Program& program, MemoryPlan& plan,
                     std::set<std::pair<Persistent, Tier>>& seen) {
@@ -31,46 +24,24 @@ void add_persistent(const Program& program, MemoryPlan& plan,
   }
 }
 
-/// The contents of the arenas of one tier, moment by moment.
-class ArenaHistory {
- public:
-  ArenaHistory(const Program& program, Tier tier)
-      : program_(program), change_(program.instrs.size() + 2) {
-    const std::vector<StorageRequest> lives = buffer_lifetimes(program);
-    for (size_t b = 0; b < lives.size(); ++b) {
-      const Buffer& buffer = program.buffers[b];
-      if (buffer.persistent || buffer.tier != tier || lives[b].first > lives[b].last) continue;
-      const auto category = static_cast<size_t>(buffer.category);
-      change_[static_cast<size_t>(lives[b].first)][category] += buffer.bytes;
-      change_[static_cast<size_t>(lives[b].last) + 1][category] -= buffer.bytes;
-    }
-  }
+/// Names the compute instruction that runs at a position: other lanes may be ahead or behind.
+std::string label_at(const Program& program, size_t at) {
+  const auto& instrs = program.instrs;
+  while (at + 1 < instrs.size() && instrs[at].lane != Lane::kCompute) ++at;
+  return instrs.empty() ? "" : instr_label(instrs[std::min(at, instrs.size() - 1)]);
+}
 
-  /// Keeps what is fuller than `tier` knows.
-  void note(TierPlan& tier) const {
-    ByCategory now{};
-    for (size_t at = 0; at < change_.size(); ++at) {
-      for (size_t c = 0; c < kCategoryCount; ++c) {
-        now[c] += change_[at][c];
-        tier.arena_peak[c] = std::max(tier.arena_peak[c], now[c]);
-      }
-      if (sum(now) <= sum(tier.at_fullest)) continue;
-      tier.at_fullest = now;
-      tier.fullest = label(at);
-    }
+/// Keeps what a program's arenas of a tier hold at moments that are fuller than `plan` knows.
+void note_arenas(const Program& program, Tier tier, TierPlan& plan) {
+  const std::vector<CategoryBytes> history = arena_history(program, tier);
+  for (size_t at = 0; at < history.size(); ++at) {
+    for (size_t c = 0; c < kCategoryCount; ++c)
+      plan.arena_peak[c] = std::max(plan.arena_peak[c], history[at][c]);
+    if (sum_of(history[at]) <= sum_of(plan.at_fullest)) continue;
+    plan.at_fullest = history[at];
+    plan.fullest = label_at(program, at);
   }
-
- private:
-  /// Names the compute instruction that runs then: other lanes may be ahead or behind.
-  std::string label(size_t at) const {
-    const auto& instrs = program_.instrs;
-    while (at + 1 < instrs.size() && instrs[at].lane != Lane::kCompute) ++at;
-    return instrs.empty() ? "" : instr_label(instrs[std::min(at, instrs.size() - 1)]);
-  }
-
-  const Program& program_;
-  std::vector<ByCategory> change_;
-};
+}
 
 void add_arenas(const std::vector<const Program*>& programs, MemoryPlan& plan) {
   std::array<int64_t, kArenaCount> largest{};
@@ -78,7 +49,7 @@ void add_arenas(const std::vector<const Program*>& programs, MemoryPlan& plan) {
     for (size_t a = 0; a < kArenaCount; ++a)
       largest[a] = std::max(largest[a], program->arena_bytes[a]);
     for (const Tier tier : {Tier::kDevice, Tier::kHost})
-      ArenaHistory(*program, tier).note(plan.tiers[static_cast<size_t>(tier)]);
+      note_arenas(*program, tier, plan.tiers[static_cast<size_t>(tier)]);
   }
   const auto bytes = [&](Arena arena) { return largest[static_cast<size_t>(arena)]; };
   plan.tiers[static_cast<size_t>(Tier::kDevice)].arenas =
@@ -101,7 +72,7 @@ MemoryPlan memory_plan(const std::vector<const Program*>& programs) {
   std::set<std::pair<Persistent, Tier>> seen;
   for (const Program* program : programs) add_persistent(*program, plan, seen);
   add_arenas(programs, plan);
-  for (TierPlan& tier : plan.tiers) tier.total = sum(tier.persistent) + tier.arenas;
+  for (TierPlan& tier : plan.tiers) tier.total = sum_of(tier.persistent) + tier.arenas;
   return plan;
 }
 

@@ -3,8 +3,10 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <array>
 #include <charconv>
 #include <ctime>
+#include <initializer_list>
 #include <sstream>
 #include <vector>
 
@@ -97,6 +99,29 @@ MachineInfo read_machine() {
 
 ProcessMemory read_process_memory() {
   return parse_process_status(read_pseudo_file("/proc/self/status"));
+}
+
+MachineTimes parse_machine_stat(std::string_view stat, int64_t ticks_per_second) {
+  // "cpu user nice system idle iowait irq softirq steal ...", sums over all processors; what guests
+  // took is in user and nice.
+  std::istringstream line{std::string(stat.substr(0, stat.find('\n')))};
+  std::string name;
+  std::array<double, 8> ticks{};
+  if (!(line >> name) || name != "cpu" || ticks_per_second <= 0) return {};
+  for (double& one : ticks) line >> one;
+  if (line.fail()) return {};
+  const auto seconds = [&](std::initializer_list<size_t> fields) {
+    double sum = 0;
+    for (const size_t field : fields) sum += ticks[field];
+    return sum / static_cast<double>(ticks_per_second);
+  };
+  return {.busy_seconds = seconds({0, 1, 2, 5, 6}),
+          .stolen_seconds = seconds({7}),
+          .all_seconds = seconds({0, 1, 2, 3, 4, 5, 6, 7})};
+}
+
+MachineTimes read_machine_times() {
+  return parse_machine_stat(read_pseudo_file("/proc/stat"), ::sysconf(_SC_CLK_TCK));
 }
 
 ProcessTimes read_process_times() {

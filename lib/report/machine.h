@@ -42,16 +42,29 @@ struct ProcessTimes {
   double age_seconds = 0;
 };
 
+/// MachineTimes are what all processors of a machine have done since it started, in seconds of one
+/// processor.
+struct MachineTimes {
+  double busy_seconds = 0;
+  /// Seconds that a hypervisor gave to other machines though this one had work.
+  double stolen_seconds = 0;
+  double all_seconds = 0;
+};
+
 MachineInfo read_machine();
 ProcessMemory read_process_memory();
+/// All zeros where /proc/stat cannot be read.
+MachineTimes read_machine_times();
 ProcessTimes read_process_times();
 
-/// The parsers behind them: texts of /proc/cpuinfo, /proc/meminfo, /proc/self/status and
-/// /proc/self/stat. Fields that are absent stay as they are in a default-made result.
+/// The parsers behind them: texts of /proc/cpuinfo, /proc/meminfo, /proc/self/status,
+/// /proc/self/stat and /proc/stat. Fields that are absent stay as they are in a default-made
+/// result.
 std::string parse_cpu_model(std::string_view cpuinfo);
 void parse_meminfo(std::string_view meminfo, MachineInfo& machine);
 ProcessMemory parse_process_status(std::string_view status);
 /// `ticks_per_second` is the unit of the times there; age_seconds is left 0.
 ProcessTimes parse_process_stat(std::string_view stat, int64_t ticks_per_second);
+MachineTimes parse_machine_stat(std::string_view stat, int64_t ticks_per_second);
 
 }  // namespace ftrun

@@ -4,9 +4,14 @@ namespace ftrun {
 
 // lib/report/page/, as it is compiled in (lib/CMakeLists.txt).
 
-/// The page with places for the rest: @CSS@, @JS@, @DATA@.
+/// What all pages have.
+extern const char* const kPageStyle;
+extern const char* const kPageScript;
+/// Pages with places for the rest (report/html_page.h), and what they alone have.
 extern const char* const kReportPage;
-extern const char* const kReportStyle;
 extern const char* const kReportScript;
+extern const char* const kPlanPage;
+extern const char* const kPlanStyle;
+extern const char* const kPlanScript;
 
 }  // namespace ftrun

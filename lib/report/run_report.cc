@@ -2,17 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "report/effective_time.h"
+#include "report/html_page.h"
 #include "report/json_depth.h"
 #include "report/manifest.h"
 #include "report/plain_json.h"
@@ -208,6 +211,48 @@ Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics) {
   return facts;
 }
 
+/// Lists what a step was predicted to take and took, by part, in seconds: run.json's "time". Empty
+/// where it was not predicted or not measured.
+Json times_of(const Json& manifest) {
+  Json parts = Json::array();
+  if (!manifest.contains("time") || !manifest["time"].is_object()) return parts;
+  const Json& time = manifest["time"];
+  const auto seconds = [&](const char* side, const char* key) -> std::optional<double> {
+    if (!time.contains(side) || !time[side].is_object() || !time[side].contains(key) ||
+        !time[side][key].is_number())
+      return std::nullopt;
+    return time[side][key].get<double>() / 1e6;
+  };
+  constexpr std::array<std::pair<const char*, const char*>, 6> kParts{
+      {{"step", "step"},
+       {"layers", "layers"},
+       {"update", "update"},
+       {"exposed_communication", "waits for collectives"},
+       {"other_stages", "waits for other stages"},
+       {"rest", "all else"}}};
+  for (const auto& [key, name] : kParts) {
+    const std::optional<double> predicted = seconds("predicted", key),
+                                measured = seconds("measured", key);
+    if (predicted && measured)
+      parts.push_back({{"part", name}, {"predicted", *predicted}, {"measured", *measured}});
+  }
+  if (!parts.empty() && parts[0]["part"] != "step") return Json::array();
+  return parts;
+}
+
+/// The shares of what else ran on the machine, as whole percents; absent where not known.
+Json load_of(const Json& manifest) {
+  Json load = Json::object();
+  if (!manifest.contains("time") || !manifest["time"].is_object()) return load;
+  const Json& time = manifest["time"];
+  if (!time.contains("load") || !time["load"].is_object()) return load;
+  for (const auto& [key, name] : {std::pair{"others_per_million", "other programs"},
+                                  std::pair{"stolen_per_million", "other machines"}})
+    if (time["load"].contains(key) && time["load"][key].is_number())
+      load[name] = std::llround(time["load"][key].get<double>() / 1e4);
+  return load;
+}
+
 /// Reads rank 0's log at the levels of warning and above: "2026-11-23T01:02:03.456 W text".
 Json warnings_of(const std::string& log, size_t& left_out) {
   Json warnings = Json::array();
@@ -250,6 +295,8 @@ Json run_json(const std::string& folder) {
                     ? fs::path(folder).parent_path().filename().string()
                     : fs::path(folder).filename().string();
   run["facts"] = facts_of(manifest, metrics);
+  run["times"] = times_of(manifest);
+  run["load"] = load_of(manifest);
   run["mean_of"] = std::max<size_t>(group, 1);
   run["steps"] = step_columns(steps, std::max<size_t>(group, 1));
   run["memory"] = memory_columns(steps, std::max<size_t>(group, 1));
@@ -266,37 +313,8 @@ Json run_json(const std::string& folder) {
   return run;
 }
 
-/// Writes JSON for a <script>: no text can end it, or begin another.
-std::string embedded(const Json& json) {
-  std::string out;
-  for (const char c : json.dump(-1, ' ', false, Json::error_handler_t::replace))
-    c == '<' ? out += "\\u003c" : out += c;
-  return out;
-}
-
-std::string with(std::string page, std::string_view place, const std::string& text) {
-  const size_t at = page.find(place);
-  require(at != page.npos, "the page has a place for it");
-  return page.replace(at, place.size(), text);
-}
-
-bool is_report(const std::string& path) {
-  const std::string start =
-      std::string(kReportPage).substr(0, std::string_view(kReportPage).find("-->"));
-  std::ifstream file(path, std::ios::binary);
-  std::string found(start.size(), '\0');
-  file.read(found.data(), static_cast<std::streamsize>(found.size()));
-  return file && found == start;
-}
-
-void refuse_foreign(const std::string& path) {
-  std::error_code error;
-  const fs::file_status status = fs::symlink_status(path, error);
-  if (!fs::exists(status)) return;
-  if (fs::is_regular_file(status) && is_report(path)) return;
-  throw Error(ExitCode::kUsage,
-              cat(path, ": there is something that is not a report of ftrun's; it stays as it is"),
-              "give another name for the report (--out FILE.html), or move that away");
+PageParts report_parts() {
+  return {kReportPage, "", kReportScript};
 }
 
 }  // namespace
@@ -304,13 +322,12 @@ void refuse_foreign(const std::string& path) {
 std::string run_report(const std::vector<std::string>& run_folders) {
   Json data{{"made", cat("made ", utc_now())}, {"runs", Json::array()}};
   for (const std::string& folder : run_folders) data["runs"].push_back(run_json(folder));
-  std::string page = with(kReportPage, "@CSS@", kReportStyle);
-  page = with(std::move(page), "@JS@", kReportScript);
-  return with(std::move(page), "@DATA@", embedded(data));
+  return filled_page(report_parts(), data);
 }
 
 void write_run_report(const std::string& path, const std::vector<std::string>& run_folders) {
-  refuse_foreign(path);
+  refuse_foreign_page(path, report_parts(), "a report of ftrun's",
+                      "for the report (--out FILE.html)");
   const std::string page = run_report(run_folders);
   write_file_atomic(posix_files(), path, page);
 }

@@ -139,8 +139,8 @@ Bounds::Card& Bounds::card_of(const Layout& layout, const Config& config) {
 }
 
 /// A stage begins when a micro-batch has passed the layers before its first one, computes all its
-/// actions one after another, and, where its last one is a gradient by its input, others go on from
-/// there.
+/// actions one after another, and, where its last one is a gradient with respect to its input,
+/// others go on from there.
 double Bounds::compute_seconds(const Card& card, const PipelineLayout& cut,
                                const Layout& layout) const {
   const auto layers = static_cast<int32_t>(card.model.layers.size());

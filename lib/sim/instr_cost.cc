@@ -68,12 +68,12 @@ double memory_bytes(const Instr& instr) {
 }
 
 InstrCosts::InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
-                       const ModelDescription& model, std::vector<bool> crosses)
+                       const ModelDescription& model, std::vector<int> on_node)
     : machine_(machine),
       rates_(machine.rates_of(machine.has_gpus ? 1 : ranks_of_node)),
       program_(program),
       model_(model),
-      crosses_(std::move(crosses)) {}
+      on_node_(std::move(on_node)) {}
 
 double InstrCosts::seconds_of_list(const Instr& instr) {
   const LayerOps& ops = instr.ops();
@@ -129,11 +129,11 @@ double InstrCosts::seconds_of_copy(const Instr& instr) const {
 
 double InstrCosts::seconds_of_exchange(const Instr& instr) const {
   const RankGroup& group = program_.group(instr.group()).ranks;
-  const bool crosses = crosses_[static_cast<size_t>(instr.group())];
+  const int on_node = on_node_[static_cast<size_t>(instr.group())];
   double seconds = 0;
   for (size_t call = 0; call < std::max(instr.reads.size(), instr.writes.size()); ++call)
     seconds += exchange_seconds(machine_, exchange_name(instr.kind), exchanged_bytes(instr, call),
-                                group.size(), crosses);
+                                group.size(), on_node);
   return seconds;
 }
 

@@ -24,12 +24,12 @@ struct InstrCost {
 };
 
 /// InstrCosts tells what the instructions of one program take on a machine, of whose rates those of
-/// `ranks_of_node` ranks are taken. `crosses[g]` says whether its group g is of several nodes. All
-/// but that are borrowed.
+/// `ranks_of_node` ranks are taken. `on_node[g]` is how many ranks of its group g a node has at
+/// least, of those that have any. All but that are borrowed.
 class InstrCosts {
  public:
   InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
-             const ModelDescription& model, std::vector<bool> crosses);
+             const ModelDescription& model, std::vector<int> on_node);
 
   InstrCost of(const Instr& instr);
 
@@ -44,7 +44,7 @@ class InstrCosts {
   const Rates& rates_;
   const Program& program_;
   const ModelDescription& model_;
-  std::vector<bool> crosses_;
+  std::vector<int> on_node_;
   /// Seconds of lists, by kind, graph, first operation and number of them.
   std::map<std::tuple<InstrKind, int32_t, int32_t, int32_t>, double> lists_;
 };

@@ -18,7 +18,7 @@ double seconds_of(Picoseconds time) {
   return static_cast<double>(time) / kPicosecondsPerSecond;
 }
 
-StepTime step_of(const RankTime& rank, Picoseconds end) {
+StepTime step_of(const RankTime& rank, const Program& program, Picoseconds end) {
   const auto busy = [&](InstrKind kind) {
     return seconds_of(rank.busy[static_cast<size_t>(kind)]);
   };
@@ -37,8 +37,50 @@ StepTime step_of(const RankTime& rank, Picoseconds end) {
   time.stages = waited(WaitedFor::kStages);
   time.copies = waited(WaitedFor::kCopies);
   time.disk = waited(WaitedFor::kDisk);
+  for (size_t g = 0; g < program.groups.size(); ++g) {
+    const Lane lane = lane_of(static_cast<GroupId>(g));
+    const Picoseconds on_group = rank.waited_on[static_cast<size_t>(lane)];
+    if (on_group > 0 && !is_between_stages(program, lane))
+      time.communication_over[program.groups[g].ranks.label] += seconds_of(on_group);
+  }
   return time;
 }
+
+/// Records what the lowest rank of each class does.
+class StepRecorder {
+ public:
+  StepRecorder(const RankClasses& classes, const World& world, StepRecord& record)
+      : world_(world), record_(record), place_(world.ranks.size(), -1) {
+    for (size_t r = 0; r < world.ranks.size(); ++r) {
+      const int number = world.ranks[r].number;
+      if (classes.first[static_cast<size_t>(classes.class_of(number))] != number) continue;
+      place_[r] = static_cast<int32_t>(record.ranks.size());
+      record.ranks.push_back({.rank = number, .program = &world.program_of(r)});
+    }
+  }
+
+  void add(const TimedStep& step) {
+    const int32_t place = place_[static_cast<size_t>(step.rank)];
+    if (place < 0) return;
+    record_.ranks[static_cast<size_t>(place)].instrs.push_back({step.instr, step.begin, step.end});
+  }
+  void finish(const std::vector<RankTime>& times, Picoseconds end) {
+    record_.end = end;
+    for (size_t r = 0; r < place_.size(); ++r)
+      if (place_[r] >= 0)
+        record_.ranks[static_cast<size_t>(place_[r])].time =
+            step_of(times[r], world_.program_of(r), end);
+  }
+
+ private:
+  const World& world_;
+  StepRecord& record_;
+  /// Places in record_.ranks by rank of the world; -1: not recorded.
+  std::vector<int32_t> place_;
+};
+
+/// Columns that step_time_text() gives the names of parts.
+constexpr size_t kPartColumns = 26;
 
 /// Ranks of processors are walked one by one, each step beside all others of its node.
 constexpr int kMostOnProcessors = 512;
@@ -84,6 +126,16 @@ struct RankKinds {
   std::vector<Course> courses;
 };
 
+/// The ranks of a group on the node that has fewest of them, of those with any.
+template <class NodeOf>
+int least_on_node(const World::Group& group, const NodeOf& node_of) {
+  std::map<int, int> counts;
+  for (const int32_t member : group.members) ++counts[node_of(member)];
+  int least = static_cast<int>(group.members.size());
+  for (const auto& [node, count] : counts) least = std::min(least, count);
+  return least;
+}
+
 /// Finds the kinds of the ranks, and gives each rank of the world the number of its kind for its
 /// program.
 RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int ranks_here,
@@ -93,24 +145,24 @@ RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int rank
   for (const Program* program : world.programs)
     of_class.push_back(whole_course(*program, announcements));
   RankKinds kinds;
-  std::map<std::pair<int32_t, std::vector<bool>>, int32_t> numbers;
+  std::map<std::pair<int32_t, std::vector<int>>, int32_t> numbers;
   const auto node_of = [&](int32_t rank) {
     return world.ranks[static_cast<size_t>(rank)].number / ranks_here;
   };
-  std::vector<bool> of_group;
-  for (const World::Group& group : world.groups)
-    of_group.push_back(node_of(group.members.front()) != node_of(group.members.back()));
+  std::vector<int> of_group;
+  for (const World::Group& group : world.groups) of_group.push_back(least_on_node(group, node_of));
   for (World::Rank& rank : world.ranks) {
     const ProgramPlan& train = all.plan(rank.program).train;
-    std::vector<bool> crosses;
+    std::vector<int> on_node;
     for (size_t g = 0; g < train.program.groups.size(); ++g)
-      crosses.push_back(rank.groups[g] != World::kStranger &&
-                        of_group[static_cast<size_t>(rank.groups[g])]);
+      on_node.push_back(rank.groups[g] == World::kStranger
+                            ? train.program.groups[g].ranks.size()
+                            : of_group[static_cast<size_t>(rank.groups[g])]);
     const auto [known, added] =
-        numbers.try_emplace({rank.program, crosses}, static_cast<int32_t>(kinds.programs.size()));
+        numbers.try_emplace({rank.program, on_node}, static_cast<int32_t>(kinds.programs.size()));
     if (added) {
       kinds.programs.push_back(&train.program);
-      kinds.costs.emplace_back(machine, ranks_here, train.program, train.model, crosses);
+      kinds.costs.emplace_back(machine, ranks_here, train.program, train.model, on_node);
       kinds.courses.push_back(of_class[static_cast<size_t>(rank.program)]);
     }
     rank.program = known->second;
@@ -121,8 +173,18 @@ RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int rank
 
 }  // namespace
 
+std::vector<StepPart> parts_of(const StepTime& time) {
+  return {{"layers", time.layers},
+          {"update", time.update},
+          {"norm, copies, clears", time.other},
+          {"waits for collectives", time.communication},
+          {"waits for other stages", time.stages},
+          {"waits for copies", time.copies},
+          {"waits for the disk", time.disk}};
+}
+
 StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlace& place,
-                      StepTrace* trace) {
+                      StepRecord* record) {
   refuse_other_device(all, machine);
   const RankClasses& classes = all.classes();
   const int ranks_here = ranks_of_node(classes, machine, place.nodes);
@@ -142,14 +204,10 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
     std::iota(numbers.begin(), numbers.end(), 0);
     if (std::optional<World> folded = folded_world(world, numbers)) world = std::move(*folded);
   }
+  std::optional<StepRecorder> recorder;
+  if (record != nullptr) recorder.emplace(classes, world, *record);
   TimedStepSink sink;
-  if (trace != nullptr)
-    sink = [&](const TimedStep& step) {
-      const World::Rank& rank = world.ranks[static_cast<size_t>(step.rank)];
-      const Program& program = *kinds.programs[static_cast<size_t>(rank.program)];
-      if (classes.first[static_cast<size_t>(classes.class_of(rank.number))] == rank.number)
-        trace->add(rank.number, program, *step.instr, step.begin, step.end);
-    };
+  if (recorder) sink = [&](const TimedStep& step) { recorder->add(step); };
   const std::vector<RankTime> times = timed_walk(
       world, kinds.courses, {ranks_here, machine.devices},
       [&](int32_t program, const Instr& instr) {
@@ -158,7 +216,8 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
       sink);
   const auto last = std::max_element(times.begin(), times.end(),
                                      [](const auto& a, const auto& b) { return a.end < b.end; });
-  StepTime time = step_of(times.front(), last->end);
+  if (recorder) recorder->finish(times, last->end);
+  StepTime time = step_of(times.front(), world.program_of(0), last->end);
   time.products =
       node_products(machine, rates, ranks_here, all.plan(0).train.model.dtypes.compute) *
       static_cast<double>(place.nodes);
@@ -174,18 +233,13 @@ std::string step_time_text(const StepTime& time, const Machine& machine, int64_t
   if (time.products > 0 && flops_per_token > 0)
     text += cat(", ", percent_text(rate * flops_per_token / time.products, 1), " MFU");
   text += " (predicted)\n";
-  const auto part = [&](const char* name, double seconds) {
+  for (const auto& [name, seconds] : parts_of(time)) {
+    std::string padded(name);
+    padded.resize(kPartColumns, ' ');
     if (seconds > 0)
-      text += cat("  ", name, "  ", format_number("%10.4g", seconds), " s  ",
+      text += cat("  ", padded, format_number("%10.4g", seconds), " s  ",
                   format_number("%5.1f", 100 * seconds / time.seconds), " %\n");
-  };
-  part("layers                  ", time.layers);
-  part("update                  ", time.update);
-  part("norm, copies, clears    ", time.other);
-  part("waits for collectives   ", time.communication);
-  part("waits for other stages  ", time.stages);
-  part("waits for copies        ", time.copies);
-  part("waits for the disk      ", time.disk);
+  }
   return text;
 }
 

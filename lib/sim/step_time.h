@@ -1,10 +1,12 @@
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "machine/machine.h"
 #include "sim/class_plans.h"
-#include "sim/step_trace.h"
 #include "sim/timed_walk.h"
 
 namespace ftrun {
@@ -23,8 +25,40 @@ struct StepTime {
   double stages = 0;
   double copies = 0;
   double disk = 0;
+  /// Parts of `communication`, by the axes of the group ("dp_shard").
+  std::map<std::string, double> communication_over;
   /// Floating-point operations a second of the products that all ranks could make; 0: not known.
   double products = 0;
+};
+
+/// StepPart is a part of a step's time: "layers", "waits for collectives".
+using StepPart = std::pair<const char*, double>;
+
+/// Lists the parts of a rank's step, in seconds, those that take nothing too. The rest of the step
+/// it waits for other ranks to end.
+std::vector<StepPart> parts_of(const StepTime& time);
+
+/// RecordedInstr is an instruction that a rank ran in a step.
+struct RecordedInstr {
+  const Instr* instr = nullptr;
+  Picoseconds begin = 0;
+  Picoseconds end = 0;
+};
+
+/// RecordedRank is what one rank does in a step. The program is borrowed of the plans.
+struct RecordedRank {
+  int rank = 0;
+  const Program* program = nullptr;
+  StepTime time;
+  /// In the order of their ends, those that take no time too.
+  std::vector<RecordedInstr> instrs;
+};
+
+/// StepRecord is what the lowest rank of each class does in a step, by number.
+struct StepRecord {
+  std::vector<RecordedRank> ranks;
+  /// The time when the last of all ranks has ended.
+  Picoseconds end = 0;
 };
 
 /// RunPlace is where a run's ranks are: on so many nodes, as many on each, with so many threads
@@ -37,10 +71,10 @@ struct RunPlace {
 /// Predicts a step of the run on the machine, by a walk of all ranks' programs in which each
 /// instruction takes what its operations, bytes or exchange take there. Ranks of GPUs that are
 /// alike are walked as one. A step's batch is taken as loaded, rows as full and of one document.
-/// `trace` gets what the lowest rank of each class does. Error(kUsage) where the machine is of
-/// another device, or lacks a rate that the run needs.
+/// `record`, if given, is filled. Error(kUsage) where the machine is of another device, or lacks a
+/// rate that the run needs.
 StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlace& place,
-                      StepTrace* trace = nullptr);
+                      StepRecord* record = nullptr);
 
 /// The prediction as `ftrun plan` prints it: time by part, tokens a second, and model FLOPs
 /// utilization by `flops_per_token` (Chowdhery et al. 2022, "PaLM", appendix B); 0: not known.

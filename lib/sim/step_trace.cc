@@ -1,5 +1,7 @@
 #include "sim/step_trace.h"
 
+#include <set>
+
 #include "base/error.h"
 #include "base/text.h"
 
@@ -18,35 +20,46 @@ std::string name_event(const char* what, int rank, int lane, const std::string& 
              R"(,"args":{"name":")", name, R"("}})");
 }
 
+/// TraceEvents collects the events of a trace.
+class TraceEvents {
+ public:
+  void add(const std::string& event) {
+    if (!text_.empty()) text_ += ",\n";
+    text_ += event;
+  }
+  void add(const RecordedRank& rank) {
+    add(name_event("process_name", rank.rank, 0, cat("predicted rank ", rank.rank)));
+    std::set<Lane> named;
+    for (const RecordedInstr& one : rank.instrs) {
+      if (one.begin == one.end) continue;
+      const Instr& instr = *one.instr;
+      const auto lane = static_cast<int>(instr.lane);
+      if (named.insert(instr.lane).second)
+        add(name_event("thread_name", rank.rank, lane, lane_title(*rank.program, instr.lane)));
+      add(cat(R"({"name":")", instr_label(instr), R"(","ph":"X","pid":)", rank.rank, R"(,"tid":)",
+              lane, R"(,"ts":)", microseconds(one.begin), R"(,"dur":)",
+              microseconds(one.end - one.begin), R"(,"args":{"bytes":)",
+              total_bytes(instr.reads) + total_bytes(instr.writes), "}}"));
+    }
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace
+
 std::string lane_title(const Program& program, Lane lane) {
   const ProgramGroup* const group = group_on(program, lane);
   if (group == nullptr) return std::string(lane_name(lane));
   return group->ranks.is_link() ? group->ranks.name() : group->ranks.label;
 }
 
-}  // namespace
-
-void StepTrace::add_event(const std::string& event) {
-  if (!events_.empty()) events_ += ",\n";
-  events_ += event;
-}
-
-void StepTrace::add(int rank, const Program& program, const Instr& instr, Picoseconds begin,
-                    Picoseconds end) {
-  if (begin == end) return;
-  const auto lane = static_cast<int>(instr.lane);
-  if (named_.emplace(rank, -1).second)
-    add_event(name_event("process_name", rank, 0, cat("predicted rank ", rank)));
-  if (named_.emplace(rank, lane).second)
-    add_event(name_event("thread_name", rank, lane, lane_title(program, instr.lane)));
-  add_event(cat(R"({"name":")", instr_label(instr), R"(","ph":"X","pid":)", rank, R"(,"tid":)",
-                lane, R"(,"ts":)", microseconds(begin), R"(,"dur":)", microseconds(end - begin),
-                R"(,"args":{"bytes":)", total_bytes(instr.reads) + total_bytes(instr.writes),
-                "}}"));
-}
-
-std::string StepTrace::text() const {
-  return cat("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", events_, "\n]}\n");
+std::string step_trace_text(const StepRecord& record) {
+  TraceEvents events;
+  for (const RecordedRank& rank : record.ranks) events.add(rank);
+  return cat("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", events.text(), "\n]}\n");
 }
 
 }  // namespace ftrun

@@ -33,6 +33,8 @@ class TimedWalk {
     int nodes = 1;
     for (const World::Rank& rank : world.ranks) nodes = std::max(nodes, node_of(rank) + 1);
     busy_.assign(static_cast<size_t>(nodes), 0);
+    for (size_t r = 0; r < times_.size(); ++r)
+      times_[r].waited_on.assign(static_cast<size_t>(lane_count(world.program_of(r))), 0);
   }
 
   std::vector<RankTime> run() {
@@ -98,6 +100,7 @@ class TimedWalk {
                            : is_between_stages(program, lane) ? WaitedFor::kStages
                                                               : WaitedFor::kGroup;
     times_[r].waited[static_cast<size_t>(what)] += waited;
+    times_[r].waited_on[static_cast<size_t>(lane)] += waited;
   }
 
   /// The running step that ends first, with all of them brought to that time.

@@ -23,6 +23,8 @@ struct RankTime {
   std::array<Picoseconds, kInstrKinds> busy{};
   /// Compute stood still, by what it waited for last.
   std::array<Picoseconds, kWaitedForKinds> waited{};
+  /// The same by lane of its program.
+  std::vector<Picoseconds> waited_on;
 };
 
 /// Processors that ranks share: rank r is of node r / `ranks`, and no more than `processors`

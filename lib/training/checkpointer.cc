@@ -3,32 +3,30 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <ratio>
+#include <utility>
 
 #include "base/checksum.h"
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
 #include "config/serving_limits.h"
 #include "plan/export_options.h"
 #include "plan/resume_policy.h"
 #include "report/environment.h"
-#include "training/results.h"
 
 namespace ftrun {
 
-Checkpointer::Checkpointer(const TrainRequest& request, Session& session, TrainingSetup& setup,
-                           RunJournal& journal)
+Checkpointer::Checkpointer(const TrainRequest& request, Session& session, CheckpointerParts parts)
     : request_(request),
       config_(request.config),
       session_(session),
-      setup_(setup),
-      journal_(journal) {
+      parts_(std::move(parts)),
+      last_begun_(parts_.clock()) {
   if (saves_in_background(config_)) background_ = session.background_group();
 }
 
@@ -36,73 +34,61 @@ Checkpointer::Checkpointer(const TrainRequest& request, Session& session, Traini
 bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
   return session_.first_decides("resuming", [&] {
-    clean_checkpoints(posix_files(), root);
-    if (config_.model_export.enabled) recover_export(posix_files(), export_folder(config_));
-    if (!request_.resume.resume) return false;
+    clean_checkpoints(parts_.files, root);
+    if (config_.model_export.enabled) recover_export(parts_.files, export_folder(config_));
+    if (!request_.resume.wanted) return false;
     if (!request_.resume.step && list_checkpoints(root).empty()) {
-      journal_.recorder()->refuse_where_saved_ones_are_gone();
+      parts_.recorder->refuse_where_saved_ones_are_gone();
       return false;
     }
-    journal_.recorder()->admit(describe());
+    parts_.recorder->admit(describe());
     return true;
   });
 }
 
 std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>& describe) {
-  base_weights_ = base_fingerprint();
-  model_fingerprint_ = setup_.folder().fingerprint();
+  // The record of the first rank counts.
+  if (session_.is_first()) base_weights_ = parts_.model.base_fingerprint();
+  model_fingerprint_ = parts_.model.fingerprint();
   if (finds_checkpoint(describe)) return resume(describe);
-  if (Recorder* recorder = journal_.recorder()) recorder->note_new_start();
+  if (parts_.recorder != nullptr) parts_.recorder->note_new_start();
   session_.together("reading the weights", [&] {
     const std::string& adapter = config_.adapter.path;
     std::optional<AdapterFolder> begun;
     if (!adapter.empty()) begun.emplace(find_adapter_folder(adapter).folder);
-    setup_.state().load(first_weights(begun ? &*begun : nullptr));
+    parts_.model.load_first(begun ? &*begun : nullptr);
   });
   return std::nullopt;
 }
 
-/// Returns the fingerprint of the base; "" where all of the model trains, and on other ranks than
-/// the first, whose record counts.
-std::string Checkpointer::base_fingerprint() const {
-  return setup_.train().model.trains_all() || !session_.is_first()
-             ? ""
-             : setup_.folder().weights_fingerprint();
-}
-
-FirstWeights Checkpointer::first_weights(const AdapterFolder* adapter) const {
-  return {setup_.folder(), static_cast<uint64_t>(config_.train.seed), adapter};
-}
-
 void Checkpointer::load_state(Checkpoint& checkpoint) {
-  for (const StateConversion& conversion : setup_.state().load(checkpoint, first_weights(nullptr)))
+  for (const StateConversion& conversion : parts_.model.load(checkpoint))
     if (session_.is_first()) log_notice(conversion_notice(checkpoint.folder(), conversion));
 }
 
 ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = parts_.clock();
   const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(),
                                                request_.resume.step, session_.checkpoint_group());
   ResumedRun resumed{folder, {}};
   session_.together("reading the checkpoint", [&] {
     Checkpoint checkpoint(folder);
     resumed.meta = checkpoint.meta();
-    require_same_base(resumed.meta, folder, setup_.folder());
-    if (Recorder* recorder = journal_.recorder()) recorder->admit(folder, resumed.meta, describe());
+    parts_.model.require_same_base(resumed.meta, folder);
+    if (parts_.recorder != nullptr) parts_.recorder->admit(folder, resumed.meta, describe());
     load_state(checkpoint);
   });
   saved_step_ = resumed.meta.step;
-  journal_.say(
-      cat("resumed from ", folder, " (read in ", human_seconds(seconds_since(start)), ")"));
+  parts_.journal.say(
+      cat("resumed from ", folder, " (read in ", human_seconds(parts_.clock() - start), ")"));
   return resumed;
 }
 
 void Checkpointer::add_votes(Votes& votes) const {
   if (under_way_ == nullptr || under_way_->has_ended()) votes.add(Vote::kSaveEnded);
-  const std::chrono::duration<double, std::ratio<60>> minutes =
-      std::chrono::steady_clock::now() - last_begun_;
+  const double minutes = (parts_.clock() - last_begun_) / 60;
   const double every = config_.checkpoint.every_minutes;
-  if (session_.is_first() && every > 0 && minutes.count() >= every) votes.add(Vote::kSaveDue);
+  if (session_.is_first() && every > 0 && minutes >= every) votes.add(Vote::kSaveDue);
 }
 
 void Checkpointer::read_votes(const Votes& votes) {
@@ -126,7 +112,7 @@ bool Checkpointer::will_save(const TrainingProgress& progress) const {
 SaveOptions Checkpointer::save_options(const TrainingProgress& progress) const {
   return {.root = RunPaths(config_.output_dir).checkpoints(),
           .keep_last = config_.checkpoint.keep_last,
-          .room = &setup_.save_room(),
+          .room = parts_.model.room(),
           .best = best_of(progress)};
 }
 
@@ -149,20 +135,14 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
   meta.config_hash = hex64(xxh3(request_.config_json.data(), request_.config_json.size()));
   meta.extra[kConfigRecord] = without_secrets(request_.config_json);
   if (!base_weights_.empty()) meta.extra[kBaseRecord] = base_weights_;
-  const StateOptions& state = setup_.plan().options.state;
-  meta.topology = {{"world_size", session_.world()},
-                   {"data", sample_place(state).count},
-                   {"data_replicate", state.replicas},
-                   {"tensor", state.tensor.count},
-                   {"zero_stage", config_.zero.stage}};
-  if (state.pipeline.stages() > 1) meta.topology["pipeline"] = state.pipeline.stages();
-  if (state.context.count > 1) meta.topology["context"] = state.context.count;
+  meta.topology = parts_.model.topology();
+  meta.topology["world_size"] = session_.world();
+  meta.topology["zero_stage"] = config_.zero.stage;
   return meta;
 }
 
 bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& data_fingerprint) {
-  if (background_ && !room_.joinable())
-    room_ = std::jthread([this] { setup_.state().populate_snapshot(); });
+  if (background_ && !room_) room_.emplace([this] { parts_.model.populate_snapshot(); });
   if (under_way_ && all_have_ended_) settle(progress);
   const bool best = progress.evaluations.is_best(progress.step);
   if (!best && !is_due(progress.step)) return false;
@@ -174,9 +154,10 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
   const bool busy = under_way_ != nullptr;
   if (!best && skips()) {
     ++skipped_;
-    last_begun_ = std::chrono::steady_clock::now();  // not again after each step
-    journal_.say(cat("no checkpoint after step ", progress.step, ": the one after step ",
-                     under_way_->step(), " is still being written (checkpoint.if_busy: skip)"));
+    last_begun_ = parts_.clock();  // not again after each step
+    parts_.journal.say(cat("no checkpoint after step ", progress.step, ": the one after step ",
+                           under_way_->step(),
+                           " is still being written (checkpoint.if_busy: skip)"));
     return false;
   }
   save_in_background(progress, data_fingerprint);
@@ -187,19 +168,18 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
 void Checkpointer::save_in_background(TrainingProgress& progress,
                                       const std::string& data_fingerprint) {
   session_.show_phase(cat("copying the checkpoint of step ", progress.step));
-  const auto start = std::chrono::steady_clock::now();
+  const double start = parts_.clock();
   settle(progress);
-  if (room_.joinable()) room_.join();
+  if (room_ && room_->joinable()) room_->join();
   last_begun_ = start;
   under_way_ = std::make_unique<BackgroundSave>(
       progress.step,
       [options = save_options(progress), meta = meta_of(progress, data_fingerprint),
-       slices = setup_.state().snapshot(setup_.save_room().sectors()), group = *background_] {
-        return save_checkpoint(posix_files(), options, meta, slices, group);
-      });
+       slices = parts_.model.snapshot(), group = *background_,
+       &files = parts_.files] { return save_checkpoint(files, options, meta, slices, group); });
   all_have_ended_ = false;
   if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
-  paused_seconds_ = seconds_since(start);
+  paused_seconds_ = parts_.clock() - start;
   held_seconds_ += paused_seconds_;
 }
 
@@ -209,16 +189,16 @@ void Checkpointer::settle(TrainingProgress& progress) {
   if (!under_way_) return;
   const std::unique_ptr<BackgroundSave> over = std::move(under_way_);
   const BackgroundSave::Outcome& outcome = over->finish();
-  setup_.state().release_snapshot();
+  parts_.model.release_snapshot();
   if (outcome.failure.empty())
     return tell_saved(over->step(), outcome.result, outcome.seconds,
                       cat(" while training went on, which paused for ",
                           std::llround(1e3 * paused_seconds_), " ms"));
   ++failed_;
   progress.evaluations.lose_best(over->step());
-  journal_.warn(
+  parts_.journal.warn(
       cat(outcome.failure, "; training goes on and tries again when the next one is due"));
-  journal_.update([&](RunManifest& manifest) { add_to(manifest); });
+  parts_.journal.update([&](RunManifest& manifest) { add_to(manifest); });
 }
 
 void Checkpointer::tell_saved(int64_t step, const SaveResult& result, double seconds,
@@ -226,7 +206,7 @@ void Checkpointer::tell_saved(int64_t step, const SaveResult& result, double sec
   ++saved_;
   saved_step_ = step;
   longest_save_ = std::max(longest_save_, seconds);
-  journal_.say(cat(
+  parts_.journal.say(cat(
       "saved ", result.folder, " (", human_bytes(result.bytes), ", in ", human_seconds(seconds),
       how, "; ", human_seconds(result.read_back_seconds), " of it to verify it",
       result.read_from_disk ? "" : " in memory: this file system reads nothing back from a disk",
@@ -235,16 +215,16 @@ void Checkpointer::tell_saved(int64_t step, const SaveResult& result, double sec
 
 void Checkpointer::save(TrainingProgress& progress, const std::string& data_fingerprint) {
   session_.show_phase(cat("writing the checkpoint of step ", progress.step));
-  const auto start = std::chrono::steady_clock::now();
+  const double start = parts_.clock();
   settle(progress);
   if (has_saved(progress.step)) return mark_best(progress);
   last_begun_ = start;
-  const SaveResult result = save_checkpoint(
-      posix_files(), save_options(progress), meta_of(progress, data_fingerprint),
-      setup_.state().slices(setup_.save_room().sectors()), session_.checkpoint_group());
-  tell_saved(progress.step, result, seconds_since(start), "");
+  const SaveResult result =
+      save_checkpoint(parts_.files, save_options(progress), meta_of(progress, data_fingerprint),
+                      parts_.model.slices(), session_.checkpoint_group());
+  tell_saved(progress.step, result, parts_.clock() - start, "");
   if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
-  held_seconds_ += seconds_since(start);
+  held_seconds_ += parts_.clock() - start;
 }
 
 /// The state was saved before it was known to be the best.
@@ -253,7 +233,7 @@ void Checkpointer::mark_best(const TrainingProgress& progress) {
   if (!best || marked_step_ == best->step) return;
   session_.together("noting the best checkpoint", [&] {
     if (session_.is_first())
-      write_best(posix_files(), RunPaths(config_.output_dir).checkpoints(), *best);
+      write_best(parts_.files, RunPaths(config_.output_dir).checkpoints(), *best);
   });
   marked_step_ = best->step;
 }
@@ -261,21 +241,21 @@ void Checkpointer::mark_best(const TrainingProgress& progress) {
 void Checkpointer::take_up_best(TrainingProgress& progress) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
   const auto exists = [&] {
-    return posix_files().exists(
+    return parts_.files.exists(
         cat(root, "/", step_folder_name(progress.evaluations.best()->step), "/checkpoint.json"));
   };
   while (progress.evaluations.best() &&
          !session_.first_decides("looking for the best checkpoint", exists)) {
     const int64_t step = progress.evaluations.best()->step;
-    journal_.warn(cat(root, "/", step_folder_name(step),
-                      ": the best checkpoint is gone; it is chosen among those to come"));
+    parts_.journal.warn(cat(root, "/", step_folder_name(step),
+                            ": the best checkpoint is gone; it is chosen among those to come"));
     progress.evaluations.lose_best(step);
   }
   const auto& best = progress.evaluations.best();
   if (!best) return;
   session_.together("noting the best checkpoint", [&] {
     if (session_.is_first())
-      write_best(posix_files(), root, {best->step, progress.evaluations.metric(), best->value});
+      write_best(parts_.files, root, {best->step, progress.evaluations.metric(), best->value});
   });
   marked_step_ = best->step;
 }
@@ -284,8 +264,8 @@ void Checkpointer::drop_best(int64_t step) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
   session_.together("removing the record of the best checkpoint", [&] {
     if (!session_.is_first()) return;
-    const std::optional<BestCheckpoint> best = read_best(posix_files(), root);
-    if (best && best->step == step) remove_best(posix_files(), root);
+    const std::optional<BestCheckpoint> best = read_best(parts_.files, root);
+    if (best && best->step == step) remove_best(parts_.files, root);
   });
 }
 
@@ -329,14 +309,14 @@ void Checkpointer::leave(const Error& error) noexcept {
 void Checkpointer::export_model(StopAgreement& stop) {
   session_.show_phase("the export");
   const ExportOutcome outcome =
-      export_weights(config_, setup_, session_.is_first(), [&stop] { return stop.vote(); });
+      parts_.model.export_weights(session_.is_first(), [&stop] { return stop.vote(); });
   session_.together("exporting the model", [&] {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
     if (outcome.stopped) return;
-    journal_.say(cat("exported ", export_folder(config_), weights_of_));
+    parts_.journal.say(cat("exported ", export_folder(config_), weights_of_));
     if (const std::string limits = serving_limits(config_.adapter); !limits.empty())
-      journal_.say(limits);
-    if (!outcome.unmoved.empty()) journal_.warn(outcome.unmoved);
+      parts_.journal.say(limits);
+    if (!outcome.unmoved.empty()) parts_.journal.warn(outcome.unmoved);
   });
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,13 +7,13 @@
 #include <string>
 #include <thread>
 
+#include "base/file.h"
 #include "checkpoint/checkpoint_group.h"
 #include "checkpoint/manifest.h"
-#include "engine/first_weights.h"
-#include "engine/setup.h"
 #include "training/background_save.h"
 #include "training/loop_parts.h"
-#include "training/run_journal.h"
+#include "training/recorder.h"
+#include "training/saved_model.h"
 #include "training/session.h"
 #include "training/training_progress.h"
 
@@ -26,13 +25,23 @@ struct ResumedRun {
   CheckpointMeta meta;
 };
 
+/// CheckpointerParts are what a Checkpointer calls besides other ranks. References are borrowed.
+struct CheckpointerParts {
+  SavedModel& model;
+  Journal& journal;
+  /// The recorder of rank 0, which admits a resume; null on other ranks.
+  Recorder* recorder = nullptr;
+  FileSystem& files;
+  /// Seconds since any moment, which never go back.
+  std::function<double()> clock;
+};
+
 /// Brings the model's state into memory when a run begins, saves it while it trains, and exports
 /// the weights at its end. Every call that saves, loads or exports is collective.
 class Checkpointer : public Saver {
  public:
-  /// All borrowed.
-  Checkpointer(const TrainRequest& request, Session& session, TrainingSetup& setup,
-               RunJournal& journal);
+  /// Request and session are borrowed.
+  Checkpointer(const TrainRequest& request, Session& session, CheckpointerParts parts);
 
   /// Reads the model's weights, or, where --resume finds one, the state of a checkpoint of a run
   /// that this one may continue; `describe` gives this run's manifest and is asked on rank 0.
@@ -68,8 +77,6 @@ class Checkpointer : public Saver {
   void export_model(StopAgreement& stop);
 
  private:
-  std::string base_fingerprint() const;
-  FirstWeights first_weights(const AdapterFolder* adapter) const;
   bool finds_checkpoint(const std::function<RunManifest()>& describe);
   void load_state(Checkpoint& checkpoint);
   ResumedRun resume(const std::function<RunManifest()>& describe);
@@ -87,8 +94,7 @@ class Checkpointer : public Saver {
   const TrainRequest& request_;
   const Config& config_;
   Session& session_;
-  TrainingSetup& setup_;
-  RunJournal& journal_;
+  const CheckpointerParts parts_;
   std::string base_weights_;
   /// The fingerprint of the folder when training began: its files may be gone when a checkpoint
   /// records it.
@@ -103,7 +109,8 @@ class Checkpointer : public Saver {
   bool all_have_ended_ = false;
   /// Rank 0's clock says that it is time (checkpoint.every_minutes).
   bool due_by_time_ = false;
-  std::chrono::steady_clock::time_point last_begun_ = std::chrono::steady_clock::now();
+  /// The clock's time when the last save began, or was left out.
+  double last_begun_;
   /// The group of the ranks' writing threads; nobody's if nothing is saved in the background.
   std::optional<CheckpointGroup> background_;
   int64_t saved_ = 0;
@@ -113,8 +120,8 @@ class Checkpointer : public Saver {
   double held_seconds_ = 0;
   /// Seconds that training paused for the save in progress.
   double paused_seconds_ = 0;
-  /// Makes the snapshot's pages come before the first copy waits for them.
-  std::jthread room_;
+  /// Makes the snapshot's pages come, once, before the first copy waits for them.
+  std::optional<std::jthread> room_;
 };
 
 }  // namespace ftrun

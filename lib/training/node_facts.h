@@ -32,7 +32,7 @@ std::vector<NodeFact> driver_facts(int cuda_version);
 std::string facts_text(std::span<const NodeFact> facts);
 
 /// A line for each node and fact in which it differs from rank 0's node, each node once:
-/// "  n2 (rank 1): the ftrun binary is 5d..., on n1 (rank 0) 7a...". `texts` are facts_text() of
+/// "  n2 (rank 1): the ftrun binary is 5d...; on n1 (rank 0): 7a...". `texts` are facts_text() of
 /// all ranks, `nodes` the names of their nodes. "" where all are alike.
 std::string differing_facts(std::span<const std::string> texts, std::span<const std::string> nodes);
 

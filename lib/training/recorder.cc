@@ -62,7 +62,7 @@ RunManifest make_manifest(const TrainRequest& request) {
 Recorder::Recorder(const TrainRequest& request)
     : request_(request),
       folder_(request.config.output_dir, request.resume.step     ? RunStart::kResumeStep
-                                         : request.resume.resume ? RunStart::kResume
+                                         : request.resume.wanted ? RunStart::kResume
                                                                  : RunStart::kFresh) {
   if (folder_.has_earlier_run()) before_ = read_manifest(paths().manifest());
 }
@@ -107,7 +107,7 @@ void Recorder::refuse_where_saved_ones_are_gone() const {
 }
 
 void Recorder::note_new_start() {
-  if (!request_.resume.resume) return;
+  if (!request_.resume.wanted) return;
   if (before_) {
     start_ += ": --resume found a run that had saved no checkpoint";
     return say("no checkpoint was saved yet: training starts anew");
@@ -193,7 +193,7 @@ void Recorder::record(const StepMetrics& metrics) {
   metrics_->write(metrics);
   follow();
   if (tensorboard_) tensorboard_->write(metrics.step, step_scalars(metrics));
-  if (csv_ && metrics.trained) csv_->write(metrics);
+  if (csv_) csv_->write(metrics);
   progress_->show(metrics);
   if (metrics.evaluations.empty()) return;
   update([&](RunManifest& manifest) {

@@ -14,6 +14,7 @@
 #include "engine/generate.h"
 #include "engine/moved_tensors.h"
 #include "plan/export_options.h"
+#include "plan/weights_check.h"
 
 namespace ftrun {
 namespace {
@@ -118,13 +119,23 @@ class Pieces {
   bool broken_ = false;
 };
 
+/// Opens what was written as a run that begins from it does: each tensor is there, in its shape.
+void require_loads(const ExportOptions& options, const ModelDescription& model) {
+  if (options.format == ExportFormat::kAdapter)
+    require_adapter(model, AdapterFolder(options.folder));
+  else
+    require_weights(model, open_model_folder(options.folder, model));
+}
+
 /// The writer's part; what failed between pieces, of which the others do not know.
 std::exception_ptr write_export(const ExportOptions& options,
-                                const std::vector<ExportTensor>& tensors, Pieces& pieces) {
+                                const std::vector<ExportTensor>& tensors,
+                                const ModelDescription& model, Pieces& pieces) {
   try {
     export_model(
         posix_files(), options, tensors,
         [&](const ExportPiece& piece, std::span<float> out) { pieces.collect(piece, out); });
+    require_loads(options, model);
   } catch (const std::exception&) {
     if (pieces.broken()) throw;
     return std::current_exception();
@@ -144,7 +155,7 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   Pieces pieces(setup, writes, stop, beginning ? beginning->moved() : nullptr);
   ExportOutcome outcome;
   try {
-    if (writes) outcome.failure = write_export(options, tensors, pieces);
+    if (writes) outcome.failure = write_export(options, tensors, setup.train().model, pieces);
     // The others go on sending after a failure: what is left is taken and dropped, so that all can
     // be reported.
     const bool alone = setup.groups().host_world->size() == 1;

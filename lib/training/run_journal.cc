@@ -46,7 +46,7 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
   // The logs open after run.json is there: a folder that holds logs and no run would not be started
   // in again.
   session_.together("opening the logs", [&] {
-    log_start({.level = log_level(config.log_level),
+    open_log_({.level = log_level(config.log_level),
                .prefix = prefixed ? cat("rank ", session_.rank()) : "",
                .file = RunPaths(config.output_dir).log(session_.rank())});
   });

@@ -4,8 +4,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "engine/executor.h"
 #include "report/manifest.h"
 #include "report/step_metrics.h"
@@ -21,9 +23,11 @@ namespace ftrun {
 /// not ask which rank they are.
 class RunJournal : public Journal {
  public:
-  /// Opens the journal; request and session are borrowed.
-  RunJournal(const TrainRequest& request, Session& session)
-      : request_(request), session_(session) {}
+  using OpenLog = std::function<void(const LogOptions&)>;
+
+  /// Opens the journal; request and session are borrowed. `open_log` opens this rank's log.
+  RunJournal(const TrainRequest& request, Session& session, OpenLog open_log = log_start)
+      : request_(request), session_(session), open_log_(std::move(open_log)) {}
 
   /// Collective: rank 0 takes the run folder. Errors of Recorder.
   void take_folder();
@@ -54,6 +58,7 @@ class RunJournal : public Journal {
  private:
   const TrainRequest& request_;
   Session& session_;
+  const OpenLog open_log_;
   std::unique_ptr<Recorder> recorder_;
   const Executor* executor_ = nullptr;
   bool ready_ = false;

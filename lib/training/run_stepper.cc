@@ -1,6 +1,7 @@
 #include "training/run_stepper.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <utility>
 
@@ -13,7 +14,11 @@ namespace ftrun {
 
 RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& setup,
                        Journal& journal, PredictedStep predicted)
-    : session_(session), setup_(setup), use_(setup), times_(std::move(predicted)) {
+    : session_(session),
+      setup_(setup),
+      use_(setup),
+      times_(std::move(predicted)),
+      load_(session.world()) {
   if (session.world() == 1) return;
   open_replica_check(config, journal);
   open_slow_ranks(config);
@@ -49,7 +54,14 @@ void RunStepper::run(StepRun& step) {
 
 void RunStepper::note(const StepMetrics& metrics) {
   session_.note_step(metrics.step_seconds);
-  times_.note(metrics);
+  const Executor& executor = setup_.train_executor();
+  const std::array<double, kInstrKinds> spent = executor.seconds();
+  const PipelineSeconds& pipeline = executor.pipeline_seconds();
+  const auto seconds = [&](InstrKind kind) { return spent[static_cast<size_t>(kind)]; };
+  times_.note(metrics, {.layers = seconds(InstrKind::kForward) + seconds(InstrKind::kBackward) +
+                                  seconds(InstrKind::kInputGrad) + seconds(InstrKind::kWeightGrad),
+                        .update = seconds(InstrKind::kUpdate) + seconds(InstrKind::kMeasure),
+                        .stages = pipeline.waited_for_stages + pipeline.waited_at_end});
 }
 
 NonfiniteSearch RunStepper::find_nonfinite(const StepRun& step) {

@@ -32,6 +32,8 @@ class RunStepper : public Stepper {
 
   ResourceUse& use() { return use_; }
   const StepTimes& times() const { return times_; }
+  /// What else ran on this machine since the run began.
+  const LoadWatch& load() const { return load_; }
 
  private:
   void open_replica_check(const Config& config, Journal& journal);
@@ -41,6 +43,7 @@ class RunStepper : public Stepper {
   TrainingSetup& setup_;
   ResourceUse use_;
   StepTimes times_;
+  LoadWatch load_;
   std::optional<ReplicaCheck> replicas_;
   std::optional<SlowRanks> slow_ranks_;
 };

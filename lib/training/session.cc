@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -119,12 +120,14 @@ std::string differing_keys(const std::string& first, const std::string& other,
 
 }  // namespace
 
-Session::Session(const TrainRequest& request)
+Session::Session(const TrainRequest& request) : Session(request, meet(request)) {}
+
+Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendezvous)
     : rank_(request.launch.rank),
       world_(request.launch.world),
       auto_timeout_(is_auto(request.config)),
       timeout_(wait_of(request.config, kFirstStepLimit)),
-      rendezvous_(meet(request)) {
+      rendezvous_(std::move(rendezvous)) {
   const std::string& node = request.launch.node_name;
   nodes_ = exchange("node", node.empty() ? rendezvous_->identity(rank_).host : node);
   if (world_ > 1) require_same("program", program_facts(request.build));

@@ -27,6 +27,8 @@ class Session {
   /// Error(kUsage) naming the ranks that were started with another build or config, or that share a
   /// GPU, and what open_gpu() throws.
   explicit Session(const TrainRequest& request);
+  /// Collective: the same among ranks that have met at `rendezvous`.
+  Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendezvous);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -76,6 +78,8 @@ class Session {
   /// A step of the run took so long: with comm.timeout auto, what waits for other ranks may take
   /// follows from the slowest. Not while a collective runs.
   void note_step(double seconds);
+  /// The longest wait of a collective now.
+  std::chrono::milliseconds longest_wait() const { return timeout_; }
   /// Shows what this rank does from now on, to whoever would wait for it.
   void show_phase(const std::string& what) { rendezvous_->board().show_phase(what); }
   ProgressBoard& board() { return rendezvous_->board(); }
@@ -96,7 +100,7 @@ class Session {
 
   int rank_;
   int world_;
-  /// comm.timeout is auto; the longest wait of a collective now.
+  /// comm.timeout is auto.
   const bool auto_timeout_;
   std::chrono::milliseconds timeout_;
   double slowest_step_ = 0;

@@ -8,7 +8,6 @@
 #include "base/processors.h"
 #include "base/text.h"
 #include "machine/machine_file.h"
-#include "report/machine.h"
 
 namespace ftrun {
 namespace {
@@ -16,6 +15,8 @@ namespace {
 constexpr int64_t kLeftOut = 2;
 /// A difference beyond which the part that is off most is named.
 constexpr double kNotable = 0.15;
+/// The share of a step from which on a part has its line.
+constexpr double kShown = 0.005;
 
 int64_t microseconds(double seconds) {
   return std::llround(seconds * 1e6);
@@ -51,28 +52,75 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t th
   return predicted;
 }
 
+LoadWatch::LoadWatch(int64_t ranks) : ranks_(ranks), machine_(read_machine_times()) {
+  const ProcessTimes own = read_process_times();
+  own_seconds_ = own.user_seconds + own.system_seconds;
+}
+
+LoadShares LoadWatch::shares() const {
+  const MachineTimes now = read_machine_times();
+  const double all = now.all_seconds - machine_.all_seconds;
+  if (all <= 0) return {};
+  const ProcessTimes own = read_process_times();
+  const double ours =
+      static_cast<double>(ranks_) * (own.user_seconds + own.system_seconds - own_seconds_);
+  return {.others = std::max(0.0, now.busy_seconds - machine_.busy_seconds - ours) / all,
+          .stolen = std::max(0.0, now.stolen_seconds - machine_.stolen_seconds) / all};
+}
+
 StepTimes::StepTimes(PredictedStep predicted) : predicted_(std::move(predicted)) {
-  steps_.reserve(kKept);
-  communication_.reserve(kKept);
+  for (auto* kept : {&steps_, &layers_, &update_, &communication_, &stages_}) kept->reserve(kKept);
 }
 
-void StepTimes::note(const StepMetrics& metrics) {
+void StepTimes::note(const StepMetrics& metrics, const StepSeconds& seconds) {
   if (noted_++ < kLeftOut) return;
-  const double whole = metrics.step_seconds - metrics.data_wait_seconds;
-  const double communication = metrics.exposed_communication_seconds.value_or(0);
-  if (steps_.size() < kKept) {
-    steps_.push_back(whole);
-    communication_.push_back(communication);
-    return;
-  }
   const auto place = static_cast<size_t>((noted_ - kLeftOut - 1) % static_cast<int64_t>(kKept));
-  steps_[place] = whole;
-  communication_[place] = communication;
+  const auto keep = [&](std::vector<double>& kept, double value) {
+    if (place == kept.size()) kept.push_back(value);
+    kept[place] = value;
+  };
+  keep(steps_, metrics.step_seconds - metrics.data_wait_seconds);
+  keep(layers_, seconds.layers);
+  keep(update_, seconds.update);
+  keep(communication_, metrics.exposed_communication_seconds.value_or(0));
+  keep(stages_, seconds.stages);
 }
 
-std::string StepTimes::text() const {
+/// The rest is what compute does beside layers and updates, with its waits for copies, the disk
+/// and, at the end, for other ranks.
+std::vector<StepTimes::Part> StepTimes::parts() const {
+  const StepTime& time = *predicted_.time;
+  std::vector<Part> parts{{"layers", "layers", time.layers, median(layers_)},
+                          {"update", "update", time.update, median(update_)},
+                          {"waits for collectives", "exposed_communication", time.communication,
+                           median(communication_)},
+                          {"waits for other stages", "other_stages", time.stages, median(stages_)},
+                          {"all else", "rest", time.seconds, median(steps_)}};
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    parts.back().predicted -= parts[i].predicted;
+    parts.back().measured -= parts[i].measured;
+  }
+  parts.back().predicted = std::max(0.0, parts.back().predicted);
+  parts.back().measured = std::max(0.0, parts.back().measured);
+  return parts;
+}
+
+/// Only a step that took longer can be so for what else ran.
+std::string StepTimes::load_text(bool took_longer, const LoadShares& load) const {
+  constexpr double kMuch = 0.05;
+  if (load.others + load.stolen < kMuch) return "; nothing else ran to speak of";
+  std::vector<std::string> loads;
+  if (load.others >= kMuch / 2)
+    loads.push_back(cat("other programs took ", percent_text(load.others, 0)));
+  if (load.stolen >= kMuch / 2)
+    loads.push_back(cat("other machines took ", percent_text(load.stolen, 0)));
+  return cat("; meanwhile ", join(loads, " and "), " of the processors",
+             took_longer ? ", which explains some of it" : "");
+}
+
+std::string StepTimes::text(const LoadShares& load) const {
   if (steps_.empty()) return "";
-  const double measured = median(steps_), waited = median(communication_);
+  const double measured = median(steps_);
   const std::string found =
       cat(format_number("%.4g", measured), " s measured (median of ", steps_.size(), " steps)");
   if (!predicted_.time)
@@ -81,29 +129,38 @@ std::string StepTimes::text() const {
   std::string text =
       cat("time of a step: ", format_number("%.4g", time.seconds), " s predicted (",
           predicted_.machine, "), ", found, ": ", difference_text(time.seconds, measured));
-  if (time.communication > 0 || waited > 0)
-    text += cat("\n  waits for collectives: ", format_number("%.4g", time.communication),
-                " s predicted, ", format_number("%.4g", waited), " s measured");
-  const double off = std::abs(time.seconds - measured),
-               off_waits = std::abs(time.communication - waited);
-  // Waits for stages, copies and the disk are not measured apart, so no part is named beside them.
-  const bool is_known = time.stages == 0 && time.copies == 0 && time.disk == 0;
-  if (is_known && off > kNotable * measured)
-    text += cat("\n  most of the difference is in ",
-                2 * off_waits > off ? "waits for collectives" : "what compute does");
+  const std::vector<Part> all = parts();
+  for (const Part& part : all)
+    if (std::max(part.predicted, part.measured) >= kShown * measured)
+      text += cat("\n  ", part.name, ": ", format_number("%.4g", part.predicted), " s predicted, ",
+                  format_number("%.4g", part.measured), " s measured");
+  if (std::abs(time.seconds - measured) > kNotable * measured) {
+    const auto most = std::max_element(all.begin(), all.end(), [](const Part& a, const Part& b) {
+      return std::abs(a.predicted - a.measured) < std::abs(b.predicted - b.measured);
+    });
+    text += cat("\n  most of the difference is in: ", most->name,
+                load_text(measured > time.seconds, load));
+  }
   return text;
 }
 
-std::map<std::string, std::map<std::string, int64_t>> StepTimes::record() const {
+std::map<std::string, std::map<std::string, int64_t>> StepTimes::record(
+    const LoadShares& load) const {
   std::map<std::string, std::map<std::string, int64_t>> record;
-  if (predicted_.time)
-    record["predicted"] = {{"step", microseconds(predicted_.time->seconds)},
-                           {"exposed_communication", microseconds(predicted_.time->communication)},
-                           {"other_stages", microseconds(predicted_.time->stages)},
-                           {"update", microseconds(predicted_.time->update)}};
-  if (!steps_.empty())
-    record["measured"] = {{"step", microseconds(median(steps_))},
-                          {"exposed_communication", microseconds(median(communication_))}};
+  if (predicted_.time) {
+    auto& predicted = record["predicted"];
+    predicted["step"] = microseconds(predicted_.time->seconds);
+    for (const Part& part : steps_.empty() ? std::vector<Part>{} : parts())
+      predicted[part.key] = microseconds(part.predicted);
+  }
+  if (steps_.empty()) return record;
+  auto& measured = record["measured"];
+  measured["step"] = microseconds(median(steps_));
+  measured["exposed_communication"] = microseconds(median(communication_));
+  if (!predicted_.time) return record;
+  for (const Part& part : parts()) measured[part.key] = microseconds(part.measured);
+  record["load"] = {{"others_per_million", std::llround(load.others * 1e6)},
+                    {"stolen_per_million", std::llround(load.stolen * 1e6)}};
   return record;
 }
 

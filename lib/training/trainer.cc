@@ -14,6 +14,7 @@
 #include "base/checksum.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/limit_remedies.h"
 #include "base/log.h"
 #include "base/processors.h"
@@ -76,6 +77,7 @@ Trainer::Trainer(const TrainRequest& request)
       stop_(stop_signal, [this](int signal) { return session_.vote_to_stop(signal); }),
       stop_lead_(request_.stop_lead, saves_in_background(config_)),
       journal_(request_, session_),
+      clock_([start = Clock::now()] { return seconds_since(start); }),
       identity_(request_, session_, journal_),
       lr_schedule_(config_.scheduler),
       progress_(config_) {}
@@ -164,7 +166,13 @@ void Trainer::open_model() {
     setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.groups(),
                                              swap_name(request_), session_.gpu());
   });
-  checkpointer_.emplace(request_, session_, *setup_, journal_);
+  saved_model_ = saved_model(config_, *setup_);
+  checkpointer_.emplace(request_, session_,
+                        CheckpointerParts{.model = *saved_model_,
+                                          .journal = journal_,
+                                          .recorder = journal_.recorder(),
+                                          .files = posix_files(),
+                                          .clock = clock_});
   evaluator_.emplace(config_, session_, *setup_, data_, journal_, stop_);
   journal_.show_times_of(setup_->train_executor());
 }
@@ -234,7 +242,7 @@ void Trainer::open_loop() {
                           .data = identity_,
                           .stop = stop_,
                           .stop_lead = stop_lead_,
-                          .clock = [start = Clock::now()] { return seconds_since(start); }});
+                          .clock = clock_});
 }
 
 /// Reviews what a checkpoint of an older version may have taken for the best or an improvement: it
@@ -262,7 +270,7 @@ void Trainer::finish() {
   session_.together("recording what the run used", [this] {
     journal_.update([this](RunManifest& manifest) {
       stepper_->use().add_to(manifest);
-      manifest.time = stepper_->times().record();
+      manifest.time = stepper_->times().record(stepper_->load().shares());
     });
   });
   session_.allow_work_of_one_rank();
@@ -318,7 +326,8 @@ void Trainer::conclude() {
   identity_.record();
   evaluator_->say_text(progress_.step);
   for (const std::string& text : stepper_->use().texts(session_.world())) journal_.say(text);
-  if (const std::string text = stepper_->times().text(); !text.empty()) journal_.say(text);
+  if (const std::string text = stepper_->times().text(stepper_->load().shares()); !text.empty())
+    journal_.say(text);
   const std::string reason = how_it_ended();
   if (!stop_.reached() && progress_.step < total_steps_) journal_.say(reason);
   journal_.conclude(withheld_.empty() ? stop_.exit_code() : static_cast<int>(ExitCode::kNumerical),

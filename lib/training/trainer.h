@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "training/run_evaluator.h"
 #include "training/run_journal.h"
 #include "training/run_stepper.h"
+#include "training/saved_model.h"
 #include "training/session.h"
 #include "training/stop_agreement.h"
 #include "training/stop_lead.h"
@@ -64,12 +66,15 @@ class Trainer {
   StopAgreement stop_;
   StopLead stop_lead_;
   RunJournal journal_;
+  /// Seconds since this rank began.
+  const std::function<double()> clock_;
   /// Absent on a GPU.
   std::optional<ProductsInUse> products_;
   ThreadsInUse threads_;
   RunData data_;
   DataIdentity identity_;
   std::unique_ptr<TrainingSetup> setup_;
+  std::unique_ptr<SavedModel> saved_model_;
   std::optional<Checkpointer> checkpointer_;
   std::optional<RunEvaluator> evaluator_;
   std::optional<RunStepper> stepper_;

@@ -92,6 +92,8 @@ def main():
     if torch is None or not torch.cuda.is_available():
         print("no GPU: torch does not see one")
         sys.exit(SKIPPED)
+    major, minor = torch.cuda.get_device_capability()
+    print(f"on {torch.cuda.get_device_name()}, compute capability {major}.{minor}")
     print("| case | ms | TFLOP/s | GB/s | torch, ms | ratio |\n|---|---|---|---|---|---|")
     for case in found:
         name = case["case"]

@@ -732,16 +732,18 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
     std::vector<int64_t> shape;
     StoredPlace place;
   };
-  // Rows of one matrix, head by head in turn; a matrix that files hold transposed; vectors.
+  // Rows of one matrix, head by head in turn; a matrix that files hold transposed; vectors; one
+  // vector in three tensors.
   const std::vector<int64_t> fused{14, 3}, turned{3, 10};
   const std::vector<Part> parts{
-      {"q", {8, 3}, {"qkv", fused, 0, 4, 7}},
-      {"k", {4, 3}, {"qkv", fused, 4, 2, 7}},
-      {"v", {2, 3}, {"qkv", fused, 6, 1, 7}},
+      {"q", {8, 3}, {.name = "qkv", .shape = fused, .run = 4, .stride = 7}},
+      {"k", {4, 3}, {.name = "qkv", .shape = fused, .first = 4, .run = 2, .stride = 7}},
+      {"v", {2, 3}, {.name = "qkv", .shape = fused, .first = 6, .stride = 7}},
       {"a", {4, 3}, {.name = "ab", .shape = turned, .transposed = true}},
       {"b", {6, 3}, {.name = "ab", .shape = turned, .first = 4, .transposed = true}},
       {"x", {2}, {.name = "xy", .shape = {5}}},
       {"y", {3}, {.name = "xy", .shape = {5}, .first = 2}},
+      {"heads", {6}, {.name = "h.*", .shape = {2}, .pieces = 3}},
   };
   std::vector<ExportTensor> tensors{
       {"qkv", fused, {}}, {"ab", turned, {}}, {"xy", {5}, {}}, {"z", {2, 2}}};
@@ -749,6 +751,10 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
     for (ExportTensor& tensor : tensors)
       if (tensor.name == part.place.name)
         tensor.parts.push_back({part.name, part.shape, part.place});
+  const Part& heads = parts.back();
+  for (const int64_t i : {0, 1, 2})
+    tensors.push_back(
+        {cat("h.", i), {2}, {{heads.name, heads.shape, heads.place, 2 * i, 2 * i + 2}}});
   const TempFolder base;
   for (const int64_t piece : {1, 5, 7, 1000}) {
     INFO(piece << " elements at once");
@@ -791,7 +797,8 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
         }
       model.release(part.name, 0, info.elements);
     }
-    CHECK(model.names() == std::vector<std::string>{"ab", "qkv", "xy", "z"});
+    CHECK(model.names() ==
+          std::vector<std::string>{"ab", "h.0", "h.1", "h.2", "qkv", "xy", "z"});
   }
 }
 

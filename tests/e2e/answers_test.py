@@ -57,6 +57,9 @@ with tempfile.TemporaryDirectory() as scratch:
                                       for name in ("parameters", "gradients")) > 0), device
         assert planned["traffic"]["bytes"] == sum(row["bytes"]
                                                   for row in planned["traffic"]["collectives"]) > 0
+        table = answer("plan", "--table", "--params", "1B", "--gpus", "2")["table"]
+        assert [(row["zero_stage"], row["gpus"]) for row in table["rows"]] == [
+            (stage, 2) for stage in range(4)], table
         again = answer("check", "--config", job.config("run"))
         assert (any("a run without --resume would not start" in warning
                     for warning in again["warnings"])), again["warnings"]

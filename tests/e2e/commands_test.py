@@ -16,7 +16,8 @@ import tempfile
 import typing
 
 from pages import blocks, commands, pages
-from runner import BINARY, case, environment, run_cases, steps, tiny_data, tiny_model, tiny_weights
+from runner import (BINARY, case, environment, link_python, run_cases, steps, tiny_data, tiny_model,
+                    tiny_weights)
 
 SOURCE = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(SOURCE / "tests" / "data"))
@@ -208,6 +209,7 @@ def left_by_clusters(folder):
 def left_by_plan(folder):
     assert (folder / "here.yaml").read_text().startswith("machine: ")
     assert json.loads((folder / "step.json").read_text())
+    assert (folder / "page.html").read_text().startswith("<!DOCTYPE html>\n<!-- ftrun plan 1 -->")
 
 
 LEFT = {"README.md": left_by_readme, "docs/data.md": left_by_data,
@@ -293,8 +295,9 @@ def prepared(folder):
     and build, and a model."""
     (folder / "build" / "release").mkdir(parents=True)
     (folder / "build" / "release" / "bin").symlink_to(pathlib.Path(BINARY).parent)
-    for name in ("scripts", "configs", ".venv"):
+    for name in ("scripts", "configs"):
         (folder / name).symlink_to(SOURCE / name)
+    link_python(folder, SOURCE)
     small_model(folder / "models" / "smollm2-135m")
 
 

@@ -58,11 +58,15 @@ LAYOUTS_OF = {"yarn_rope": ("tensor", "pipeline"), "granite": ("zero-3", "tensor
               "olmo2": ("zero-3", "tensor", "pipeline"),
               "cohere2": ("zero-3", "tensor", "pipeline"), "gpt_neox": ("tensor",),
               "stablelm_parallel": ("pipeline",), "opt": ("tensor",), "falcon_new": ("tensor",),
+              "stablelm_norms": ("zero-3", "tensor", "pipeline"),
+              "cohere_norms": ("zero-3", "tensor", "pipeline"),
+              "falcon_norms": ("zero-3", "tensor", "pipeline"),
               # A bias of the head, with a vocabulary that the ranks cannot share evenly.
               "phi": ("zero-3", "tensor", "pipeline")}
 # Blocks of these are those of others: two ranks tell nothing more.
 ONE_RANK = {"yarn_rope", "phi3_short", "starcoder2", "smollm3", "stablelm", "stablelm_parallel",
-            "glm", "glm4", "cohere", "gpt_neox_serial", "falcon", "phi", "ministral"}
+            "glm", "glm4", "cohere", "gpt_neox_serial", "falcon", "phi", "ministral",
+            "stablelm_norms", "cohere_norms", "falcon_norms"}
 # Longrope rotates rows of 32 tokens by one of two lists.
 LONGROPE = {"phi3": "is above longrope's original_max_position_embeddings, 16: long_factor rotates "
                     "all rows of the run\n",
@@ -99,6 +103,20 @@ def check_family(folder, ranks, scratch, layout=None):
     check_weights(out, reference, () if rotates_whole_heads(folder) else KEY_BIASES)
     print(f"{folder.name}, {layout or f'{ranks} rank(s)'}: loss within {loss:.1e}, gradient norm "
           f"within {norm:.1e}", flush=True)
+
+
+def check_untrained_bytes(folder, scratch):
+    """Tensors that files hold in other pieces than ranks come back bit by bit as they were read."""
+    out = scratch / f"{folder.name}-untrained"
+    value = config(folder / "model", folder / "data" / "train.bin", out, **LAYOUTS["tensor"])
+    value["train"]["steps"], value["export"] = 1, {"dtype": "fp32"}
+    value["optimizer"]["params"]["lr"] = 0.0
+    must(ftrun("--config", write_config(scratch, value), "--nproc", 2))
+    expected = load_file(folder / "model" / "model.safetensors")
+    found = load_file(out / "export" / "model" / "model.safetensors")
+    assert set(found) == set(expected), set(found) ^ set(expected)
+    for name, values in expected.items():
+        assert found[name].shape == values.shape and found[name].tobytes() == values.tobytes(), name
 
 
 def check_trained_padding(folder, scratch):
@@ -138,6 +156,8 @@ def main():
                 check_family(folder, ranks, scratch)
             for layout in LAYOUTS_OF.get(folder.name, ()):
                 check_family(folder, 2, scratch, layout)
+            if folder.name in ("stablelm_norms", "cohere_norms"):
+                check_untrained_bytes(folder, scratch)
         if not NAMES:
             check_trained_padding(scratch / "references" / "padding_untied", scratch)
 

@@ -13,8 +13,8 @@ import tempfile
 from safetensors.numpy import load_file
 
 from pages import command_blocks
-from runner import (BINARY, case, environment, exported, manifest, run_cases, skip, steps,
-                    tiny_model, tiny_weights)
+from runner import (BINARY, case, environment, exported, link_python, manifest, run_cases, skip,
+                    steps, tiny_model, tiny_weights)
 
 SOURCE = pathlib.Path(sys.argv[1])
 SMOLLM2 = SOURCE / "models" / "smollm2-135m"
@@ -45,12 +45,7 @@ with tempfile.TemporaryDirectory() as scratch:
     (scratch / "build" / "release" / "bin" / "ftrun").symlink_to(BINARY)
     for name in ("scripts", "configs"):
         (scratch / name).symlink_to(SOURCE / name)
-    # The checkout's Python by its own name: below another one each import compiles torch and
-    # transformers anew (FTRUN_PYTHON_CACHE).
-    python = scratch / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec "{SOURCE}/.venv/bin/python" "$@"\n')
-    python.chmod(0o755)
+    link_python(scratch, SOURCE)
 
     def run(block):
         text = "\n".join(line for line in block.splitlines() if not line.startswith(MAKES_MODEL))

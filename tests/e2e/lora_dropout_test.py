@@ -1,10 +1,13 @@
 """Dropout of adapters has the same masks on any layout of the ranks, in a run that goes on and in
 one that is run again; it is in training alone, and PEFT's own dropout trains to the same losses on
 average. (With ftrun's masks PEFT trains the same numbers: the case `dropout` of lora_test.py.)"""
+import hashlib
+import importlib.metadata
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,7 +16,14 @@ import numpy as np
 from runner import (ShardedJob, case, config, copy_without_last, evaluations, ftrun,
                     kill_before_last, must, near, numbers, preload, run_cases, same_tensors, start,
                     steps, tiny_data, write_config)
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
+
+SOURCE = pathlib.Path(sys.argv[1])
+sys.path.insert(0, str(SOURCE / "tests/model"))
+from reference import STORED, drawn_weights, tensors_of_file  # noqa: E402
+
+UPDATE = os.environ.get("FTRUN_UPDATE_GOLDENS") == "1"
+PEFT_LOSSES = STORED / "adapters" / "dropout_losses.json"
 
 CPU = {"device": "cpu"}
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "init_lora_weights": False,
@@ -27,6 +37,61 @@ def adapter_file(out):
 
 def losses(out):
     return [m["loss"] for m in steps(out)]
+
+
+TRAIN_WITH_PEFT = """
+import json, sys
+import numpy as np, torch, transformers
+from peft import PeftModel
+torch.set_num_threads(1)
+model_folder, adapter, tokens, steps, seeds, p = sys.argv[1:]
+data, all_losses = np.fromfile(tokens, dtype=np.uint16).astype("int64"), []
+rows = torch.from_numpy(np.stack([data[i:i + 33] for i in range(0, 128, 32)]))
+for seed in range(int(seeds)):
+    torch.manual_seed(seed)
+    base = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    model = PeftModel.from_pretrained(base, adapter, is_trainable=True).train()
+    for module in model.modules():
+        for dropout in getattr(module, "lora_dropout", {}).values():
+            dropout.p = float(p)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.02, weight_decay=0.0)
+    found = []
+    for step in range(int(steps)):
+        logits = model(rows[:, :-1]).logits.flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, rows[:, 1:].flatten())
+        loss.backward()
+        found.append(loss.item())
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    all_losses.append(found)
+print(json.dumps(all_losses))
+"""
+PACKAGES = ("torch", "transformers", "peft")
+
+
+def losses_of_peft(model, adapter, tokens, *numbers):
+    """Losses of PEFT's trainings with its own dropout, a list for each seed, as they are kept where
+    they are of this script, these packages, files and numbers."""
+    said = json.loads((adapter / "adapter_config.json").read_text())
+    said.pop("base_model_name_or_path")
+    of = hashlib.sha256(json.dumps(
+        [TRAIN_WITH_PEFT, numbers, said, [importlib.metadata.version(name) for name in PACKAGES],
+         [hashlib.sha256(path.read_bytes()).hexdigest()
+          for path in (model / "config.json", model / "model.safetensors",
+                       adapter / "adapter_model.safetensors", tokens)]]).encode()).hexdigest()
+    kept = json.loads(PEFT_LOSSES.read_text()) if PEFT_LOSSES.exists() else {}
+    if kept.get("of") == of and not UPDATE:
+        return kept["losses"]
+    print(f"{PEFT_LOSSES.name} is of something else: PEFT trains anew (FTRUN_UPDATE_GOLDENS=1 "
+          "keeps it)", flush=True)
+    done = subprocess.run([sys.executable, "-c", TRAIN_WITH_PEFT, model, adapter, tokens,
+                           *map(str, numbers)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    if UPDATE:
+        PEFT_LOSSES.write_text(json.dumps({"of": of, "losses": json.loads(done.stdout)}) + "\n")
+    return json.loads(done.stdout)
 
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -173,6 +238,15 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("fp32", **(job.settings(1) | {"adapter": LORA}))
         near("loss", losses(job.out("bf16")), losses(job.out("fp32")), 2e-3)
 
+    def drawn_adapter(out, folder):
+        """The adapter of a run with values that numpy draws, so that they are the same bits on any
+        machine."""
+        shutil.copytree(out / "export" / "adapter", folder)
+        path = folder / "adapter_model.safetensors"
+        tensors = tensors_of_file(path)
+        save_file(drawn_weights(tensors, 1), path, metadata={"format": "pt"})
+        return folder
+
     @case
     def dropout_of_peft_trains_to_the_same_losses_on_average():
         """30 steps on the same 4 rows, which an adapter without dropout learns by heart, over 8
@@ -180,52 +254,18 @@ with tempfile.TemporaryDirectory() as scratch:
         fraction of what dropout changes."""
         count, seeds, p = 30, 8, 0.5
         few = tiny_data(scratch / "few.bin", tokens=129)
+        drawn = drawn_adapter(job.out("still"), scratch / "drawn")
         ours = {}
         for seed in range(seeds + 1):  # the last one without dropout
-            adapter = LORA | {"path": str(job.out("still") / "export" / "adapter"),
-                              "lora_dropout": p if seed < seeds else 0.0}
+            adapter = LORA | {"path": str(drawn), "lora_dropout": p if seed < seeds else 0.0}
             value = config(job.model, few, scratch / f"stats-{seed}", threads=1, adapter=adapter,
-                           train={"steps": count, "seed": seed})
+                           train={"steps": count, "seed": seed}, export={"enabled": False})
             value |= {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
                       "optimizer": FAST}
             value["data"]["token_dtype"] = "uint16"
             must(ftrun("--config", write_config(scratch, value)))
             ours[seed] = losses(scratch / f"stats-{seed}")
-        script = """
-import json, sys
-import numpy as np, torch, transformers
-from peft import PeftModel
-torch.set_num_threads(1)
-model_folder, adapter, tokens, steps, seeds, p = sys.argv[1:]
-data, all_losses = np.fromfile(tokens, dtype=np.uint16).astype("int64"), []
-rows = torch.from_numpy(np.stack([data[i:i + 33] for i in range(0, 128, 32)]))
-for seed in range(int(seeds)):
-    torch.manual_seed(seed)
-    base = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    model = PeftModel.from_pretrained(base, adapter, is_trainable=True).train()
-    for module in model.modules():
-        for dropout in getattr(module, "lora_dropout", {}).values():
-            dropout.p = float(p)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=0.02, weight_decay=0.0)
-    found = []
-    for step in range(int(steps)):
-        logits = model(rows[:, :-1]).logits.flatten(0, 1)
-        loss = torch.nn.functional.cross_entropy(logits, rows[:, 1:].flatten())
-        loss.backward()
-        found.append(loss.item())
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-    all_losses.append(found)
-print(json.dumps(all_losses))
-"""
-        done = subprocess.run([sys.executable, "-c", script, job.model,
-                               job.out("still") / "export" / "adapter", few, str(count), str(seeds),
-                               str(p)],
-                              capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
-        peft = json.loads(done.stdout)
+        peft = losses_of_peft(job.model, drawn, few, count, seeds, p)
         for part in (slice(0, 1), slice(count - 10, count)):
             a, b = (np.array([np.mean(run[part]) for run in runs])
                     for runs in ([ours[seed] for seed in range(seeds)], peft))

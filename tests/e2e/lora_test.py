@@ -189,6 +189,27 @@ with tempfile.TemporaryDirectory() as scratch:
         unmoved = ("none of 12 trained tensors has moved from what training began with: "
                    f"{name.replace('_B', '_A')}, {name}, ")
         assert unmoved in still.stdout + still.stderr, still.stdout + still.stderr
+        # An expression that misses a block and modules; and a block whose output is zeros, so that
+        # no gradient reaches its adapters: they alone are named, in the log and in the report.
+        missed = {"adapter": {"r": 4, "target_modules": r".*layers\.[02].*(q_proj|up_proj)"},
+                  "train": {"steps": 4},
+                  "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.0}}}
+        weights = load_file(job.model / "model.safetensors")
+        weights["model.layers.2.self_attn.o_proj.weight"][:] = 0
+        shutil.copytree(job.model, scratch / "deaf")
+        save_file(weights, scratch / "deaf" / "model.safetensors", {"format": "pt"})
+        partly = job.run("partly", **job.settings(1) | missed
+                         | {"model": {"path": str(scratch / "deaf")}})
+        assert re.search(r"  self_attn.q_proj  LoRA r 4  2 of 3 blocks \(not 1\), \d+ parameters\n"
+                         r"  mlp.up_proj       LoRA r 4  2 of 3 blocks \(not 1\), \d+ parameters\n"
+                         r"  not trained: embed_tokens, .*self_attn.k_proj.*mlp.gate_proj",
+                         partly.stdout), partly.stdout
+        deaf = "model.layers.2.self_attn.q_proj.lora_"
+        named = ("2 of 8 trained tensors have not moved from what training began with: "
+                 f"{deaf}A.weight, {deaf}B.weight; no gradient has reached them")
+        assert named in partly.stdout + partly.stderr, partly.stdout + partly.stderr
+        page = must(ftrun("report", job.out("partly"))).stdout.split()[-1]
+        assert "2 of 8 trained tensors have not moved" in pathlib.Path(page).read_text(), page
         tiny = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-7, "weight_decay": 0.0}},
                 "train": {"steps": 2}}
         lost = job.run("lost", **job.settings(1) | tiny | {"export": {"dtype": "bf16"}})

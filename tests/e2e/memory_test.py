@@ -100,8 +100,10 @@ with tempfile.TemporaryDirectory() as scratch:
     # file system's notes on it.
     PAGE, DISK_NOTES = 4096, 64 << 10
 
+    printed = {}
+
     def trained(name, ranks, **changes):
-        job.run(name, "--nproc", ranks, **(SETTINGS | changes))
+        printed[name] = job.run(name, "--nproc", ranks, **(SETTINGS | changes)).stdout
         return manifest(job.out(name))
 
     def check_tiers(name, config, memory):
@@ -174,7 +176,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def the_end_of_a_run_tells_it():
-        text = job.run("told", "--nproc", 2, **SETTINGS, zero_optimization={"stage": 2}).stdout
+        text = printed["stage-2"]
         for what in ("optimizer", "temporary", "all"):
             assert re.search(rf"device +{what} +\d+ +\d+ +\d+ +[+-]\d\.\d\d %  ", text), text
         assert re.search(r"bytes of 2 ranks in 2 steps\n", text), text

@@ -25,7 +25,8 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
     def package(kind):
         done = subprocess.run([SOURCE / "scripts" / "package.sh", kind, "--out", scratch / "out"],
                               capture_output=True, text=True,
-                              env=environment({"FTRUN_BUILT": "done"}))
+                              env=environment({"FTRUN_BUILT": "done",
+                                               "FTRUN_PRESET": "release"}))
         assert done.returncode == 0, done.stdout + done.stderr
         made = [path for path in (scratch / "out").iterdir()
                 if path.suffix in {"tree": ".gz", "wheel": ".whl", "deb": ".deb"}[kind]]

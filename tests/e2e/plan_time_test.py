@@ -4,6 +4,7 @@ with a machine file is told with its place."""
 import re
 import tempfile
 
+from browser import data_of
 from runner import Job, case, ftrun, manifest, must, run_cases, tiny_model
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -49,6 +50,16 @@ with tempfile.TemporaryDirectory() as scratch:
                          r"\(median of 6 steps\): [\d.]+ % (less|more)\n", run.stdout), run.stdout
         record = manifest(job.out("after"))["time"]
         assert record["predicted"]["step"] > 0 and record["measured"]["step"] > 0, record
+        # The parts are the whole, on both sides, and the run's page has them.
+        parts = ("layers", "update", "exposed_communication", "other_stages", "rest")
+        for side in ("predicted", "measured"):
+            whole, sum_of_parts = (record[side]["step"], sum(record[side][key] for key in parts))
+            assert record[side]["layers"] > 0 and sum_of_parts >= whole - len(parts), record
+        assert set(record["load"]) == {"others_per_million", "stolen_per_million"}, record
+        shown, = data_of(job.out("after") / "report.html")["runs"]
+        times = {part["part"]: part for part in shown["times"]}
+        assert round(times["step"]["measured"] * 1e6) == record["measured"]["step"], times
+        assert round(times["layers"]["predicted"] * 1e6) == record["predicted"]["layers"], times
 
     @case
     def another_machines_file_is_not_believed():

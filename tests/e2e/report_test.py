@@ -3,40 +3,10 @@ a kill tore and names that would like to be markup; drawn by a browser where the
 import json
 import re
 import shutil
-import subprocess
 import tempfile
 
-from runner import MISSING, Job, case, ftrun, must, needs, run_cases, steps, tiny_data
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-def browser():
-    return next((path for name in BROWSERS if (path := shutil.which(name))), None)
-
-
-MISSING["browser"] = lambda: (
-    "" if browser() else f"no browser: none of {', '.join(BROWSERS)} is installed")
-
-
-def data_of(page):
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>',
-                                page.read_text(), re.S).group(1))
-
-
-def dom(page, script="", width=1200):
-    """The page's elements after it has drawn itself and `script` has run in it."""
-    probe = page.with_name("probe.html")
-    probe.write_text(page.read_text().replace("</body>", f"<script>{script}</script></body>"))
-    with tempfile.TemporaryDirectory() as profile:
-        drawn = subprocess.run([browser(), "--headless", "--no-sandbox", "--disable-gpu",
-                                "--disable-dev-shm-usage", "--no-first-run",
-                                f"--user-data-dir={profile}", f"--window-size={width},900",
-                                "--dump-dom", probe.as_uri()],
-                               capture_output=True, text=True, timeout=110)
-    assert drawn.returncode == 0 and "</html>" in drawn.stdout, drawn.stderr[-2000:]
-    return drawn.stdout
-
+from browser import data_of, dom, refuse_what_is_elsewhere, said
+from runner import Job, case, ftrun, must, needs, run_cases, steps, tiny_data
 
 with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
@@ -66,8 +36,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 and len(run["texts"]) == 8), run["evaluations"]
         assert run["config"]["train.steps"] == "6" and "steps: 6" in run["config_yaml"]
         assert any("ended: " in fact and ", done" in fact for fact in run["facts"]), run["facts"]
-        assert not re.search(r'(src|href)=|https?://(?!www\.w3\.org/2000/svg)|fetch\(|import ',
-                             page.read_text().split('id="data"')[0])
+        refuse_what_is_elsewhere(page)
 
     @case
     def a_run_that_fails_has_one_too():
@@ -156,13 +125,13 @@ with tempfile.TemporaryDirectory() as scratch:
           theme.click();
           say('theme', document.documentElement.dataset.theme);
         """)
-        said = dict(re.findall(r'data-(\w+)="([^"]*)"', re.search(r"<body[^>]*>", acted).group(0)))
-        assert int(said["one"]) * 2 == int(said["all"]) >= charts, said
-        assert said["smoothed"] == "true" and said["reset"] == "true", said
-        low, high = map(float, said["zoomed"].split())
-        assert 0 < low < high < 6, said
-        assert ("second training: " in said["tip"]
-                and re.search(r'data-theme="(light|dark)"', acted)), said
+        told = said(acted)
+        assert int(told["one"]) * 2 == int(told["all"]) >= charts, told
+        assert told["smoothed"] == "true" and told["reset"] == "true", told
+        low, high = map(float, told["zoomed"].split())
+        assert 0 < low < high < 6, told
+        assert ("second training: " in told["tip"]
+                and re.search(r'data-theme="(light|dark)"', acted)), told
         # On a phone nothing is wider than the screen.
         narrow = dom(page, "document.body.dataset.wide = document.documentElement.scrollWidth - "
                            "innerWidth;", width=500)

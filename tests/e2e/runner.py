@@ -701,6 +701,15 @@ def await_gone(pids, seconds=60):
                                for pid in pids), "processes of ranks are gone", seconds=seconds)
 
 
+def link_python(folder, source):
+    """Gives a scratch checkout the Python of `source` by its own name: below another path each
+    import compiles torch and transformers anew (FTRUN_PYTHON_CACHE)."""
+    python = pathlib.Path(folder) / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{source}/.venv/bin/python" "$@"\n')
+    python.chmod(0o755)
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -321,11 +321,22 @@ EmulatedGpu::Stream* EmulatedGpu::to_run(Stream& wanted, Order order) {
 
 void EmulatedGpu::step_for(Stream& wanted, Order order) {
   const auto start = std::chrono::steady_clock::now();
-  for (;;) {
+  constexpr int kSpins = 20;
+  constexpr std::chrono::microseconds kPause{50};
+  for (int round = 0;; ++round) {
     if (Stream* next = to_run(wanted, order)) return step(*next);
     require(std::chrono::steady_clock::now() - start < kPatience, "peers come to a collective");
+    // A host that waits for its device does not keep its other lanes from it: what peers wait
+    // for may come from there.
+    mutex_.unlock();
     for (const auto& come_forward : peers_) come_forward();
-    std::this_thread::yield();
+    // Many ranks that spin would keep the one from its work that all wait for.
+    if (round < kSpins)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(kPause);
+    mutex_.lock();
+    if (wanted.tasks.empty()) return;  // others have led it on
   }
 }
 

@@ -1,12 +1,7 @@
 #include <atomic>
-#include <memory>
-#include <optional>
-#include <vector>
 
-#include "emulated_gpu.h"
-#include "engine/gpu.h"
+#include "emulated_mesh.h"
 #include "kernels/kernels.h"
-#include "mesh_runs.h"
 
 #include <catch2/catch.hpp>
 
@@ -17,58 +12,12 @@
 namespace ftrun {
 namespace {
 
-using fixtures::EmulatedGpu;
-using fixtures::EmulatedNccl;
 using fixtures::EmulatedNetwork;
+using fixtures::EmulatedRank;
 using fixtures::RankRig;
+using fixtures::train_on_emulated;
 using fixtures::TrainingMesh;
 using fixtures::TrainingOutcome;
-
-constexpr int64_t kMeshSteps = 3;
-
-/// A rank's GPU and its groups there.
-struct EmulatedRank {
-  EmulatedRank(uint64_t seed, EmulatedNetwork& network, const RankGroups& host,
-               const GpuOptions& options)
-      : device(new EmulatedGpu({.seed = seed})),
-        gpu(std::unique_ptr<DeviceKernels>(device), options),
-        groups(host) {
-    for (Communicator*& group : groups.open) {
-      // Links are found by their names.
-      nccl.push_back(std::make_unique<EmulatedNccl>(*device, network.of(*group), *group,
-                                                    fixtures::EmulatedNcclOptions{.suffix = ""}));
-      group = nccl.back().get();
-    }
-  }
-  EmulatedGpu* device;
-  Gpu gpu;
-  std::vector<std::unique_ptr<EmulatedNccl>> nccl;
-  RankGroups groups;
-};
-
-/// `seed` 0 trains on the processor.
-TrainingOutcome train(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
-                      uint64_t seed, const GpuOptions& options = {},
-                      std::atomic<int64_t>* launches = nullptr) {
-  const Config config = fixtures::meshed(plain, mesh);
-  EmulatedNetwork network;
-  TrainingOutcome outcome;
-  fixtures::WholeState whole;
-  fixtures::on_mesh(fixtures::options_of(mesh, config, model), [&](Rendezvous& rendezvous,
-                                                                   const RankGroups& host) {
-    std::optional<EmulatedRank> there;
-    if (seed > 0)
-      there.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()), network, host, options);
-    RankRig rig(config, model, there ? there->groups : host, there ? &there->gpu : nullptr);
-    TrainingOutcome own;
-    fixtures::train_steps(rig, kMeshSteps, own);
-    whole.add(rig.state.slices());
-    if (launches != nullptr) *launches += there->device->counters().launches;
-    if (rendezvous.rank() == 0) outcome = own;
-  });
-  outcome.state = whole.take();
-  return outcome;
-}
 
 /// Makes a config of a ZeRO stage, with stages of a pipeline of one part each.
 Config staged(int64_t stage) {
@@ -80,9 +29,10 @@ Config staged(int64_t stage) {
 
 void require_same_bits(const Config& config, const ModelConfig& model, const TrainingMesh& mesh) {
   INFO(mesh.text() << ", stage " << config.zero.stage);
-  const TrainingOutcome expected = train(config, model, mesh, 0);
+  const TrainingOutcome expected = train_on_emulated(config, model, mesh, 0);
   REQUIRE(expected.losses[0] != expected.losses[1]);
-  for (const uint64_t seed : {1, 2}) REQUIRE(train(config, model, mesh, seed) == expected);
+  for (const uint64_t seed : {1, 2})
+    REQUIRE(train_on_emulated(config, model, mesh, seed) == expected);
 }
 
 TEST_CASE("gpu mesh: tensor ranks train the processor's bits") {
@@ -130,10 +80,11 @@ TEST_CASE(
   const auto require_recorded = [](const Config& config, const ModelConfig& model,
                                    const TrainingMesh& mesh) {
     INFO(mesh.text() << ", stage " << config.zero.stage);
-    const TrainingOutcome expected = train(config, model, mesh, 0);
+    const TrainingOutcome expected = train_on_emulated(config, model, mesh, 0);
     for (const uint64_t seed : {3, 4}) {
       std::atomic<int64_t> launches = 0;
-      REQUIRE(train(config, model, mesh, seed, {.step_graph = true}, &launches) == expected);
+      REQUIRE(train_on_emulated(config, model, mesh, seed,
+                                {.gpu = {.step_graph = true}, .launches = &launches}) == expected);
       // The second and third step of a rank have two parts: before and after the decision.
       REQUIRE(launches == 4 * mesh.ranks());
     }

@@ -1,10 +1,11 @@
 #include "lattice.h"
 
 #include <algorithm>
-#include <random>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
+#include "pairwise.h"
 #include "program/schedule.h"
 
 namespace ftrun::fixtures {
@@ -138,28 +139,10 @@ std::vector<LatticeCell> covering_cells(const std::vector<TrainingMesh>& meshes)
     for (AxisPair& pair : pairs_of(possible[i]))
       pairs[i].push_back(
           numbers.try_emplace(std::move(pair), static_cast<int>(numbers.size())).first->second);
-  std::vector<char> covered(numbers.size(), 0);
-  const auto gain = [&](size_t i) {
-    return std::count_if(pairs[i].begin(), pairs[i].end(),
-                         [&](int pair) { return covered[static_cast<size_t>(pair)] == 0; });
-  };
-  std::mt19937_64 random(13);
   std::vector<LatticeCell> cells;
-  const auto take = [&](size_t i) {
-    cells.push_back(possible[i]);
-    for (const int pair : pairs[i]) covered[static_cast<size_t>(pair)] = 1;
-  };
-  // The best of some, and in the end whatever brings anything.
-  constexpr int kTries = 300;
-  for (;;) {
-    size_t best = random() % possible.size();
-    for (int i = 0; i < kTries; ++i)
-      if (const size_t other = random() % possible.size(); gain(other) > gain(best)) best = other;
-    if (gain(best) == 0) break;
-    take(best);
-  }
-  for (size_t i = 0; i < possible.size(); ++i)
-    if (gain(i) > 0) take(i);
+  for (const size_t chosen : cover_pairs(possible.size(), numbers.size(),
+                                         [&](size_t i) { return std::span<const int>(pairs[i]); }))
+    cells.push_back(possible[chosen]);
   return cells;
 }
 

@@ -15,6 +15,7 @@
 #include "ops/dropout/dropout.h"
 #include "ops/embedding/embedding.h"
 #include "ops/heads.h"
+#include "ops/head_norm/head_norm.h"
 #include "ops/linear/linear.h"
 #include "ops/lora/lora.h"
 #include "ops/norm/norm.h"
@@ -149,6 +150,19 @@ inline LayerGraph whole_norms(const BlockShape& s, bool train = true) {
   g.output(ops::linear(g, norm, g.param("o", {s.hidden, q + 2 * kv})), Port::kHidden);
   return g.finish(train, s.recompute);
 }
+
+/// Layer norms of query and key heads with weights of their own, whose gradient passes on.
+inline LayerGraph head_norms(const BlockShape& s, bool train = true) {
+  const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size;
+  GraphBuilder g("head_norms", s.tokens(), s.row_tokens, s.dtypes);
+  const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
+  const ValueId qkv = ops::linear(g, x, g.param("qkv", {q + 2 * kv, s.hidden}));
+  const ValueId norm = ops::head_norm(g, qkv, g.param("wq", {q}), g.param("wk", {kv}),
+                                      {s.query_heads, s.kv_heads, s.head_size, 1e-5});
+  g.output(ops::linear(g, norm, g.param("o", {s.hidden, q + 2 * kv})), Port::kHidden);
+  return g.finish(train, s.recompute);
+}
+
 /// A residual that is scaled.
 inline LayerGraph scaled(const BlockShape& s, bool train = true) {
   GraphBuilder g("scaled", s.tokens(), s.row_tokens, s.dtypes);

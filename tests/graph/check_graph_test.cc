@@ -152,7 +152,7 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
   for (const LayerGraph& g :
        {embedding({}), block({.biases = true, .qk_norm = true}), head({.biases = true}),
         adapted({.dropout = 0.5}), with_magnitudes({.biases = true}), scaled({}), capped({}),
-        whole_norms({}), split_head({.biases = true}, true), split_mlp({}, false),
+        whole_norms({}), head_norms({}), split_head({.biases = true}, true), split_mlp({}, false),
         plain_mlp({.biases = true}), exchanged({})}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)

@@ -33,6 +33,7 @@ std::vector<LayerGraph> all_graphs() {
                                  scaled(narrow),
                                  capped(narrow),
                                  whole_norms(narrow),
+                                 head_norms(narrow),
                                  plain_mlp(narrow),
                                  plain_mlp({})};
   for (const bool sequence : {true, false}) {

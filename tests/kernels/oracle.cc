@@ -72,6 +72,19 @@ std::vector<Tensor> qk_norm(const HeadAttrs& a, const std::vector<Tensor>& in) {
   return {join({q.y, k.y, h.v}), at::cat({q.rstd, k.rstd}, 1)};
 }
 
+// Layer norms of each head, whose weights stand one head after the other.
+std::vector<Tensor> head_norm(const HeadAttrs& a, const std::vector<Tensor>& in) {
+  const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
+  std::vector<Tensor> y, mean, rstd;
+  for (const auto& [x, w] : {std::pair(h.q, in[1]), std::pair(h.k, in[2])}) {
+    mean.push_back(x.mean(-1));
+    const Tensor centred = x - mean.back().unsqueeze(-1);
+    rstd.push_back(at::rsqrt(centred.square().mean(-1) + a.epsilon));
+    y.push_back(centred * rstd.back().unsqueeze(-1) * w.view({-1, a.head_size}));
+  }
+  return {join({y[0], y[1], h.v}), at::cat(mean, 1), at::cat(rstd, 1)};
+}
+
 // The norms over all query heads, and over all key heads; the squares that are given are not read.
 std::vector<Tensor> whole_qk_norm(const WholeQkNormAttrs& attrs, const std::vector<Tensor>& in) {
   const HeadAttrs& a = attrs.heads;
@@ -248,6 +261,8 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       return {in[0] * in[1]};
     case OpKind::kQkNorm:
       return qk_norm(c.attrs.get<HeadAttrs>(), in);
+    case OpKind::kHeadNorm:
+      return head_norm(c.attrs.get<HeadAttrs>(), in);
     case OpKind::kWholeQkNorm:
       return whole_qk_norm(c.attrs.get<WholeQkNormAttrs>(), in);
     case OpKind::kRope:

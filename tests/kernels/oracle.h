@@ -18,8 +18,8 @@ struct Array {
   DType dtype = DType::kF64;
 };
 
-/// A forward operation on given inputs and the gradient of the loss by its first output (the second
-/// for kAddRmsNorm also when `second_gradient` has data).
+/// A forward operation on given inputs and the gradient of the loss with respect to its first
+/// output (the second for kAddRmsNorm also when `second_gradient` has data).
 struct OracleCase {
   OpKind kind;
   OpAttrs attrs;
@@ -36,7 +36,7 @@ struct OracleCase {
 
 struct OracleResult {
   std::vector<Array> outputs;
-  /// The gradients by each of the inputs.
+  /// The gradients with respect to each of the inputs.
   std::vector<Array> gradients;
 };
 

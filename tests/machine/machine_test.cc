@@ -183,28 +183,69 @@ TEST_CASE("machine files that are shipped can be read, and say where their numbe
     CHECK(read_file(entry.path()).find("sources:") != std::string::npos);
     ++files;
   }
-  CHECK(files >= 1);
+  CHECK(files >= 8);
+}
+
+TEST_CASE("a stack's shares take the place of what ftrun's kernels were measured to take") {
+  const Machine plain =
+      read_machine_file(testing::source_dir() + "/configs/machines/h100-80gb.yaml");
+  const SoftwareStack stack =
+      parse_stack("s.yaml", "stack: s\nproducts: 0.8\nattention: 0.5\nmemory: 0.4\nnode: 2\n");
+  CHECK(stack == SoftwareStack{"s", 0.8, 0.5, 0.4, 2, 1});
+  const Machine machine = with_stack(plain, stack);
+  CHECK(machine.name == "h100-80gb with s");
+  const Rates& rates = machine.rates.front();
+  // Large work takes the stack's share of the peak; small work keeps its factor beside large.
+  CHECK(slowed(rates, "linear bf16", 0.01) == Approx(0.01 / 0.8));
+  CHECK(slowed(rates, "linear bf16", 6e-6) == Approx(6e-6 / 0.8 * 3.6 / 1.28));
+  CHECK(slowed(rates, "linear fp16", 6e-6) == slowed(rates, "linear bf16", 6e-6));
+  CHECK(slowed(rates, "linear_wgrad fp16", 1) == Approx(1 / 0.8));
+  CHECK(slowed(rates, "attention bf16", 1) == Approx(2));
+  CHECK(slowed(rates, "attention_dgrad fp16", 1) == Approx(2));
+  for (const char* kind : {"rms_norm bf16", "layer_norm fp16", "activation bf16", "update", "copy"})
+    CHECK(slowed(rates, kind, 1) == Approx(1 / 0.4));
+  CHECK(machine.node.bandwidth == 2 * plain.node.bandwidth);
+  CHECK(machine.cluster == plain.cluster);
+  CHECK(machine.memory == plain.memory);
+  CHECK_THROWS_WITH(parse_stack("s.yaml", "stack: s\nproduct: 1\nmemory: x\n"),
+                    Catch::Contains("s.yaml:2:1: error: product: unknown key (did you mean "
+                                    "\"products\"?)") &&
+                        Catch::Contains("s.yaml:3:9: error: memory: expected a number from"));
+  CHECK_THROWS_WITH(parse_stack("s.yaml", "products: 1\n"),
+                    Catch::Contains("stack, its name, is missing"));
+  int files = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(testing::source_dir() + "/configs/stacks")) {
+    CHECK(read_stack_file(entry.path()).name == entry.path().stem());
+    ++files;
+  }
+  CHECK(files >= 5);
 }
 
 TEST_CASE("collectives take what was measured of them, and else what a ring takes") {
   const Machine machine = parse_machine("m.yaml", kFile);
-  CHECK(exchange_seconds(machine, "all_reduce", 64e3, 2, false) == Approx(100e-6));
-  CHECK(exchange_seconds(machine, "all_reduce", 128e6, 2, false) == Approx(40e-3));
+  CHECK(exchange_seconds(machine, "all_reduce", 64e3, 2, 2) == Approx(100e-6));
+  CHECK(exchange_seconds(machine, "all_reduce", 128e6, 2, 2) == Approx(40e-3));
   // Three steps of latency, and three quarters of the bytes, once or twice.
   const double ring = 3 * 20e-6 + 1e6 * 0.75 / 5e9;
-  CHECK(exchange_seconds(machine, "all_gather", 1e6, 4, false) == Approx(ring));
-  CHECK(exchange_seconds(machine, "reduce_scatter", 1e6, 4, false) == Approx(ring));
-  CHECK(exchange_seconds(machine, "all_reduce", 1e6, 4, false) == Approx(2 * ring));
-  CHECK(exchange_seconds(machine, "all_reduce", 1e6, 4, true) ==
+  CHECK(exchange_seconds(machine, "all_gather", 1e6, 4, 4) == Approx(ring));
+  CHECK(exchange_seconds(machine, "reduce_scatter", 1e6, 4, 4) == Approx(ring));
+  CHECK(exchange_seconds(machine, "all_reduce", 1e6, 4, 4) == Approx(2 * ring));
+  CHECK(exchange_seconds(machine, "all_reduce", 1e6, 4, 1) ==
         Approx(2 * (3 * 50e-6 + 1e6 * 0.75 / 1e9)));
-  CHECK(exchange_seconds(machine, "send", 1e6, 2, true) == Approx(50e-6 + 1e6 / 1e9));
-  CHECK(exchange_seconds(machine, "all_reduce", 1e6, 1, true) == 0);
+  // Two ranks on each of two nodes: one hop between nodes, over the links of both.
+  CHECK(exchange_seconds(machine, "all_gather", 1e6, 4, 2) ==
+        Approx(50e-6 + 2 * 20e-6 + 1e6 * 0.75 / 2e9));
+  // Links of a node that are slower than eight of the cluster's.
+  CHECK(link_across(machine, 8).bandwidth == 5e9);
+  CHECK(link_across(machine, 1).bandwidth == 1e9);
+  CHECK(exchange_seconds(machine, "send", 1e6, 2, 1) == Approx(50e-6 + 1e6 / 1e9));
+  CHECK(exchange_seconds(machine, "all_reduce", 1e6, 1, 1) == 0);
   Machine alone = machine;
   alone.node = alone.cluster = {};
-  CHECK_THROWS_WITH(exchange_seconds(alone, "send", 8, 2, true),
+  CHECK_THROWS_WITH(exchange_seconds(alone, "send", 8, 2, 1),
                     Catch::Contains("has no links.cluster"));
-  CHECK_THROWS_WITH(exchange_seconds(alone, "send", 8, 2, false),
-                    Catch::Contains("has no links.node"));
+  CHECK_THROWS_WITH(exchange_seconds(alone, "send", 8, 2, 2), Catch::Contains("has no links.node"));
 }
 
 TEST_CASE("operations take their passes at the rates, times what their kind was measured to take") {

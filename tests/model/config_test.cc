@@ -246,9 +246,11 @@ TEST_CASE(
             R"(, "new_decoder_architecture": true, "parallel_attn": false, "alibi": true)")) ==
         "3: config.json:\n"
         "  alibi: is not supported yet\n"
-        "  num_ln_in_parallel_attn: norms of their own for attention and MLP beside each other are "
-        "not supported yet\n"
         "  parallel_attn: is not supported yet");
+  CHECK(parse_model_config(falcon(R"(, "new_decoder_architecture": true)"), "m").mlp_norm);
+  CHECK(refusal(falcon(R"(, "num_ln_in_parallel_attn": 2)")) ==
+        "3: config.json: num_ln_in_parallel_attn: 2 norms in blocks of the old architecture are "
+        "not supported yet");
 }
 
 TEST_CASE(
@@ -283,14 +285,17 @@ TEST_CASE(
         "\nrope default theta 50000, of neighbours, none on layers "
         "3,7,11,15,19,23,27,31\n"})
     CHECK(text.find(line) != std::string::npos);
-  CHECK(refusal(changed({{"use_qk_norm", true}}, "cohere.v4")) ==
-        "3: config.json: use_qk_norm: layer norms of query and key heads are not supported yet");
+  const char* const norms = "\nfeatures tied own_head_norms layer_norm_without_bias no_mlp_norm "
+                            "parallel_residual\n";
+  CHECK(config_text(parse_model_config(changed({{"use_qk_norm", true}}, "cohere.v4"), "m"))
+            .find(norms) != std::string::npos);
+  // Cohere 2's class takes no notice of the key.
+  CHECK(parse_model_config(changed({{"use_qk_norm", true}}, "cohere2.v5"), "m") == cohere);
   const ModelConfig stable =
       parse_model_config(changed({{"use_parallel_residual", true}}, "stablelm.v4"), "m");
   CHECK(stable.parallel_residual);
   CHECK_FALSE(stable.mlp_norm);
-  CHECK(refusal(changed({{"qk_layernorm", true}}, "stablelm.v4")) ==
-        "3: config.json: qk_layernorm: a layer norm for each head is not supported yet");
+  CHECK(parse_model_config(changed({{"qk_layernorm", true}}, "stablelm.v4"), "m").own_head_norms);
   const ModelConfig phi = config("phi2.v4");
   CHECK(phi.rope.partial == 0.4);
   CHECK(phi.activation == Activation::kGeluTanh);

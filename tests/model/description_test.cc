@@ -68,6 +68,32 @@ TEST_CASE("parameters are counted as transformers counts them") {
   CHECK(llama2 == ParameterCounts{6738415616, 131072000, 6607343616, 6607343616});
 }
 
+TEST_CASE("layer norms of query and key heads are in files what transformers makes of them") {
+  const auto tensors = [](const char* key, const char* base) {
+    ModelConfig small = parse_model_config(fixtures::changed({{key, true}}, base), base);
+    small.layers = 1;
+    small.windows.resize(1);
+    std::map<std::string, Dims> found;
+    for (const TensorInfo& tensor : build_model(small, {1, 16}, Mode::kEvaluate).tensors)
+      for (const std::string& name : tensor.file_names()) found[name] = tensor.file_shape();
+    return found;
+  };
+  const auto stable = tensors("qk_layernorm", "stablelm.v4");
+  const ModelConfig of_stable = config("stablelm.v4");
+  const std::string attention = "model.layers.0.self_attn.";
+  for (int64_t head = 0; head < of_stable.query_heads; ++head)
+    CHECK(stable.at(cat(attention, "q_layernorm.norms.", head, ".weight")) ==
+          Dims{of_stable.head_size});
+  CHECK(stable.contains(
+      cat(attention, "k_layernorm.norms.", of_stable.kv_heads - 1, ".weight")));
+  CHECK_FALSE(stable.contains(cat(attention, "k_layernorm.norms.", of_stable.kv_heads, ".weight")));
+  const auto cohere = tensors("use_qk_norm", "cohere.v4");
+  const ModelConfig of_cohere = config("cohere.v4");
+  CHECK(cohere.at(attention + "q_norm.weight") ==
+        Dims{of_cohere.query_heads, of_cohere.head_size});
+  CHECK(cohere.at(attention + "k_norm.weight") == Dims{of_cohere.kv_heads, of_cohere.head_size});
+}
+
 TEST_CASE("operations of a token follow the two published formulas") {
   // Llama 3 8B at 8192 tokens: 57.9 and 51.5 GFLOP a token.
   ModelConfig c = config("llama3.v5");

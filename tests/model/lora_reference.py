@@ -6,23 +6,42 @@
                                      losses and gradient norms of 20 AdamW steps in fp32:
         OUT/NAME/model/       the base, as reference.py makes it
         OUT/NAME/data/        tokens, as reference.py makes them
-        OUT/NAME/adapter/     PEFT's folder of the adapter before the first step: A and B are random
+        OUT/NAME/adapter/     PEFT's folder of the adapter before the first step: all is random
         OUT/NAME/trained/     the same after the last step
         OUT/NAME/reference.json
+  A case whose numbers are stored comes from references/adapters/NAME.safetensors, without PEFT, as
+  long as all that they were made of is as it was: the case and its family, the functions that
+  train, the versions of torch, transformers and PEFT, and each bit of weights and tokens. PEFT
+  trains any other case anew, which costs a second.
+  lora_reference.py store [NAME ...]   Trains cases with PEFT and stores the numbers.
 With names: those cases alone, of which some have magnitudes (DoRA).
 Dropout has ftrun's masks, worked out here from what docs/numbers.md says of them.
 """
+import hashlib
+import importlib.metadata
 import json
 import pathlib
+import shutil
 import sys
+import tempfile
 
 import numpy as np
 import reference
 import torch
-import transformers
-from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
-reference.load_libraries()
+STORED = reference.STORED / "adapters"
+
+
+def load_libraries():
+    """Imports what trains, which takes seconds: stored numbers need none of it."""
+    global transformers, LoraConfig, PeftModel, get_peft_model
+    reference.load_libraries()
+    import transformers
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 # Name: family of reference.py, fields of LoraConfig. Between them every field that ftrun takes.
 CASES = {
@@ -53,6 +72,7 @@ CASES = {
     "beside": ("cohere2",
                {"r": 4, "target_modules": ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]}),
     "whole_norms": ("olmo2", {"r": 4, "target_modules": ["q_proj", "k_proj", "down_proj"]}),
+    "head_norms": ("stablelm_norms", {"r": 4, "target_modules": ["q_proj", "k_proj", "o_proj"]}),
     "saved": ("linear_rope", {"r": 4, "target_modules": ["q_proj"],
                               "modules_to_save": ["lm_head", "embed_tokens"]}),
 }
@@ -70,14 +90,34 @@ MAGNITUDES = {
 }
 
 
-def adapted(name, folder, seed):
-    """The base is saved, and an adapter on it whose matrices all are random."""
-    family, fields = (CASES | MAGNITUDES)[name]
-    reference.small_model(family, seed).save_pretrained(folder / "model")
-    if family in reference.VERSION_4:
-        reference.to_version_4(folder / "model" / "config.json")
-    torch.manual_seed(seed)
-    save_adapter(base_of(folder, torch.float32), fields, folder)
+class Adapted:
+    """Adapters on a family's model. A kind of cases says what its base is, what the adapter has and
+    what decides both."""
+
+    cases = CASES | MAGNITUDES
+
+    @classmethod
+    def make_base(cls, name, folder):
+        """Saves the base in `folder`, whatever its weights."""
+        family, _ = cls.cases[name]
+        reference.small_model(family, 0).save_pretrained(folder)
+        if family in reference.VERSION_4:
+            reference.to_version_4(folder / "config.json")
+
+    @staticmethod
+    def base_in(name, folder, dtype):
+        """What the adapter is trained on."""
+        return base_of(folder, dtype)
+
+    @classmethod
+    def fields(cls, name):
+        """Those of LoraConfig."""
+        return cls.cases[name][1]
+
+    @classmethod
+    def made_of(cls, name):
+        """Parts of the recipe."""
+        return [cls.cases[name], reference.recipe(cls.cases[name][0]), reference.code_of(cls)]
 
 
 def base_of(folder, dtype):
@@ -85,15 +125,27 @@ def base_of(folder, dtype):
                                                              attn_implementation="eager")
 
 
-def save_adapter(base, fields, folder):
-    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **fields))
-    with torch.no_grad():
-        for tensor, value in model.named_parameters():
-            if ".lora_B." in tensor:
-                value.normal_(std=0.1)
-            if ".lora_magnitude_vector." in tensor:  # lengths of the base's rows
-                value.mul_(1 + 0.1 * torch.randn_like(value))
+def draw_adapter(tensors, seed, magnitudes):
+    """All tensors of an adapter at random, but for its magnitudes, which are near the lengths of
+    the base's rows and so not drawn around 0."""
+    return {**reference.drawn_weights(tensors, [seed, 1]), **magnitudes}
+
+
+def write_adapter(folder, fields, seed):
+    """PEFT's folder of an adapter whose tensors all are random; returns (shapes as drawn_weights
+    takes them, magnitudes)."""
+    model = get_peft_model(base_of(folder, torch.float32),
+                           LoraConfig(task_type="CAUSAL_LM", **fields))
     model.save_pretrained(folder / "adapter")
+    path = folder / "adapter" / "adapter_model.safetensors"
+    random = np.random.default_rng([seed, 2])
+    magnitudes = {name: values * (1 + 0.1 * random.standard_normal(values.shape)).astype(np.float32)
+                  for name, values in sorted(load_file(path).items())
+                  if name.endswith("_magnitude_vector")}
+    tensors = {name: shape for name, shape in reference.tensors_of_file(path).items()
+               if name not in magnitudes}
+    save_file(draw_adapter(tensors, seed, magnitudes), path, metadata={"format": "pt"})
+    return tensors, magnitudes
 
 
 SEED = 42  # train.seed's default
@@ -162,16 +214,20 @@ def furthest(single, double):
                for name, values in double.items())
 
 
-def write_case(name, folder, make, base_in):
-    """`make(name, folder, seed)` saves base and adapter, `base_in(name, folder, dtype)` is what the
-    adapter is trained on. A run whose fp32 strays from fp64 (see reference.py), in its weights too,
-    is no reference: the next seed is taken."""
+def train_case(kind, name, folder):
+    """Writes base, tokens and adapter of a case, trains with PEFT and returns (what is stored of
+    it, the tensors that are). A run whose fp32 strays from fp64 (see reference.py), in its weights
+    too, is no reference: the next seed is taken."""
     data = reference.write_tokens(folder / "data")
+    kind.make_base(name, folder / "model")
+    base = reference.tensors_of_file(folder / "model" / "model.safetensors")
     for seed in reference.seeds(name):
-        make(name, folder, seed)
-        trained, model, single = train(base_in(name, folder, torch.float32), folder, data,
+        reference.write_weights(folder / "model", base, seed)
+        tensors, magnitudes = write_adapter(folder, kind.fields(name), seed)
+        trained, model, single = train(kind.base_in(name, folder, torch.float32), folder, data,
                                        torch.float32)
-        exact, _, double = train(base_in(name, folder, torch.float64), folder, data, torch.float64)
+        exact, _, double = train(kind.base_in(name, folder, torch.float64), folder, data,
+                                 torch.float64)
         error = {key: reference.largest_relative(single[key], double[key])
                  for key in ("losses", "grad_norms")}
         error["weights"] = furthest(trained, exact)
@@ -180,25 +236,95 @@ def write_case(name, folder, make, base_in):
     else:
         raise SystemExit(f"{name}: no seed gives a run whose fp32 agrees with its fp64")
     model.save_pretrained(folder / "trained")
-    record = {"settings": reference.SETTINGS, "tensors": len(trained),
-              **{key: single[key] for key in ("losses", "grad_norms")}}
-    (folder / "reference.json").write_text(json.dumps(record, indent=1) + "\n")
     print(f"{name}: {len(trained)} tensors, loss {single['losses'][0]:.6f} -> "
           f"{single['losses'][-1]:.6f}; fp32 against fp64: loss {error['losses']:.1e}, grad norm "
-          f"{error['grad_norms']:.1e}, weights {error['weights']:.1e}", flush=True)
+          f"{error['grad_norms']:.1e}, weights {error['weights']:.1e}; seed {seed}", flush=True)
+    adapter = json.loads((folder / "adapter" / "adapter_config.json").read_text())
+    record = {"recipe": recipe(kind, name), "seed": seed, "base": base, "tensors": tensors,
+              "bits": bits_of(folder),
+              "files": {path.name: json.loads(path.read_text())
+                        for path in sorted((folder / "model").glob("*.json"))},
+              "adapter": adapter | {"base_model_name_or_path": None},
+              "trains": len(trained), **{key: single[key] for key in ("losses", "grad_norms")}}
+    after = load_file(folder / "trained" / "adapter_model.safetensors")
+    return record, {**{f"before.{name}": values for name, values in magnitudes.items()},
+                    **{f"trained.{name}": values for name, values in after.items()}}
 
 
-def write_cases(out, cases, make=adapted,
-                base_in=lambda name, folder, dtype: base_of(folder, dtype)):
-    """Writes the cases' folders into a folder; a test calls this in its own process, which reads
-    what is written with PEFT later."""
+def bits_of(folder):
+    """A hash of the weights of base and adapter."""
+    files = ("model/model.safetensors", "adapter/adapter_model.safetensors")
+    return hashlib.sha256(b"".join((folder / file).read_bytes() for file in files)).hexdigest()
+
+
+def recipe(kind, name):
+    """A hash of all that decides a case's numbers besides the bits of its weights."""
+    made_by = (base_of, draw_adapter, write_adapter, splitmix64, kept, Dropout, give_masks, train,
+               reference.run_steps, reference.step_gradients, reference.batch, reference.tokens)
+    parts = [kind.made_of(name), SEED, SITES, reference.SETTINGS, reference.COMMON,
+             [reference.code_of(function) for function in made_by],
+             [importlib.metadata.version(package) for package in ("torch", "transformers", "peft")]]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def write_stored(kind, name, folder):
+    """Writes what is stored of a case and returns its record; None where it was made of something
+    else."""
+    path = STORED / f"{name}.safetensors"
+    if not path.exists():
+        return None
+    with safe_open(path, framework="np") as held:
+        record = json.loads(held.metadata()["record"])
+        tensors = {key: held.get_tensor(key) for key in held.keys()}
+    if record["recipe"] != recipe(kind, name):
+        return None
+    parts = {part: {key.removeprefix(f"{part}."): values for key, values in tensors.items()
+                    if key.startswith(f"{part}.")} for part in ("before", "trained")}
+    before = draw_adapter(record["tensors"], record["seed"], parts["before"])
+    (folder / "model").mkdir(parents=True)
+    for file, content in record["files"].items():
+        (folder / "model" / file).write_text(json.dumps(content, indent=2) + "\n")
+    reference.write_weights(folder / "model", record["base"], record["seed"])
+    reference.write_tokens(folder / "data")
+    said = record["adapter"] | {"base_model_name_or_path": str(folder / "model")}
+    for part, values in (("adapter", before), ("trained", parts["trained"])):
+        (folder / part).mkdir()
+        (folder / part / "adapter_config.json").write_text(json.dumps(said, indent=2) + "\n")
+        save_file(values, folder / part / "adapter_model.safetensors", metadata={"format": "pt"})
+    return record if bits_of(folder) == record["bits"] else None
+
+
+def write_cases(out, cases, kind=Adapted):
+    """Writes the cases' folders into a folder, from stored numbers where they can be used."""
     torch.set_num_threads(1)
     for name in cases:
-        write_case(name, pathlib.Path(out) / name, make, base_in)
+        folder = pathlib.Path(out) / name
+        record = write_stored(kind, name, folder)
+        if record is None:
+            print(f"{name}: no stored numbers are of this recipe and these weights, PEFT trains it",
+                  flush=True)
+            load_libraries()
+            shutil.rmtree(folder, ignore_errors=True)
+            record, _ = train_case(kind, name, folder)
+        numbers = {"settings": reference.SETTINGS, "tensors": record["trains"],
+                   **{key: record[key] for key in ("losses", "grad_norms")}}
+        (folder / "reference.json").write_text(json.dumps(numbers, indent=1) + "\n")
+
+
+def store_cases(cases, kind=Adapted):
+    """Trains cases with PEFT and stores what comes out."""
+    load_libraries()
+    STORED.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in cases:
+            record, tensors = train_case(kind, name, pathlib.Path(scratch) / name)
+            save_file(tensors, STORED / f"{name}.safetensors",
+                      metadata={"record": json.dumps(record)})
 
 
 def model_of(folder, adapter=None):
     """What transformers reads from a folder, with PEFT's adapter where one is given."""
+    load_libraries()
     base = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return base if adapter is None else PeftModel.from_pretrained(base, adapter).eval()
 
@@ -208,5 +334,13 @@ def logits_of(model):
     return model(torch.arange(40)[None] % 200).logits
 
 
+def main(every, kind=Adapted):
+    out, names = sys.argv[1], sys.argv[2:]
+    if out == "store":
+        store_cases(names or kind.cases, kind)
+    else:
+        write_cases(out, names or every, kind)
+
+
 if __name__ == "__main__":
-    write_cases(sys.argv[1], sys.argv[2:] or CASES)
+    main(CASES)

@@ -6,13 +6,12 @@
                                           was before: what PEFT trains on has the numbers that
                                           the quantized weights of the blocks' matrices stand
                                           for, in fp32, worked out here.
+  quantized_reference.py store [NAME ...] Trains cases with PEFT and stores the numbers.
 """
-import sys
-
+import lora_reference
 import reference
 import torch
-import transformers
-from lora_reference import ALL, base_of, save_adapter, write_cases
+from lora_reference import ALL, base_of, write_cases
 
 NF4 = torch.tensor([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
                     -0.28444138169288635,
@@ -80,30 +79,39 @@ def quantize_blocks(model, section):
                 module.weight.copy_(dequantized(module.weight.float(), section))
 
 
-def make_model(name, folder, seed):
-    kind, changes, fields, _ = CASES[name]
-    config = getattr(transformers,
-                     kind + "Config")(**(reference.COMMON | {"vocab_size": 212} | changes))
-    torch.manual_seed(seed)
-    base = getattr(transformers, kind + "ForCausalLM")(config)
-    with torch.no_grad():
-        for parameter in base.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    base.save_pretrained(folder / "model")
-    save_adapter(base, fields, folder)
+class Quantized:
+    """Adapters on a quantized base, as lora_reference.Adapted has them on a plain one."""
 
+    cases = CASES
 
-def quantized_base(name, folder, dtype):
-    """Quantized as fp32, whatever it is trained in."""
-    base = base_of(folder, torch.float32)
-    quantize_blocks(base, CASES[name][3])
-    return base.to(dtype)
+    @classmethod
+    def make_base(cls, name, folder):
+        import transformers
+        kind, changes, _, _ = cls.cases[name]
+        config = getattr(transformers,
+                         kind + "Config")(**(reference.COMMON | {"vocab_size": 212} | changes))
+        getattr(transformers, kind + "ForCausalLM")(config).save_pretrained(folder)
+
+    @classmethod
+    def base_in(cls, name, folder, dtype):
+        """Quantized as fp32, whatever it is trained in."""
+        base = base_of(folder, torch.float32)
+        quantize_blocks(base, cls.cases[name][3])
+        return base.to(dtype)
+
+    @classmethod
+    def fields(cls, name):
+        return cls.cases[name][2]
+
+    @classmethod
+    def made_of(cls, name):
+        functions = (cls, nearest, dynamic_map, dequantized, quantize_blocks)
+        return [cls.cases[name], NF4.tolist(), [reference.code_of(each) for each in functions]]
 
 
 def write_quantized(out, cases=CASES):
-    write_cases(out, cases, make_model, quantized_base)
+    write_cases(out, cases, Quantized)
 
 
 if __name__ == "__main__":
-    write_quantized(sys.argv[1], sys.argv[2:] or CASES)
+    lora_reference.main(CASES, Quantized)

@@ -28,6 +28,7 @@ is the mean over all tokens of a step. Weight decay is on every tensor. One thre
 """
 import argparse
 import ast
+import copy
 import hashlib
 import importlib.metadata
 import inspect
@@ -84,7 +85,16 @@ GEMMA = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads":
 # Sizes that two tensor-parallel ranks can share.
 EIGHT_HEADS = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8,
                "num_key_value_heads": 2}
-FAMILIES = {
+
+
+class Table(dict):
+    """A table whose entries stay as they are: transformers writes into what a config is made of."""
+
+    def __getitem__(self, name):
+        return copy.deepcopy(super().__getitem__(name))
+
+
+FAMILIES = Table({
     "llama_tied": ("Llama", {"tie_word_embeddings": True}),
     "llama_untied": ("Llama", {"tie_word_embeddings": False}),
     "llama3_rope": ("Llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
@@ -158,9 +168,15 @@ FAMILIES = {
     "stablelm": ("StableLm", EIGHT_HEADS | {"use_qkv_bias": True, "tie_word_embeddings": False}),
     "stablelm_parallel": ("StableLm", EIGHT_HEADS | {"use_parallel_residual": True,
                                                      "tie_word_embeddings": False}),
+    # A layer norm for each query and key head, which files hold in as many tensors.
+    "stablelm_norms": ("StableLm", EIGHT_HEADS | {"qk_layernorm": True,
+                                                  "tie_word_embeddings": False}),
     "glm": ("Glm", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
     "glm4": ("Glm4", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
     "cohere": ("Cohere", EIGHT_HEADS | {"logit_scale": 0.5, "tie_word_embeddings": True}),
+    # The same norms, in one tensor [heads, head size].
+    "cohere_norms": ("Cohere", EIGHT_HEADS | {"logit_scale": 0.5, "use_qk_norm": True,
+                                              "tie_word_embeddings": True}),
     # The second of three layers has no window, and does not rotate.
     "cohere2": ("Cohere2", EIGHT_HEADS | {"num_hidden_layers": 3, "logit_scale": 0.5,
                                           "sliding_window": 8, "tie_word_embeddings": True,
@@ -183,6 +199,10 @@ FAMILIES = {
                               "num_attention_heads": 8, "num_kv_heads": 2, "bias": True,
                               "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1,
                               "tie_word_embeddings": True}),
+    # Attention and MLP beside each other on a norm each.
+    "falcon_norms": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                                "num_attention_heads": 8, "num_kv_heads": 2,
+                                "new_decoder_architecture": True, "tie_word_embeddings": True}),
     # A bias of the head, of a vocabulary that two ranks do not share evenly.
     "phi": ("Phi", EIGHT_HEADS | {"vocab_size": VOCABULARY, "tie_word_embeddings": False}),
     # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two
@@ -193,7 +213,7 @@ FAMILIES = {
     "padding_tied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
                                "num_attention_heads": 8, "num_key_value_heads": 2,
                                "pad_token_id": 7, "tie_word_embeddings": True}),
-}
+})
 # These are written with transformers 4's keys.
 VERSION_4 = {"llama_tied", "llama3_rope", "qwen2_window"}
 
@@ -300,8 +320,7 @@ def largest_relative(a, b):
 
 
 # Of a name's seeds, how many are known to give no reference.
-KNOWN_BAD = {"gemma3": 1, "llama_bias": 2, "qwen3_bias": 1, "stablelm": 1, "patterns": 1,
-             "dora_dropout": 1, "nf4": 1, "int8": 2}
+KNOWN_BAD = {"gemma3": 1, "llama_bias": 2, "qwen3_bias": 1, "stablelm": 1}
 
 
 def seeds(name):
@@ -328,7 +347,8 @@ def write_weights(model_folder, tensors, seed):
 def tensors_of_file(path):
     """(shape, mean to draw around) of a file's tensors by name: norms and biases stay about
     what a fresh model has."""
-    return {name: (list(values.shape), float(round(values.mean())) if values.ndim == 1 else 0.0)
+    return {name: (list(values.shape),
+                   float(round(values.mean())) if values.ndim == 1 or "norm" in name else 0.0)
             for name, values in load_file(path).items()}
 
 

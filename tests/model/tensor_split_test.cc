@@ -545,7 +545,8 @@ void check_sums(const LayerGraph& graph, const Op& op, char letter) {
     check_summed(graph, op.out[i], result_is_term(op.kind, i, letter));
 }
 
-/// The tensor table says the same of the gradients by parameters. (Lengths of rows have none.)
+/// The tensor table says the same of the gradients with respect to parameters. (Lengths of rows
+/// have none.)
 void check_partial_gradients(const ModelDescription& model, const Layer& layer, const Op& op,
                              char letter) {
   if (op.kind == OpKind::kDoraSquaredLengths) return;

@@ -42,10 +42,10 @@ TEST_CASE("adapters are said by module, rank and blocks, with what does not trai
   const std::vector<std::string> lines = trained_table(model);
   REQUIRE(lines.size() == 4);
   CHECK(lines[0].starts_with("trained: " + std::to_string(trained) + " of "));
-  CHECK(lines[1] == "  self_attn.q_proj  LoRA r 2 to 8  2 of 3 blocks, " + std::to_string(queries) +
-                        " parameters");
-  CHECK(lines[2] == "  mlp.down_proj     LoRA r 8       2 of 3 blocks, " + std::to_string(down) +
-                        " parameters");
+  CHECK(lines[1] == "  self_attn.q_proj  LoRA r 2 to 8  2 of 3 blocks (not 2), " +
+                        std::to_string(queries) + " parameters");
+  CHECK(lines[2] == "  mlp.down_proj     LoRA r 8       2 of 3 blocks (not 2), " +
+                        std::to_string(down) + " parameters");
   CHECK(
       lines[3].starts_with("  not trained: embed_tokens, self_attn.k_proj, self_attn.v_proj, "
                            "self_attn.o_proj, mlp.gate_proj"));
@@ -60,7 +60,7 @@ TEST_CASE("parts of the model itself are said as whole modules or biases") {
   const std::vector<std::string> lines = trained_table(model);
   REQUIRE(lines.size() == 6);
   CHECK(lines[1].starts_with("  embed_tokens      whole  "));
-  CHECK(lines[2].starts_with("  self_attn.q_proj  bias   1 of 3 blocks, "));
+  CHECK(lines[2].starts_with("  self_attn.q_proj  bias   1 of 3 blocks (not 0 to 1), "));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "ops/heads.h"
 #include "ops/kinds.h"
 #include "ops/norm/norm.h"
+#include "ops/head_norm/head_norm.h"
 #include "ops/whole_qk_norm/whole_qk_norm.h"
 #include "rig.h"
 
@@ -201,6 +202,45 @@ TEST_CASE(
         rig.run(OpKind::kQkNormWgrad, {dy, qkv, rstd}, {dwq, dwk}, heads);
         REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
         REQUIRE(relative_error(rig.read(rstd), expected.outputs[1]) < tolerance(dtype));
+        REQUIRE(relative_error(rig.read(dqkv), expected.gradients[0]) < tolerance(dtype));
+        REQUIRE(relative_error(rig.read(dwq), expected.gradients[1]) < tolerance(dtype));
+        REQUIRE(relative_error(rig.read(dwk), expected.gradients[2]) < tolerance(dtype));
+      }
+  });
+}
+
+TEST_CASE(
+    "head_norm normalises each head of q and k with its own weights, copies v, and its gradients "
+    "agree with autograd") {
+  for_each_backend([](DType dtype) {
+    for (const HeadAttrs heads :
+         {HeadAttrs{1, 1, 2, 1e-5}, HeadAttrs{3, 1, 10, 1e-5}, HeadAttrs{4, 2, 64, 1e-6}})
+      for (const int64_t tokens : {1, 70}) {
+        CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, tokens);
+        const int64_t q = heads.query_heads * heads.head_size,
+                      k = heads.kv_heads * heads.head_size;
+        const std::vector<int64_t> dims{tokens, q + 2 * k};
+        const OracleCase c =
+            stored({OpKind::kHeadNorm,
+                    heads,
+                    {random_array(dims, 1), random_array({q}, 2), random_array({k}, 3)},
+                    {},
+                    random_array(dims, 4)},
+                   dtype);
+        const OracleResult expected = oracle(c);
+        Rig rig(dtype);
+        const ValueId qkv = rig.input(c.inputs[0]), wq = rig.input(c.inputs[1]),
+                      wk = rig.input(c.inputs[2]);
+        const ValueId dy = rig.input(c.gradient), y = rig.output(dims), dqkv = rig.output(dims);
+        const std::vector<int64_t> statistic{tokens, heads.query_heads + heads.kv_heads};
+        const ValueId mean = rig.statistic(statistic), rstd = rig.statistic(statistic);
+        const ValueId dwq = rig.output({q}), dwk = rig.output({k});
+        rig.run(OpKind::kHeadNorm, {qkv, wq, wk}, {y, mean, rstd}, heads);
+        rig.run(OpKind::kHeadNormDgrad, {dy, qkv, mean, rstd, wq, wk}, {dqkv}, heads);
+        rig.run(OpKind::kHeadNormWgrad, {dy, qkv, mean, rstd}, {dwq, dwk}, heads);
+        REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(rig.read(mean), expected.outputs[1]) < tolerance(dtype));
+        REQUIRE(relative_error(rig.read(rstd), expected.outputs[2]) < tolerance(dtype));
         REQUIRE(relative_error(rig.read(dqkv), expected.gradients[0]) < tolerance(dtype));
         REQUIRE(relative_error(rig.read(dwq), expected.gradients[1]) < tolerance(dtype));
         REQUIRE(relative_error(rig.read(dwk), expected.gradients[2]) < tolerance(dtype));

@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "report/html_page.h"
+#include "report/report_page.h"
 #include "report/text_samples.h"
 #include "report_test.h"
 
@@ -136,6 +138,48 @@ TEST_CASE("only a report of ours is replaced") {
           ExitCode::kUsage);
   REQUIRE(error_of([&] { run_report({folder / "none"}); }).message() ==
           folder / "none" + ": holds no run: neither metrics.jsonl nor run.json");
+}
+
+TEST_CASE("a report has what steps were predicted to take beside what they took") {
+  const TestFolder folder;
+  const auto run_of = [&](const std::string& time) {
+    put_file(folder / "run.json", cat("{\"exit_reason\": \"done\", \"time\": ", time, "}"));
+    return data_of(run_report({folder.path()}))["runs"][0];
+  };
+  const nlohmann::json run = run_of(R"({
+    "predicted": {"step": 1000000, "layers": 600000, "update": 100000, "rest": 300000},
+    "measured": {"step": 1500000, "layers": 650000, "exposed_communication": 7, "rest": 0},
+    "load": {"others_per_million": 312000, "stolen_per_million": 0}})");
+  CHECK(run["times"] == nlohmann::json::parse(R"([
+    {"part": "step", "predicted": 1.0, "measured": 1.5},
+    {"part": "layers", "predicted": 0.6, "measured": 0.65},
+    {"part": "all else", "predicted": 0.3, "measured": 0.0}])"));
+  CHECK(run["load"] == nlohmann::json::parse(R"({"other programs": 31, "other machines": 0})"));
+  // What was not predicted, and what others have written.
+  for (const char* time :
+       {R"({"measured": {"step": 5}})", "7", R"({"predicted": 1, "measured": []})",
+        R"({"predicted": {"step": "x"}, "measured": {"step": 1}, "load": 3})"}) {
+    const nlohmann::json none = run_of(time);
+    CHECK(none["times"].empty());
+    CHECK(none["load"].empty());
+  }
+}
+
+TEST_CASE("pages are told from others' files by their first lines, and one kind from another") {
+  const TestFolder folder;
+  const PageParts parts{kPlanPage, kPlanStyle, kPlanScript};
+  const std::string page = filled_page(parts, {{"made", "</script><b>"}});
+  CHECK(is_alone(page));
+  CHECK(page.find("</script><b>") == page.npos);
+  CHECK(data_of(page)["made"] == "</script><b>");
+  put_file(folder / "plan.html", page);
+  CHECK_NOTHROW(refuse_foreign_page(folder / "plan.html", parts, "a page", "(--html FILE)"));
+  CHECK_NOTHROW(refuse_foreign_page(folder / "none.html", parts, "a page", "(--html FILE)"));
+  put_file(folder / "run.json", "{}");
+  write_run_report(folder / "report.html", {folder.path()});
+  for (const char* name : {"report.html", "run.json"})
+    CHECK_THROWS_WITH(refuse_foreign_page(folder / name, parts, "a page", "(--html FILE)"),
+                      Catch::Contains("there is something that is not a page; it stays as it is"));
 }
 
 }  // namespace

@@ -39,8 +39,8 @@ struct Priced {
       program.buffers.push_back({.name = "buffer", .tier = tier, .bytes = 4000});
     program.groups.push_back({{"dp_shard@0", {0, 1, 2, 3}}, {4, 0}});
   }
-  Picoseconds of(const Instr& instr, bool crosses = false) {
-    InstrCosts costs(machine, 3, program, model, {crosses});
+  Picoseconds of(const Instr& instr, int on_node = 4) {
+    InstrCosts costs(machine, 3, program, model, {on_node});
     return costs.of(instr).alone;
   }
 };
@@ -92,7 +92,7 @@ TEST_CASE(
   sum.reads = sum.writes = {bytes(0, 1000), bytes(0, 2000)};
   // Two calls take 6 latencies and 1.5 times the bytes each.
   CHECK(priced.of(sum) == (6 + 15 + 6 + 30) * kMicrosecond);
-  CHECK(priced.of(sum, true) == (6000 + 1500 + 6000 + 3000) * kMicrosecond);
+  CHECK(priced.of(sum, 1) == (6000 + 1500 + 6000 + 3000) * kMicrosecond);
   Instr gather{.kind = InstrKind::kAllGather};
   gather.detail = Exchange{.group = 0};
   gather.reads = {bytes(0, 250)};

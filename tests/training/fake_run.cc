@@ -105,24 +105,6 @@ void FakeRun::write_texts(int64_t step) {
   calls.push_back(cat("texts ", step));
 }
 
-void FakeRun::update(const std::function<void(RunManifest&)>& change) {
-  if (updates_fail) throw Error(ExitCode::kEnvironment, "run.json: no space is left", "make room");
-  change(manifest);
-}
-
-void FakeRun::update_together(const std::string&, const std::function<void(RunManifest&)>& change) {
-  update(change);
-}
-
-void FakeRun::record(const StepMetrics& of_step) {
-  calls.push_back(cat("record ", of_step.step));
-  metrics.push_back(of_step);
-}
-
-void FakeRun::show_step(const TrainingProgress& now, const StepRun&, const StepMetrics&) {
-  calls.push_back(cat("show ", now.step));
-}
-
 void FakeRun::await(StopAgreement&) {
   calls.push_back("await");
 }

@@ -7,13 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "fake_journal.h"
 #include "training/training_loop.h"
 
 namespace ftrun::fixtures {
 
 /// FakeRun is all that the loop of a run calls: every call is written down, time passes in steps
 /// alone, and nothing is trained. What a test wants otherwise it sets, or overrides.
-class FakeRun : public Stepper, public Saver, public Evaluator, public Journal, public DataWatch {
+class FakeRun : public Stepper,
+                public Saver,
+                public Evaluator,
+                public FakeJournal,
+                public DataWatch {
  public:
   FakeRun(const Config& config, int64_t total_steps);
   FakeRun(const FakeRun&) = delete;
@@ -42,18 +47,8 @@ class FakeRun : public Stepper, public Saver, public Evaluator, public Journal, 
   std::vector<EvaluationResult> recorded(int64_t step) override;
   void write_texts(int64_t step) override;
 
-  void say(const std::string& line) override { said.push_back(line); }
-  void warn(const std::string& line) override { warnings.push_back(line); }
-  void update(const std::function<void(RunManifest&)>& change) override;
-  void update_together(const std::string& what,
-                       const std::function<void(RunManifest&)>& change) override;
-  void record(const StepMetrics& metrics) override;
-  void note_ready() override {}
-  void show_step(const TrainingProgress& now, const StepRun& step,
-                 const StepMetrics& metrics) override;
-  void show_phase(const std::string&) override {}
-
   bool is_resumed() const override { return resumed; }
+  using FakeJournal::record;
   void record() override { calls.push_back("data"); }
   void await(StopAgreement& agreement) override;
   void await_before_saving(StopAgreement& agreement) override;
@@ -86,15 +81,10 @@ class FakeRun : public Stepper, public Saver, public Evaluator, public Journal, 
   bool slow_saves = false;
   std::string fingerprint = "data";
   std::vector<std::string> slow_ranks;
-  bool updates_fail = false;
 
-  std::vector<std::string> calls;
-  std::vector<std::string> said, warnings;
-  std::vector<StepMetrics> metrics;
   /// StepScalars::update of the steps that ran, and the loss scales.
   std::vector<int64_t> updates;
   std::vector<double> scales;
-  RunManifest manifest;
   StopLead stop_lead{0, false};
   StopAgreement stop;
 

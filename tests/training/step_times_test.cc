@@ -5,56 +5,105 @@
 namespace ftrun {
 namespace {
 
+/// Steps of which the layers take half beside waits of `waited` for collectives.
 StepTimes noted(PredictedStep predicted, const std::vector<double>& seconds, double waited) {
   StepTimes times(std::move(predicted));
   for (const double step : seconds)
     times.note(
-        {.step_seconds = step, .data_wait_seconds = 0.5, .exposed_communication_seconds = waited});
+        {.step_seconds = step, .data_wait_seconds = 0.5, .exposed_communication_seconds = waited},
+        {.layers = 0.5 * (step - 0.5 - waited), .update = 0.1});
   return times;
 }
 
 PredictedStep predicted(double seconds, double communication) {
-  return {StepTime{.seconds = seconds, .communication = communication}, "m, measured today", ""};
+  return {StepTime{.seconds = seconds,
+                   .layers = 0.5 * (seconds - communication),
+                   .update = 0.1,
+                   .communication = communication},
+          "m, measured today", ""};
 }
 
 TEST_CASE(
     "steps are compared with what was predicted, without the first two and their waits for data") {
   const StepTimes times = noted(predicted(1.0, 0.1), {9, 9, 1.5, 1.6, 1.7}, 0.2);
-  CHECK(times.text() ==
+  CHECK(times.text({}) ==
         "time of a step: 1 s predicted (m, measured today), 1.1 s measured (median of 3 steps): "
         "9.1 % less\n"
-        "  waits for collectives: 0.1 s predicted, 0.2 s measured");
-  const auto record = times.record();
+        "  layers: 0.45 s predicted, 0.45 s measured\n"
+        "  update: 0.1 s predicted, 0.1 s measured\n"
+        "  waits for collectives: 0.1 s predicted, 0.2 s measured\n"
+        "  all else: 0.35 s predicted, 0.35 s measured");
+  const auto record = times.record({.others = 0.25, .stolen = 0.125});
   CHECK(record.at("predicted").at("step") == 1000000);
   CHECK(record.at("measured").at("step") == 1100000);
+  CHECK(record.at("predicted").at("layers") == 450000);
   CHECK(record.at("measured").at("exposed_communication") == 200000);
+  CHECK(record.at("measured").at("rest") == 350000);
+  CHECK(record.at("load").at("others_per_million") == 250000);
+  CHECK(record.at("load").at("stolen_per_million") == 125000);
 }
 
-TEST_CASE("the part that is off most is named beyond 15 %") {
-  CHECK(noted(predicted(2.0, 0), {0, 0, 1.5}, 0).text() ==
-        "time of a step: 2 s predicted (m, measured today), 1 s measured (median of 1 steps): "
-        "100.0 % more\n"
-        "  most of the difference is in what compute does");
-  CHECK(noted(predicted(1.0, 0.1), {0, 0, 2.5}, 1.0).text() ==
-        "time of a step: 1 s predicted (m, measured today), 2 s measured (median of 1 steps): 50.0 "
-        "% less\n"
-        "  waits for collectives: 0.1 s predicted, 1 s measured\n"
-        "  most of the difference is in waits for collectives");
+/// The last line of a text.
+std::string last_line(const std::string& text) {
+  return text.substr(text.rfind('\n') + 1);
+}
+
+TEST_CASE("the part that is off most is named beyond 15 %, and what else ran") {
+  const StepTimes shorter = noted(predicted(2.0, 0), {0, 0, 1.5}, 0);
+  CHECK(last_line(shorter.text({})) ==
+        "  most of the difference is in: layers; nothing else ran to speak of");
+  // What else runs makes no step shorter.
+  CHECK(last_line(shorter.text({.others = 0.5})) ==
+        "  most of the difference is in: layers; meanwhile other programs took 50 % of the "
+        "processors");
+  const StepTimes longer = noted(predicted(1.0, 0.1), {0, 0, 2.5}, 1.0);
+  CHECK(last_line(longer.text({.others = 0.3, .stolen = 0.1})) ==
+        "  most of the difference is in: waits for collectives; meanwhile other programs took 30 % "
+        "and other machines took 10 % of the processors, which explains some of it");
+  CHECK(last_line(longer.text({.stolen = 0.06})) ==
+        "  most of the difference is in: waits for collectives; meanwhile other machines took 6 % "
+        "of the processors, which explains some of it");
+  CHECK(noted(predicted(1.0, 0.1), {0, 0, 1.6}, 0.1).text({}).find("most of") == std::string::npos);
+}
+
+TEST_CASE("waits for other stages are a part of their own") {
+  StepTimes times({StepTime{.seconds = 1, .layers = 0.5, .stages = 0.4}, "m", ""});
+  for (int i = 0; i < 3; ++i)
+    times.note({.step_seconds = 2}, {.layers = 0.5, .update = 0, .stages = 1.5});
+  CHECK(times.text({}).find("\n  waits for other stages: 0.4 s predicted, 1.5 s measured\n") !=
+        std::string::npos);
+  CHECK(last_line(times.text({})) ==
+        "  most of the difference is in: waits for other stages; nothing else ran to speak of");
+  CHECK(times.record({}).at("measured").at("other_stages") == 1500000);
 }
 
 TEST_CASE("a step that was not predicted is measured, and few steps say nothing") {
   const PredictedStep none{std::nullopt, "", "nobody did"};
-  CHECK(noted(none, {9, 9, 1.5}, 0).text() ==
+  CHECK(noted(none, {9, 9, 1.5}, 0).text({}) ==
         "time of a step: 1 s measured (median of 1 steps); not predicted: nobody did");
-  CHECK_FALSE(noted(none, {9, 9, 1.5}, 0).record().contains("predicted"));
-  CHECK(noted(none, {9, 9}, 0).text().empty());
-  CHECK(noted(predicted(1, 0), {}, 0).record().contains("measured") == false);
+  const auto record = noted(none, {9, 9, 1.5}, 0).record({});
+  CHECK_FALSE(record.contains("predicted"));
+  CHECK(record.at("measured").size() == 2);
+  CHECK(noted(none, {9, 9}, 0).text({}).empty());
+  CHECK_FALSE(noted(predicted(1, 0), {}, 0).record({}).contains("measured"));
 }
 
 TEST_CASE("only the last thousand steps count") {
   std::vector<double> seconds(2 + 1000, 1.5);
   seconds.resize(2 + 1000 + 600, 3.5);
-  CHECK(noted(predicted(3.0, 0), seconds, 0).record().at("measured").at("step") == 3000000);
+  CHECK(noted(predicted(3.0, 0), seconds, 0).record({}).at("measured").at("step") == 3000000);
+}
+
+TEST_CASE("a watch finds no more than all of a machine's time, and nothing in no time") {
+  const LoadWatch watch(1);
+  const LoadShares at_once = watch.shares();
+  CHECK((at_once.others >= 0 && at_once.others <= 1.01));
+  CHECK((at_once.stolen >= 0 && at_once.stolen <= 1.01));
+  // A million ranks such as this one would leave nothing to others.
+  const LoadWatch many(1'000'000);
+  volatile double work = 1;
+  for (int i = 0; i < 40'000'000; ++i) work = work * 1.0000001;
+  CHECK(many.shares().others == 0);
 }
 
 }  // namespace

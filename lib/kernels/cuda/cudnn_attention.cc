@@ -255,11 +255,6 @@ bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dt
   });
 }
 
-bool cudnn_pays(const AttentionAttrs& attrs, bool documents) {
-  constexpr int64_t kWideHead = 96;  // between the two that were timed
-  return !documents || attrs.head_size >= kWideHead;
-}
-
 CudnnAttentionGraph cudnn_attention_graph(const CudnnApi& api, const AttentionAttrs& attrs,
                                           const CudnnPart& part, int64_t tokens, bool backward) {
   CudnnAttentionGraph made{.graph = CudnnGraph(api)};

@@ -25,10 +25,6 @@ namespace ftrun::cuda {
 bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens,
                     bool documents);
 
-/// Says whether cuDNN is faster than our kernels, by docs/benchmarks.md: rows of one document
-/// always; documents of some 512 tokens with heads of 128 elements, but not with heads of 64.
-bool cudnn_pays(const AttentionAttrs& attrs, bool documents);
-
 /// A graph and its tensors' ids.
 struct CudnnAttentionGraph {
   CudnnGraph graph;

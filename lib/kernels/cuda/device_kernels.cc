@@ -11,6 +11,7 @@
 #include "kernels/cuda/module_entry.h"
 #include "kernels/cuda/run_op.h"
 #include "kernels/device.h"
+#include "kernels/measured_attention.h"
 #include "kernels/update_states.h"
 
 namespace ftrun::cuda {

@@ -82,19 +82,35 @@ __device__ Floats<V> load(const T* p) {
   return out;
 }
 
+/// The word that holds V elements, rounded to T.
+template <class T, int V>
+__device__ Word<T, V> word_of(const Floats<V>& values) {
+  T parts[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) parts[i] = from_float<T>(values[i]);
+  Word<T, V> bits;
+  memcpy(&bits, parts, sizeof bits);
+  return bits;
+}
+
 template <int V, class T>
 __device__ void store(T* p, const Floats<V>& values) {
   if constexpr (kOneWord<T, V>) {
-    T parts[V];
-#pragma unroll
-    for (int i = 0; i < V; ++i) parts[i] = from_float<T>(values[i]);
-    Word<T, V> bits;
-    memcpy(&bits, parts, sizeof bits);
-    *reinterpret_cast<Word<T, V>*>(p) = bits;
+    *reinterpret_cast<Word<T, V>*>(p) = word_of<T>(values);
   } else {
 #pragma unroll
     for (int i = 0; i < V; ++i) p[i] = from_float<T>(values[i]);
   }
+}
+
+/// Stores V elements in global memory as store() does, in an instruction that the compiler does not
+/// cut: nvcc 13.0 makes four stores of a word where it sees its parts come by themselves.
+template <int V, class T>
+__device__ void store_whole(T* p, const Floats<V>& values) {
+  if constexpr (kOneWord<T, V>)
+    __stwb(reinterpret_cast<Word<T, V>*>(p), word_of<T>(values));
+  else
+    store(p, values);
 }
 
 /// Rounds a number as being stored as T does.

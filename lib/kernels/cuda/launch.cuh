@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/shared_memory.h"
 
 // Kernels are started by the functions of this file. (The tests on machines without a GPU have a
 // file of this name that runs them on the host.)
@@ -23,12 +24,9 @@ struct Launch {
 /// Starts a kernel; no blocks is nothing to do.
 template <class... Parameters, class... Arguments>
 void launch(const Launch& shape, void (*kernel)(Parameters...), Arguments... arguments) {
-  constexpr size_t kWithoutAsking = 48 * 1024;
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  if (shape.shared > kWithoutAsking)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shape.shared)),
-          "asking for shared memory");
+  if (shape.shared > kSharedWithoutAsking)
+    ask_for_shared_memory(reinterpret_cast<const void*>(kernel), shape.shared);
   kernel<<<shape.grid, shape.block, shape.shared, shape.stream>>>(
       static_cast<Parameters>(arguments)...);
   check(cudaGetLastError(), "starting a kernel");

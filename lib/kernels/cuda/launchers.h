@@ -44,7 +44,7 @@ void unpack(DType dtype, const Unpack& u, cudaStream_t stream);
 // --- weight_gradient.cu --------------------------------------------------------------------------
 /// gradient[width] (+)= sum over tokens and heads of dy * x * rstd, of dy * x when rstd is null, or
 /// of dy alone when x is null. Element (n, h, i) of dy and x is at n * row_stride + h * width + i,
-/// of rstd at n * rstd_stride + h.
+/// of rstd at n * rstd_stride + h. With a mean, which lies as rstd does, x less it stands for x.
 struct WeightGradient {
   const void* dy;
   const void* x;
@@ -59,6 +59,10 @@ struct WeightGradient {
   /// F32[width]: each sum is divided by the root of its number, and 0 where that is 0; null: it is
   /// not.
   const float* squares = nullptr;
+  const float* mean = nullptr;
+  /// Counts the neighbouring columns that share a mean and an rstd, at
+  /// n * rstd_stride + h + column / rstd_columns; 0: all of a head do.
+  int64_t rstd_columns = 0;
 };
 void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream);
 /// The order of the sum: tokens in so many parts of weight_gradient_tokens() each; of a part,

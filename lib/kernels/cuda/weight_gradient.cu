@@ -13,9 +13,10 @@ constexpr int kColumns = 32;
 
 // Block (p, c) sums 32 columns over the p-th part of the tokens. Every sum has a fixed order.
 template <class T>
-__global__ void partial_sums(const T* dy, const T* x, const float* rstd, int64_t tokens,
-                             int64_t tokens_a_part, int heads, int64_t width, int64_t row_stride,
-                             int64_t rstd_stride, float* partials) {
+__global__ void partial_sums(const T* dy, const T* x, const float* mean, const float* rstd,
+                             int64_t tokens, int64_t tokens_a_part, int heads, int64_t width,
+                             int64_t row_stride, int64_t rstd_stride, int64_t rstd_columns,
+                             float* partials) {
   __shared__ float sums[kPartLanes][kColumns + 1];
   const int64_t column = blockIdx.y * kColumns + threadIdx.x;
   const int64_t first = blockIdx.x * tokens_a_part, last = min(first + tokens_a_part, tokens);
@@ -25,10 +26,15 @@ __global__ void partial_sums(const T* dy, const T* x, const float* rstd, int64_t
       for (int head = 0; head < heads; ++head) {
         const int64_t at = n * row_stride + head * width + column;
         const float d = to_float(dy[at]);
-        sum = x == nullptr
-                  ? sum + d
-                  : weight_term(d, to_float(x[at]),
-                                rstd == nullptr ? 1.0F : rstd[n * rstd_stride + head], sum);
+        if (x == nullptr) {
+          sum += d;
+          continue;
+        }
+        const int64_t own = rstd_columns > 0 ? column / rstd_columns : 0;
+        const int64_t statistic = n * rstd_stride + head + own;
+        const float value = to_float(x[at]);
+        sum = weight_term(d, mean == nullptr ? value : value - mean[statistic],
+                          rstd == nullptr ? 1.0F : rstd[statistic], sum);
       }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
@@ -76,9 +82,9 @@ void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream) 
     using T = decltype(type);
     const dim3 grid(blocks(weight_gradient_parts(g)), blocks(divide_up(g.width, kColumns)));
     launch({grid, dim3(kColumns, kPartLanes), 0, stream}, partial_sums<T>,
-           static_cast<const T*>(g.dy), static_cast<const T*>(g.x), g.rstd, g.tokens,
+           static_cast<const T*>(g.dy), static_cast<const T*>(g.x), g.mean, g.rstd, g.tokens,
            weight_gradient_tokens(g), static_cast<int>(g.heads), g.width, g.row_stride,
-           g.rstd_stride, partials);
+           g.rstd_stride, g.rstd_columns, partials);
   });
   add_partials(g, stream);
 }

@@ -1,6 +1,7 @@
 // Command R and R+ (cohere), Command R7B and A (cohere2) of Cohere: attention and MLP beside each
 // other on one layer norm without a bias, and a scale of logits; neighbours rotate. Of Cohere 2,
-// layers with a sliding window rotate, and the others do not.
+// layers with a sliding window rotate, and the others do not. Command R+ has a layer norm for each
+// query and key head.
 #include "model/families.h"
 #include "model/families/layer_types.h"
 
@@ -15,19 +16,22 @@ constexpr ConfigDefaults cohere_defaults(double theta) {
   return {.positions = 8192, .norm_epsilon = 1e-5, .rope_theta = theta, .pad_id = 0, .tied = true};
 }
 
-void read_cohere(ConfigReader& reader, ModelConfig& config) {
+void read_parallel_blocks(ConfigReader& reader, ModelConfig& config) {
   config.norm = NormKind::kLayer;
   config.norm_bias = false;
   config.parallel_residual = true;
   config.rotates_pairs = true;
   config.logit_scale = reader.number_or("logit_scale", 0.0625, true);
   config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", false);
-  if (reader.flag_or("use_qk_norm", false))
-    reader.unsupported("use_qk_norm", "layer norms of query and key heads are not supported yet");
+}
+
+void read_cohere(ConfigReader& reader, ModelConfig& config) {
+  read_parallel_blocks(reader, config);
+  config.qk_norm = config.own_head_norms = reader.flag_or("use_qk_norm", false);
 }
 
 void read_cohere2(ConfigReader& reader, ModelConfig& config) {
-  read_cohere(reader, config);
+  read_parallel_blocks(reader, config);
   const int64_t window = read_window(reader);
   if (!read_layer_types(reader, config, window))
     set_periodic_windows(reader, config, window,

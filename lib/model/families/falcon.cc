@@ -1,6 +1,6 @@
 // Falcon of TII with rotation: layer norms, a plain MLP, attention and MLP beside each other on one
-// norm, or one behind the other; q, k and v are one matrix in files, whose rows stand key head by
-// key head.
+// norm or one each, or one behind the other; q, k and v are one matrix in files, whose rows stand
+// key head by key head.
 #include "model/families.h"
 
 namespace ftrun {
@@ -17,12 +17,13 @@ void read_falcon(ConfigReader& reader, ModelConfig& config) {
     config.feed_forward = reader.whole("ffn_hidden_size", {1, int64_t{1} << 22});
   if (!is_new && reader.flag_or("multi_query", true)) config.kv_heads = 1;
   config.parallel_residual = is_new || reader.flag_or("parallel_attn", true);
-  config.mlp_norm = !config.parallel_residual;
   if (reader.flag_or("alibi", false)) reader.unsupported("alibi", kNotYet);
-  if (reader.whole_or("num_ln_in_parallel_attn", is_new ? 2 : 1, {1, 2}) == 2)
+  const bool has_two_norms =
+      reader.whole_or("num_ln_in_parallel_attn", is_new ? 2 : 1, {1, 2}) == 2;
+  config.mlp_norm = !config.parallel_residual || has_two_norms;
+  if (has_two_norms && !is_new)
     reader.unsupported("num_ln_in_parallel_attn",
-                       "norms of their own for attention and MLP beside each other are not "
-                       "supported yet");
+                       "2 norms in blocks of the old architecture are not supported yet");
   if (is_new && !reader.flag_or("parallel_attn", true))
     reader.unsupported("parallel_attn", kNotYet);
   note_dropouts(reader, config, {"hidden_dropout"});
@@ -42,6 +43,8 @@ const Family kFalconFamily{
     .names = {.root = "transformer.",
               .embedding = "transformer.word_embeddings",
               .blocks = "transformer.h.",
+              .parallel_input_norm = "ln_attn",
+              .parallel_post_norm = "ln_mlp",
               .products = {"self_attention.query_key_value", "self_attention.query_key_value",
                            "self_attention.query_key_value", "self_attention.dense", "",
                            "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"},

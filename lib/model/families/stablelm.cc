@@ -10,8 +10,7 @@ void read_stablelm(ConfigReader& reader, ModelConfig& config) {
   config.qkv_bias = reader.flag_or("use_qkv_bias", false);
   config.parallel_residual = reader.flag_or("use_parallel_residual", false);
   config.mlp_norm = !config.parallel_residual;
-  if (reader.flag_or("qk_layernorm", false))
-    reader.unsupported("qk_layernorm", "a layer norm for each head is not supported yet");
+  config.qk_norm = config.own_head_norms = reader.flag_or("qk_layernorm", false);
   note_dropouts(reader, config, {"hidden_dropout"});
 }
 
@@ -22,6 +21,7 @@ const Family kStableLmFamily{
     .architecture = "StableLmForCausalLM",
     .keys = {.head_size = nullptr, .norm_epsilon = "layer_norm_eps"},
     .defaults = {.kv_heads = 32, .positions = 4096, .norm_epsilon = 1e-5, .partial_rotary = 0.25},
+    .names = {.q_norm = "self_attn.q_layernorm.norms.*", .k_norm = "self_attn.k_layernorm.norms.*"},
     .rotates_partly = true,
     .read = read_stablelm};
 

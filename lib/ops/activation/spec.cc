@@ -15,7 +15,7 @@ OpAttrs attrs_of(Activation kind) {
   return given;
 }
 
-/// The input's gradient by the result's and the input.
+/// Makes the input's gradient of the result's gradient and the input.
 void gradient_of_kind(Derivation& d, const Op& op, OpKind kind) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId x = d.needed(op.in[0]);

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/measured_attention.h"
 
 namespace ftrun::cuda {
 
@@ -110,7 +111,8 @@ void prepare(const LayerGraph& graph, const Op& op, bool backward, const Librari
   const bool computes =
       libraries.cudnn != nullptr &&
       cudnn_computes(libraries.gpu, attrs, made.dtype, tokens, libraries.documents) &&
-      (libraries.cudnn->required() || cudnn_pays(attrs, libraries.documents));
+      (libraries.cudnn->required() ||
+       cudnn_pays(libraries.gpu, attrs.head_size, libraries.documents));
   if (computes) libraries.cudnn->prepare(attrs, tokens, libraries.documents, backward);
   const bool computes_all =
       computes && !libraries.documents && libraries.cudnn->has_plan(attrs, tokens, false, backward);

@@ -51,7 +51,7 @@ OpWork attention_work(const LayerGraph& graph, const Op& op) {
   return attention_products(graph, op, op.in[0], 2);
 }
 
-/// Scores again, then the gradients by P, v, q and k.
+/// Scores again, then the gradients with respect to P, v, q and k.
 OpWork attention_dgrad_work(const LayerGraph& graph, const Op& op) {
   return attention_products(graph, op, op.in[1], 5);
 }

@@ -80,8 +80,8 @@ HeadGradients vocabulary_gradients_of(const Op& op);
 
 namespace ops {
 /// Emits the head and returns the F64[2] loss value (an output at Port::kLoss). With gradients it
-/// also produces the gradient by `x`, so the backward lists start from it. `bias` is -1 where there
-/// is none.
+/// also produces the gradient with respect to `x`, so the backward lists start from it. `bias` is
+/// -1 where there is none.
 ValueId linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                              const CrossEntropyAttrs& attrs, ValueId bias = -1);
 /// VocabularyPart is what one of `ranks` tensor-parallel ranks has of a vocabulary of `rows`.

@@ -86,7 +86,7 @@ __global__ void scale_column_rows(const T* x, const T* bias, T* y, ScaledParts p
     Floats<V> values = load<V>(x + n * width + column);
 #pragma unroll
     for (int k = 0; k < V; ++k) values[k] = values[k] * factors[k] + biases[k];
-    store(y + n * width + column, values);
+    store_whole(y + n * width + column, values);
   }
 }
 

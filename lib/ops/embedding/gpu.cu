@@ -229,7 +229,7 @@ __global__ void add_parts(const T* dx, int64_t width, HotRows hot) {
   Floats<V> sum{};
 #pragma unroll 8
   for (int i = 0; i < count; ++i) add_to(sum, load<V>(dx + tokens[i] * width + column));
-  store(hot.sums + part * width + column, sum);
+  store_whole(hot.sums + part * width + column, sum);
 }
 
 // Block (r, c) adds the parts of the r-th hot row to the table, in their order.

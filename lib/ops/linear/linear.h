@@ -24,7 +24,7 @@ class GraphBuilder;
 /// A linear of a tensor-parallel layer; products that know nothing of other ranks have NoAttrs.
 struct LinearAttrs {
   /// Ranks that have other rows of w (column parallelism of the transposed product): the gradient
-  /// by x that each makes is a share of a sum over them. 1: it is whole.
+  /// with respect to x that each makes is a share of a sum over them. 1: it is whole.
   int64_t gradient_ranks = 1;
   /// Says whether this rank adds b. Where it is false, b is given and gets its gradient, but
   /// another rank adds it, since the results are summed.

@@ -53,8 +53,9 @@ void product_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x
   if (op.in.size() > 2) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[2])});
 }
 
-/// The gradient by x that other operations made is added by the product. Where ranks have made
-/// shares of it, so has every other product of x: their sum is what is summed over the ranks, once.
+/// The gradient with respect to x that other operations made is added by the product. Where ranks
+/// have made shares of it, so has every other product of x: their sum is what is summed over the
+/// ranks, once.
 void linear_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId x = d.needed(op.in[0]);

@@ -1,4 +1,5 @@
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/head_warps.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ops.h"
 #include "ops/qk_norm/qk_norm.h"
@@ -6,27 +7,6 @@
 namespace ftrun::cuda {
 
 namespace {
-
-/// A warp's place among the heads of all tokens.
-struct HeadOfToken {
-  int64_t token;
-  int head;
-  /// Elements before this head's.
-  int64_t at;
-  bool exists;
-};
-
-__device__ inline HeadOfToken head_of_warp(int64_t count, int heads, int head_size) {
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  return {item / heads, static_cast<int>(item % heads), item * head_size, item < count * heads};
-}
-
-/// Runs `body` on what a warp reads of a head at a time: 4 elements a lane where they can be moved
-/// at once, so that heads of 128 keep all lanes busy.
-template <int V, class Body>
-__device__ void for_head(int head_size, Body body) {
-  for (int i = threadIdx.x % 32 * V; i < head_size; i += 32 * V) body(i);
-}
 
 // Runs one warp a head. q and k heads are normalised, v heads copied.
 template <class T, int V>
@@ -86,11 +66,8 @@ __global__ void qk_norm_dgrad_heads(const T* dy, const T* qkv, const float* rstd
   });
 }
 
-constexpr int kHeadThreads = 128;
-
-Launch head_launch(int64_t count, const HeadAttrs& heads, cudaStream_t stream) {
-  const int64_t warps = count * (heads.query_heads + 2 * heads.kv_heads);
-  return {blocks(divide_up(warps, kHeadThreads / 32)), kHeadThreads, 0, stream};
+Launch qk_head_launch(int64_t count, const HeadAttrs& heads, cudaStream_t stream) {
+  return head_launch(count, heads.query_heads + 2 * heads.kv_heads, stream);
 }
 
 void qk_norm(DType dtype, const void* qkv, const void* wq, const void* wk, void* y, float* rstd,
@@ -99,7 +76,7 @@ void qk_norm(DType dtype, const void* qkv, const void* wq, const void* wk, void*
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(heads.head_size, qkv, wq, wk, y), [&](auto v) {
       constexpr int V = decltype(v)::value > 1 ? 4 : 1;
-      launch(head_launch(count, heads, stream), qk_norm_heads<T, V>, static_cast<const T*>(qkv),
+      launch(qk_head_launch(count, heads, stream), qk_norm_heads<T, V>, static_cast<const T*>(qkv),
              static_cast<const T*>(wq), static_cast<const T*>(wk), static_cast<T*>(y), rstd, count,
              static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads),
              static_cast<int>(heads.head_size), static_cast<float>(heads.epsilon),
@@ -115,7 +92,7 @@ void qk_norm_dgrad(DType dtype, const void* dy, const void* qkv, const float* rs
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(heads.head_size, dy, qkv, wq, wk, dqkv), [&](auto v) {
       constexpr int V = decltype(v)::value > 1 ? 4 : 1;
-      launch(head_launch(count, heads, stream), qk_norm_dgrad_heads<T, V>,
+      launch(qk_head_launch(count, heads, stream), qk_norm_dgrad_heads<T, V>,
              static_cast<const T*>(dy), static_cast<const T*>(qkv), rstd, static_cast<const T*>(wq),
              static_cast<const T*>(wk), static_cast<T*>(dqkv), count,
              static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads),

@@ -1,43 +1,6 @@
-'use strict';
-// All that comes from runs is put in by textContent or as numbers: never as markup.
-const data = JSON.parse(document.getElementById('data').textContent);
-const colours = ['#0969da', '#bc4c00', '#1a7f37', '#8250df', '#bf3989', '#9a6700', '#0a7d91', '#57606a'];
 const dashes = ['', '7 4', '2 3', '10 3 2 3', '1 5'];
 const view = { smoothing: 0.6, from: null, to: null, log: false, by: 'step', hidden: new Set() };
-const SVG = 'http://www.w3.org/2000/svg';
-const $ = id => document.getElementById(id);
-
-function element(name, text, className) {
-  const made = document.createElement(name);
-  if (text !== undefined && text !== null) made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
-
-function svg(name, attributes, text) {
-  const made = document.createElementNS(SVG, name);
-  for (const key in attributes) made.setAttribute(key, attributes[key]);
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
 const colourOf = run => colours[data.runs.indexOf(run) % colours.length];
-const finite = value => typeof value === 'number' && Number.isFinite(value);
-
-function shown(value) {
-  if (!finite(value)) return String(value);
-  const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(3);
-  return String(+value.toPrecision(5));
-}
-
-function bytes(value) {
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
-  let unit = 0;
-  while (Math.abs(value) >= 1024 && unit < units.length - 1) { value /= 1024; ++unit; }
-  return +value.toPrecision(4) + ' ' + units[unit];
-}
-
 // Charts: for each a function of a run that gives its lines, {name, x, y, dots}.
 function steps(run, key, name, more) {
   const y = run.steps[key];
@@ -74,14 +37,6 @@ function smoothed(y) {
     weight = keep * weight + (1 - keep);
     return mean / weight;
   });
-}
-
-function ticks(low, high, count) {
-  const raw = (high - low) / count, power = Math.pow(10, Math.floor(Math.log10(raw)));
-  const step = [1, 2, 5, 10].map(f => f * power).find(s => s >= raw) || raw;
-  const all = [];
-  for (let at = Math.ceil(low / step); at * step <= high && all.length < 40; ++at) all.push(at * step);
-  return all;
 }
 
 function range(values, padding) {
@@ -152,11 +107,8 @@ function draw(chart) {
   const band = svg('rect', { y: top_, height: height - top_ - bottom, fill: 'var(--soft)', 'fill-opacity': 0.2, visibility: 'hidden' });
   picture.append(inside, cursor, band);
   chart.keys.replaceChildren(...lines.map(line => {
-    const key = element('span', (data.runs.length > 1 ? line.run.name + ': ' : '') + line.name);
-    const mark = element('i');
-    mark.style.borderTopColor = line.colour;
-    mark.style.borderTopStyle = line.dash ? 'dashed' : 'solid';
-    key.prepend(mark);
+    const key = keyOf((data.runs.length > 1 ? line.run.name + ': ' : '') + line.name, line.colour);
+    key.firstChild.style.borderTopStyle = line.dash ? 'dashed' : 'solid';
     return key;
   }));
   listen(chart, picture, { lines, px, x0, x1, cursor, band, width });
@@ -208,10 +160,7 @@ function listen(chart, picture, drawn) {
     });
     chart.tip.textContent = said.filter(Boolean).join('\n');
     chart.tip.hidden = false;
-    const box = picture.getBoundingClientRect(), at = event.clientX - box.left;
-    chart.tip.style.top = '46px';
-    chart.tip.style.left = at < box.width / 2 ? at + 22 + 'px' : '';
-    chart.tip.style.right = at < box.width / 2 ? '' : box.width - at + 22 + 'px';
+    placeTip(chart.tip, picture, event.clientX);
   });
   picture.addEventListener('pointerleave', () => { chart.tip.hidden = true; drawn.cursor.setAttribute('visibility', 'hidden'); });
   picture.addEventListener('pointerup', event => {
@@ -288,6 +237,35 @@ function makeTexts() {
   }
 }
 
+// Beyond 15 % the part that is off most is marked.
+function makeTimes() {
+  for (const run of data.runs) {
+    if (!run.times.length) continue;
+    $('times').hidden = false;
+    const [step, ...parts] = run.times, off = part => Math.abs(part.predicted - part.measured);
+    const most = off(step) > 0.15 * step.measured ? parts.reduce((a, b) => off(b) > off(a) ? b : a, parts[0]) : null;
+    const table = element('table'), head = element('tr'), scroll = element('div', null, 'scroll');
+    head.append(...['rank 0', 'predicted, s', 'measured, s', 'off', 'off, of the step'].map(title => element('th', title)));
+    table.append(head);
+    const percent = (part, whole) => whole > 0 ? (100 * part / whole).toFixed(1) + ' %' : '';
+    for (const part of run.times) {
+      if (!(part.predicted > 0) && !(part.measured > 0)) continue;
+      const row = element('tr', null, part === most ? 'differs' : ''), by = part.predicted - part.measured;
+      row.append(...[part.part, shown(part.predicted), shown(part.measured), percent(by, part.measured), percent(by, step.measured)]
+        .map(text => element('td', text)));
+      table.append(row);
+    }
+    scroll.append(table);
+    if (data.runs.length > 1) $('times').append(element('h3', run.name));
+    $('times').append(scroll);
+    const names = Object.keys(run.load), others = names.reduce((sum, name) => sum + run.load[name], 0) >= 5
+      ? names.filter(name => run.load[name] > 2).map(name => `${name} took ${run.load[name]} %`) : [];
+    $('times').append(element('div', (most ? `most of the difference is in: ${most.part}; ` : '') + (others.length
+      ? `meanwhile ${others.join(' and ')} of the processors${most && step.measured > step.predicted ? ', which explains some of it' : ''}`
+      : 'nothing else ran to speak of'), 'soft'));
+  }
+}
+
 function makeConfig() {
   const keys = [...new Set(data.runs.flatMap(run => Object.keys(run.config)))];
   const values = key => data.runs.map(run => key in run.config ? run.config[key] : '');
@@ -333,17 +311,13 @@ function makeControls() {
   $('log').addEventListener('change', event => { view.log = event.target.checked; drawAll(); });
   $('by').addEventListener('change', event => { view.by = event.target.value; zoom(null, null); });
   $('reset').addEventListener('click', () => zoom(null, null));
-  $('theme').addEventListener('click', () => {
-    const root = document.documentElement;
-    const dark = root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
-    root.dataset.theme = dark ? 'light' : 'dark';
-  });
 }
 
 $('made').textContent = data.made;
 makeRuns();
 makeCharts();
 makeControls();
+makeTimes();
 makeTexts();
 makeConfig();
 makeWarnings();

@@ -38,6 +38,8 @@ TrainingOutcome train_mesh(const Config& plain, const ModelConfig& model, const 
     std::optional<RankOnGpu> there;
     if (connect) there.emplace(host, connect);
     RankRig rig(config, model, there ? there->groups : host, there ? there->gpu.get() : nullptr);
+    // Small gradients would be 0 in fp16 without it.
+    if (config.fp16.enabled) rig.gradient_multiple = 4096;
     TrainingOutcome own;
     train_steps(rig, kMeshSteps, own);
     whole.add(rig.state.slices());
@@ -51,8 +53,8 @@ TrainingOutcome train_mesh(const Config& plain, const ModelConfig& model, const 
 
 void compare_on_mesh(Config config, const ModelConfig& model, const TrainingMesh& mesh,
                      const GroupOnGpu& connect) {
-  const bool narrow = config.bf16.enabled;
-  INFO(mesh.text() << ", stage " << config.zero.stage << (narrow ? ", bf16" : ""));
+  const bool narrow = config.bf16.enabled || config.fp16.enabled;
+  INFO(mesh.text() << ", stage " << config.zero.stage << (narrow ? ", 16 bits" : ""));
   // Adam divides by the size of a gradient: with its usual epsilon rounding errors
   // alone would move weights.
   config.optimizer.eps = 1e-2;

@@ -14,6 +14,7 @@ using GroupOnGpu = std::function<std::unique_ptr<Communicator>(Gpu& gpu, const C
 
 /// REQUIREs that ranks which compute with the CUDA kernels, all on the GPU under test, train the
 /// losses, norms and weights of the processor's ranks of the same mesh.
+/// Precisions of 16 bits are compared within what these can tell.
 void compare_on_mesh(Config config, const ModelConfig& model, const TrainingMesh& mesh,
                      const GroupOnGpu& connect);
 

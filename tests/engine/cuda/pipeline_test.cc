@@ -1,10 +1,9 @@
-#include "../emulated_gpu.h"
 #include "base/rank_error.h"
 #include "base/text.h"
+#include "emulated_groups.h"
 #include "engine/compare_kernels.h"
 #include "gpu_under_test.h"
 #include "kernels/kernels.h"
-#include "mesh_on_gpu.h"
 #include "ops/kinds.h"
 
 #include <catch2/catch.hpp>
@@ -17,15 +16,6 @@ namespace {
 
 using fixtures::EmulatedGpu;
 using fixtures::EmulatedNetwork;
-
-fixtures::GroupOnGpu emulated(EmulatedNetwork& network) {
-  return [&network](Gpu& gpu, const Communicator& like) {
-    // Links are found by their names.
-    return std::make_unique<fixtures::EmulatedNccl>(dynamic_cast<EmulatedGpu&>(gpu.kernels()),
-                                                    network.of(like), like,
-                                                    fixtures::EmulatedNcclOptions{.suffix = ""});
-  };
-}
 
 TEST_CASE(
     "cuda mesh: stages of a pipeline train the processor's losses and weights, with every "
@@ -45,7 +35,7 @@ TEST_CASE(
     EmulatedNetwork network;
     fixtures::compare_on_mesh(
         config, model, {.stages = 2, .micro_batches = schedule == PipelineSchedule::kGpipe ? 2 : 4},
-        emulated(network));
+        fixtures::emulated_groups(network));
   }
 }
 
@@ -62,7 +52,7 @@ TEST_CASE(
         {.shards = 2, .stages = 2, .micro_batches = 4},
         {.tensor = 2, .shards = 2, .stages = 2, .micro_batches = 4}}) {
     EmulatedNetwork network;
-    fixtures::compare_on_mesh(config, model, mesh, emulated(network));
+    fixtures::compare_on_mesh(config, model, mesh, fixtures::emulated_groups(network));
   }
 }
 

@@ -16,6 +16,7 @@
 #include "ops/rope/rope.h"
 #include "ops/scale/scale.h"
 #include "ops/softcap/softcap.h"
+#include "ops/head_norm/head_norm.h"
 #include "ops/whole_qk_norm/whole_qk_norm.h"
 
 #include <catch2/catch.hpp>
@@ -210,6 +211,33 @@ TEST_CASE("cuda: qk_norm and its gradients agree with the CPU") {
                         heads,
                         {random(dims, 4), random(dims, 1), rstd},
                         {Operand::gradient(Dims{size}), Operand::gradient(Dims{size})}});
+    }
+}
+
+TEST_CASE("cuda: head_norm and its gradients agree with the CPU") {
+  for (const HeadAttrs heads :
+       {HeadAttrs{1, 1, 2, 1e-5}, HeadAttrs{3, 1, 10, 1e-5}, HeadAttrs{4, 2, 64, 1e-6}})
+    for (const int64_t tokens : {1, 70}) {
+      const int64_t q = heads.query_heads * heads.head_size, k = heads.kv_heads * heads.head_size;
+      const Dims dims{tokens, q + 2 * k}, statistic{tokens, heads.query_heads + heads.kv_heads};
+      const Operand qkv = random(dims, 1), wq = random({q}, 2), wk = random({k}, 3),
+                    dy = random(dims, 4);
+      const OperationCase forward{
+          OpKind::kHeadNorm,
+          heads,
+          {qkv, wq, wk},
+          {Operand::out(dims), Operand::statistic(statistic), Operand::statistic(statistic)}};
+      require_agreement(forward);
+      const Operand mean = Operand::floats(cpu_output(forward, 1)),
+                    rstd = Operand::floats(cpu_output(forward, 2));
+      require_agreement({OpKind::kHeadNormDgrad,
+                         heads,
+                         {dy, qkv, mean, rstd, wq, wk},
+                         {Operand::out(dims)}});
+      require_gradient({OpKind::kHeadNormWgrad,
+                        heads,
+                        {dy, qkv, mean, rstd},
+                        {Operand::gradient(Dims{q}), Operand::gradient(Dims{k})}});
     }
 }
 

@@ -24,8 +24,6 @@ LOCAL_MEMORY = {"rope_table_rows"}
 # Kernels whose vectors come from codes of fewer bytes, or that reduce vectors to one number.
 NARROW_LOADS = {"unpack_rows"}
 NUMBERS = {"find_delta", "qk_dot_rows", "squared_lengths", "statistics_rows"}
-# Kernels whose wide stores nvcc 13.0 cuts into stores of 4 bytes; __stwb() would keep them whole.
-CUT_STORES = {"add_parts", "scale_column_rows"}
 # Kernels of (input type, output type, V).
 CONVERTING = {"scatter_rows", "add_elements_into", "convert_elements"}
 SIZES = {"float": 4, "__half": 2, "__nv_bfloat16": 2}
@@ -186,7 +184,7 @@ def narrow_accesses(kernel):
     if kernel.base not in NARROW_LOADS and not kernel.count(("LDG",), str(read)):
         yield f"no load of {read} bits"
     stores = kernel.count(("STG",), str(written)) or kernel.count(("STG",), "128")
-    if kernel.base not in NUMBERS | CUT_STORES and not stores:
+    if kernel.base not in NUMBERS and not stores:
         yield f"no store of {written} bits"
 
 

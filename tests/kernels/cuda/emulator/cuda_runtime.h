@@ -41,6 +41,12 @@ struct alignas(4 * N) EmulatedWord {
 using uint2 = EmulatedWord<2>;
 using uint4 = EmulatedWord<4>;
 
+/// Stores a word at once in global memory.
+template <int N>
+void __stwb(EmulatedWord<N>* address, const EmulatedWord<N>& value) {
+  *address = value;
+}
+
 #define threadIdx (emulator::thread_index)
 #define blockIdx (emulator::block_index)
 #define blockDim (emulator::block_size)

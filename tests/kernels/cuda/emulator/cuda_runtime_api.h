@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <utility>
 
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
@@ -32,6 +34,7 @@ enum {
   cudaDeviceScheduleBlockingSync = 4,
   cudaInitDeviceFlagsAreValid = 1,
   cudaEnableDefault = 0,
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
 };
 
 struct cudaUUID_t {
@@ -65,12 +68,30 @@ struct Runtime {
   /// Products of 64 rows, columns and depth at least with one of these no multiple of 8: cuBLAS's
   /// fast kernels do not take them.
   int64_t odd_products = 0;
+  /// The GPU of the calling thread.
+  int device = 0;
+  /// Times that a kernel's attribute was set.
+  int64_t attributes_set = 0;
 };
 /// Held by who runs a kernel.
 inline std::mutex launching;
 inline Runtime& runtime() {
   static Runtime state;
   return state;
+}
+/// Bytes of dynamic shared memory that kernels were given, by kernel and GPU. No setting: kernels
+/// keep them.
+struct SharedMemory {
+  std::mutex mutex;
+  std::map<std::pair<const void*, int>, size_t> bytes;
+};
+inline SharedMemory& shared_memory_of_kernels() {
+  static SharedMemory given;
+  return given;
+}
+inline size_t shared_asked(const void* kernel) {
+  const std::lock_guard lock(shared_memory_of_kernels().mutex);
+  return shared_memory_of_kernels().bytes[{kernel, runtime().device}];
 }
 }  // namespace emulator
 
@@ -115,6 +136,19 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream
 }
 
 inline cudaError_t cudaSetDevice(int) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = emulator::runtime().device;
+  return cudaSuccess;
+}
+inline cudaError_t cudaFuncSetAttribute(const void* kernel, int, int bytes) {
+  if (static_cast<size_t>(bytes) > emulator::runtime().block_shared)
+    return cudaErrorInvalidConfiguration;
+  const std::lock_guard lock(emulator::shared_memory_of_kernels().mutex);
+  emulator::shared_memory_of_kernels().bytes[{kernel, emulator::runtime().device}] =
+      static_cast<size_t>(bytes);
+  ++emulator::runtime().attributes_set;
   return cudaSuccess;
 }
 inline cudaError_t cudaInitDevice(int, unsigned flags, unsigned) {

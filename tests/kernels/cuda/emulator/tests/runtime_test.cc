@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/rank_error.h"
 #include "cuda_rig.h"
 #include "graph/builder.h"
 #include "kernels/cuda/launch.cuh"
@@ -68,6 +69,38 @@ TEST_CASE("cuda runtime: an event that has not come is no error of the next kern
   REQUIRE(to[3] == 4);
   emulator::runtime().event_has_come = true;
   REQUIRE(gpu->is_done(event));
+}
+
+void first_kernel() {}
+void second_kernel() {}
+
+TEST_CASE(
+    "cuda runtime: shared memory beyond that of any kernel is asked for once a kernel and GPU, and "
+    "again where more is wanted") {
+  const RestoredRuntime restored;
+  const auto asks = [](void (*kernel)(), size_t bytes) {
+    const int64_t before = emulator::runtime().attributes_set;
+    cuda::ask_for_shared_memory(reinterpret_cast<const void*>(kernel), bytes);
+    return emulator::runtime().attributes_set - before;
+  };
+  const auto given = [](void (*kernel)()) {
+    return emulator::shared_asked(reinterpret_cast<const void*>(kernel));
+  };
+  REQUIRE(asks(first_kernel, 60'000) == 1);
+  REQUIRE(asks(first_kernel, 60'000) == 0);
+  REQUIRE(asks(first_kernel, 50'000) == 0);
+  REQUIRE(given(first_kernel) == 60'000);
+  REQUIRE(asks(first_kernel, 70'000) == 1);
+  REQUIRE(asks(second_kernel, 50'000) == 1);
+  emulator::runtime().device = 1;
+  REQUIRE(asks(first_kernel, 50'000) == 1);
+  REQUIRE(given(first_kernel) == 50'000);
+  emulator::runtime().device = 0;
+  REQUIRE(given(first_kernel) == 70'000);
+  // Refusals are not remembered: more than the GPU has is refused each time.
+  for (int time = 0; time < 2; ++time)
+    REQUIRE_THROWS_AS(asks(second_kernel, emulator::runtime().block_shared + 1), RankError);
+  REQUIRE(given(second_kernel) == 50'000);
 }
 
 TEST_CASE("cuda runtime: who waits for the GPU sleeps") {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/shared_memory.h"
 
 // Stands for lib/kernels/cuda/launch.cuh: runs a kernel at once, on the host.
 namespace ftrun::cuda {
@@ -33,6 +34,8 @@ template <class... Parameters, class... Arguments>
 void launch(const Launch& shape, void (*kernel)(Parameters...), Arguments... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   if (!can_start(shape)) return check(cudaErrorInvalidConfiguration, "starting a kernel");
+  if (shape.shared > kSharedWithoutAsking)
+    ask_for_shared_memory(reinterpret_cast<const void*>(kernel), shape.shared);
   // Kernels' shared memory is static here: ranks that are threads of one process take turns.
   const std::lock_guard turn(emulator::launching);
   ++emulator::runtime().launches;

@@ -1,0 +1,94 @@
+#include "plan_model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hub_cache.h"
+#include "base/text.h"
+#include "checkpoint/model_folder.h"
+#include "config/write.h"
+#include "model/presets.h"
+#include "refusal.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+/// Tokens of a row, where nothing else is said and the model knows so many positions.
+constexpr int64_t kRow = 4096;
+
+NamedModel model_of_preset(const ModelPreset& preset, const std::string& name) {
+  return {name, std::string(preset.source), parse_model_config(preset_text(preset), name)};
+}
+
+NamedModel model_of_file(const std::string& path, const std::string& name) {
+  return {name, path, parse_model_config(read_file(path, kLargestModelConfig), path)};
+}
+
+/// The text of a config of a model that is planned without one.
+std::string config_for(const NamedModel& model) {
+  const int64_t row =
+      model.config.max_positions > 0 ? std::min(model.config.max_positions, kRow) : kRow;
+  return cat(
+      "bf16: {enabled: true}\n"
+      "train_micro_batch_size_per_gpu: 1\n"
+      "data: {sequence_length: ",
+      row, "}\n");
+}
+
+void refuse_two_models(const Config& config, const NamedModel& model) {
+  Problem problem;
+  problem.at = config.origins.position("model.path");
+  problem.message = cat("model.path: the config names the model ", config.model.path,
+                        ", and the plan is for ", model.name);
+  problem.remedy = "leave --model and --params out, or model.path";
+  throw RefusedConfig(Error(ExitCode::kUsage, to_text(problem)), {problem});
+}
+
+}  // namespace
+
+NamedModel read_named_model(const ModelOptions& options) {
+  if (!options.size.empty()) {
+    const int64_t parameters = parse_parameter_count(options.size);
+    return model_of_preset(preset_of_size(parameters), options.size);
+  }
+  const std::string& named = options.model;
+  std::error_code none;
+  if (fs::is_regular_file(named, none)) {
+    const std::string folder = fs::path(named).parent_path().string();
+    return model_of_file(named, folder.empty() ? "." : folder);
+  }
+  if (fs::is_directory(named, none)) return model_of_file(named + "/config.json", named);
+  if (parse_hub_name(named))
+    return model_of_file(find_model_folder(named).folder + "/config.json", named);
+  return model_of_preset(find_preset(named), named);
+}
+
+void plan_for_model(ConfigSource& source, const NamedModel& model, const Machine* machine,
+                    int64_t nodes) {
+  if (source.files.empty()) {
+    source.name = "ftrun plan --model";
+    source.text = config_for(model);
+  }
+  const Config config = load_config(source).config;
+  if (!config.model.path.empty()) refuse_two_models(config, model);
+  source.model = model.config;
+  source.overrides.push_back(cat("model.path=", yaml_text(model.name)));
+  if (!config.origins.given("device"))
+    source.overrides.push_back(machine == nullptr || machine->has_gpus ? "device=cuda"
+                                                                       : "device=cpu");
+  const bool says_ranks = source.nproc || config.origins.given("parallel.data");
+  if (machine != nullptr && !says_ranks)
+    source.nproc = nodes * (machine->has_gpus ? machine->devices : machine->rates.back().ranks);
+}
+
+std::string named_model_text(const NamedModel& model) {
+  const ModelConfig& shape = model.config;
+  return cat("model: ", model.name, ": ", shape.family, ", ", shape.layers, " layers of width ",
+             shape.hidden, ", ", shape.query_heads, " heads, MLP ", shape.feed_forward,
+             ", vocabulary ", shape.vocab_rows, " (", model.source, ")\n");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,211 @@
+#include "plan_page.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "model/size.h"
+#include "plan_answer.h"
+#include "program/gpu_overhead.h"
+#include "program/memory_plan.h"
+#include "program/traffic.h"
+#include "refuse_existing.h"
+#include "report/html_page.h"
+#include "report/report_page.h"
+#include "report/wall_time.h"
+#include "sim/step_lanes.h"
+#include "sim/step_trace.h"
+
+namespace ftrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Stages, blocks of all lanes and moments of memory that a page holds at most.
+constexpr size_t kMostStages = 16, kMostBlocks = 40'000, kMostMoments = 6'400;
+
+PageParts plan_parts() {
+  return {kPlanPage, kPlanStyle, kPlanScript};
+}
+
+int64_t nanoseconds(Picoseconds time) {
+  constexpr Picoseconds kPerNanosecond = 1000;
+  return time / kPerNanosecond;
+}
+
+/// Finds the lowest recorded rank of each stage, by stage.
+std::vector<const RecordedRank*> rank_of_each_stage(const StepRecord& record) {
+  std::map<int, const RecordedRank*> stages;
+  for (const RecordedRank& rank : record.ranks)
+    stages.try_emplace(rank.program->stage.index, &rank);
+  std::vector<const RecordedRank*> all;
+  for (const auto& [stage, rank] : stages) all.push_back(rank);
+  return all;
+}
+
+/// Leaves `most` of them, evenly spread, the first and the last among them.
+std::vector<const RecordedRank*> spread(const std::vector<const RecordedRank*>& all, size_t most) {
+  if (all.size() <= most) return all;
+  std::vector<const RecordedRank*> some;
+  for (size_t i = 0; i < most; ++i) some.push_back(all[i * (all.size() - 1) / (most - 1)]);
+  return some;
+}
+
+/// Labels numbers texts, so that each is in the page once.
+class Labels {
+ public:
+  size_t number_of(const std::string& text) {
+    const auto [known, added] = numbers_.try_emplace(text, texts_.size());
+    if (added) texts_.push_back(text);
+    return known->second;
+  }
+  const std::vector<std::string>& texts() const { return texts_; }
+
+ private:
+  std::map<std::string, size_t> numbers_;
+  std::vector<std::string> texts_;
+};
+
+Json lane_json(const Program& program, const LaneBlocks& lane, Labels& labels) {
+  Json blocks = Json::array();
+  for (const LaneBlock& block : lane.blocks) {
+    blocks.push_back(nanoseconds(block.begin));
+    blocks.push_back(nanoseconds(block.end) - nanoseconds(block.begin));
+    blocks.push_back(nanoseconds(block.busy));
+    blocks.push_back(static_cast<int>(block.kind));
+    blocks.push_back(labels.number_of(instr_label(*block.first)));
+    blocks.push_back(labels.number_of(instr_label(*block.last)));
+    blocks.push_back(block.count);
+  }
+  return {{"name", lane_title(program, lane.lane)},
+          {"compute", lane.lane == Lane::kCompute},
+          {"busy", nanoseconds(lane.busy)},
+          {"blocks", std::move(blocks)}};
+}
+
+/// Lists the parts of a step with what a rank waits at its end for others.
+Json parts_json(const StepTime& time) {
+  Json parts = Json::array();
+  double rest = time.seconds;
+  for (const auto& [name, seconds] : parts_of(time)) {
+    parts.push_back({name, seconds});
+    rest -= seconds;
+  }
+  constexpr double kRounding = 1e-9;
+  parts.push_back({"waits for other ranks to end", rest > kRounding * time.seconds ? rest : 0});
+  return parts;
+}
+
+/// Tells what one tier of a rank holds over the step; null where it has none of it. `beside` bytes
+/// are the libraries'.
+Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_t beside,
+               int64_t limit, Picoseconds end, size_t moments) {
+  if (plan.total == 0) return nullptr;
+  const std::vector<MemoryPoint> points = memory_over_step(rank, tier, end, moments);
+  Json kept = Json::object(), begin = Json::array(), by_category = Json::object();
+  for (size_t c = 0; c < kCategoryCount; ++c) {
+    const std::string name(category_name(static_cast<Category>(c)));
+    if (plan.persistent[c] > 0) kept[name] = plan.persistent[c];
+    if (std::none_of(points.begin(), points.end(),
+                     [c](const MemoryPoint& point) { return point.bytes[c] > 0; }))
+      continue;
+    Json bytes = Json::array();
+    for (const MemoryPoint& point : points) bytes.push_back(point.bytes[c]);
+    by_category[name] = std::move(bytes);
+  }
+  for (const MemoryPoint& point : points) begin.push_back(nanoseconds(point.begin));
+  if (beside > 0) kept["libraries"] = beside;
+  return {{"tier", tier_name(tier)},
+          {"limit", limit},
+          {"allocated", plan.total + beside},
+          {"kept", kept},
+          {"begin", begin},
+          {"moments", by_category}};
+}
+
+}  // namespace
+
+void admit_plan_page(const std::string& path) {
+  refuse_standard_output("--html", path);
+  refuse_foreign_page(path, plan_parts(), "a page of ftrun plan's", "for the page (--html FILE)");
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const std::string why = writing_problem(folder.empty() ? "." : folder);
+  if (!why.empty())
+    throw Error(ExitCode::kEnvironment, cat("--html ", path, ": ", why),
+                "give this user the right to write there, or name another place");
+}
+
+std::vector<std::string> plan_facts(const Config& config, const ClassPlans& all,
+                                    const ConfigSource& source, const Machine& machine,
+                                    int64_t nodes) {
+  const int ranks = all.classes().ranks();
+  const StateOptions& state = all.plan(0).options.state;
+  std::vector<std::string> facts;
+  if (!source.files.empty()) facts.push_back(cat("config: ", join(source.files, ", ")));
+  if (!source.overrides.empty()) facts.push_back(cat("set: ", join(source.overrides, ", ")));
+  facts.push_back(cat("model: ", config.model.path, ", ",
+                      human_count(count_parameters(all.plan(0).train.model).total), " parameters"));
+  facts.push_back(cat(ranks, ranks == 1 ? " rank" : " ranks", ", ZeRO stage ", state.stage, ", ",
+                      config.train_batch_size, " sequences a step, on ",
+                      nodes == 1 ? "" : cat(nodes, " nodes of "), machine.devices,
+                      machine.has_gpus ? " GPUs" : " processors", " (", machine.name,
+                      machine.measured.empty() ? "" : cat(", measured ", machine.measured), ")"));
+  return facts;
+}
+
+void write_plan_page(const std::string& path, PlanPage page, const Config& config,
+                     const ClassPlans& all, const StepRecord& record) {
+  const std::vector<const RecordedRank*> stages = rank_of_each_stage(record);
+  const std::vector<const RecordedRank*> shown = spread(stages, kMostStages);
+  const StepLanes lanes = step_lanes(shown, record.end, kMostBlocks);
+  Labels labels;
+  Json ranks = Json::array();
+  for (size_t r = 0; r < shown.size(); ++r) {
+    const RecordedRank& rank = *shown[r];
+    const StepPlan& plan = all.plan(all.classes().class_of(rank.rank));
+    const MemoryPlan memory = memory_plan(plan);
+    Json own{{"rank", rank.rank},
+             {"stage", rank.program->stage.index},
+             {"stages", rank.program->stage.count},
+             {"parts", parts_json(rank.time)}};
+    Json &over = own["over"] = Json::array(), &own_lanes = own["lanes"] = Json::array();
+    for (const auto& [axes, seconds] : rank.time.communication_over)
+      over.push_back({axes, seconds});
+    for (const LaneBlocks& lane : lanes.ranks[r])
+      own_lanes.push_back(lane_json(*rank.program, lane, labels));
+    Json& tiers = own["memory"] = Json::array();
+    for (const Tier tier : kTiers) {
+      const bool is_device = tier == Tier::kDevice;
+      const int64_t limit = is_device             ? page.device_memory
+                            : tier == Tier::kHost ? page.host_memory
+                                                  : 0;
+      Json one = tier_json(rank, tier, memory.at(tier),
+                           is_device ? total_bytes(gpu_overheads(config, plan)) : 0, limit,
+                           record.end, kMostMoments / shown.size());
+      if (!one.is_null()) tiers.push_back(std::move(one));
+    }
+    ranks.push_back(std::move(own));
+  }
+  Json kinds = Json::array();
+  for (const WorkKind kind : kWorkKinds) kinds.push_back(work_name(kind));
+  const Json data{
+      {"made", cat("made ", utc_now())},
+      {"facts", std::move(page.facts)},
+      {"warnings", std::move(page.warnings)},
+      {"seconds", static_cast<double>(record.end) / kPicosecondsPerSecond},
+      {"pixel", nanoseconds(lanes.pixel)},
+      {"kinds", kinds},
+      {"labels", labels.texts()},
+      {"left_out", stages.size() - shown.size()},
+      {"ranks", std::move(ranks)},
+      {"traffic", traffic_json(program_traffic(all.plan(0).train.program))["collectives"]},
+      {"search", std::move(page.search)}};
+  // A search has taken its time.
+  admit_plan_page(path);
+  write_file_atomic(posix_files(), path, filled_page(plan_parts(), data));
+}
+
+}  // namespace ftrun

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "config_source.h"
+#include "machine/machine.h"
+#include "sim/class_plans.h"
+#include "sim/step_time.h"
+
+namespace ftrun {
+
+/// PlanPage is what the page of `ftrun plan --html` shows.
+struct PlanPage {
+  /// Lines for people: what was planned, and what a step takes.
+  std::vector<std::string> facts;
+  std::vector<std::string> warnings;
+  /// Bytes of a device and of main memory that a rank may take; 0: not known.
+  int64_t device_memory = 0;
+  int64_t host_memory = 0;
+  /// What search_json() says of a search, with "lines" about its end; null without one.
+  nlohmann::ordered_json search;
+};
+
+/// Says before anything is computed that a page cannot be written: Error(kUsage) for a name that is
+/// none, or where something lies there that is not such a page; Error(kEnvironment) where this user
+/// may not write.
+void admit_plan_page(const std::string& path);
+
+/// Says in lines what was planned, and for which machine.
+std::vector<std::string> plan_facts(const Config& config, const ClassPlans& all,
+                                    const ConfigSource& source, const Machine& machine,
+                                    int64_t nodes);
+
+/// Writes one HTML page of a plan that needs nothing else, no network either: the step's time by
+/// part, memory by category and lanes over it, of the lowest rank of each stage (of 16 stages where
+/// there are more). Its size is bounded whatever the length of the program (step_lanes()). `config`
+/// is resolved, and `record` is of a prediction of `all`. Errors of write_file_atomic().
+void write_plan_page(const std::string& path, PlanPage page, const Config& config,
+                     const ClassPlans& all, const StepRecord& record);
+
+}  // namespace ftrun

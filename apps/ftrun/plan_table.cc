@@ -1,0 +1,213 @@
+#include "plan_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <optional>
+#include <utility>
+
+#include "answer.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "machine/machine_file.h"
+#include "model/families.h"
+#include "model/size.h"
+#include "report/table.h"
+#include "search/size_table.h"
+
+namespace ftrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kGigabyte = 1e9;
+constexpr int kStages = 4;
+/// GPUs of the row whose differences are told by line, where the table has such a row.
+constexpr int64_t kExplained = 8;
+
+/// A GPU whose memory rows are compared with.
+struct SizeGpu {
+  std::string name;
+  double bytes = 0;
+};
+
+std::vector<SizeGpu> gpus_of(const std::optional<Machine>& machine) {
+  if (!machine) return {{"A100-40", 40e9}, {"A100, H100-80", 80e9}};
+  return {{machine->name, machine->memory}};
+}
+
+std::string gigabytes(double bytes) {
+  return fixed_text(bytes / kGigabyte, 2);
+}
+
+/// "+12.3 %" of `course`.
+std::string off_text(double planned, double course) {
+  const double share = 100 * (planned / course - 1);
+  return cat(share < 0 ? "" : "+", fixed_text(share, 1), " %");
+}
+
+std::string fits_text(const SizeRow& row, const SizeGpu& gpu) {
+  const bool course = row.course() <= gpu.bytes, planned = row.planned() <= gpu.bytes;
+  if (course == planned) return planned ? "fits" : "no";
+  return planned ? "fits, not by the formulas" : "no, but by the formulas";
+}
+
+Json row_json(const SizeModel& model, const SizeRow& row, const std::vector<SizeGpu>& gpus) {
+  Json lines = Json::array(), fits = Json::object();
+  for (const SizeLine& line : row.lines)
+    lines.push_back({{"part", line.part},
+                     {"course", std::llround(line.course)},
+                     {"planned", std::llround(line.planned)},
+                     {"why", line.why}});
+  for (const SizeGpu& gpu : gpus)
+    fits[gpu.name] = {{"course", row.course() <= gpu.bytes},
+                      {"planned", row.planned() <= gpu.bytes}};
+  Json json{{"model", model.name},
+            {"parameters", row.counted},
+            {"zero_stage", row.question.zero},
+            {"gpus", row.question.ranks},
+            {"row_tokens", row.question.row},
+            {"recompute", name_of(row.question.recompute)},
+            {"course", std::llround(row.course())},
+            {"planned", std::llround(row.planned())},
+            {"fullest", row.fullest},
+            {"lines", lines},
+            {"fits", fits}};
+  if (row.seconds >= 0) {
+    json["seconds"] = row.seconds;
+    json["waits"] = row.waits;
+  }
+  return json;
+}
+
+/// Prints where the plan and the formulas differ, part by part.
+void print_lines(const SizeModel& model, const SizeRow& row) {
+  std::cout << '\n'
+            << model.name << ", ZeRO " << row.question.zero << " on " << row.question.ranks
+            << " GPUs, GB a GPU at its fullest moment, " << row.fullest << '\n';
+  std::vector<std::vector<std::string>> cells;
+  for (const SizeLine& line : row.lines)
+    cells.push_back({line.part, gigabytes(line.course), gigabytes(line.planned),
+                     gigabytes(line.planned - line.course), line.why});
+  cells.push_back({"all", gigabytes(row.course()), gigabytes(row.planned()),
+                   gigabytes(row.planned() - row.course()), ""});
+  std::cout << format_table({"part", "formula", "planned", "more", "why"}, cells);
+}
+
+/// Prints how near the formula and the plan come to the course's figures for 7 B on 8 GPUs.
+Json print_stated(const std::vector<SizeRow>& rows, double parameters) {
+  Json json = Json::array();
+  std::vector<std::vector<std::string>> cells;
+  for (const StatedSize& stated : kStatedSizes) {
+    const double formula =
+        course_state_bytes(stated.zero, kExplained) * parameters / kGigabyte + kStatedActivations;
+    const SizeRow& row = rows[static_cast<size_t>(stated.zero)];
+    cells.push_back({cat("ZeRO ", stated.zero), fixed_text(stated.gigabytes, 0),
+                     fixed_text(formula, 1), off_text(formula, stated.gigabytes),
+                     gigabytes(row.planned()),
+                     off_text(row.planned(), stated.gigabytes * kGigabyte)});
+    json.push_back({{"zero_stage", stated.zero},
+                    {"stated", stated.gigabytes},
+                    {"formula", formula},
+                    {"planned", row.planned() / kGigabyte}});
+  }
+  std::cout << "\nthe course's round figures for 7 B on 8 GPUs, in GB, beside its formula with "
+            << fixed_text(kStatedActivations, 0) << " GB of activations, and the plan\n"
+            << format_table({"", "stated", "formula", "off ", "planned", "off"}, cells)
+            << "ZeRO 3's 16 leaves 5.5 GB for activations, ZeRO 1's 52 and ZeRO 2's 38 hold 7 and "
+               "5 GB more than the formula\n";
+  return json;
+}
+
+/// Prints the exercise of 1.3 B on 2 GPUs: DDP and FSDP, each with and without recompute.
+Json print_two_gpus(const std::optional<Machine>& machine, const std::vector<SizeGpu>& gpus) {
+  const SizeModel model = size_model("1.3B");
+  std::vector<SizeQuestion> questions;
+  for (const int zero : {0, 3})
+    for (const RecomputeLevel recompute : {RecomputeLevel::kNone, RecomputeLevel::kFull})
+      questions.push_back({.zero = zero, .ranks = 2, .recompute = recompute});
+  const bool timed = machine && machine->has_gpus && machine->devices > 1;
+  const std::vector<SizeRow> rows = size_rows(model, questions, timed ? &*machine : nullptr);
+  Json json = Json::array();
+  std::vector<std::vector<std::string>> cells;
+  for (const SizeRow& row : rows) {
+    cells.push_back({row.question.zero == 0 ? "DDP" : "FSDP, FULL_SHARD (ZeRO 3)",
+                     std::string(name_of(row.question.recompute)), gigabytes(row.course()),
+                     gigabytes(row.planned()),
+                     row.seconds < 0 ? "?" : format_number("%.4g", row.seconds),
+                     row.waits < 0 ? "?" : percent_text(row.waits, 1)});
+    json.push_back(row_json(model, row, gpus));
+  }
+  std::cout << "\n1.3 B on 2 GPUs: DDP against FSDP, GB a GPU\n"
+            << format_table(
+                   {"", "recompute", "formula", "planned", "step, s", "waits for exchange"}, cells);
+  if (!timed) std::cout << "times are known with a machine file: --machine FILE\n";
+  return json;
+}
+
+std::vector<SizeModel> models_of(const TableOptions& options) {
+  if (!options.model.size.empty()) return {size_model(options.model.size)};
+  if (options.model.model.empty()) return exercise_models();
+  const NamedModel named = read_named_model(options.model);
+  const ModelDescription described = build_model(named.config, {}, Mode::kEvaluate);
+  return {{named.name, count_parameters(described).total, named.config}};
+}
+
+}  // namespace
+
+int size_table(const TableOptions& options, Answer& answer) {
+  std::optional<Machine> machine;
+  if (!options.machine.empty()) machine = read_machine_file(options.machine);
+  if (machine && machine->memory == 0)
+    throw Error(ExitCode::kUsage,
+                cat("the machine ", machine->name, " does not say how much memory a device has"),
+                "add memory: 80 GB to the machine file");
+  const std::vector<SizeGpu> gpus = gpus_of(machine);
+  std::vector<int64_t> ranks = options.gpus;
+  if (ranks.empty()) ranks = {4, kExplained, 64};
+  std::vector<SizeQuestion> questions;
+  for (const int64_t count : ranks)
+    for (int zero = 0; zero < kStages; ++zero) questions.push_back({.zero = zero, .ranks = count});
+
+  std::cout << "memory of a GPU, all weights trained in bf16, a row of " << questions.front().row
+            << " tokens on each: the course's formulas (2 + 2 + 8 bytes a parameter, shared out "
+               "from ZeRO 3, 2 and 1 on, and 2 b s h L 2 of activations) beside what ftrun "
+               "would allocate, and libraries with it; in GB of 10^9 bytes\n\n";
+  std::vector<std::string> headers{"model", "ZeRO", "GPUs", "formula", "planned", "off"};
+  for (const SizeGpu& gpu : gpus) headers.push_back(cat(gpu.name, ", ", gigabytes(gpu.bytes)));
+  std::vector<std::vector<std::string>> cells;
+  Json rows_json = Json::array();
+  std::vector<std::pair<SizeModel, std::vector<SizeRow>>> explained;
+  for (const SizeModel& model : models_of(options)) {
+    const std::vector<SizeRow> rows = size_rows(model, questions);
+    for (const SizeRow& row : rows) {
+      cells.push_back({model.name, std::to_string(row.question.zero),
+                       std::to_string(row.question.ranks), gigabytes(row.course()),
+                       gigabytes(row.planned()), off_text(row.planned(), row.course())});
+      for (const SizeGpu& gpu : gpus) cells.back().push_back(fits_text(row, gpu));
+      rows_json.push_back(row_json(model, row, gpus));
+    }
+    explained.emplace_back(model, rows);
+  }
+  std::cout << format_table(headers, cells);
+
+  Json json{{"rows", rows_json}};
+  const bool is_exercise = !options.model.given();
+  const auto at = std::find(ranks.begin(), ranks.end(), kExplained);
+  const size_t first =
+      at == ranks.end() ? 0 : static_cast<size_t>(kStages * std::distance(ranks.begin(), at));
+  const auto& [model, rows] = explained[is_exercise ? 1 : 0];
+  for (const int zero : {0, 3}) print_lines(model, rows[first + static_cast<size_t>(zero)]);
+  if (is_exercise) {
+    if (at != ranks.end()) {
+      const std::vector<SizeRow> stated(rows.begin() + static_cast<int64_t>(first),
+                                        rows.begin() + static_cast<int64_t>(first) + kStages);
+      json["stated"] = print_stated(stated, static_cast<double>(model.parameters));
+    }
+    json["two_gpus"] = print_two_gpus(machine, gpus);
+  }
+  answer.add("table", json);
+  return 0;
+}
+
+}  // namespace ftrun

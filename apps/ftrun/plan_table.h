@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan_model.h"
+
+namespace ftrun {
+
+class Answer;
+
+/// TableOptions are what `ftrun plan --table` is asked with.
+struct TableOptions {
+  /// The model that is asked about, instead of those of the exercises.
+  ModelOptions model;
+  /// A machine file; "" for none: GPUs of 40 and 80 GB.
+  std::string machine;
+  /// The numbers of GPUs; none: 4, 8 and 64.
+  std::vector<int64_t> gpus;
+};
+
+/// Prints and answers the memory of a GPU by model, ZeRO stage and number of GPUs: by the formulas
+/// of the course (docs/plan.md) and in the plan, side by side, with the difference by line.
+int size_table(const TableOptions& options, Answer& answer);
+
+}  // namespace ftrun

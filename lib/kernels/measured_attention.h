@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "kernels/device.h"
+
+namespace ftrun {
+
+/// MeasuredAttention says which heads cuDNN's attention computes faster than our kernels on GPUs of
+/// a compute capability, by the timings of docs/benchmarks.md.
+struct MeasuredAttention {
+  int compute_major;
+  int compute_minor;
+  /// Elements of the narrowest head that cuDNN takes in rows of one document, and in rows of
+  /// several.
+  int64_t narrowest_head;
+  int64_t narrowest_head_of_documents;
+};
+
+/// No head is so wide: ours computes all.
+inline constexpr int64_t kNoHead = std::numeric_limits<int64_t>::max();
+
+/// The rule of kernels.attention: auto. scripts/gpu_first_hour.sh ends with the line for the GPU
+/// that it ran on. Heads of 64 and 128 elements are timed; 96 is between the two.
+inline constexpr MeasuredAttention kMeasuredAttention[] = {
+    {9, 0, 0, 96},  // NVIDIA H100 80GB HBM3
+};
+
+/// The line of a GPU; null where it was not measured.
+inline const MeasuredAttention* measured_attention(const DeviceInfo& gpu) {
+  for (const MeasuredAttention& measured : kMeasuredAttention)
+    if (measured.compute_major == gpu.compute_major && measured.compute_minor == gpu.compute_minor)
+      return &measured;
+  return nullptr;
+}
+
+/// Says whether cuDNN's attention was compared with ours and timed on such GPUs.
+inline bool cudnn_is_measured(const DeviceInfo& gpu) {
+  return measured_attention(gpu) != nullptr;
+}
+
+/// Says whether cuDNN computes such heads faster than our kernels; false where it was not measured.
+/// `documents`: rows may hold several.
+inline bool cudnn_pays(const DeviceInfo& gpu, int64_t head_size, bool documents) {
+  const MeasuredAttention* const measured = measured_attention(gpu);
+  if (measured == nullptr) return false;
+  return head_size >=
+         (documents ? measured->narrowest_head_of_documents : measured->narrowest_head);
+}
+
+}  // namespace ftrun

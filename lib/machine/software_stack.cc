@@ -1,0 +1,66 @@
+#include "machine/software_stack.h"
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/precision_name.h"
+#include "graph/op.h"
+#include "ops/kinds.h"
+
+namespace ftrun {
+namespace {
+
+/// The share of a stack that kinds have of which the machine file says how they slow down as they
+/// get smaller; null for the others.
+double SoftwareStack::*share_of(std::string_view kind) {
+  if (kind.starts_with("attention")) return &SoftwareStack::attention;
+  for (const char* product : {"linear", "lora_up", "vocabulary_"})
+    if (kind.starts_with(product)) return &SoftwareStack::products;
+  return nullptr;
+}
+
+/// The curve that a kind's small work follows: its own in that dtype, else in bf16, else that of
+/// linear.
+const Curve* small_work_curve(const Rates& rates, std::string_view kind, DType dtype) {
+  const std::string narrow = cat(" ", precision_name(DType::kBF16));
+  for (const std::string& name :
+       {cat(kind, " ", precision_name(dtype)), cat(kind, narrow), "linear" + narrow})
+    if (const auto found = rates.slowdowns.find(name); found != rates.slowdowns.end())
+      return &found->second;
+  return nullptr;
+}
+
+Rates with_stack(const Rates& rates, const SoftwareStack& stack) {
+  Rates changed = rates;
+  changed.slowdowns.clear();
+  changed.slowdown = 1 / stack.memory;
+  for (int k = 0; k < kOpKinds; ++k)
+    for (const auto& [dtype, rate] : rates.products) {
+      const std::string_view kind = op_name(static_cast<OpKind>(k));
+      double SoftwareStack::*const share = share_of(kind);
+      if (share == nullptr) continue;
+      std::vector<std::pair<double, double>> points;
+      if (const Curve* curve = small_work_curve(rates, kind, dtype)) points = curve->points();
+      if (points.empty()) points.emplace_back(1, 1);
+      const double large = points.back().second;
+      for (auto& [seconds, factor] : points) factor *= 1 / (large * (stack.*share));
+      changed.slowdowns[cat(kind, " ", precision_name(dtype))] = Curve(std::move(points));
+    }
+  return changed;
+}
+
+}  // namespace
+
+Machine with_stack(const Machine& machine, const SoftwareStack& stack) {
+  Machine changed = machine;
+  changed.name = cat(machine.name, " with ", stack.name);
+  for (Rates& rates : changed.rates) rates = with_stack(rates, stack);
+  changed.node.bandwidth *= stack.node;
+  changed.cluster.bandwidth *= stack.cluster;
+  return changed;
+}
+
+}  // namespace ftrun

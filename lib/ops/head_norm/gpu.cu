@@ -1,0 +1,175 @@
+#include <type_traits>
+
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/head_warps.cuh"
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/ops.h"
+#include "ops/head_norm/head_norm.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+/// NormedQkv has the query and key heads of a row, which are normalised, and the weights of all.
+template <class T>
+struct NormedQkv {
+  const T* wq;
+  const T* wk;
+  int q_heads, k_heads, head_size;
+
+  __device__ int heads() const { return q_heads + 2 * k_heads; }
+  __device__ int normed() const { return q_heads + k_heads; }
+  __device__ const T* weight(int head) const {
+    return head < q_heads ? wq + static_cast<int64_t>(head) * head_size
+                          : wk + static_cast<int64_t>(head - q_heads) * head_size;
+  }
+};
+
+// Runs one warp a head. q and k heads are normalised, v heads copied. A head is read three times:
+// the second and the third time from the caches.
+template <class T, int V>
+__global__ void head_norm_heads(const T* qkv, NormedQkv<T> row, T* y, float* mean, float* rstd,
+                                int64_t count, float epsilon) {
+  const HeadOfToken h = head_of_warp(count, row.heads(), row.head_size);
+  if (!h.exists) return;
+  const T* const x = qkv + h.at;
+  T* const out = y + h.at;
+  if (h.head >= row.normed())
+    return for_head<V>(row.head_size, [&](int i) { store(out + i, load<V>(x + i)); });
+  float sum = 0.0F, squares = 0.0F;
+  for_head<V>(row.head_size, [&](int i) {
+    const Floats<V> v = load<V>(x + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum += v[k];
+  });
+  const float middle = warp_sum(sum) / static_cast<float>(row.head_size);
+  for_head<V>(row.head_size, [&](int i) {
+    const Floats<V> v = load<V>(x + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) squares += (v[k] - middle) * (v[k] - middle);
+  });
+  const float scale =
+      1.0F / sqrtf(warp_sum(squares) / static_cast<float>(row.head_size) + epsilon);
+  if (threadIdx.x % 32 == 0) {
+    const int64_t statistic = h.token * row.normed() + h.head;
+    mean[statistic] = middle;
+    rstd[statistic] = scale;
+  }
+  const T* const w = row.weight(h.head);
+  for_head<V>(row.head_size, [&](int i) {
+    Floats<V> v = load<V>(x + i);
+    const Floats<V> weight = load<V>(w + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] = (v[k] - middle) * scale * weight[k];
+    store(out + i, v);
+  });
+}
+
+// Computes dx = rstd (g - mean(g) - xhat mean(g xhat)) of each head, with g = dy w.
+template <class T, int V>
+__global__ void head_norm_dgrad_heads(const T* dy, const T* qkv, const float* mean,
+                                      const float* rstd, NormedQkv<T> row, T* dqkv,
+                                      int64_t count) {
+  const HeadOfToken h = head_of_warp(count, row.heads(), row.head_size);
+  if (!h.exists) return;
+  const T* const d = dy + h.at;
+  const T* const x = qkv + h.at;
+  T* const out = dqkv + h.at;
+  if (h.head >= row.normed())
+    return for_head<V>(row.head_size, [&](int i) { store(out + i, load<V>(d + i)); });
+  const T* const w = row.weight(h.head);
+  const int64_t statistic = h.token * row.normed() + h.head;
+  const float middle = mean[statistic], scale = rstd[statistic];
+  float sum = 0.0F, projection = 0.0F;
+  for_head<V>(row.head_size, [&](int i) {
+    const Floats<V> g = load<V>(d + i), weight = load<V>(w + i), v = load<V>(x + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      sum += g[k] * weight[k];
+      projection += g[k] * weight[k] * (v[k] - middle);
+    }
+  });
+  const auto size = static_cast<float>(row.head_size);
+  const float shift = warp_sum(sum) * scale / size;
+  const float along = warp_sum(projection) * scale * scale * scale / size;
+  for_head<V>(row.head_size, [&](int i) {
+    const Floats<V> g = load<V>(d + i), weight = load<V>(w + i), v = load<V>(x + i);
+    Floats<V> result;
+#pragma unroll
+    for (int k = 0; k < V; ++k)
+      result[k] = g[k] * weight[k] * scale - shift - (v[k] - middle) * along;
+    store(out + i, result);
+  });
+}
+
+template <class T>
+NormedQkv<T> normed_qkv(const HeadAttrs& heads, const void* wq, const void* wk) {
+  return {static_cast<const T*>(wq), static_cast<const T*>(wk),
+          static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads),
+          static_cast<int>(heads.head_size)};
+}
+
+/// Calls f(type, vectors) with how many elements of a head at these addresses can be moved at once.
+template <class F, class... Pointers>
+void with_head_vectors(const Operation& op, F f, Pointers... pointers) {
+  with_type(op.dtype(), [&](auto type) {
+    using T = decltype(type);
+    with_vectors<T>(vectors_fit<T>(op.attrs<HeadAttrs>().head_size, pointers...), [&](auto v) {
+      constexpr int kElements = decltype(v)::value > 1 ? 4 : 1;
+      f(type, std::integral_constant<int, kElements>{});
+    });
+  });
+}
+
+Launch normed_head_launch(const Operation& op) {
+  const auto& heads = op.attrs<HeadAttrs>();
+  return head_launch(op.in_dims(0)[0], heads.query_heads + 2 * heads.kv_heads, op.stream());
+}
+
+}  // namespace
+
+void run_head_norm(const Operation& op, const Libraries& /*libraries*/) {
+  const auto& heads = op.attrs<HeadAttrs>();
+  with_head_vectors(
+      op,
+      [&](auto type, auto v) {
+        using T = decltype(type);
+        launch(normed_head_launch(op), head_norm_heads<T, decltype(v)::value>,
+               static_cast<const T*>(op.in(0)), normed_qkv<T>(heads, op.in(1), op.in(2)),
+               static_cast<T*>(op.out(0)), op.floats_out(1), op.floats_out(2), op.in_dims(0)[0],
+               static_cast<float>(heads.epsilon));
+      },
+      op.in(0), op.in(1), op.in(2), op.out(0));
+}
+
+void run_head_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+  const auto& heads = op.attrs<HeadAttrs>();
+  with_head_vectors(
+      op,
+      [&](auto type, auto v) {
+        using T = decltype(type);
+        launch(normed_head_launch(op), head_norm_dgrad_heads<T, decltype(v)::value>,
+               static_cast<const T*>(op.in(0)), static_cast<const T*>(op.in(1)), op.floats_in(2),
+               op.floats_in(3), normed_qkv<T>(heads, op.in(4), op.in(5)),
+               static_cast<T*>(op.out(0)), op.in_dims(0)[0]);
+      },
+      op.in(0), op.in(1), op.in(4), op.in(5), op.out(0));
+}
+
+void run_head_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
+  const auto& heads = op.attrs<HeadAttrs>();
+  for (const size_t part : {size_t{0}, size_t{1}}) {
+    const int64_t first = part == 0 ? 0 : heads.query_heads;
+    const int64_t skip = first * heads.head_size * dtype_bytes(op.dtype());
+    WeightGradient g = weight_gradient_of(op, part);
+    g.dy = static_cast<const std::byte*>(op.in(0)) + skip;
+    g.x = static_cast<const std::byte*>(op.in(1)) + skip;
+    g.mean = op.floats_in(2) + first;
+    g.rstd = op.floats_in(3) + first;
+    g.rstd_stride = heads.query_heads + heads.kv_heads;
+    g.rstd_columns = heads.head_size;
+    weight_gradient(op.dtype(), g, op.stream());
+  }
+}
+
+}  // namespace ftrun::cuda

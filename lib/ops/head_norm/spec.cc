@@ -1,0 +1,73 @@
+#include "ops/head_norm/head_norm.h"
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "graph/derivation.h"
+#include "graph/op_parts.h"
+#include "ops/kinds.h"
+
+namespace ftrun {
+namespace {
+
+/// Emits the weights' gradients in the list of the input's, as other norms do.
+void head_norm_gradients(Derivation& d, const Op& op) {
+  const ValueId dy = d.result_gradient(op.out[0]);
+  const ValueId qkv = d.needed(op.in[0]);
+  const ValueId mean = d.needed(op.out[1]), rstd = d.needed(op.out[2]);
+  const ValueId dwq = d.param_grad(op.in[1]);
+  d.emit_input_grad(OpKind::kHeadNormWgrad, {dy, qkv, mean, rstd}, {dwq, d.param_grad(op.in[2])},
+                    op.attrs);
+  const ValueId dx = d.new_gradient(op.in[0]);
+  d.emit_input_grad(OpKind::kHeadNormDgrad, {dy, qkv, mean, rstd, op.in[1], op.in[2]}, {dx},
+                    op.attrs);
+  d.add_term(op.in[0], dx);
+}
+
+}  // namespace
+
+ValueId ops::head_norm(GraphBuilder& g, ValueId qkv, ValueId weight_q, ValueId weight_k,
+                       const HeadAttrs& heads) {
+  require(g.at(weight_q).dims == Dims{heads.query_heads * heads.head_size} &&
+              g.at(weight_k).dims == Dims{heads.kv_heads * heads.head_size},
+          "head_norm weights");
+  const ValueId y = g.temp("head_norm.out", g.at(qkv).dims);
+  const Dims statistic{g.tokens(), heads.query_heads + heads.kv_heads};
+  const ValueId mean =
+      g.add_value("head_norm.mean", g.statistics(), statistic, ValueRole::kTemp);
+  const ValueId rstd =
+      g.add_value("head_norm.rstd", g.statistics(), statistic, ValueRole::kTemp);
+  g.emit(OpKind::kHeadNorm, {qkv, weight_q, weight_k}, {y, mean, rstd}, heads);
+  return y;
+}
+
+namespace specs {
+
+constinit const OpSpec head_norm{
+    .name = "head_norm",
+    .shapes = "N,Q A U -> N,Q N,R N,R",
+    .shared_by = "H",
+    .letters = head_letters,
+    .gpu_workspace = workspace_of::none,
+    .gradients = head_norm_gradients,
+};
+
+constinit const OpSpec head_norm_dgrad{
+    .name = "head_norm_dgrad",
+    .shapes = "N,Q N,Q N,R N,R A U -> N,Q",
+    .shared_by = "H",
+    .letters = head_letters,
+    .gpu_workspace = workspace_of::none,
+};
+
+constinit const OpSpec head_norm_wgrad{
+    .name = "head_norm_wgrad",
+    .shapes = "N,Q N,Q N,R N,R -> A U",
+    .shared_by = "H",
+    .letters = head_letters,
+    .workspace = workspace_of::partial_gradients,
+    .gpu_workspace = workspace_of::gpu_partial_sums,
+};
+
+}  // namespace specs
+
+}  // namespace ftrun

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "program/program.h"
+
+namespace ftrun {
+
+/// Bytes by Category.
+using CategoryBytes = std::array<int64_t, kCategoryCount>;
+
+int64_t sum_of(const CategoryBytes& bytes);
+
+/// Lists what the arenas of a tier hold at each position of the program's instruction list, and
+/// behind its end: bytes of the buffers that are in use then (buffer_lifetimes()).
+std::vector<CategoryBytes> arena_history(const Program& program, Tier tier);
+
+}  // namespace ftrun

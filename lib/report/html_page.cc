@@ -1,0 +1,56 @@
+#include "report/html_page.h"
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/error.h"
+#include "report/report_page.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+/// Writes JSON for a <script>: no text can end it, or begin another.
+std::string embedded(const nlohmann::ordered_json& json) {
+  std::string out;
+  for (const char c : json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace))
+    c == '<' ? out += "\\u003c" : out += c;
+  return out;
+}
+
+std::string with(std::string page, std::string_view place, const std::string& text) {
+  const size_t at = page.find(place);
+  require(at != page.npos, "the page has a place for it");
+  return page.replace(at, place.size(), text);
+}
+
+bool begins_like(const std::string& path, std::string_view page) {
+  const std::string_view start = page.substr(0, page.find("-->"));
+  std::ifstream file(path, std::ios::binary);
+  std::string found(start.size(), '\0');
+  file.read(found.data(), static_cast<std::streamsize>(found.size()));
+  return file && found == start;
+}
+
+}  // namespace
+
+std::string filled_page(const PageParts& parts, const nlohmann::ordered_json& data) {
+  std::string page = with(parts.page, "@CSS@", cat(kPageStyle, parts.style));
+  page = with(std::move(page), "@JS@", cat(kPageScript, parts.script));
+  return with(std::move(page), "@DATA@", embedded(data));
+}
+
+void refuse_foreign_page(const std::string& path, const PageParts& parts, const char* what,
+                         const char* option) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (!fs::exists(status)) return;
+  if (fs::is_regular_file(status) && begins_like(path, parts.page)) return;
+  throw Error(ExitCode::kUsage,
+              cat(path, ": there is something that is not ", what, "; it stays as it is"),
+              cat("give another name ", option, ", or move that away"));
+}
+
+}  // namespace ftrun

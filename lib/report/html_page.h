@@ -1,0 +1,28 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace ftrun {
+
+/// PageParts are the texts that a page of ours is made of (lib/report/page).
+struct PageParts {
+  /// The page with places for the rest: @CSS@, @JS@, @DATA@. It begins with a comment that tells
+  /// it from others' files.
+  const char* page = nullptr;
+  /// What all pages have comes before these.
+  const char* style = "";
+  const char* script = "";
+};
+
+/// Makes a page that needs nothing else, no network either. Its script finds `data` in the element
+/// of that name; no text in it can end the element or begin another. Bytes that are not UTF-8 are
+/// replaced.
+std::string filled_page(const PageParts& parts, const nlohmann::ordered_json& data);
+
+/// Error(kUsage) where `path` is there and is not a page of these parts: "FILE: there is something
+/// that is not `what`; it stays as it is". `option` is how another name is given.
+void refuse_foreign_page(const std::string& path, const PageParts& parts, const char* what,
+                         const char* option);
+
+}  // namespace ftrun

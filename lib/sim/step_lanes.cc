@@ -1,0 +1,143 @@
+#include "sim/step_lanes.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+namespace ftrun {
+namespace {
+
+/// BlockMerger makes the blocks of one lane.
+class BlockMerger {
+ public:
+  BlockMerger(Picoseconds pixel, std::vector<LaneBlock>& blocks) : pixel_(pixel), blocks_(blocks) {}
+
+  void add(const RecordedInstr& one) {
+    const Picoseconds takes = one.end - one.begin;
+    const bool is_short = takes < pixel_;
+    if (!is_short || !open_ || open_->end - open_->begin >= pixel_ ||
+        one.begin - open_->end >= pixel_)
+      close();
+    if (!open_) open_ = LaneBlock{.begin = one.begin, .first = one.instr};
+    open_->end = one.end;
+    open_->busy += takes;
+    open_->last = one.instr;
+    ++open_->count;
+    by_kind_[static_cast<size_t>(work_kind(*one.instr))] += takes;
+    if (!is_short) close();
+  }
+
+  void close() {
+    if (!open_) return;
+    const auto most = std::max_element(by_kind_.begin(), by_kind_.end());
+    open_->kind = kWorkKinds[static_cast<size_t>(most - by_kind_.begin())];
+    blocks_.push_back(*open_);
+    open_.reset();
+    by_kind_ = {};
+  }
+
+ private:
+  Picoseconds pixel_;
+  std::vector<LaneBlock>& blocks_;
+  std::optional<LaneBlock> open_;
+  std::array<Picoseconds, kWorkKinds.size()> by_kind_{};
+};
+
+/// Lists, for each position of a rank's program, the time when the compute instruction there, or
+/// the next one, begins.
+std::vector<Picoseconds> compute_begins(const RecordedRank& rank, Picoseconds end) {
+  const std::vector<Instr>& instrs = rank.program->instrs;
+  std::vector<Picoseconds> begins(instrs.size(), end);
+  for (const RecordedInstr& one : rank.instrs)
+    begins[static_cast<size_t>(one.instr - instrs.data())] = one.begin;
+  for (size_t at = instrs.size(); at-- > 1;)
+    if (instrs[at - 1].lane != Lane::kCompute) begins[at - 1] = begins[at];
+  return begins;
+}
+
+}  // namespace
+
+WorkKind work_kind(const Instr& instr) {
+  if (instr.communicates()) return WorkKind::kExchange;
+  switch (instr.kind) {
+    case InstrKind::kForward:
+      return WorkKind::kForward;
+    case InstrKind::kBackward:
+    case InstrKind::kInputGrad:
+      return WorkKind::kBackward;
+    case InstrKind::kWeightGrad:
+      return WorkKind::kWeightGrad;
+    case InstrKind::kMeasure:
+    case InstrKind::kUpdate:
+      return WorkKind::kUpdate;
+    case InstrKind::kCopy:
+      return WorkKind::kCopy;
+    default:
+      return WorkKind::kOther;
+  }
+}
+
+std::string_view work_name(WorkKind kind) {
+  constexpr std::array<std::string_view, kWorkKinds.size()> names{
+      "forward", "backward", "weight gradients", "update", "exchange", "copy", "other"};
+  return names[static_cast<size_t>(kind)];
+}
+
+std::vector<LaneBlocks> lane_blocks(const RecordedRank& rank, Picoseconds pixel) {
+  std::map<Lane, LaneBlocks> lanes;
+  std::map<Lane, BlockMerger> mergers;
+  for (const RecordedInstr& one : rank.instrs) {
+    if (one.begin == one.end) continue;
+    LaneBlocks& lane = lanes[one.instr->lane];
+    lane.lane = one.instr->lane;
+    lane.busy += one.end - one.begin;
+    mergers.try_emplace(lane.lane, pixel, lane.blocks).first->second.add(one);
+  }
+  std::vector<LaneBlocks> all;
+  for (auto& [lane, merger] : mergers) {
+    merger.close();
+    all.push_back(std::move(lanes.at(lane)));
+  }
+  return all;
+}
+
+StepLanes step_lanes(const std::vector<const RecordedRank*>& ranks, Picoseconds end, size_t most) {
+  for (int64_t pixels = 4000;; pixels /= 2) {
+    StepLanes lanes{.pixel = std::max<Picoseconds>(end / std::max<int64_t>(pixels, 1), 1)};
+    size_t blocks = 0;
+    for (const RecordedRank* rank : ranks) {
+      lanes.ranks.push_back(lane_blocks(*rank, lanes.pixel));
+      for (const LaneBlocks& lane : lanes.ranks.back()) blocks += lane.blocks.size();
+    }
+    if (blocks <= most || pixels <= 1) return lanes;
+  }
+}
+
+std::vector<MemoryPoint> memory_over_step(const RecordedRank& rank, Tier tier, Picoseconds end,
+                                          size_t most) {
+  const Program& program = *rank.program;
+  const std::vector<Picoseconds> begins = compute_begins(rank, end);
+  const auto parts = static_cast<Picoseconds>(most);
+  const Picoseconds width = std::max<Picoseconds>((end + parts - 1) / parts, 1);
+  const std::vector<CategoryBytes> history = arena_history(program, tier);
+  std::vector<MemoryPoint> points;
+  // What the part before ends with is there when the next one begins.
+  MemoryPoint fullest;
+  CategoryBytes now{};
+  Picoseconds part = 0;
+  const auto next_part = [&](Picoseconds to) {
+    if (points.empty() || points.back().bytes != fullest.bytes) points.push_back(fullest);
+    if (to > part + 1 && fullest.bytes != now) points.push_back({(part + 1) * width, now});
+    part = to;
+    fullest = {part * width, now};
+  };
+  for (size_t at = 0; at < program.instrs.size(); ++at) {
+    if (const Picoseconds in = std::min(begins[at], end - 1) / width; in > part) next_part(in);
+    now = history[at];
+    if (sum_of(now) > sum_of(fullest.bytes)) fullest.bytes = now;
+  }
+  next_part(part + 1);
+  return points;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,56 @@
+#include "training/saved_model.h"
+
+#include "plan/resume_policy.h"
+
+namespace ftrun {
+namespace {
+
+class SetupModel : public SavedModel {
+ public:
+  SetupModel(const Config& config, TrainingSetup& setup) : config_(config), setup_(setup) {}
+
+  std::string fingerprint() const override { return setup_.folder().fingerprint(); }
+  std::string base_fingerprint() const override {
+    return setup_.train().model.trains_all() ? "" : setup_.folder().weights_fingerprint();
+  }
+  void require_same_base(const CheckpointMeta& saved, const std::string& folder) const override {
+    ftrun::require_same_base(saved, folder, setup_.folder());
+  }
+  std::map<std::string, int64_t> topology() const override {
+    const StateOptions& state = setup_.plan().options.state;
+    std::map<std::string, int64_t> ranks{{"data", sample_place(state).count},
+                                         {"data_replicate", state.replicas},
+                                         {"tensor", state.tensor.count}};
+    if (state.pipeline.stages() > 1) ranks["pipeline"] = state.pipeline.stages();
+    if (state.context.count > 1) ranks["context"] = state.context.count;
+    return ranks;
+  }
+  void load_first(const AdapterFolder* adapter) override { setup_.state().load(first(adapter)); }
+  std::vector<StateConversion> load(Checkpoint& checkpoint) override {
+    return setup_.state().load(checkpoint, first(nullptr));
+  }
+  std::vector<StateSlice> slices() override { return setup_.state().slices(room()->sectors()); }
+  std::vector<StateSlice> snapshot() override { return setup_.state().snapshot(room()->sectors()); }
+  void release_snapshot() override { setup_.state().release_snapshot(); }
+  void populate_snapshot() override { setup_.state().populate_snapshot(); }
+  const SaveRoom* room() const override { return &setup_.save_room(); }
+  ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) override {
+    return ftrun::export_weights(config_, setup_, writes, stop);
+  }
+
+ private:
+  FirstWeights first(const AdapterFolder* adapter) const {
+    return {setup_.folder(), static_cast<uint64_t>(config_.train.seed), adapter};
+  }
+
+  const Config& config_;
+  TrainingSetup& setup_;
+};
+
+}  // namespace
+
+std::unique_ptr<SavedModel> saved_model(const Config& config, TrainingSetup& setup) {
+  return std::make_unique<SetupModel>(config, setup);
+}
+
+}  // namespace ftrun

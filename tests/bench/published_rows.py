@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+"""How far `ftrun plan --machine` is from training speeds that others have published: plans each
+row of published_rows.tsv with the machine file of its GPU and the numbers of its software stack
+(configs/stacks), and prints predicted and published seconds of a step, good and bad.
+
+    published_rows.py [--binary build/release/bin/ftrun] [--only WORD] [--fit NUMBER,...]
+
+Rows with context ranks are listed as waiting for context parallelism. What a source does not say:
+recompute: none; micro-batch: the largest power of two that divides a rank's share of the batch,
+leaves a pipeline four micro-batches a stage, and whose plan fits the GPU; parts of a stage: one
+layer each where the micro-batches are a multiple of the stages, else 1.
+
+--fit looks for the numbers of the stacks of the rows (say, products,memory) that make the mean
+square of log(predicted / published) least, with a small pull towards common numbers, and prints
+them; files stay."""
+import argparse
+import concurrent.futures
+import csv
+import json
+import math
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STACKS = ROOT / "configs" / "stacks"
+# Bytes that libraries hold on a GPU beside the plan, where a rule asks what fits.
+BESIDE_PLAN = 3e9
+
+
+def read_rows(path):
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def number(row, key):
+    return int(row[key])
+
+
+def model_config(row):
+    """The config.json of a row's shape: GPT's block for gelu, else rotating ones."""
+    if row["mlp"] == "gelu":
+        return {"model_type": "gpt2", "vocab_size": number(row, "vocab"),
+                "n_embd": number(row, "hidden"), "n_layer": number(row, "layers"),
+                "n_head": number(row, "heads"), "n_inner": number(row, "ffn"),
+                "n_positions": number(row, "row"), "attn_pdrop": 0.0, "embd_pdrop": 0.0,
+                "resid_pdrop": 0.0, "tie_word_embeddings": row["tied"] == "yes"}
+    config = {"model_type": "llama", "vocab_size": number(row, "vocab"),
+              "hidden_size": number(row, "hidden"), "num_hidden_layers": number(row, "layers"),
+              "num_attention_heads": number(row, "heads"),
+              "num_key_value_heads": number(row, "kv_heads"),
+              "intermediate_size": number(row, "ffn"),
+              "max_position_embeddings": number(row, "row"),
+              "tie_word_embeddings": row["tied"] == "yes"}
+    if row["mlp"] == "squared relu":
+        config |= {"model_type": "starcoder2", "hidden_act": "relu2", "use_bias": False}
+    return config
+
+
+def settings(row, micro_batch, parts):
+    batch, data = number(row, "batch"), number(row, "data")
+    made = {"device": "cuda", "parallel.data": data, "parallel.tensor": row["tensor"],
+            "parallel.pipeline": row["pipeline"],
+            "parallel.sequence": "true" if row["sequence"] == "yes" else "false",
+            "train_batch_size": batch, "train_micro_batch_size_per_gpu": micro_batch,
+            "gradient_accumulation_steps": batch // data // micro_batch,
+            "zero_optimization.stage": row["zero"], "recompute.policy": row["recompute"],
+            "data.sequence_length": row["row"],
+            "optimizer": "{type: AdamW, params: {lr: 1.0e-5}}",
+            f"{row['precision']}.enabled": "true"}
+    if row["recompute"] == "?":
+        made["recompute.policy"] = "none"
+    if row["replicas"] != "1":
+        made["parallel.data_replicate"] = row["replicas"]
+    if number(row, "pipeline") > 1:
+        made["parallel.schedule"] = "interleaved" if parts > 1 else "1f1b"
+        if parts > 1:
+            made["parallel.virtual_stages"] = parts
+    if row["lora"] == "qkv":
+        made["adapter"] = "{type: lora, r: 16, target_modules: [q_proj, k_proj, v_proj]}"
+    elif row["lora"] != "-":
+        made["adapter"] = "{type: lora, r: 16, target_modules: all-linear}"
+    return made
+
+
+def plan(binary, row, stack, micro_batch, parts):
+    """What `ftrun plan --json` answers, or None and what it says."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = pathlib.Path(folder) / "config.json"
+        config.write_text(json.dumps(model_config(row)))
+        empty = pathlib.Path(folder) / "plan.yaml"
+        empty.write_text("train: {steps: 1}\n")
+        nodes = -(-number(row, "gpus") // 8)
+        command = [binary, "plan", "--json", "--model", config, "--config", empty, "--machine",
+                   ROOT / "configs" / "machines" / f"{row['machine']}.yaml", "--stack", stack,
+                   "--nodes", str(nodes), "--device-memory", "1000GB"]
+        for key, value in settings(row, micro_batch, parts).items():
+            command += ["--set", f"{key}={value}"]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        return None, done.stderr
+    answer = json.loads(done.stdout)["result"]
+    return (answer, "") if "time" in answer else (None, "no time")
+
+
+def machine_memory(row):
+    text = (ROOT / "configs" / "machines" / f"{row['machine']}.yaml").read_text()
+    return next(float(line.split()[1]) * 1e9 for line in text.splitlines()
+                if line.startswith("memory:"))
+
+
+def choices(row):
+    """The micro-batches and parts that the row's rules may take, the first that fits first."""
+    share = number(row, "batch") // number(row, "data")
+    stages = number(row, "pipeline")
+    least = 4 * stages if stages > 1 else 1
+    sizes = [number(row, "micro_batch")] if row["micro_batch"] != "?" else [
+        size for size in (64, 32, 16, 8, 4, 2, 1)
+        if share % size == 0 and (share // size >= least or size == 1)]
+    for size in sizes:
+        parts = number(row, "layers") // stages if row["parts"] == "?" else number(row, "parts")
+        if row["parts"] == "?" and share // size % stages != 0:
+            parts = 1
+        yield size, parts
+
+
+def settle(binary, row, stack):
+    """Says what the rules make of a row's question marks."""
+    made = list(choices(row))
+    for micro_batch, parts in made[:-1]:
+        answer, _ = plan(binary, row, stack, micro_batch, parts)
+        if answer and answer["memory"]["device"]["total"] + BESIDE_PLAN < machine_memory(row):
+            return micro_batch, parts
+    return made[-1]
+
+
+def model_flops(row):
+    """Floating-point operations of a step as Megatron-LM counts them: 12 B s L h^2 (2 + s/h + 2
+    ffn/(2 h) + V/(2 L h)), attention's scores whole, without recompute."""
+    hidden, layers, tokens = (number(row, key) for key in ("hidden", "layers", "row"))
+    inner = 2 + tokens / hidden + number(row, "ffn") / hidden + number(row, "vocab") / (
+        2 * layers * hidden)
+    return 12 * number(row, "batch") * tokens * layers * hidden**2 * inner
+
+
+def published_seconds(row):
+    value, gpus = float(row["value"]), number(row, "gpus")
+    if row["metric"] == "step_seconds":
+        return value
+    if row["metric"] == "tokens_per_second_per_gpu":
+        return number(row, "batch") * number(row, "row") / gpus / value
+    return model_flops(row) / (value * 1e12 * gpus)
+
+
+def stack_text(name, values):
+    return f"stack: {name}\n" + "".join(f"{key}: {value:.4g}\n" for key, value in values.items())
+
+
+def read_stack(name):
+    values = {}
+    for line in (STACKS / f"{name}.yaml").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key in ("products", "attention", "memory", "node", "cluster"):
+            values[key] = float(value.split("#")[0])
+    return values
+
+
+class Rows:
+    def __init__(self, binary, rows):
+        self.binary = binary
+        self.rows = rows
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            self.settled = list(pool.map(
+                lambda row: settle(binary, row, STACKS / f"{row['stack']}.yaml"), rows))
+
+    def predicted(self, values_of):
+        """Seconds of each row, by the numbers of its stack."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, values in values_of.items():
+                pathlib.Path(folder, f"{name}.yaml").write_text(stack_text(name, values))
+
+            def one(at):
+                row = self.rows[at]
+                answer, told = plan(self.binary, row, f"{folder}/{row['stack']}.yaml",
+                                    *self.settled[at])
+                assert answer, (row["model"], told)
+                return answer["time"]["seconds"]
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                return list(pool.map(one, range(len(self.rows))))
+
+
+# Numbers that cost nothing in a fit: with few rows a stack, what these do not decide stays near.
+PRIOR = {"products": 0.75, "attention": 0.5, "memory": 0.75, "node": 1, "cluster": 1}
+PULL = 0.002
+
+
+def descend(error, start, keys):
+    """The numbers with the least error near `start`, by halving steps."""
+    best, least, step = start, error(start), 0.2
+    while step > 1e-3:
+        moved = False
+        for key in keys:
+            for factor in (1 + step, 1 / (1 + step)):
+                tried = best | {key: best[key] * factor}
+                is_share = key not in ("node", "cluster")
+                if not is_share or tried[key] <= 1:
+                    found = error(tried)
+                    if found < least:
+                        best, least, moved = tried, found, True
+        step = step if moved else step / 2
+    return best, least
+
+
+def fit(binary, rows, keys):
+    """Seconds are taken as linear in the inverses of the numbers, with slopes from a run of each:
+    a second call, from what the first one printed, corrects what is not."""
+    for name in sorted({row["stack"] for row in rows}):
+        mine = Rows(binary, [row for row in rows if row["stack"] == name])
+        start = read_stack(name)
+        base = mine.predicted({name: start})
+        slopes = {key: [(there - here) * start[key] / 0.25 for here, there in zip(
+            base, mine.predicted({name: start | {key: start[key] * 0.8}}))] for key in keys}
+
+        def error(values, mine=mine, start=start, base=base, slopes=slopes):
+            logs = []
+            for at, row in enumerate(mine.rows):
+                seconds = base[at] + sum(slopes[key][at] * (1 / values[key] - 1 / start[key])
+                                         for key in keys)
+                logs.append(math.log(max(seconds, 1e-9) / published_seconds(row)))
+            pull = sum(math.log(values[key] / PRIOR[key]) ** 2 for key in keys)
+            return statistics.mean(x * x for x in logs) + PULL * pull
+        best, least = descend(error, start, keys)
+        print(f"{name}: root mean square with the pull {100 * math.sqrt(least):.1f} %: "
+              + ", ".join(f"{key} {best[key]:.3g}" for key in best), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--binary", default=ROOT / "build" / "release" / "bin" / "ftrun")
+    parser.add_argument("--only", default="", help="rows whose stack or model has this in it")
+    parser.add_argument("--fit", default="")
+    options = parser.parse_args()
+    rows = [row for row in read_rows(pathlib.Path(__file__).with_suffix(".tsv"))
+            if options.only in row["stack"] + " " + row["model"]]
+    waiting = [row for row in rows if row["context"] != "1"]
+    rows = [row for row in rows if row["context"] == "1"]
+    if options.fit:
+        return fit(options.binary, rows, options.fit.split(","))
+    planned = Rows(options.binary, rows)
+    seconds = planned.predicted({name: read_stack(name) for name in {r["stack"] for r in rows}})
+    errors = []
+    print("| stack | model, GPUs | micro-batch, parts | predicted, s | published, s | off |")
+    print("|---|---|---|---|---|---|")
+    for row, found, settled in zip(rows, seconds, planned.settled):
+        measured = published_seconds(row)
+        errors.append(abs(found / measured - 1))
+        lora = "" if row["lora"] == "-" else " LoRA"
+        asked = "".join(f"{value}{'?' if row[key] == '?' else ''}{end}" for value, key, end in
+                        zip(settled, ("micro_batch", "parts"), (", ", "")))
+        print(f"| {row['stack']} | {row['model']}{lora}, {row['gpus']} {row['machine']} | {asked} "
+              f"| {found:.4g} | {measured:.4g} | {100 * (found / measured - 1):+.1f} % |")
+    for row in waiting:
+        print(f"| {row['stack']} | {row['model']}, {row['gpus']} {row['machine']} | waits for "
+              f"context parallelism | | {published_seconds(row):.4g} | |")
+    print(f"\n{len(rows)} rows: mean error {100 * statistics.mean(errors):.1f} %, within 15 %: "
+          f"{sum(error <= 0.15 for error in errors)}, worst {100 * max(errors):.1f} %")
+
+
+main()

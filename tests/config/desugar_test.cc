@@ -1,0 +1,70 @@
+// The states of a config between its sources and what is read: SourceTree and SchemaTree.
+#include "config/desugar.h"
+
+#include <string>
+
+#include "config/reader.h"
+#include "config/yaml_reader.h"
+#include "helpers.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+Node parsed(const std::string& yaml) {
+  Problems problems;
+  Node root = read_yaml("a.yaml", yaml, problems);
+  REQUIRE(problems.all().empty());
+  return root;
+}
+
+SchemaTree tree_of(const std::string& yaml, Problems& problems) {
+  return desugar({parsed(yaml)}, problems);
+}
+
+TEST_CASE("a later source wins key by key, however each of them spells the key") {
+  Problems problems;
+  SchemaTree tree;
+  tree.put(tree_of("bfloat16: {enabled: true}\ntrain: {steps: 3}", problems), problems);
+  tree.put(tree_of("bf16: {enabled: false}\ntrain: {seed: 7}", problems), problems);
+  CHECK(tree.root().find("bfloat16") == nullptr);
+  const Config config = read_config(tree, problems);
+  CHECK_FALSE(config.bf16.enabled);
+  CHECK(config.train.steps == 3);
+  CHECK(config.train.seed == 7);
+  CHECK_FALSE(has_errors(problems.all()));
+}
+
+TEST_CASE("a source that is put on others takes away what it says by another key") {
+  Problems problems;
+  SchemaTree tree = tree_of("train: {epochs: 2}", problems);
+  const SchemaTree later = tree_of("train: {steps: 3}", problems);
+  tree.put(later, problems);
+  CHECK(tree.root().at_path("train.epochs") == nullptr);
+  CHECK(tree.root().at_path("train.steps")->integer == 3);
+  CHECK(later.root().at_path("train.steps")->integer == 3);
+  REQUIRE(problems.all().size() == 1);
+  CHECK(problems.all()[0].message ==
+        "train.steps 3 takes the place of train.epochs 2 (a.yaml:1:17)");
+}
+
+TEST_CASE("keys of PEFT's files are dropped from such a file alone, and its folder is the path") {
+  const std::string section = "adapter: {peft_type: LORA, task_type: CAUSAL_LM, r: 4}";
+  Problems problems;
+  const SchemaTree of_file =
+      desugar({parsed(section), true, Node::of_text({"a.yaml", 1, 1}, "folder")}, problems);
+  CHECK(of_file.root().at_path("adapter.task_type") == nullptr);
+  CHECK(of_file.root().at_path("adapter.path")->text == "folder");
+  CHECK(read_config(of_file, problems).adapter.path == "folder");
+  CHECK(problems.all().empty());
+
+  const SchemaTree written = tree_of(section, problems);
+  CHECK(written.root().at_path("adapter.path") == nullptr);
+  read_config(written, problems);
+  REQUIRE(problems.all().size() == 1);
+  CHECK(problems.all()[0].message.starts_with("adapter.task_type: unknown key"));
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,106 @@
+"""`ftrun plan` for models that no config names: presets, sizes, config.json files; the table of the
+course's exercises; machine files that are shipped and the stacks of other programs."""
+import json
+import pathlib
+import re
+import sys
+import tempfile
+
+from runner import Job, case, ftrun, must, run_cases
+
+SOURCE = pathlib.Path(sys.argv[1])
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = Job(scratch)
+    machine = SOURCE / "configs/machines/h100-80gb.yaml"
+
+    def planned(*arguments):
+        return json.loads(must(ftrun("plan", *arguments, "--json")).stdout)["result"]
+
+    @case
+    def a_known_model_is_planned_without_config_data_and_weights():
+        told = must(ftrun("plan", "--model", "llama-3.2-1b", "--machine", machine)).stdout
+        assert told.startswith("rank 0 of 8, 1.24 B parameters, ZeRO stage "), told
+        assert ("\nmodel: llama-3.2-1b: llama, 16 layers of width 2048, 32 heads, MLP 8192, "
+                "vocabulary 128256 (" in told), told
+        assert re.search(r"\ntime of a step on h100-80gb: [\d.]+ s", told), told
+        answer = planned("--model", "llama-3.2-1b", "--machine", machine, "--nodes", 2,
+                         "--set", "parallel.tensor=2", "--set", "zero_optimization.stage=3")
+        assert (answer["ranks"], answer["zero_stage"]) == (16, 3), answer
+        assert answer["parameters"] == 1235814400, answer
+        assert answer["time"]["seconds"] > 0, answer
+
+    @case
+    def a_size_a_file_and_a_folder_are_models_too():
+        size = planned("--params", "1B")
+        assert size["ranks"] == 1 and abs(size["parameters"] / 1e9 - 1) < 0.005, size
+        folder = SOURCE / "tests/sim/llama-3-405b"
+        for named in (folder, folder / "config.json"):
+            answer = planned("--model", named, "--machine", machine, "--nodes", 16, "--set",
+                             "parallel.tensor=8", "--set", "zero_optimization.stage=3",
+                             "--set", "recompute.policy=full")
+            assert (answer["ranks"], answer["parameters"]) == (128, 405853388800), answer
+        # A config that names no model is one of the model that is given.
+        config = job.scratch / "without.yaml"
+        config.write_text("train_micro_batch_size_per_gpu: 2\nfp16: {enabled: true}\n"
+                          "device: cuda\n")
+        answer = planned("--model", "gpt2", "--config", config, "--nproc", 2)
+        assert (answer["ranks"], answer["parameters"]) == (2, 124439808), answer
+
+    @case
+    def a_search_takes_a_model_too():
+        answer = planned("--search", "--params", "1B", "--machine", machine, "--set",
+                         "train_batch_size=8", "--seconds", 1)["search"]
+        assert answer["batch"] == 8 and answer["layouts"], answer
+
+    @case
+    def contradictions_are_refused_with_remedies():
+        config = job.config("named")
+        told = must(ftrun("plan", "--model", "gpt2", "--config", config), 2).stderr
+        assert re.search(r"model\.path: the config names the model .*, and the plan is for gpt2\n"
+                         r" +remedy: leave --model and --params out, or model\.path", told), told
+        for arguments, code, word in (
+                (("--model", "gpt2", "--params", "1B"), 2, "excludes --params"),
+                (("--model", "gpt2x"), 2, 'did you mean "gpt2"?'),
+                (("--params", "7"), 2, "expected a number of parameters from 50M to 10000B"),
+                (("--model", "owner/none"), 4, "owner/none"),
+                (("--table", "--config", config), 2, "--table"),
+                (("--gpus", "8"), 2, "--table"),
+                (("--model", "gpt2", "--stack", "x.yaml"), 2, "--machine"),
+                ((), 2, "no config was given")):
+            done = must(ftrun("plan", *arguments), code)
+            assert word in done.stdout + done.stderr, (word, done.stdout, done.stderr)
+
+    @case
+    def the_table_has_formulas_and_plan_side_by_side():
+        told = must(ftrun("plan", "--table", "--machine", machine)).stdout
+        # 7 B on 8 GPUs at stage 3: 10.5 GB of states and 2 x 4096 tokens x 4096 wide x 32 x 2.
+        course = 10.5 + 2 * 4096 * 4096 * 32 * 2 / 1e9
+        assert re.search(rf"^ *7B +3 +8 +{course:.2f} +[\d.]+ +\+[\d.]+ %  fits$", told, re.M), told
+        assert re.search(r"^master copy in fp32, 4 bytes +0\.00 +3\.50 +3\.50  updates are ",
+                         told, re.M), told
+        assert re.search(r"^ZeRO 0 +95 +94\.0 +-1\.1 %", told, re.M), told
+        assert re.search(r"^FSDP, FULL_SHARD \(ZeRO 3\) +full +[\d.]+ +[\d.]+ +0\.\d+ +[\d.]+ %$",
+                         told, re.M), told
+        one = json.loads(must(ftrun("plan", "--table", "--model", "llama-2-7b", "--gpus", "2,8",
+                                    "--json")).stdout)["result"]["table"]
+        assert len(one["rows"]) == 8 and "stated" not in one, one
+        for row in one["rows"]:
+            for side in ("course", "planned"):
+                parts = sum(line[side] for line in row["lines"])
+                assert abs(parts - row[side]) <= len(row["lines"]), row
+            assert row["fits"]["A100, H100-80"]["planned"] == (row["planned"] <= 80e9), row
+
+    @case
+    def shipped_machines_and_stacks_plan():
+        seconds = {}
+        for file in sorted((SOURCE / "configs/machines").glob("*.yaml")):
+            seconds[file.stem] = planned("--params", "1B", "--machine", file, "--nproc", 1,
+                                         "--set", "recompute.policy=full")["time"]["seconds"]
+        assert (seconds["b200-180gb"] < seconds["h200-141gb"] <= seconds["h100-80gb"]
+                < seconds["a100-80gb"] <= seconds["a100-40gb"] < seconds["rtx4090-24gb"]), seconds
+        for file in sorted((SOURCE / "configs/stacks").glob("*.yaml")):
+            answer = planned("--params", "1B", "--machine", machine, "--stack", file)
+            assert answer["time"]["machine"] == f"h100-80gb with {file.stem}", answer
+
+    run_cases()

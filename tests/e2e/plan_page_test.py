@@ -1,0 +1,209 @@
+"""`ftrun plan --html`: one page with the time, the memory and the lanes of a predicted step. It
+needs nothing from elsewhere, shows names that would like to be markup as text, is bounded for the
+largest plans, and never takes the place of another file; drawn by a browser where there is one."""
+import json
+import os
+import pathlib
+import re
+import sys
+import tempfile
+
+from browser import data_of, dom, refuse_what_is_elsewhere, said
+from machines import two_processors
+from runner import Job, case, ftrun, must, needs, run_cases
+
+SOURCE = pathlib.Path(sys.argv[1])
+H100 = SOURCE / "configs/machines/h100-80gb.yaml"
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = Job(scratch)
+    machine = job.scratch / "two.yaml"
+    machine.write_text(two_processors(memory="1 GiB"))
+    HOSTILE = "a <script>steal()</script> & \"more\""
+    settings = {"parallel": {"data": 2}, "zero_optimization": {"stage": 2}}
+
+    def plan(config, page, *arguments, code=0, machine=machine, **options):
+        return must(ftrun("plan", "--config", config, "--machine", machine, "--html", page,
+                          *arguments, **options), code)
+
+    def config(name="planned", **changes):
+        return job.config(name, **{**settings, **changes})
+
+    def large(page, *arguments):
+        """405 billion parameters on 16,384 GPUs, 64 micro-batches on 16 stages."""
+        return plan(SOURCE / "tests/sim/llama-3-405b/plan.yaml", page, "--nproc", 16384, "--nodes",
+                    2048, *(argument for key in
+                            ("device=cuda", "parallel.pipeline=16", "parallel.data=auto",
+                             "gradient_accumulation_steps=64", "train_batch_size=auto")
+                            for argument in ("--set", key)),
+                    machine=H100, cwd=SOURCE)
+
+    @case
+    def a_page_holds_the_figures_of_the_plan():
+        page, trace = job.scratch / "page.html", job.scratch / "step.json"
+        folder = job.scratch / HOSTILE.replace("/", "\\")
+        folder.mkdir()
+        named = folder / "run.yaml"
+        named.write_bytes(config().read_bytes())
+        told = plan(named, page, "--trace", trace, "--device-memory", "2GiB")
+        assert told.stdout.count(f"written: {page}\n") == 1, told.stdout
+        answer = json.loads(plan(named, page, "--json").stdout)["result"]
+        plan(named, page, "--device-memory", "2GiB")
+        refuse_what_is_elsewhere(page)
+        assert "<script>steal" not in page.read_text()
+        data = data_of(page)
+        assert f"config: {named}" in data["facts"], data["facts"]
+        assert abs(data["seconds"] / answer["time"]["seconds"] - 1) < 1e-9
+        rank, = data["ranks"]
+        assert abs(sum(seconds for _, seconds in rank["parts"]) / data["seconds"] - 1) < 1e-9
+        assert (abs(sum(seconds for _, seconds in rank["over"])
+                    - dict(rank["parts"])["waits for collectives"]) < 1e-12)
+        device, = rank["memory"]
+        assert device["limit"] == 2 << 30
+        assert device["allocated"] == answer["memory"]["device"]["total"]
+        fullest = max(sum(column[i] for column in device["moments"].values())
+                      for i in range(len(device["begin"])))
+        assert (0 < fullest <= device["allocated"] - sum(device["kept"].values())), device
+        # The blocks of each lane are the events of the trace.
+        events = [event for event in json.loads(trace.read_text())["traceEvents"]
+                  if event["ph"] == "X" and event["pid"] == 0]
+        named_lanes = {event["tid"]: event["args"]["name"]
+                       for event in json.loads(trace.read_text())["traceEvents"]
+                       if event["name"] == "thread_name" and event["pid"] == 0}
+        for lane in rank["lanes"]:
+            own = [event for event in events if named_lanes[event["tid"]] == lane["name"]]
+            assert sum(lane["blocks"][6::7]) == len(own), lane["name"]
+            assert abs(sum(event["dur"] for event in own) * 1000 - lane["busy"]) < len(own) + 1
+
+    @case
+    def a_search_shows_the_alternatives_with_their_bounds():
+        page = job.scratch / "search.html"
+        open_layout = config("search", threads=None, train_batch_size=8, parallel=None,
+                             zero_optimization=None, train_micro_batch_size_per_gpu=None,
+                             gradient_accumulation_steps=None)
+        told = plan(open_layout, page, "--search", "--json").stdout
+        answer = json.loads(told)["result"]["search"]
+        data = data_of(page)
+        assert data["search"]["layouts"] == answer["layouts"]
+        assert abs(data["seconds"] - answer["layouts"][0]["seconds"]) < 1e-9
+        choices = {one["choice"]: one for one in data["search"]["why_not"]}
+        assert choices == {one["choice"]: one for one in answer["why_not"]}
+        bounded = [one for one in choices.values() if "seconds" in one]
+        assert bounded and all(one["at_least"]["seconds"] <= one["seconds"] for one in bounded)
+        assert data["search"]["lines"][0].startswith("search: "), data["search"]["lines"]
+        assert data["ranks"][0]["memory"][0]["limit"] > 0
+
+    @case
+    def the_largest_plan_gives_a_page_of_bounded_size():
+        page = job.scratch / "large.html"
+        large(page)
+        assert page.stat().st_size < 3 << 20, page.stat().st_size
+        data = data_of(page)
+        assert [rank["stage"] for rank in data["ranks"]] == list(range(16))
+        assert sum(len(lane["blocks"]) // 7 for rank in data["ranks"]
+                   for lane in rank["lanes"]) <= 40_000
+        for rank in data["ranks"]:
+            assert all(len(tier["begin"]) <= 400 for tier in rank["memory"])
+
+    @case
+    def only_a_page_of_a_plan_is_replaced():
+        ours, mine, link = (job.scratch / name for name in ("ours.html", "mine.html", "link.html"))
+        plan(config(), ours)
+        before = ours.read_text()
+        plan(config(gradient_accumulation_steps=1), ours)
+        assert data_of(ours)["seconds"] and ours.read_text() != before
+        mine.write_text("<!DOCTYPE html>\n<p>mine")
+        told = plan(config(), mine, code=2).stderr
+        assert (f"{mine}: there is something that is not a page of ftrun plan's; it stays as it "
+                "is" in told and "--html FILE" in told), told
+        assert mine.read_text() == "<!DOCTYPE html>\n<p>mine"
+        link.symlink_to(ours)
+        plan(config(), link, code=2)
+        folder = job.scratch / "folder.html"
+        folder.mkdir()
+        plan(config(), folder, code=2)
+        told = plan(config(), "-", code=2).stderr
+        assert "--html -: this is written to a file, not to standard output" in told, told
+        told = must(ftrun("plan", "--config", config(), "--machine", machine, "--trace", "-"),
+                    2).stderr
+        assert "--trace -: this is written to a file, not to standard output" in told, told
+        must(ftrun("plan", "--config", config(), "--html", ours), 2)
+
+    @case
+    def what_cannot_be_written_is_told_before_and_leaves_nothing():
+        below = job.scratch / "file"
+        below.write_text("")
+        told = plan(config(), below / "page.html", code=5).stderr
+        assert f"--html {below}/page.html: {below}: is not a folder" in told, told
+        if os.geteuid() != 0:
+            closed = job.scratch / "closed"
+            closed.mkdir(mode=0o500)
+            assert "cannot be written: Permission denied" in plan(
+                config(), closed / "page.html", code=5).stderr
+        small = job.scratch / "small"
+        small.mkdir()
+        told = plan(config(), small / "page.html", code=5,
+                    wrapper=("prlimit", "--fsize=4096")).stderr
+        assert "page.html" in told and not list(small.iterdir()), (told, list(small.iterdir()))
+
+    ACTS = r"""
+      const say = (name, value) => {
+        document.body.dataset[name] = String(value).replaceAll('"', "'").replaceAll('>', ' to ');
+      };
+      const key = name => document.activeElement.dispatchEvent(
+        new KeyboardEvent('keydown', { key: name, bubbles: true, cancelable: true }));
+      const told = () => document.querySelector('#lanes .said').textContent;
+      say('bars', document.querySelectorAll('.split > div').length);
+      say('areas', document.querySelectorAll('#memory path.category').length);
+      document.querySelector('#lanes svg').focus();
+      key('ArrowRight'); key('ArrowRight'); say('second', told());
+      key('ArrowDown'); say('below', told());
+      key('+'); key('+'); say('zoomed', (view.to - view.from) / total);
+      key('End'); say('last', told());
+      key('0'); say('whole', view.to - view.from === total);
+      document.querySelector('#memory svg').focus(); key('ArrowRight');
+      say('memory', document.querySelector('#memory .tip').textContent);
+      const picture = document.querySelector('#lanes svg'), box = picture.getBoundingClientRect();
+      const b = view.rank.lanes[0].blocks, middle = (b[0] + b[1] / 2) / total;
+      picture.dispatchEvent(new PointerEvent('pointermove', {
+        clientX: box.left + 8 + (box.width - 16) * middle, clientY: box.top + 22 }));
+      say('pointed', document.querySelector('#lanes .tip').textContent);
+      document.getElementById('listed').open = true; listInstructions();
+      say('rows', document.querySelectorAll('#instructions tr').length);
+      const buttons = document.querySelectorAll('.split button');
+      buttons[buttons.length - 1].click();
+      say('whose', document.getElementById('whose').textContent);
+      say('markup', document.querySelectorAll('script').length);
+      say('wide', document.documentElement.scrollWidth - innerWidth);
+      theme.click(); say('theme', document.documentElement.dataset.theme);
+    """
+
+    @needs("browser")
+    def a_browser_draws_it():
+        page = job.scratch / "drawn.html"
+        folder = job.scratch / f"drawn {HOSTILE}".replace("/", "\\")
+        folder.mkdir()
+        named = folder / "run.yaml"
+        named.write_bytes(config().read_bytes())
+        plan(named, page)
+        told = said(dom(page, ACTS))
+        # The data, the page's own and this script.
+        assert told["markup"] == "3" and int(told["areas"]) >= 3, told
+        assert re.match(r"compute: .*\nbegins [\d.]+ \S+, takes [\d.]+ \S+, ", told["second"]), told
+        assert re.match(r"(?!compute: ).*: .*\nbegins ", told["below"]), told
+        assert told["pointed"].startswith("compute: "), told
+        assert abs(float(told["zoomed"]) - 0.25) < 1e-9 and told["whole"] == "true", told
+        assert re.match(r"from [\d.]+ \S+: [\d.]+ [KMG]iB\nparameters: ", told["memory"]), told
+        assert int(told["rows"]) > 10 and told["theme"] in ("light", "dark"), told
+        for width in (1200, 500):
+            assert int(said(dom(page, ACTS, width))["wide"]) <= 0, width
+
+    @needs("browser")
+    def a_browser_draws_the_largest_plan():
+        page = job.scratch / "large.html"
+        large(page)
+        told = said(dom(page, ACTS))
+        assert told["bars"] == "16" and told["whose"].endswith(", stage 15 of 16"), told
+        assert re.match(r"compute: ", told["second"]) and int(told["wide"]) <= 0, told
+
+    run_cases()

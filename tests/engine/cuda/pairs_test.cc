@@ -1,0 +1,61 @@
+#include "../pairwise.h"
+#include "../run_settings.h"
+#include "emulated_groups.h"
+#include "kernels/kernels.h"
+
+#include <catch2/catch.hpp>
+
+// Meshes, stages, precisions and adapters with the CUDA kernels: each pair of them is met. What
+// streams and tiers do with them is gpu_pairs_test.cc's, with the processor's kernels.
+
+namespace ftrun {
+namespace {
+
+using fixtures::AxisValues;
+using fixtures::TrainingMesh;
+
+enum Axis { kMesh, kStage, kPrecision, kAdapter };
+
+const std::vector<TrainingMesh>& meshes() {
+  static const std::vector<TrainingMesh> all{{.tensor = 2, .micro_batches = 1},
+                                             {.shards = 3, .micro_batches = 3},
+                                             {.replicas = 2, .micro_batches = 2},
+                                             {.stages = 2, .micro_batches = 2},
+                                             {.tensor = 2, .shards = 2, .micro_batches = 2}};
+  return all;
+}
+
+bool is_possible(const AxisValues& row) {
+  // Stage 0 has no master weights of its own to be narrow.
+  return row[kPrecision] != fixtures::kNarrowMasters || row[kStage] > 0;
+}
+
+TEST_CASE(
+    "cuda pairs: any two of mesh, stage, precision and adapter train the processor's losses and "
+    "weights") {
+  set_kernel_threads(1);
+  for (const AxisValues& row : fixtures::covering_rows(
+           {static_cast<int>(meshes().size()), 4, fixtures::kPrecisions, fixtures::kAdapters},
+           is_possible)) {
+    const auto precision = static_cast<fixtures::Precision>(row[kPrecision]);
+    const auto adapter = static_cast<fixtures::Adapter>(row[kAdapter]);
+    INFO(name_of(precision) << ", " << name_of(adapter));
+    const TrainingMesh& mesh = meshes()[static_cast<size_t>(row[kMesh])];
+    Config config = fixtures::run_of_stage(row[kStage]);
+    config.parallel.schedule = PipelineSchedule::k1F1B;
+    config.parallel.virtual_stages = 1;
+    config.train_micro_batch_size_per_gpu = 1;
+    fixtures::set_precision(config, precision);
+    fixtures::set_adapter(config, adapter);
+    ModelConfig model = fixtures::small_model();
+    if (adapter == fixtures::kLoraOnNf4) {
+      model.hidden = model.feed_forward = fixtures::kNf4Block * mesh.tensor;
+      model.head_size = model.hidden / model.query_heads;
+    }
+    fixtures::EmulatedNetwork network;
+    fixtures::compare_on_mesh(config, model, mesh, fixtures::emulated_groups(network));
+  }
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,45 @@
+#include "emulated_mesh.h"
+
+#include <optional>
+
+namespace ftrun::fixtures {
+
+EmulatedRank::EmulatedRank(uint64_t seed, EmulatedNetwork& network, const RankGroups& host,
+                           const GpuOptions& options)
+    : device(new EmulatedGpu({.seed = seed})),
+      gpu(std::unique_ptr<DeviceKernels>(device), options),
+      groups(host) {
+  for (Communicator*& group : groups.open) {
+    // Links are found by their names.
+    nccl.push_back(std::make_unique<EmulatedNccl>(*device, network.of(*group), *group,
+                                                  EmulatedNcclOptions{.suffix = ""}));
+    group = nccl.back().get();
+  }
+}
+
+TrainingOutcome train_on_emulated(const Config& plain, const ModelConfig& model,
+                                  const TrainingMesh& mesh, uint64_t seed,
+                                  const EmulatedMeshOptions& options) {
+  const Config config = meshed(plain, mesh);
+  EmulatedNetwork network;
+  TrainingOutcome outcome;
+  WholeState whole;
+  on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& host) {
+    std::optional<EmulatedRank> there;
+    if (seed > 0)
+      there.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()), network, host,
+                    options.gpu);
+    RankRig rig(config, model, there ? there->groups : host, there ? &there->gpu : nullptr);
+    rig.gradient_multiple = options.gradient_multiple;
+    TrainingOutcome own;
+    train_steps(rig, options.steps, own);
+    whole.add(rig.state.slices());
+    if (there && options.launches != nullptr)
+      *options.launches += there->device->counters().launches;
+    if (rendezvous.rank() == 0) outcome = own;
+  });
+  outcome.state = whole.take();
+  return outcome;
+}
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "emulated_gpu.h"
+#include "engine/gpu.h"
+#include "mesh_runs.h"
+
+namespace ftrun::fixtures {
+
+/// EmulatedRank is a rank's emulated GPU and its groups there.
+struct EmulatedRank {
+  EmulatedRank(uint64_t seed, EmulatedNetwork& network, const RankGroups& host,
+               const GpuOptions& options);
+  EmulatedGpu* device;
+  Gpu gpu;
+  std::vector<std::unique_ptr<EmulatedNccl>> nccl;
+  RankGroups groups;
+};
+
+/// EmulatedMeshOptions say what is asked of the emulated GPUs of a mesh.
+struct EmulatedMeshOptions {
+  int64_t steps = 3;
+  GpuOptions gpu = {};
+  /// RankRig::gradient_multiple.
+  float gradient_multiple = 1;
+  /// Counts the recordings that all ranks' devices start, where it is given.
+  std::atomic<int64_t>* launches = nullptr;
+};
+
+/// Trains some steps on a mesh of emulated GPUs, whose streams come forward in an order by `seed`;
+/// 0 trains on the processor.
+TrainingOutcome train_on_emulated(const Config& plain, const ModelConfig& model,
+                                  const TrainingMesh& mesh, uint64_t seed,
+                                  const EmulatedMeshOptions& options = {});
+
+}  // namespace ftrun::fixtures

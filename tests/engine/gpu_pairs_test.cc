@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <utility>
+
+#include "base/text.h"
+#include "emulated_mesh.h"
+#include "kernels/kernels.h"
+#include "pairwise.h"
+#include "program/schedule.h"
+#include "run_settings.h"
+
+#include <catch2/catch.hpp>
+
+// Settings that go together on processors go together on GPUs: emulated ones train the processor's
+// bits with any two of the settings below on up to eight ranks, and with all stages and tiers on
+// two.
+
+namespace ftrun {
+namespace {
+
+using fixtures::AxisValues;
+using fixtures::TrainingMesh;
+using fixtures::TrainingOutcome;
+
+enum Axis {
+  kTensor,
+  kPipeline,
+  kShards,
+  kReplicas,
+  kSchedule,
+  kStage,
+  kSecondary,
+  kTier,
+  kPrecision,
+  kAdapter,
+  kOptimizer,
+  kRecompute,
+  kSteps,
+  kAxes
+};
+
+constexpr int kTensorRanks[] = {1, 2, 4}, kStagesOfPipeline[] = {1, 2, 4};
+constexpr PipelineSchedule kSchedules[] = {PipelineSchedule::k1F1B, PipelineSchedule::kGpipe,
+                                           PipelineSchedule::kInterleaved, PipelineSchedule::kZbH1,
+                                           PipelineSchedule::kZbV};
+constexpr OffloadDevice kTiers[] = {OffloadDevice::kNone, OffloadDevice::kCpu,
+                                    OffloadDevice::kNvme};
+enum Recompute { kKeepAll, kSelective, kFull, kFullOnHost, kRecomputes };
+enum Steps { kInTurn, kOverlapped, kRecorded, kStepWays };
+
+const std::vector<int> kSizes{std::size(kTensorRanks),
+                              std::size(kStagesOfPipeline),
+                              4,
+                              2,
+                              std::size(kSchedules),
+                              4,
+                              2,
+                              std::size(kTiers),
+                              fixtures::kPrecisions,
+                              fixtures::kAdapters,
+                              static_cast<int>(fixtures::updating_optimizers().size()),
+                              kRecomputes,
+                              kStepWays};
+
+fixtures::Precision precision_of(const AxisValues& row) {
+  return static_cast<fixtures::Precision>(row[kPrecision]);
+}
+fixtures::Adapter adapter_of(const AxisValues& row) {
+  return static_cast<fixtures::Adapter>(row[kAdapter]);
+}
+OptimizerType optimizer_type_of(const AxisValues& row) {
+  return fixtures::updating_optimizers()[static_cast<size_t>(row[kOptimizer])];
+}
+PipelineSchedule schedule_of(const AxisValues& row) {
+  return kSchedules[row[kSchedule]];
+}
+bool has_two_parts(const AxisValues& row) {
+  return schedule_of(row) == PipelineSchedule::kInterleaved ||
+         schedule_of(row) == PipelineSchedule::kZbV;
+}
+
+TrainingMesh mesh_of(const AxisValues& row) {
+  TrainingMesh mesh{.tensor = kTensorRanks[row[kTensor]],
+                    .shards = row[kShards] + 1,
+                    .replicas = row[kReplicas] + 1,
+                    .stages = kStagesOfPipeline[row[kPipeline]]};
+  mesh.micro_batches = mesh.data() * (mesh.stages > 1 ? 4 : 2);
+  return mesh;
+}
+
+ModelConfig model_of(const AxisValues& row) {
+  ModelConfig model = fixtures::small_model();
+  model.vocab_rows = 96;
+  model.hidden = 32;
+  model.feed_forward = 96;
+  model.head_size = 8;
+  if (adapter_of(row) == fixtures::kLoraOnNf4) {
+    model.hidden = model.feed_forward = fixtures::kNf4Block * mesh_of(row).tensor;
+    model.head_size = model.hidden / model.query_heads;
+  }
+  const int parts = mesh_of(row).stages * (has_two_parts(row) ? 2 : 1);
+  return fixtures::with_layers(model, std::max(2, parts));
+}
+
+bool is_possible(const AxisValues& row) {
+  const TrainingMesh mesh = mesh_of(row);
+  if (mesh.ranks() < 2 || mesh.ranks() > 8) return false;
+  if (mesh.stages == 1 && row[kSchedule] > 0) return false;
+  if (row[kSecondary] > 0 && (row[kStage] < 3 || mesh.shards < 4)) return false;
+  if (row[kTier] > 0 && row[kStage] == 0) return false;
+  // The config refuses these (resolve_checks.cc).
+  if (precision_of(row) == fixtures::kNarrowMasters && row[kStage] == 0) return false;
+  return precision_of(row) != fixtures::kNarrowMoments ||
+         optimizer_type_of(row) != OptimizerType::kAdamW8bit;
+}
+
+Config config_of(const AxisValues& row) {
+  Config config = fixtures::run_of_stage(row[kStage]);
+  config.parallel.schedule = schedule_of(row);
+  config.parallel.virtual_stages = has_two_parts(row) ? 2 : 1;
+  if (row[kSecondary] > 0) config.zero.hpz_partition_size = 2;
+  fixtures::set_precision(config, precision_of(row));
+  fixtures::set_adapter(config, adapter_of(row));
+  fixtures::set_optimizer(config, optimizer_type_of(row));
+  fixtures::offload_to(config, kTiers[row[kTier]]);
+  constexpr RecomputeLevel kLevels[] = {RecomputeLevel::kNone, RecomputeLevel::kSelective,
+                                        RecomputeLevel::kFull, RecomputeLevel::kFull};
+  config.recompute.policy = kLevels[row[kRecompute]];
+  config.activation_checkpointing.cpu_checkpointing = row[kRecompute] == kFullOnHost;
+  config.zero.overlap_comm = row[kSteps] != kInTurn;
+  return config;
+}
+
+std::string text_of(const AxisValues& row) {
+  constexpr const char* kRecomputeNames[] = {"none", "selective", "full", "full, on the host"};
+  constexpr const char* kStepNames[] = {"in turn", "overlapped", "recorded"};
+  return cat(mesh_of(row).text(), ", ", name_of(schedule_of(row)), ", stage ", row[kStage],
+             row[kSecondary] > 0 ? " with secondary shards" : "", ", tier ",
+             name_of(kTiers[row[kTier]]), ", ", name_of(precision_of(row)), ", ",
+             name_of(adapter_of(row)), ", ", name_of(optimizer_type_of(row)), ", recompute ",
+             kRecomputeNames[row[kRecompute]], ", steps ", kStepNames[row[kSteps]]);
+}
+
+/// Says whether a step leaves all to the device, so that it is recorded where that is asked for.
+bool is_recorded(const AxisValues& row) {
+  return row[kSteps] == kRecorded && row[kPipeline] == 0 && row[kTier] == 0;
+}
+
+constexpr int64_t kPairSteps = 2;
+
+void require_same_bits(const AxisValues& row, uint64_t seed) {
+  INFO(text_of(row));
+  const Config config = config_of(row);
+  const ModelConfig model = model_of(row);
+  const TrainingMesh mesh = mesh_of(row);
+  std::atomic<int64_t> launches = 0;
+  // Small gradients would be 0 in fp16 without a multiple.
+  const fixtures::EmulatedMeshOptions options{.steps = kPairSteps,
+                                              .gpu = {.step_graph = row[kSteps] == kRecorded},
+                                              .gradient_multiple = config.fp16.enabled ? 4096.F : 1,
+                                              .launches = &launches};
+  const TrainingOutcome expected = train_on_emulated(config, model, mesh, 0, options),
+                        found = train_on_emulated(config, model, mesh, seed, options);
+  CHECK(expected.losses[0] != expected.losses[1]);
+  CHECK(found.losses == expected.losses);
+  CHECK(found.norms == expected.norms);
+  CHECK(found.state == expected.state);
+  // The second step of each rank, before and after the decision.
+  CHECK(launches == (is_recorded(row) ? 2 * mesh.ranks() : 0));
+}
+
+TEST_CASE(
+    "gpu pairs: any two of mesh, stage, tier, precision, adapter, optimizer, recompute and "
+    "recording train the processor's bits on two to eight ranks") {
+  set_kernel_threads(1);
+  const std::vector<AxisValues> rows = fixtures::covering_rows(kSizes, is_possible);
+  std::set<std::pair<int, int>> seen;
+  uint64_t seed = 1;
+  for (const AxisValues& row : rows) {
+    require_same_bits(row, seed++);
+    seen.emplace(row[kPrecision], row[kOptimizer]);
+  }
+  // All but coded states in 16 bits.
+  REQUIRE(seen.size() == fixtures::kPrecisions * fixtures::updating_optimizers().size() - 1);
+}
+
+TEST_CASE("gpu pairs: every stage and tier trains the processor's bits on two ranks of each axis") {
+  set_kernel_threads(1);
+  AxisValues row(kAxes, 0);
+  uint64_t seed = 1;
+  for (const int axis : {kTensor, kPipeline, kShards, kReplicas})
+    for (int stage = 0; stage < 4; ++stage)
+      for (int tier = 0; tier < (stage == 0 ? 1 : 3); ++tier) {
+        row.assign(kAxes, 0);
+        row[static_cast<size_t>(axis)] = 1;
+        // Neighbours differ in little else.
+        row[kPrecision] = seed % 2 == 0 ? fixtures::kFp32 : fixtures::kBf16;
+        row[kStage] = stage;
+        row[kTier] = tier;
+        row[kSteps] = kOverlapped;
+        require_same_bits(row, seed++);
+      }
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,84 @@
+#include "search/size_table.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "search/evaluate.h"
+#include "search/tasks.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+TEST_CASE("the course's formulas give its own figures") {
+  // 12 bytes a parameter: 84 GB of 7 B, 840 GB of 70 B; shared out by stage.
+  CHECK(course_state_bytes(0, 1) * 7 == 84);
+  CHECK(course_state_bytes(0, 64) * 70 == 840);
+  CHECK(course_state_bytes(1, 8) * 7 == 35);
+  CHECK(course_state_bytes(2, 8) * 7 == 22.75);
+  CHECK(course_state_bytes(3, 8) * 7 == 10.5);
+  SizeModel model{"seven", 7'000'000'000, small_config(2, false)};
+  model.config.hidden = 64;
+  const SizeRow row = size_row(model, {.zero = 1, .ranks = 4, .row = 32});
+  CHECK(row.lines[0].course == 14e9);
+  CHECK(row.lines[1].course == 14e9);
+  CHECK(row.lines[2].course == 14e9);
+  CHECK(row.lines[3].course == 0);
+  // 2 b s h L 2 bytes.
+  CHECK(row.lines[4].course == 2 * 32 * 64 * 2 * 2);
+}
+
+TEST_CASE("the lines of a size add up to what the fullest rank of the plan needs") {
+  std::mt19937_64 random(38);
+  for (int t = 0; t < 24; ++t) {
+    SizeModel model{"small", 1'000'000, small_config(one_of<int64_t>(random, {1, 3}), t % 2 == 0)};
+    model.config.hidden = one_of<int64_t>(random, {16, 64});
+    model.config.vocab_rows = one_of<int64_t>(random, {32, 5000});
+    const SizeQuestion question{.zero = t % 4,
+                                .ranks = one_of<int64_t>(random, {1, 2, 8}),
+                                .row = one_of<int64_t>(random, {16, 128}),
+                                .recompute = one_of<RecomputeLevel>(
+                                    random, {RecomputeLevel::kNone, RecomputeLevel::kFull})};
+    const SizeRow row = size_row(model, question);
+
+    SearchTask task;
+    task.model = model.config;
+    task.machine.has_gpus = true;
+    task.machine.devices = 8;
+    std::vector<std::string> overrides = layout_overrides(question.ranks);
+    overrides.insert(overrides.end(),
+                     {"device=cuda", "bf16.enabled=true", "model.path=m", "optimizer.type=AdamW",
+                      cat("data.sequence_length=", question.row)});
+    task.config = load_config_text("size.yaml", "", overrides).config;
+    task.context.plans_only = true;
+    Layout layout;
+    layout.data = question.ranks;
+    layout.zero = question.zero;
+    layout.recompute = question.recompute;
+    const Evaluation planned = evaluate(task, layout, false);
+    INFO(layout_text(layout));
+    CHECK(std::llround(row.planned()) == planned.memory.device);
+    for (const SizeLine& line : row.lines) {
+      INFO(line.part);
+      CHECK(line.planned >= 0);
+      if (std::abs(line.planned - line.course) > 1e6) CHECK(line.why != "");
+    }
+  }
+}
+
+TEST_CASE("a model of the exercises is told by line: a master copy is 4 bytes a parameter") {
+  const SizeModel model = size_model("1B");
+  const SizeRow row = size_row(model, {.zero = 3, .ranks = 8});
+  const auto counted = static_cast<double>(row.counted);
+  CHECK(std::abs(counted / 1e9 - 1) < 0.005);
+  CHECK(row.lines[3].planned / (counted / 8) == Approx(4).epsilon(0.01));
+  CHECK(row.lines[2].planned / (counted / 8) == Approx(8).epsilon(0.01));
+  CHECK(row.lines[2].planned / row.lines[2].course == Approx(1).epsilon(0.01));
+  CHECK(row.waits < 0);
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,184 @@
+#include "sim/step_lanes.h"
+
+#include <algorithm>
+#include <optional>
+#include <random>
+
+#include "machine/machine_file.h"
+#include "program/memory_plan.h"
+#include "program/models.h"
+#include "sim/step_trace.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+constexpr const char* kMachine = R"(machine: gpus
+device: gpu
+devices: 4
+rates:
+  - memory: 100 GB/s
+    products: {fp32: 1 TFLOP/s}
+links:
+  node: {latency: 1 us, bandwidth: 1 GB/s}
+)";
+
+/// A rank whose compute lane runs instructions of these begins and lengths.
+struct HandmadeRank {
+  Program program;
+  RecordedRank rank;
+
+  explicit HandmadeRank(const std::vector<std::pair<Picoseconds, Picoseconds>>& times) {
+    for (size_t i = 0; i < times.size(); ++i) {
+      Instr instr{.kind = i % 2 == 0 ? InstrKind::kForward : InstrKind::kBackward};
+      instr.layer = static_cast<int32_t>(i);
+      program.instrs.push_back(instr);
+    }
+    rank.program = &program;
+    for (size_t i = 0; i < times.size(); ++i)
+      rank.instrs.push_back({&program.instrs[i], times[i].first, times[i].first + times[i].second});
+  }
+  std::vector<LaneBlock> blocks(Picoseconds pixel) const {
+    const std::vector<LaneBlocks> lanes = lane_blocks(rank, pixel);
+    return lanes.empty() ? std::vector<LaneBlock>{} : lanes.front().blocks;
+  }
+};
+
+TEST_CASE("instructions that fill a pixel stay apart, shorter neighbours become one block") {
+  const HandmadeRank made({{0, 10}, {10, 3}, {13, 0}, {14, 2}, {40, 1}, {50, 10}, {60, 12}});
+  const std::vector<LaneBlock> blocks = made.blocks(10);
+  REQUIRE(blocks.size() == 5);
+  CHECK(blocks[0].count == 1);
+  // Two of 3 and of 2, both backward, and one between them that takes no time.
+  CHECK((blocks[1].begin == 10 && blocks[1].end == 16 && blocks[1].busy == 5));
+  CHECK((blocks[1].count == 2 && blocks[1].kind == WorkKind::kBackward));
+  CHECK((blocks[1].first->layer == 1 && blocks[1].last->layer == 3));
+  CHECK((blocks[2].begin == 40 && blocks[2].count == 1));
+  CHECK((blocks[3].begin == 50 && blocks[4].end == 72));
+  CHECK(made.blocks(1).size() == 6);
+}
+
+TEST_CASE("a lane's blocks are bounded by its pixels, and lose no work, whatever it runs") {
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::pair<Picoseconds, Picoseconds>> times;
+    Picoseconds now = 0;
+    const Picoseconds most = 1 + random() % 60;
+    for (int i = 0; i < 1000; ++i) {
+      now += random() % 4 == 0 ? random() % most : 0;
+      const Picoseconds takes = random() % 20 == 0 ? random() % 500 : random() % most;
+      times.push_back({now, takes});
+      now += takes;
+    }
+    const HandmadeRank made(times);
+    Picoseconds works = 0;
+    int64_t instrs = 0;
+    for (const auto& [begin, takes] : times) {
+      works += takes;
+      instrs += takes > 0;
+    }
+    const Picoseconds pixel = 1 + random() % 400;
+    const std::vector<LaneBlock> blocks = made.blocks(pixel);
+    CHECK(static_cast<Picoseconds>(blocks.size()) <= 3 * (now / pixel + 1) + 1);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      works -= blocks[i].busy;
+      instrs -= blocks[i].count;
+      REQUIRE(blocks[i].busy <= blocks[i].end - blocks[i].begin);
+      if (i > 0) REQUIRE(blocks[i].begin >= blocks[i - 1].end);
+    }
+    CHECK(works == 0);
+    CHECK(instrs == 0);
+    const StepLanes lanes = step_lanes({&made.rank}, now, 100);
+    CHECK(lanes.ranks[0][0].blocks.size() <= 100);
+    CHECK(lanes.ranks[0][0].busy == lane_blocks(made.rank, pixel)[0].busy);
+  }
+}
+
+/// The record of a step of a pipeline of two stages with two data ranks each.
+struct RecordedStep {
+  Config config;
+  ModelConfig model = small_config(4, false);
+  std::optional<StepPlan> own;
+  std::optional<ClassPlans> all;
+  StepRecord record;
+  StepTime time;
+
+  RecordedStep() {
+    config.device = DeviceKind::kCuda;
+    config.parallel.pipeline = 2;
+    config.parallel.virtual_stages = 1;
+    config.parallel.data = 2;
+    config.zero.stage = 1;
+    config.train_micro_batch_size_per_gpu = 1;
+    config.gradient_accumulation_steps = 4;
+    config.data.sequence_length = 8;
+    own.emplace(plan_steps(config, model, 0));
+    all.emplace(config, model, 0, *own);
+    time = predict_step(*all, parse_machine("gpus.yaml", kMachine), {}, &record);
+  }
+};
+
+TEST_CASE("a record has all instructions of the lowest rank of each class, and its times") {
+  const RecordedStep step;
+  REQUIRE(step.record.ranks.size() == static_cast<size_t>(step.all->classes().count()));
+  CHECK(static_cast<double>(step.record.end) / kPicosecondsPerSecond == step.time.seconds);
+  bool waits_for_groups = false;
+  for (size_t r = 0; r < step.record.ranks.size(); ++r) {
+    const RecordedRank& rank = step.record.ranks[r];
+    CHECK(rank.rank == step.all->classes().first[r]);
+    CHECK(rank.instrs.size() == rank.program->instrs.size());
+    Picoseconds compute = 0;
+    for (const LaneBlocks& lane : lane_blocks(rank, 1))
+      if (lane.lane == Lane::kCompute) compute = lane.busy;
+    CHECK(static_cast<double>(compute) / kPicosecondsPerSecond ==
+          Approx(rank.time.layers + rank.time.update + rank.time.other).epsilon(1e-12));
+    double sum = 0;
+    for (const auto& [axes, seconds] : rank.time.communication_over) sum += seconds;
+    CHECK(sum == Approx(rank.time.communication).margin(1e-15));
+    waits_for_groups |= sum > 0;
+    double parts = 0;
+    for (const auto& [name, seconds] : parts_of(rank.time)) parts += seconds;
+    CHECK(parts <= rank.time.seconds * (1 + 1e-9));
+  }
+  CHECK(waits_for_groups);
+}
+
+TEST_CASE("memory over a step has the fullest moment that the plan knows") {
+  const RecordedStep step;
+  for (const RecordedRank& rank : step.record.ranks)
+    for (const size_t most : {1, 7, 100'000}) {
+      const std::vector<MemoryPoint> points =
+          memory_over_step(rank, Tier::kDevice, step.record.end, most);
+      REQUIRE(!points.empty());
+      CHECK(points.size() <= most);
+      int64_t fullest = 0;
+      for (size_t i = 0; i < points.size(); ++i) {
+        fullest = std::max(fullest, sum_of(points[i].bytes));
+        if (i > 0) {
+          CHECK(points[i].begin > points[i - 1].begin);
+          CHECK(points[i].bytes != points[i - 1].bytes);
+        }
+        CHECK(points[i].begin < step.record.end);
+      }
+      CHECK(fullest == sum_of(memory_plan({rank.program}).at(Tier::kDevice).at_fullest));
+    }
+}
+
+TEST_CASE("a trace has a process a recorded rank and an event an instruction that takes time") {
+  const RecordedStep step;
+  const std::string text = step_trace_text(step.record);
+  size_t events = 0, expected = 0;
+  for (size_t at = 0; (at = text.find(R"("ph":"X")", at)) != text.npos; ++at) ++events;
+  for (const RecordedRank& rank : step.record.ranks) {
+    CHECK(text.find(cat(R"("name":"predicted rank )", rank.rank, "\"")) != text.npos);
+    for (const RecordedInstr& one : rank.instrs) expected += one.end > one.begin;
+  }
+  CHECK(events == expected);
+  CHECK(text.find("\"name\":\"pp@0>2\"") != text.npos);
+}
+
+}  // namespace
+}  // namespace ftrun

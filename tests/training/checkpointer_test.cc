@@ -1,0 +1,741 @@
+// Checkpoints of a run while it trains: the checkpointer itself and its files, over a model of a
+// few numbers, a clock and a disk that tests set.
+#include "training/checkpointer.h"
+
+#include <cerrno>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../checkpoint/fault_files.h"
+#include "../checkpoint/test_support.h"
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "fake_journal.h"
+#include "fake_model.h"
+#include "run_ranks.h"
+#include "waiting.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+using fixtures::FakeJournal;
+using fixtures::FakeModel;
+using fixtures::on_sessions;
+using fixtures::request_of;
+using fixtures::session_alone;
+using test::logged;
+using test::TempFolder;
+using test::ToyState;
+using testing::await_that;
+using Lines = std::vector<std::string>;
+
+/// A disk on which rank files wait at a gate before they are made.
+class GatedDisk : public test::FaultFileSystem {
+ public:
+  using FaultFileSystem::FaultFileSystem;
+
+  std::unique_ptr<WritableFile> create(const std::string& path) override {
+    if (path.find("/rank-") != std::string::npos)
+      await_that([this] { return open.load(); }, "the gate of the disk", std::chrono::seconds(30));
+    return FaultFileSystem::create(path);
+  }
+
+  std::atomic<bool> open = true;
+};
+
+/// A run that saves in the foreground every so many steps.
+Config saved_every(int64_t steps) {
+  Config config;
+  config.train_batch_size = 4;
+  config.checkpoint.every = steps;
+  config.checkpoint.background = false;
+  config.model_export.enabled = false;
+  return config;
+}
+
+Config in_background(Config config = saved_every(1)) {
+  config.checkpoint.background = true;
+  return config;
+}
+
+/// The run keeps the checkpoint of the least loss.
+Config with_best(Config config) {
+  config.data.validation = {"v.bin"};
+  config.checkpoint.keep_best.metric = "validation.loss";
+  return config;
+}
+
+/// SavingRun is a rank's run: its progress is what the test says.
+struct SavingRun {
+  /// A rank among others has their session and their disk.
+  SavingRun(const std::string& folder, const Config& config, bool resumes = false,
+            Session* among = nullptr, GatedDisk* shared = nullptr)
+      : root(folder + "/run/checkpoints"),
+        request(request_of(among ? among->rank() : 0, among ? among->world() : 1, config)),
+        progress(config) {
+    request.config.output_dir = folder + "/run";
+    request.resume.wanted = resumes;
+    if (!among) alone = session_alone(request);
+    session = among ? among : alone.get();
+    model.emplace(request.launch.world, request.launch.rank);
+    if (resumes && session->is_first()) recorder.emplace(request);
+    if (!shared) own_disk = std::make_unique<GatedDisk>(folder);
+    disk = shared ? shared : own_disk.get();
+    checkpointer.emplace(request, *session,
+                         CheckpointerParts{.model = *model,
+                                           .journal = journal,
+                                           .recorder = recorder ? &*recorder : nullptr,
+                                           .files = *disk,
+                                           .clock = [this] { return time; }});
+  }
+
+  std::optional<ResumedRun> load() {
+    return checkpointer->load([this] { return describe(); });
+  }
+  /// What run.json says of the run.
+  RunManifest describe() const {
+    RunManifest manifest = make_manifest(request);
+    manifest.model.fingerprint = "folder";
+    manifest.data["train"].fingerprint = "data";
+    return manifest;
+  }
+
+  /// Trains a step and takes up what `votes`, those of all ranks, say.
+  bool step(const Votes& votes) {
+    checkpointer->read_votes(votes);
+    model->train_to(static_cast<int>(++progress.step));
+    return checkpointer->save_if_due(progress, "data");
+  }
+  /// Trains a step of a run of this rank alone.
+  bool step() { return step(own_votes()); }
+  Votes own_votes() const {
+    Votes votes;
+    checkpointer->add_votes(votes);
+    return votes;
+  }
+  bool save_has_ended() const { return own_votes().of(Vote::kSaveEnded) == 1; }
+  void await_save() const {
+    await_that([this] { return save_has_ended(); }, "the end of the save in the background");
+  }
+  /// The evaluation after this step has that loss.
+  void evaluate(double loss) {
+    progress.evaluations.add(
+        progress.step,
+        {{.set = "validation", .loss = loss, .accuracy = std::nullopt, .tokens = 8}});
+  }
+
+  /// StepNumbers whose checkpoints are in the run folder.
+  std::vector<int64_t> steps() const {
+    std::vector<int64_t> found;
+    if (fs::exists(root))
+      for (const auto& entry : fs::directory_iterator(root))
+        if (const auto number = step_of_folder(entry.path().filename().string()))
+          found.push_back(*number);
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+  std::string folder_of(int64_t step) const { return cat(root, "/", step_folder_name(step)); }
+  /// The version of the state that the checkpoint after `step` holds; -1 for none of them.
+  int saved_version(int64_t step) const {
+    Checkpoint checkpoint(folder_of(step));
+    ToyState found(1, 0, 0);
+    found.clear();
+    checkpoint.read(found.slices());
+    for (int version = 0; version <= progress.step; ++version)
+      if (found.equals(version)) return version;
+    return -1;
+  }
+  int64_t counter(const std::string& name) const {
+    RunManifest manifest;
+    checkpointer->add_to(manifest);
+    return manifest.counters.at(name);
+  }
+  std::optional<int64_t> best_on_disk() {
+    const auto best = read_best(*disk, root);
+    return best ? std::optional(best->step) : std::nullopt;
+  }
+
+  std::string root;
+  TrainRequest request;
+  std::unique_ptr<GatedDisk> own_disk;
+  GatedDisk* disk;
+  FakeJournal journal;
+  TrainingProgress progress;
+  double time = 0;
+  std::unique_ptr<Session> alone;
+  Session* session;
+  std::optional<Recorder> recorder;
+  std::optional<FakeModel> model;
+  std::optional<Checkpointer> checkpointer;
+};
+
+using StepNumbers = std::vector<int64_t>;
+
+/// Whether each line begins as the one of `beginnings` in its place does, and there are no others.
+bool begin_with(const Lines& lines, const Lines& beginnings) {
+  return std::equal(lines.begin(), lines.end(), beginnings.begin(), beginnings.end(),
+                    [](const auto& line, const auto& begin) { return line.starts_with(begin); });
+}
+
+TEST_CASE("the state is saved after every step of the config's, and said when it is in place") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), saved_every(2));
+  run.journal.on_say = [&](const std::string&) {
+    CHECK(fs::exists(run.folder_of(run.progress.step) + "/checkpoint.json"));
+    CHECK(fs::exists(run.root + "/latest"));
+  };
+  for (const bool saves : {false, true, false, true, false}) {
+    run.progress.step += 1;
+    CHECK(run.checkpointer->will_save(run.progress) == saves);
+    run.progress.step -= 1;
+    CHECK(run.step() == saves);
+    CHECK(run.checkpointer->has_saved(run.progress.step) == saves);
+  }
+  CHECK(begin_with(run.journal.said, {cat("saved ", run.folder_of(2), " ("),  //
+                                      cat("saved ", run.folder_of(4), " (")}));
+  CHECK(run.steps() == StepNumbers{2, 4});
+  CHECK(run.saved_version(2) == 2);
+  CHECK(run.saved_version(4) == 4);
+  CHECK(run.counter("checkpoints_saved") == 2);
+  CHECK(run.counter("checkpoints_failed") == 0);
+  CHECK(run.model->populations == 0);  // no copy is made
+}
+
+TEST_CASE("as many checkpoints are kept as the config says, and the best beside them") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), saved_every(1));
+  for (int i = 0; i < 5; ++i) run.step();
+  CHECK(run.steps() == StepNumbers{4, 5});
+
+  const TempFolder other;
+  SavingRun best(other.path(), with_best(saved_every(1)));
+  for (const double loss : {3.0, 1.0, 2.0, 2.0, 2.0}) {
+    ++best.progress.step;
+    best.evaluate(loss);
+    best.checkpointer->save_if_due(best.progress, "data");
+  }
+  CHECK(best.steps() == StepNumbers{2, 4, 5});
+  CHECK(best.best_on_disk() == 2);
+}
+
+TEST_CASE("the best state is saved where no checkpoint is due") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), with_best(saved_every(0)));
+  for (const double loss : {3.0, 4.0, 2.0}) {
+    ++run.progress.step;
+    run.evaluate(loss);
+    CHECK(run.checkpointer->will_save(run.progress) == (loss != 4.0));
+    CHECK(run.checkpointer->save_if_due(run.progress, "data") == (loss != 4.0));
+  }
+  CHECK(run.steps() == StepNumbers{1, 3});
+  CHECK(run.best_on_disk() == 3);
+}
+
+TEST_CASE("a checkpoint records what a run needs to go on from it") {
+  const TempFolder folder;
+  Config config = saved_every(1);
+  config.train.seed = 7;
+  config.zero.stage = 2;
+  SavingRun run(folder.path(), config);
+  run.request.config_json = R"({"token": "hf_secret", "train": {"steps": 5}})";
+  run.model->base = "frozen";
+  run.load();
+  run.progress.tokens = 99;
+  run.step();
+  const CheckpointMeta meta = Checkpoint(run.folder_of(1)).meta();
+  CHECK(meta.ftrun_version == "1.2.3");
+  CHECK(meta.step == 1);
+  CHECK(meta.tokens == 99);
+  CHECK(meta.samples == 4);
+  CHECK(meta.seed == 7);
+  CHECK(meta.data_fingerprint == "data");
+  CHECK(meta.model_fingerprint == "folder");
+  CHECK(meta.extra.at(kBaseRecord) == "frozen");
+  CHECK(meta.extra.at(kConfigRecord).find("hf_secret") == std::string::npos);
+  CHECK(meta.extra.at(kConfigRecord).find("\"steps\"") != std::string::npos);
+  CHECK(meta.topology ==
+        std::map<std::string, int64_t>{{"data", 1}, {"world_size", 1}, {"zero_stage", 2}});
+}
+
+TEST_CASE("a save in the background holds the state as it was, and counts once it has ended") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), in_background(saved_every(2)));
+  run.step();
+  CHECK(run.model->calls == Lines{});
+  run.disk->open = false;
+  CHECK_FALSE(run.step());
+  CHECK_FALSE(run.save_has_ended());
+  CHECK_FALSE(run.step());
+  CHECK(run.journal.said == Lines{});
+  CHECK_FALSE(run.checkpointer->has_saved(2));
+  CHECK(run.checkpointer->longest_save() == 0);
+  run.disk->open = true;
+  run.await_save();
+  run.step();
+  CHECK(begin_with(run.journal.said, {cat("saved ", run.folder_of(2), " (")}));
+  CHECK(run.checkpointer->has_saved(2));
+  CHECK(run.saved_version(2) == 2);
+  CHECK(run.model->populations == 1);
+  CHECK(run.checkpointer->longest_save() > 0);
+  // The next copy is made after the one before it was given back.
+  run.await_save();
+  CHECK(run.model->calls == Lines{"snapshot", "release", "snapshot"});
+}
+
+TEST_CASE("a save that is due waits for the one before it, which takes longer than a copy") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), in_background());
+  run.disk->open = false;
+  CHECK_FALSE(run.step());
+  std::thread opener([&] {
+    await_that(
+        [&] {
+          return run.session->board().state().phase.what ==
+                 std::string("copying the checkpoint of step 2");
+        },
+        "the second save");
+    run.disk->open = true;
+  });
+  CHECK(run.step());
+  opener.join();
+  CHECK(run.checkpointer->has_saved(1));
+  run.checkpointer->save(run.progress, "data");
+  CHECK(run.steps() == StepNumbers{1, 2});
+  CHECK(run.counter("checkpoints_saved") == 2);
+  CHECK(run.model->calls == Lines{"snapshot", "release", "snapshot", "release"});
+}
+
+TEST_CASE(
+    "where the config says so, what is due while a save is written is left out, but the best") {
+  const TempFolder folder;
+  Config config = with_best(in_background());
+  config.checkpoint.if_busy = IfBusy::kSkip;
+  SavingRun run(folder.path(), config);
+  run.disk->open = false;
+  run.step();
+  ++run.progress.step;
+  CHECK_FALSE(run.checkpointer->will_save(run.progress));
+  CHECK_FALSE(run.checkpointer->save_if_due(run.progress, "data"));
+  CHECK(run.journal.said == Lines{cat("no checkpoint after step 2: the one after step 1 is still ",
+                                      "being written (checkpoint.if_busy: skip)")});
+  CHECK(run.counter("checkpoints_skipped") == 1);
+  ++run.progress.step;
+  run.evaluate(1);
+  CHECK(run.checkpointer->will_save(run.progress));
+  run.disk->open = true;
+  CHECK(run.checkpointer->save_if_due(run.progress, "data"));
+  run.await_save();
+  CHECK(run.steps() == StepNumbers{1, 3});
+  CHECK(run.best_on_disk() == 3);
+}
+
+TEST_CASE("a save in the background has ended when all ranks say that theirs has") {
+  const TempFolder folder;
+  Config config = in_background();
+  config.checkpoint.if_busy = IfBusy::kSkip;
+  std::vector<Lines> said(2);
+  std::vector<StepNumbers> saved(2);
+  GatedDisk disk(folder.path());
+  const Lines failures = on_sessions(2, config, [&](Session& session) {
+    SavingRun run(folder.path(), config, false, &session, &disk);
+    Votes all, one;
+    one.add(Vote::kSaveEnded);
+    all.add(Vote::kSaveEnded);
+    all.add(Vote::kSaveEnded);
+    run.step(all);
+    run.await_save();
+    const auto place = static_cast<size_t>(session.rank());
+    for (const Votes& votes : {one, all}) {
+      run.step(votes);
+      saved[place].push_back(run.checkpointer->has_saved(1) ? 1 : 0);
+    }
+    said[place] = run.journal.said;
+    run.checkpointer->save(run.progress, "data");
+  });
+  REQUIRE(failures == Lines(2, ""));
+  CHECK(saved == std::vector<StepNumbers>(2, StepNumbers{0, 1}));
+  for (const Lines& lines : said)
+    CHECK(begin_with(lines, {"no checkpoint after step 2:", "saved "}));
+}
+
+TEST_CASE("rank 0's clock says when a checkpoint is due, counted from the one before it") {
+  const TempFolder folder;
+  Config config = saved_every(0);
+  config.checkpoint.every_minutes = 2;
+  SavingRun run(folder.path(), config);
+  const auto is_due = [&] { return run.own_votes().of(Vote::kSaveDue) == 1; };
+  run.time = 119;
+  CHECK_FALSE(is_due());
+  CHECK_FALSE(run.step());
+  run.time = 120;
+  CHECK(is_due());
+  CHECK(run.step());
+  CHECK_FALSE(is_due());
+  CHECK_FALSE(run.checkpointer->will_save(run.progress));
+  run.time = 239;
+  CHECK_FALSE(run.step());
+  run.time = 240;
+  CHECK(run.step());
+  CHECK(run.steps() == StepNumbers{2, 4});
+}
+
+TEST_CASE("a checkpoint by the clock that is left out is due again as late as one that is saved") {
+  const TempFolder folder;
+  Config config = in_background(saved_every(0));
+  config.checkpoint.every_minutes = 2;
+  config.checkpoint.if_busy = IfBusy::kSkip;
+  SavingRun run(folder.path(), config);
+  run.disk->open = false;
+  run.time = 120;
+  run.step();
+  run.time = 240;
+  run.step();
+  CHECK(run.counter("checkpoints_skipped") == 1);
+  CHECK(run.own_votes().of(Vote::kSaveDue) == 0);
+  run.time = 359;
+  CHECK(run.own_votes().of(Vote::kSaveDue) == 0);
+  run.time = 360;
+  CHECK(run.own_votes().of(Vote::kSaveDue) == 1);
+  run.disk->open = true;
+  run.await_save();
+}
+
+TEST_CASE("no clock but rank 0's counts") {
+  const TempFolder folder;
+  Config config = saved_every(0);
+  config.checkpoint.every_minutes = 2;
+  std::vector<int64_t> due(2);
+  GatedDisk disk(folder.path());
+  const Lines failures = on_sessions(2, config, [&](Session& session) {
+    SavingRun run(folder.path(), config, false, &session, &disk);
+    run.time = 1000;
+    const auto place = static_cast<size_t>(session.rank());
+    due[place] = run.own_votes().of(Vote::kSaveDue);
+    Votes votes;
+    votes.add(Vote::kSaveDue);
+    run.step(votes);
+    if (!run.checkpointer->has_saved(1)) due[place] = -1;
+  });
+  REQUIRE(failures == Lines(2, ""));
+  CHECK(due == std::vector<int64_t>{1, 0});
+}
+
+TEST_CASE("a save in the background that fails costs nothing but itself") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), with_best(in_background()));
+  run.disk->fail_next("sync", "rank-00000", ENOSPC);
+  ++run.progress.step;
+  run.evaluate(1);
+  CHECK(run.progress.evaluations.is_best(1));
+  run.checkpointer->save_if_due(run.progress, "data");
+  run.await_save();
+  CHECK_FALSE(run.step());
+  REQUIRE(run.journal.warnings.size() == 1);
+  CHECK(run.journal.warnings[0].starts_with("checkpoint step-00000001 was not written: "));
+  CHECK(run.journal.warnings[0].ends_with(
+      "; training goes on and tries again when the next one is due"));
+  CHECK(run.journal.manifest.counters.at("checkpoints_failed") == 1);
+  CHECK(run.journal.manifest.counters.at("checkpoints_saved") == 0);
+  CHECK_FALSE(run.checkpointer->has_saved(1));
+  CHECK_FALSE(run.progress.evaluations.best());
+  run.await_save();
+  run.checkpointer->save(run.progress, "data");
+  CHECK(run.steps() == StepNumbers{2});
+  CHECK_FALSE(run.best_on_disk());
+}
+
+TEST_CASE("a save in the foreground that fails ends the run, and nothing is said to be saved") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), saved_every(1));
+  run.disk->fail_next("sync", "rank-00000", ENOSPC);
+  const std::string message = test::error_of(ExitCode::kEnvironment, [&] { run.step(); });
+  CHECK(message.starts_with("checkpoint step-00000001 was not written: "));
+  CHECK(run.journal.said == Lines{});
+  CHECK_FALSE(run.checkpointer->has_saved(1));
+  CHECK(run.counter("checkpoints_saved") == 0);
+  CHECK(run.steps() == StepNumbers{});
+}
+
+TEST_CASE("a state that has been saved is not written again, and noted as the best where it is") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), with_best(saved_every(1)));
+  run.step();
+  const int64_t calls = run.disk->calls();
+  run.checkpointer->save(run.progress, "data");
+  CHECK(run.disk->calls() == calls);
+  CHECK_FALSE(run.best_on_disk());
+  run.evaluate(1);
+  run.checkpointer->save(run.progress, "data");
+  CHECK(run.best_on_disk() == 1);
+  CHECK(run.model->calls == Lines{"slices"});
+  // It is noted once.
+  remove_best(*run.disk, run.root);
+  run.checkpointer->save(run.progress, "data");
+  CHECK_FALSE(run.best_on_disk());
+}
+
+TEST_CASE("the last save follows one in the background of another step") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), in_background());
+  run.disk->open = false;
+  run.step();
+  ++run.progress.step;
+  run.model->train_to(2);
+  run.disk->open = true;
+  run.checkpointer->save(run.progress, "data");
+  CHECK(run.model->calls == Lines{"snapshot", "release", "slices"});
+  CHECK(run.steps() == StepNumbers{1, 2});
+  CHECK(run.saved_version(2) == 2);
+}
+
+TEST_CASE("a run begins with the model's weights, and without what a killed save left") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), saved_every(1));
+  run.disk->make_folder(run.root + "/step-00000009.tmp-0123abcd");
+  CHECK_FALSE(run.load());
+  CHECK(run.model->calls == Lines{"first weights"});
+  CHECK(run.model->bases_read == 1);
+  CHECK(fs::is_empty(run.root));
+}
+
+/// A run that has saved after steps 2 and 4, with its record.
+void save_a_run(const std::string& folder, const Config& config = saved_every(2)) {
+  SavingRun run(folder, config, true);  // a run that may be resumed has its record
+  run.recorder->start(run.describe(), 1, 5);
+  for (int i = 0; i < 5; ++i) run.step();
+  run.recorder->update([&](RunManifest& manifest) { run.checkpointer->add_to(manifest); });
+}
+
+TEST_CASE("a run that is resumed goes on from the newest checkpoint, or the one asked for") {
+  const TempFolder folder;
+  save_a_run(folder.path());
+  for (const int64_t step : {4, 2}) {
+    SavingRun run(folder.path(), saved_every(2), true);
+    if (step == 2) run.request.resume.step = 2;
+    run.model->train_to(77);
+    const std::optional<ResumedRun> resumed = run.load();
+    REQUIRE(resumed);
+    CHECK(resumed->folder == run.folder_of(step));
+    CHECK(resumed->meta.step == step);
+    CHECK(run.model->calls == Lines{cat("load ", step)});
+    CHECK(run.model->state.equals(static_cast<int>(step)));
+    CHECK(run.checkpointer->has_saved(step));
+    CHECK(begin_with(run.journal.said, {cat("resumed from ", run.folder_of(step), " (read in ")}));
+  }
+}
+
+TEST_CASE(
+    "a run that is resumed is the one that was saved, or is refused before anything is read") {
+  const TempFolder folder;
+  save_a_run(folder.path());
+  SavingRun run(folder.path(), saved_every(2), true);
+  run.request.config_json = R"({"train": {"seed": 8, "steps": 5}})";
+  CHECK(test::error_of(ExitCode::kUsage, [&] { run.load(); })
+            .find("this is not the run that was started there; 1 thing differs:\n  "
+                  "config.train.seed: was ") != std::string::npos);
+  CHECK(run.model->calls == Lines{});
+}
+
+TEST_CASE("a run that is resumed on another base is refused before its state is read") {
+  const TempFolder folder;
+  {
+    SavingRun run(folder.path(), saved_every(1), true);
+    run.model->base = "frozen";
+    run.load();
+    run.recorder->start(run.describe(), 1, 5);
+    run.step();
+  }
+  SavingRun run(folder.path(), saved_every(1), true);
+  run.model->base = "other";
+  CHECK(test::error_of(ExitCode::kBadInput, [&] { run.load(); }) ==
+        cat(run.folder_of(1), ": another base"));
+  CHECK(run.model->calls == Lines{});
+}
+
+TEST_CASE("a run whose checkpoints are gone does not start over by itself") {
+  const TempFolder folder;
+  save_a_run(folder.path());
+  fs::remove_all(folder / "run/checkpoints");
+  SavingRun run(folder.path(), saved_every(2), true);
+  CHECK(test::error_of(ExitCode::kBadInput, [&] { run.load(); }) ==
+        cat(folder / "run/run.json", ": the run has saved checkpoints, and ", run.root,
+            " holds none"));
+}
+
+TEST_CASE("a run that had saved nothing starts anew, though it is resumed") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), saved_every(2), true);
+  const std::string log = logged([&] { CHECK_FALSE(run.load()); });
+  CHECK(run.model->calls == Lines{"first weights"});
+  CHECK(log.find("held no run: training starts anew") != std::string::npos);
+}
+
+TEST_CASE("the best checkpoint of a run that goes on is one that is there") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), with_best(saved_every(1)));
+  for (const double loss : {3.0, 2.0}) {
+    ++run.progress.step;
+    run.evaluate(loss);
+    run.checkpointer->save_if_due(run.progress, "data");
+  }
+  run.disk->remove_all(run.folder_of(2));
+  run.checkpointer->take_up_best(run.progress);
+  CHECK(run.journal.warnings == Lines{cat(run.folder_of(2), ": the best checkpoint is gone; it is ",
+                                          "chosen among those to come")});
+  REQUIRE(run.progress.evaluations.best());
+  CHECK(run.progress.evaluations.best()->step == 1);
+  CHECK(run.best_on_disk() == 1);
+}
+
+TEST_CASE("a run has no best checkpoint where all that it knows of are gone") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), with_best(saved_every(1)));
+  for (const double loss : {3.0, 2.0}) {
+    ++run.progress.step;
+    run.evaluate(loss);
+    run.checkpointer->save_if_due(run.progress, "data");
+  }
+  for (const int64_t step : {1, 2}) run.disk->remove_all(run.folder_of(step));
+  run.checkpointer->take_up_best(run.progress);
+  CHECK_FALSE(run.progress.evaluations.best());
+  CHECK(run.journal.warnings.size() == 2);
+}
+
+TEST_CASE("a record of a best checkpoint goes by its own step alone") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), with_best(saved_every(1)));
+  ++run.progress.step;
+  run.evaluate(1);
+  run.checkpointer->save_if_due(run.progress, "data");
+  run.checkpointer->drop_best(2);
+  CHECK(run.best_on_disk() == 1);
+  run.checkpointer->drop_best(1);
+  CHECK_FALSE(run.best_on_disk());
+}
+
+TEST_CASE("the best weights are loaded where they are not the last, and their export names them") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), with_best(saved_every(1)));
+  StopAgreement stop([] { return 0; }, [](int signal) { return signal; });
+  for (const double loss : {3.0, 0.5, 2.0}) {
+    ++run.progress.step;
+    run.model->train_to(static_cast<int>(run.progress.step));
+    run.evaluate(loss);
+    run.checkpointer->save_if_due(run.progress, "data");
+  }
+  run.model->calls.clear();
+  run.journal.said.clear();
+  run.checkpointer->load_best(run.progress);
+  CHECK(run.model->state.equals(2));
+  run.checkpointer->export_model(stop);
+  CHECK(run.model->calls == Lines{"load 2", "export"});
+  CHECK(run.journal.said == Lines{cat("exported ", folder / "run/export/model",
+                                      " (of step 2, the best by validation.loss: 0.5)")});
+
+  ++run.progress.step;
+  run.evaluate(0.25);
+  run.model->calls.clear();
+  run.checkpointer->load_best(run.progress);
+  CHECK(run.model->calls == Lines{});
+}
+
+TEST_CASE("an export is reported, with what has not moved, unless it was stopped or failed") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), saved_every(1));
+  int signal = 0;
+  StopAgreement stop([&] { return signal; }, [](int own) { return own; });
+  run.model->exported.unmoved = "2 tensors are as they were";
+  run.checkpointer->export_model(stop);
+  CHECK(run.journal.said == Lines{cat("exported ", folder / "run/export/model")});
+  CHECK(run.journal.warnings == Lines{"2 tensors are as they were"});
+
+  signal = 15;
+  run.checkpointer->export_model(stop);
+  CHECK(run.journal.said.size() == 1);
+  CHECK(run.journal.warnings.size() == 1);
+
+  signal = 0;
+  run.model->exported.failure =
+      std::make_exception_ptr(Error(ExitCode::kEnvironment, "the disk is full", "make room"));
+  CHECK(test::error_of(ExitCode::kEnvironment, [&] { run.checkpointer->export_model(stop); }) ==
+        "the disk is full");
+  CHECK(run.journal.said.size() == 1);
+}
+
+TEST_CASE("a run that fails waits for its save, and says where it is") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), in_background());
+  run.disk->open = false;
+  run.step();
+  std::thread opener([&] { run.disk->open = true; });
+  const std::string log = logged(
+      [&] { run.checkpointer->leave(Error(ExitCode::kNumerical, "the loss is nan", "lower it")); });
+  opener.join();
+  CHECK(log.find(cat("saved ", run.folder_of(1))) != std::string::npos);
+  CHECK(run.steps() == StepNumbers{1});
+}
+
+TEST_CASE("a run that has lost a peer does not wait for its save, with which the peer would help") {
+  const TempFolder folder;
+  // The save goes on after the checkpointer has gone: what it writes to stays until this program
+  // ends.
+  static auto* const run = new SavingRun(folder.path(), in_background());
+  run->disk->open = false;
+  run->step();
+  run->checkpointer->leave(Error(ExitCode::kPeerLost, "rank 1 is gone", "look at it"));
+  CHECK(run->steps() == StepNumbers{});
+  run->disk->open = true;
+  await_that([] { return fs::exists(run->root + "/latest"); }, "the save that was left",
+             std::chrono::seconds(60));
+}
+
+TEST_CASE("ranks save and load together, each its own part") {
+  const TempFolder folder;
+  const Config config = saved_every(2);
+  const auto together = [&](const std::function<void(SavingRun&)>& body) {
+    GatedDisk disk(folder.path());
+    return on_sessions(2, config, [&](Session& session) {
+      SavingRun run(folder.path(), config, true, &session, &disk);
+      body(run);
+    });
+  };
+  std::vector<int> bases(2), equal(2);
+  const Votes none;
+  REQUIRE(together([&](SavingRun& run) {
+            run.load();
+            if (run.recorder) run.recorder->start(run.describe(), 1, 5);
+            bases[static_cast<size_t>(run.session->rank())] = run.model->bases_read;
+            for (int i = 0; i < 4; ++i) run.step(none);
+          }) == Lines(2, ""));
+  CHECK(bases == std::vector<int>{1, 0});  // the record of rank 0 counts
+  CHECK(SavingRun(folder.path(), config).steps() == StepNumbers{2, 4});
+  CHECK(Checkpoint(folder / "run/checkpoints/step-00000004").manifest().files.size() == 2);
+  REQUIRE(together([&](SavingRun& run) {
+            const auto resumed = run.load();
+            equal[static_cast<size_t>(run.session->rank())] =
+                resumed && resumed->meta.step == 4 && run.model->state.equals(4) ? 1 : 0;
+          }) == Lines(2, ""));
+  CHECK(equal == std::vector<int>{1, 1});
+}
+
+TEST_CASE("what fails on one rank's disk fails on all ranks") {
+  const TempFolder folder;
+  const Config config = saved_every(1);
+  GatedDisk disk(folder.path());
+  disk.fail_next("sync", "rank-00001", ENOSPC);
+  const Lines failures = on_sessions(2, config, [&](Session& session) {
+    SavingRun run(folder.path(), config, false, &session, &disk);
+    run.step({});
+  });
+  for (const std::string& failure : failures)
+    CHECK(failure.starts_with("checkpoint step-00000001 was not written: rank 1: "));
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "training/loop_parts.h"
+
+namespace ftrun::fixtures {
+
+/// FakeJournal keeps in memory what a run reports.
+class FakeJournal : public Journal {
+ public:
+  void say(const std::string& line) override {
+    if (on_say) on_say(line);
+    said.push_back(line);
+  }
+  void warn(const std::string& line) override { warnings.push_back(line); }
+  void update(const std::function<void(RunManifest&)>& change) override {
+    if (updates_fail)
+      throw Error(ExitCode::kEnvironment, "run.json: no space is left", "make room");
+    change(manifest);
+  }
+  void update_together(const std::string&,
+                       const std::function<void(RunManifest&)>& change) override {
+    update(change);
+  }
+  void record(const StepMetrics& of_step) override {
+    calls.push_back(cat("record ", of_step.step));
+    metrics.push_back(of_step);
+  }
+  void note_ready() override {}
+  void show_step(const TrainingProgress& now, const StepRun&, const StepMetrics&) override {
+    calls.push_back(cat("show ", now.step));
+  }
+  void show_phase(const std::string&) override {}
+
+  /// Called with each line before it is kept.
+  std::function<void(const std::string&)> on_say;
+  bool updates_fail = false;
+  std::vector<std::string> calls;
+  std::vector<std::string> said, warnings;
+  std::vector<StepMetrics> metrics;
+  RunManifest manifest;
+};
+
+}  // namespace ftrun::fixtures

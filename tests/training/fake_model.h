@@ -1,0 +1,95 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../checkpoint/test_support.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "plan/resume_policy.h"
+#include "training/saved_model.h"
+
+namespace ftrun::fixtures {
+
+/// FakeModel is a model of a few numbers whose state a test changes at will: what is asked of it is
+/// written down.
+class FakeModel : public SavedModel {
+ public:
+  FakeModel(int world, int rank) : world_(world), rank_(rank), state(world, rank, 0) {}
+
+  /// Training has changed the state into this version of it.
+  void train_to(int version) { state = test::ToyState(world_, rank_, version); }
+
+  std::string fingerprint() const override { return "folder"; }
+  std::string base_fingerprint() const override {
+    ++bases_read;
+    return base;
+  }
+  void require_same_base(const CheckpointMeta& saved, const std::string& folder) const override {
+    const auto record = saved.extra.find(kBaseRecord);
+    if (record != saved.extra.end() && record->second != base)
+      throw Error(ExitCode::kBadInput, cat(folder, ": another base"), "give the first one");
+  }
+  std::map<std::string, int64_t> topology() const override { return {{"data", world_}}; }
+
+  void load_first(const AdapterFolder* adapter) override {
+    calls.push_back(adapter == nullptr ? "first weights" : "first weights of an adapter");
+    train_to(0);
+  }
+  std::vector<StateConversion> load(Checkpoint& checkpoint) override {
+    calls.push_back(cat("load ", checkpoint.meta().step));
+    state.clear();
+    checkpoint.read(state.slices());
+    return {};
+  }
+
+  std::vector<StateSlice> slices() override {
+    calls.push_back("slices");
+    return state.slices();
+  }
+  std::vector<StateSlice> snapshot() override {
+    require(!copy_, "one copy at a time");
+    require(populated, "pages are there before they are copied to");
+    calls.push_back("snapshot");
+    copy_ = state;
+    return copy_->slices();
+  }
+  void release_snapshot() override {
+    calls.push_back("release");
+    copy_.reset();
+  }
+  void populate_snapshot() override {
+    ++populations;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the kernel takes its time
+    populated = true;
+  }
+  const SaveRoom* room() const override { return nullptr; }
+
+  ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) override {
+    calls.push_back(writes ? "export" : "help to export");
+    ExportOutcome outcome = exported;
+    outcome.stopped = stop();
+    return outcome;
+  }
+
+ private:
+  int world_;
+  int rank_;
+  std::optional<test::ToyState> copy_;
+
+ public:
+  test::ToyState state;
+  std::string base;
+  mutable int bases_read = 0;
+  std::atomic<int> populations = 0;
+  std::atomic<bool> populated = false;
+  /// What an export comes to.
+  ExportOutcome exported;
+  std::vector<std::string> calls;
+};
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,441 @@
+// The record of a run: the recorder itself and its files.
+#include "training/recorder.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "../checkpoint/test_support.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "run_ranks.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+using fixtures::printed;
+using fixtures::request_of;
+using test::error_of;
+using test::logged;
+using test::read_text;
+using test::TempFolder;
+using Lines = std::vector<std::string>;
+
+/// The request of rank 0 of `world` for a run in `folder`; a line of progress for each step.
+TrainRequest request_in(const std::string& folder, int world = 1) {
+  Config config;
+  config.train_batch_size = 4;
+  config.train.log.every = 1;
+  config.train.log.tensorboard = false;
+  TrainRequest request = request_of(0, world, config);
+  request.config.output_dir = folder;
+  return request;
+}
+
+TrainRequest resumed(TrainRequest request) {
+  request.resume.wanted = true;
+  return request;
+}
+
+StepMetrics recorded_step(int64_t number) {
+  StepMetrics metrics;
+  metrics.step = number;
+  metrics.samples = 4 * number;
+  metrics.loss = 2;
+  metrics.tokens = 8;
+  metrics.step_seconds = 0.5;
+  return metrics;
+}
+
+/// A step with an evaluation after it.
+StepMetrics evaluated_step(int64_t number, double loss) {
+  StepMetrics metrics = recorded_step(number);
+  metrics.evaluations = {{.set = "validation", .loss = loss, .accuracy = 0.5, .tokens = 8}};
+  return metrics;
+}
+
+std::vector<int64_t> steps_of(const RunPaths& paths) {
+  std::vector<int64_t> steps;
+  for (const StepMetrics& metrics : read_metrics(paths.metrics())) steps.push_back(metrics.step);
+  return steps;
+}
+
+/// The last evaluation of the set "validation" in run.json.
+nlohmann::json validation_of(const Recorder& recorder) {
+  return nlohmann::json::parse(read_text(recorder.paths().manifest()))
+      .at("evaluations")
+      .at("validation");
+}
+
+using StepNumbers = std::vector<int64_t>;
+
+/// A run of `steps` steps that was recorded and has ended so.
+void record_run(const TrainRequest& request, int64_t steps, int exit_code = 0,
+                const std::string& reason = "done") {
+  printed([&] {
+    Recorder recorder(request);
+    recorder.start(make_manifest(request), 1, steps);
+    for (int64_t i = 1; i <= steps; ++i) recorder.record(recorded_step(i));
+    recorder.finish(exit_code, reason);
+  });
+}
+
+TEST_CASE("nothing but the lock is written to the run folder before the run starts") {
+  const TempFolder folder;
+  const TrainRequest request = request_in(folder / "run");
+  Recorder recorder(request);
+  const RunPaths& paths = recorder.paths();
+  CHECK(fs::exists(paths.lock()));
+  CHECK_FALSE(fs::exists(paths.manifest()));
+  CHECK_FALSE(fs::exists(paths.metrics()));
+  CHECK_FALSE(recorder.before());
+
+  recorder.start(make_manifest(request), 1, 5);
+  const RunManifest manifest = read_manifest(paths.manifest());
+  CHECK(manifest.build.version == "1.2.3");
+  CHECK(manifest.start == "the model's weights");
+  CHECK(manifest.restarts.empty());
+  CHECK_FALSE(manifest.exit_code);
+  CHECK(read_text(paths.config()) == request.config_yaml);
+  CHECK(fs::exists(paths.metrics()));
+  CHECK_FALSE(fs::exists(paths.samples()));
+}
+
+TEST_CASE("a step is in its file before anybody is shown it") {
+  const TempFolder folder;
+  const TrainRequest request = request_in(folder / "run");
+  Recorder recorder(request);
+  recorder.start(make_manifest(request), 1, 5);
+  /// Looks at the file each time that something is printed.
+  struct Watch : std::streambuf {
+    explicit Watch(const RunPaths& paths) : paths(paths) {}
+    std::streamsize xsputn(const char*, std::streamsize count) override {
+      seen.push_back(std::ssize(steps_of(paths)));
+      return count;
+    }
+    int overflow(int c) override { return c; }
+    const RunPaths& paths;
+    StepNumbers seen;
+  } watch(recorder.paths());
+  std::streambuf* const before = std::cout.rdbuf(&watch);
+  recorder.record(recorded_step(1));
+  std::cout.rdbuf(before);
+  REQUIRE_FALSE(watch.seen.empty());
+  for (const int64_t seen : watch.seen) CHECK(seen == 1);
+}
+
+TEST_CASE("steps are recorded and shown, and evaluations are in the manifest too") {
+  const TempFolder folder;
+  const TrainRequest request = request_in(folder / "run");
+  Recorder recorder(request);
+  recorder.start(make_manifest(request), 1, 5);
+  const std::string text = printed([&] {
+    recorder.record(recorded_step(1));
+    recorder.record(evaluated_step(2, 1.5));
+    recorder.record(evaluated_step(3, 1.25));
+  });
+  CHECK(steps_of(recorder.paths()) == StepNumbers{1, 2, 3});
+  CHECK(text.find("step 1/5  loss 2.0000") != std::string::npos);
+  CHECK(text.find("step 3/5  loss 2.0000") != std::string::npos);
+  const auto figures = validation_of(recorder);
+  CHECK(figures.at("step") == 3);
+  CHECK(figures.at("loss") == 1.25);
+  CHECK(figures.at("accuracy") == 0.5);
+  CHECK(figures.at("tokens") == 8);
+}
+
+TEST_CASE("an evaluation without an accuracy has none in the manifest") {
+  const TempFolder folder;
+  const TrainRequest request = request_in(folder / "run");
+  Recorder recorder(request);
+  recorder.start(make_manifest(request), 1, 5);
+  StepMetrics metrics = evaluated_step(1, 1);
+  metrics.evaluations[0].accuracy.reset();
+  printed([&] { recorder.record(metrics); });
+  const auto figures = validation_of(recorder);
+  CHECK(figures.at("loss") == 1);
+  CHECK_FALSE(figures.contains("accuracy"));
+}
+
+TEST_CASE("nothing is recorded into a folder that has become another run's") {
+  const TempFolder folder;
+  const TrainRequest request = request_in(folder / "run");
+  Recorder recorder(request);
+  recorder.start(make_manifest(request), 1, 5);
+  fs::remove_all(folder / "run");
+  const TrainRequest again = request_in(folder / "run");
+  Recorder other(again);
+  other.start(make_manifest(again), 1, 5);
+  printed([&] {
+    error_of(ExitCode::kEnvironment, [&] { recorder.record(recorded_step(1)); });
+    recorder.fail(7, "lost");
+  });
+  CHECK(steps_of(other.paths()).empty());
+  CHECK_FALSE(read_manifest(other.paths().manifest()).exit_code);
+}
+
+TEST_CASE("a run that goes on keeps the steps before its first, and says what went before") {
+  const TempFolder folder;
+  record_run(request_in(folder / "run"), 5, 143, "stopped by SIGTERM after step 5");
+  const TrainRequest request = resumed(request_in(folder / "run", 2));
+  Recorder recorder(request);
+  REQUIRE(recorder.before());
+  CHECK(recorder.before()->exit_code == 143);
+  RunManifest manifest = make_manifest(request);
+  manifest.started = "now";
+  recorder.start(manifest, 4, 9);
+  CHECK(steps_of(recorder.paths()) == StepNumbers{1, 2, 3});
+  const RunManifest written = read_manifest(recorder.paths().manifest());
+  CHECK_FALSE(written.exit_code);
+  REQUIRE(written.restarts.size() == 1);
+  CHECK(written.restarts[0].time == "now");
+  CHECK(written.restarts[0].reason == "stopped by SIGTERM after step 5");
+  CHECK(written.restarts[0].from_step == 5);
+  CHECK(written.restarts[0].to_step == 3);
+  CHECK(written.restarts[0].ranks.count == 2);
+}
+
+TEST_CASE("a run that was killed is said to have ended without a reason, and keeps its counters") {
+  const TempFolder folder;
+  {
+    const TrainRequest request = request_in(folder / "run");
+    Recorder recorder(request);
+    recorder.start(make_manifest(request), 1, 5);
+    recorder.update([](RunManifest& manifest) { manifest.counters["checkpoints_saved"] = 3; });
+  }
+  const TrainRequest request = resumed(request_in(folder / "run"));
+  Recorder recorder(request);
+  recorder.start(make_manifest(request), 0, 5);
+  const RunManifest written = read_manifest(recorder.paths().manifest());
+  CHECK(written.counters.at("checkpoints_saved") == 3);
+  REQUIRE(written.restarts.size() == 1);
+  CHECK(written.restarts[0].reason == "the previous run ended without recording a reason");
+  CHECK(written.restarts[0].to_step == 0);
+}
+
+TEST_CASE("a resume with another config is refused, unless the field is allowed") {
+  const TempFolder folder;
+  record_run(request_in(folder / "run"), 2);
+  TrainRequest request = resumed(request_in(folder / "run"));
+  request.config_json = R"({"train": {"seed": 8, "steps": 5}})";
+  {
+    Recorder recorder(request);
+    const std::string expected =
+        cat(recorder.paths().manifest(),
+            ": this is not the run that was started there; 1 thing differs:\n  config.train.seed: "
+            "was ");
+    CHECK(error_of(ExitCode::kUsage, [&] {
+            recorder.admit(make_manifest(request));
+          }).starts_with(expected));
+  }
+  request.resume.allowed = {"config.train.seed"};
+  Recorder recorder(request);
+  recorder.admit(make_manifest(request));
+}
+
+TEST_CASE("what a resume may change is noted once, though run and checkpoint both tell it") {
+  const TempFolder folder;
+  const TrainRequest first = request_in(folder / "run");
+  record_run(first, 2);
+  TrainRequest request = resumed(request_in(folder / "run"));
+  request.config_json =
+      cat(R"({"train": {"seed": )", request.config.train.seed, R"(, "steps": 9}})");
+  CheckpointMeta saved = test::toy_meta(2, 1);
+  saved.seed = static_cast<uint64_t>(request.config.train.seed);
+  saved.extra[kConfigRecord] = first.config_json;
+  saved.model_fingerprint = saved.data_fingerprint = "";
+  Recorder recorder(request);
+  const std::string log = logged([&] {
+    recorder.admit(make_manifest(request));
+    recorder.admit(folder / "run/checkpoints/step-00000002", saved, make_manifest(request));
+  });
+  const std::string note = "the resumed run has another config.train.steps: was 5, is now 9";
+  const size_t found = log.find(note);
+  REQUIRE(found != std::string::npos);
+  CHECK(log.find(note, found + 1) == std::string::npos);
+  recorder.start(make_manifest(request), 3, 9);
+  CHECK(read_manifest(recorder.paths().manifest()).start ==
+        folder / "run/checkpoints/step-00000002");
+}
+
+TEST_CASE("without run.json the checkpoint's own record tells whether it is the same run") {
+  const TempFolder folder;
+  const TrainRequest request = resumed(request_in(folder / "run"));
+  Recorder recorder(request);
+  CHECK(logged([&] {
+          recorder.admit(make_manifest(request));
+        }).find("run.json: is missing; the run is compared with what its checkpoint records") !=
+        std::string::npos);
+  CheckpointMeta saved = test::toy_meta(2, 1);
+  saved.seed = static_cast<uint64_t>(request.config.train.seed);
+  saved.model_fingerprint = saved.data_fingerprint = "";
+  saved.config_hash = "c2c2";  // of a version that recorded no config
+  CHECK(error_of(ExitCode::kUsage,
+                 [&] { recorder.admit("checkpoints/step-2", saved, make_manifest(request)); })
+            .find("checkpoints/step-2/checkpoint.json: this is not the run that was started there; "
+                  "1 thing differs:\n  config: was text with xxh3 c2c2, is now text with xxh3 ") ==
+        0);
+  saved.extra[kConfigRecord] = request.config_json;
+  recorder.admit("checkpoints/step-2", saved, make_manifest(request));
+}
+
+TEST_CASE("a run that has saved checkpoints is refused where none are left") {
+  const TempFolder folder;
+  record_run(request_in(folder / "run"), 2);
+  const TrainRequest request = resumed(request_in(folder / "run"));
+  {
+    Recorder recorder(request);
+    recorder.refuse_where_saved_ones_are_gone();  // it had saved none
+    const std::string checkpoints = recorder.paths().checkpoints();
+    test::write_text(checkpoints + "/latest", "step-00000002");
+    CHECK(error_of(ExitCode::kBadInput, [&] { recorder.refuse_where_saved_ones_are_gone(); }) ==
+          cat(recorder.paths().manifest(), ": the run has saved checkpoints, and ", checkpoints,
+              " holds none"));
+    fs::remove(checkpoints + "/latest");
+    recorder.start(make_manifest(request), 1, 2);
+    recorder.update([](RunManifest& manifest) { manifest.counters["checkpoints_saved"] = 1; });
+  }
+  Recorder recorder(request);
+  error_of(ExitCode::kBadInput, [&] { recorder.refuse_where_saved_ones_are_gone(); });
+}
+
+TEST_CASE("a run that starts anew, though it is resumed, says so in run.json") {
+  const TempFolder folder;
+  const auto start_of = [&](const TrainRequest& request) {
+    std::string start;
+    printed([&] {
+      Recorder recorder(request);
+      recorder.note_new_start();
+      recorder.start(make_manifest(request), 1, 2);
+      start = read_manifest(recorder.paths().manifest()).start;
+    });
+    return start;
+  };
+  CHECK(start_of(request_in(folder / "fresh")) == "the model's weights");
+  std::string start;
+  const std::string log =
+      logged([&] { start = start_of(resumed(request_in(folder / "elsewhere"))); });
+  CHECK(start == "the model's weights: --resume found no run in output_dir");
+  CHECK(log.find(cat("--resume auto: output_dir ", folder / "elsewhere",
+                     " held no run: training starts anew, from the model's weights")) !=
+        std::string::npos);
+  CHECK(start_of(resumed(request_in(folder / "elsewhere"))) ==
+        "the model's weights: --resume found a run that had saved no checkpoint");
+}
+
+TEST_CASE("the end of a run is in run.json, its report, and the table that is returned") {
+  const TempFolder folder;
+  const TrainRequest request = request_in(folder / "run");
+  Recorder recorder(request);
+  recorder.start(make_manifest(request), 1, 2);
+  std::string table;
+  printed([&] {
+    recorder.record(recorded_step(1));
+    recorder.record(recorded_step(2));
+    table = recorder.finish(143, "stopped by SIGTERM after step 2");
+  });
+  CHECK(table.find("loss") != std::string::npos);
+  CHECK(table.find("effective training time: ") != std::string::npos);
+  const RunManifest manifest = read_manifest(recorder.paths().manifest());
+  CHECK(manifest.exit_code == 143);
+  CHECK(manifest.exit_reason == "stopped by SIGTERM after step 2");
+  CHECK_FALSE(manifest.ended.empty());
+  CHECK(fs::exists(recorder.paths().report()));
+}
+
+TEST_CASE("a run that never trained a step has no table") {
+  const TempFolder folder;
+  const TrainRequest request = request_in(folder / "run");
+  Recorder recorder(request);
+  recorder.start(make_manifest(request), 1, 2);
+  CHECK(recorder.finish(0, "done").empty());
+  CHECK(read_manifest(recorder.paths().manifest()).exit_code == 0);
+}
+
+TEST_CASE("a failure of the only rank is its own, one of several ranks is nobody's yet") {
+  for (const int world : {1, 2}) {
+    const TempFolder folder;
+    const TrainRequest request = request_in(folder / "run", world);
+    Recorder recorder(request);
+    recorder.start(make_manifest(request), 1, 2);
+    printed([&] {
+      recorder.record(recorded_step(1));
+      recorder.fail(7, "the loss is nan");
+    });
+    const RunManifest manifest = read_manifest(recorder.paths().manifest());
+    CHECK(manifest.exit_code == 7);
+    CHECK(manifest.exit_reason == "the loss is nan");
+    CHECK(manifest.exit_rank == (world == 1 ? 0 : -1));
+    CHECK(fs::exists(recorder.paths().report()));
+  }
+}
+
+TEST_CASE("a run that fails before it starts leaves its folder as it was") {
+  const TempFolder folder;
+  const TrainRequest request = request_in(folder / "run");
+  Recorder recorder(request);
+  recorder.fail(2, "no such model");
+  CHECK_FALSE(fs::exists(recorder.paths().manifest()));
+}
+
+TEST_CASE("samples of text are kept where the run makes some, or has made some") {
+  const TempFolder folder;
+  TrainRequest request = request_in(folder / "run");
+  const TextSample sample{.prompt_tokens = 4, .prompt = "a", .answer = "b"};
+  {
+    Recorder recorder(request);
+    recorder.start(make_manifest(request), 1, 5);
+    recorder.record(1, {sample});
+    CHECK_FALSE(fs::exists(recorder.paths().samples()));
+  }
+  request = resumed(request);
+  request.config.train.generate.prompt_tokens = 4;
+  {
+    Recorder recorder(request);
+    recorder.start(make_manifest(request), 1, 5);
+    recorder.record(1, {sample, sample});
+    recorder.record(4, {sample});
+    const std::string text = read_text(recorder.paths().samples());
+    CHECK(std::count(text.begin(), text.end(), '\n') == 3);
+  }
+  request.config.train.generate.prompt_tokens = 0;
+  Recorder recorder(request);
+  recorder.start(make_manifest(request), 3, 5);  // what comes after step 2 is made anew
+  const std::string text = read_text(recorder.paths().samples());
+  CHECK(std::count(text.begin(), text.end(), '\n') == 2);
+}
+
+TEST_CASE("trained steps alone are in the files of csv_monitor") {
+  const TempFolder folder;
+  TrainRequest request = request_in(folder / "run");
+  request.config.csv_monitor.enabled = true;
+  request.config.csv_monitor.output_path = folder / "csv";
+  request.config.csv_monitor.job_name = "job";
+  Recorder recorder(request);
+  recorder.start(make_manifest(request), 0, 5);
+  StepMetrics before = evaluated_step(0, 3);
+  before.trained = false;
+  printed([&] {
+    recorder.record(before);
+    recorder.record(recorded_step(1));
+  });
+  CHECK(read_text(folder / "csv/job/Train_Samples_train_loss.csv") ==
+        "step,train_loss\r\n4,2.0\r\n");
+}
+
+TEST_CASE("a line that is said is on standard output, above the line of progress") {
+  const TempFolder folder;
+  const TrainRequest request = request_in(folder / "run");
+  Recorder recorder(request);
+  CHECK(printed([&] { recorder.say("before the start"); }) == "before the start\n");
+  recorder.start(make_manifest(request), 1, 5);
+  CHECK(printed([&] { recorder.say("a\x1b[31mline"); }) == "a\\x1B[31mline\n");
+}
+
+}  // namespace
+}  // namespace ftrun

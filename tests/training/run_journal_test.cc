@@ -1,0 +1,287 @@
+// What a run reports: the journal itself, on each of its ranks.
+#include "training/run_journal.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "../checkpoint/test_support.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "run_ranks.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+using fixtures::on_sessions;
+using fixtures::printed;
+using fixtures::request_of;
+using fixtures::session_alone;
+using test::logged;
+using test::TempFolder;
+using Lines = std::vector<std::string>;
+
+Config config_in(const std::string& folder) {
+  Config config;
+  config.train_batch_size = 4;
+  config.train.log.every = 1;
+  config.train.log.tensorboard = false;
+  config.output_dir = folder;
+  return config;
+}
+
+/// JournalOfRank is a rank's journal and what it borrows.
+struct JournalOfRank {
+  JournalOfRank(Session& among, const Config& config)
+      : request(request_of(among.rank(), among.world(), config)),
+        session(among),
+        journal(request, session, [this](const LogOptions& options) {
+          has_record = fs::exists(request.config.output_dir + "/run.json");
+          logs.push_back(options);
+        }) {}
+
+  /// Opens it for a run that has done so many of 9 steps.
+  void open(int64_t steps_done = 0) {
+    journal.take_folder();
+    journal.open([this] { return make_manifest(request); }, steps_done, 9);
+  }
+
+  TrainRequest request;
+  Session& session;
+  /// The logs that were opened, and whether the run's record was there before.
+  std::vector<LogOptions> logs;
+  bool has_record = false;
+  RunJournal journal;
+};
+
+/// The journal of a run's only rank.
+struct JournalAlone {
+  explicit JournalAlone(const Config& config)
+      : session(session_alone(request_of(0, 1, config))), rank(*session, config) {}
+
+  RunPaths paths() const { return RunPaths(rank.request.config.output_dir); }
+
+  std::unique_ptr<Session> session;
+  JournalOfRank rank;
+  RunJournal& journal = rank.journal;
+};
+
+StepMetrics journaled_step(int64_t number) {
+  StepMetrics metrics;
+  metrics.step = number;
+  metrics.loss = 2;
+  metrics.tokens = 8;
+  metrics.step_seconds = 0.5;
+  return metrics;
+}
+
+TEST_CASE("rank 0 alone has the record; what the others report does nothing") {
+  const TempFolder folder;
+  const Config config = config_in(folder / "run");
+  std::vector<int> recorders(2), updates(2);
+  const std::string text = printed([&] {
+    const Lines failures = on_sessions(2, config, [&](Session& session) {
+      JournalOfRank rank(session, config);
+      const auto place = static_cast<size_t>(session.rank());
+      rank.open();
+      recorders[place] = rank.journal.recorder() ? 1 : 0;
+      rank.journal.say(cat("line of rank ", session.rank()));
+      rank.journal.update([&](RunManifest&) { ++updates[place]; });
+      rank.journal.update_together("noting", [&](RunManifest&) { ++updates[place]; });
+      rank.journal.record(journaled_step(1));
+      rank.journal.record(1, {TextSample{}});
+      rank.journal.conclude(0, "done");
+      session.together("leaving", [] {});
+    });
+    REQUIRE(failures == Lines(2, ""));
+  });
+  CHECK(recorders == std::vector<int>{1, 0});
+  CHECK(updates == std::vector<int>{2, 0});
+  CHECK(text.find("line of rank 0") != std::string::npos);
+  CHECK(text.find("line of rank 1") == std::string::npos);
+  CHECK(read_metrics(folder / "run/metrics.jsonl").size() == 1);
+  CHECK(read_manifest(folder / "run/run.json").exit_code == 0);
+}
+
+TEST_CASE("a folder that rank 0 cannot take is refused on every rank") {
+  const TempFolder folder;
+  test::write_text(folder / "run", "no folder");
+  const Config config = config_in(folder / "run");
+  const Lines failures = on_sessions(
+      2, config, [&](Session& session) { JournalOfRank(session, config).journal.take_folder(); });
+  for (const std::string& failure : failures)
+    CHECK(failure.starts_with(cat("taking the run folder: rank 0: output_dir ", folder / "run",
+                                  ": it exists and is not a folder")));
+}
+
+TEST_CASE("an update that fails on rank 0 fails on every rank, one by itself on rank 0 alone") {
+  const TempFolder folder;
+  const Config config = config_in(folder / "run");
+  const auto fail = [](RunManifest&) {
+    throw Error(ExitCode::kEnvironment, "the disk is full", "make room");
+  };
+  Lines alone(2);
+  const Lines failures = on_sessions(2, config, [&](Session& session) {
+    JournalOfRank rank(session, config);
+    rank.open();
+    try {
+      rank.journal.update(fail);
+    } catch (const Error& error) {
+      alone[static_cast<size_t>(session.rank())] = error.message();
+    }
+    rank.journal.update_together("noting the memory", fail);
+  });
+  CHECK(alone == Lines{"the disk is full", ""});
+  for (const std::string& failure : failures)
+    CHECK(failure.starts_with("noting the memory: rank 0: the disk is full"));
+}
+
+TEST_CASE("logs are opened in a folder that holds the run's record") {
+  const TempFolder folder;
+  JournalAlone run(config_in(folder / "run"));
+  run.journal.take_folder();
+  const auto fail = []() -> RunManifest {
+    throw Error(ExitCode::kEnvironment, "no machine", "look at it");
+  };
+  CHECK(test::error_of(ExitCode::kEnvironment, [&] { run.journal.open(fail, 0, 9); }) ==
+        "no machine");
+  CHECK(run.rank.logs.empty());
+  run.journal.open([&] { return make_manifest(run.rank.request); }, 0, 9);
+  CHECK(run.rank.logs.size() == 1);
+  CHECK(run.rank.has_record);
+}
+
+TEST_CASE("each rank has a log of its own, whose lines name it unless the supervisor does") {
+  const TempFolder folder;
+  const auto logs_of = [&](const std::string& name, LaunchKind kind, int world) {
+    Config config = config_in(folder / name);
+    config.log_level = "warn";
+    std::vector<LogOptions> logs(static_cast<size_t>(world));
+    const Lines failures = on_sessions(world, config, [&](Session& session) {
+      JournalOfRank rank(session, config);
+      rank.request.launch.kind = kind;
+      rank.open();
+      logs[static_cast<size_t>(session.rank())] = rank.logs.at(0);
+    });
+    REQUIRE(failures == Lines(static_cast<size_t>(world), ""));
+    return logs;
+  };
+  const auto own = logs_of("a", LaunchKind::kTorchrun, 2);
+  CHECK(own[0].prefix == "rank 0");
+  CHECK(own[1].prefix == "rank 1");
+  CHECK(own[1].file == folder / "a/logs/rank-1.log");
+  CHECK(own[1].level == LogLevel::kWarning);
+  CHECK(logs_of("b", LaunchKind::kSupervised, 2)[1].prefix.empty());
+  CHECK(logs_of("c", LaunchKind::kSingle, 1)[0].prefix.empty());
+}
+
+TEST_CASE("the record begins with the step after those that are done") {
+  const TempFolder folder;
+  const auto steps = [&] {
+    std::vector<int64_t> found;
+    for (const StepMetrics& metrics : read_metrics(folder / "run/metrics.jsonl"))
+      found.push_back(metrics.step);
+    return found;
+  };
+  struct Start {
+    int64_t done;
+    bool resumes;
+    int64_t last;
+    std::vector<int64_t> found;
+  };
+  for (const Start& start : {Start{0, false, 4, {0, 1, 2, 3, 4}},  //
+                             Start{2, true, 4, {0, 1, 2, 3, 4}},   //
+                             Start{0, true, 1, {0, 1}}}) {
+    JournalAlone run(config_in(folder / "run"));
+    run.rank.request.resume.wanted = start.resumes;
+    printed([&] {
+      run.rank.open(start.done);
+      // The evaluation before the first step belongs to it.
+      for (int64_t i = start.done == 0 ? 0 : start.done + 1; i <= start.last; ++i)
+        run.journal.record(journaled_step(i));
+    });
+    CHECK(steps() == start.found);
+  }
+}
+
+TEST_CASE("how long the start took is noted when the first step has its data") {
+  const TempFolder folder;
+  JournalAlone run(config_in(folder / "run"));
+  run.rank.open();
+  const auto noted = [&] {
+    return read_manifest(run.paths().manifest()).counters.count("ready_milliseconds");
+  };
+  CHECK(noted() == 0);
+  run.journal.note_ready();
+  CHECK(noted() == 1);
+  run.journal.update([](RunManifest& manifest) { manifest.counters.erase("ready_milliseconds"); });
+  run.journal.note_ready();
+  CHECK(noted() == 0);
+}
+
+TEST_CASE("DeepSpeed's line is shown as often as the config says, with the steps left out") {
+  const TempFolder folder;
+  Config config = config_in(folder / "run");
+  JournalAlone run(config);
+  run.rank.open();
+  TrainingProgress progress(config);
+  StepRun of_step;
+  of_step.scalars.learning_rate = 0.5F;
+  of_step.scalars.beta1 = 0.5F;
+  of_step.scalars.beta2 = 0.75F;
+  const auto shown = [&](int64_t every) {
+    run.rank.request.config.steps_per_print = every;
+    return printed([&] {
+      for (progress.step = 1; progress.step <= 4; ++progress.step)
+        run.journal.show_step(progress, of_step, journaled_step(progress.step));
+    });
+  };
+  CHECK(shown(0).empty());
+  CHECK(shown(3) == "step=3, skipped=0, lr=[0.5], mom=[[0.5, 0.75]]\n");
+  progress.skipped.restore(2, std::nullopt);
+  CHECK(shown(4) == "step=4, skipped=2, lr=[0.5], mom=[[0.5, 0.75]]\n");
+}
+
+TEST_CASE("a run that goes on with fewer ranks says why") {
+  const TempFolder folder;
+  const Config config = [&] {
+    Config two = config_in(folder / "run");
+    two.parallel.data = 1;
+    return two;
+  }();
+  JournalAlone run(config);
+  run.rank.request.ranks.left = {1};
+  run.rank.request.ranks.why_left = "rank 1 failed twice";
+  CHECK(logged([&] {
+          run.rank.open();
+        }).find("goes on with 1 data rank of 2 since rank 1 failed twice") != std::string::npos);
+}
+
+TEST_CASE("what a rank does is on its board") {
+  const TempFolder folder;
+  JournalAlone run(config_in(folder / "run"));
+  run.journal.show_phase("step 12");
+  CHECK(run.session->board().state().phase.what == std::string("step 12"));
+}
+
+TEST_CASE("the end of a run is printed, a failure is only recorded") {
+  const TempFolder folder;
+  JournalAlone run(config_in(folder / "run"));
+  run.rank.open();
+  CHECK(printed([&] {
+          run.journal.record(journaled_step(1));
+          run.journal.fail(7, "the loss is nan");
+        }).find("effective training time") == std::string::npos);
+  CHECK(read_manifest(run.paths().manifest()).exit_code == 7);
+  CHECK(printed([&] { run.journal.conclude(0, "done"); }).find("effective training time: ") !=
+        std::string::npos);
+  const RunManifest manifest = read_manifest(run.paths().manifest());
+  CHECK(manifest.exit_code == 0);
+  CHECK(manifest.exit_reason == "done");
+}
+
+}  // namespace
+}  // namespace ftrun

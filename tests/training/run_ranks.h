@@ -1,0 +1,80 @@
+#pragma once
+
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/rendezvous.h"
+#include "training/session.h"
+#include "waiting.h"
+
+namespace ftrun::fixtures {
+
+/// The request of a rank that computes on a processor and writes below `output_dir`.
+inline TrainRequest request_of(int rank, int world, const Config& config) {
+  TrainRequest request;
+  request.config = config;
+  request.config.device = DeviceKind::kCpu;
+  request.config_json = cat(R"({"train": {"seed": )", config.train.seed, R"(, "steps": 5}})");
+  request.config_yaml = "train:\n  steps: 5\n";
+  request.launch.rank = rank;
+  request.launch.world = world;
+  request.launch.local_size = world;
+  request.launch.local_rank = rank;
+  request.build.version = "1.2.3";
+  return request;
+}
+
+/// The session of a run's only rank.
+inline std::unique_ptr<Session> session_alone(const TrainRequest& request) {
+  return std::make_unique<Session>(request, std::move(Rendezvous::in_process(1).front()));
+}
+
+/// Runs `body` with the session of each rank on a thread of its own. Returns what each threw ("").
+inline std::vector<std::string> on_sessions(const std::vector<TrainRequest>& requests,
+                                            const std::function<void(Session&)>& body) {
+  auto all = Rendezvous::in_process(static_cast<int>(requests.size()), std::chrono::seconds(60));
+  std::vector<std::string> failures(requests.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < requests.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        Session session(requests[rank], std::move(all[rank]));
+        body(session);
+        session.close();
+      } catch (const std::exception& error) {
+        failures[rank] = testing::said_by(error);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return failures;
+}
+
+/// The same for ranks whose requests differ by their ranks alone.
+inline std::vector<std::string> on_sessions(int world, const Config& config,
+                                            const std::function<void(Session&)>& body) {
+  std::vector<TrainRequest> requests;
+  for (int rank = 0; rank < world; ++rank) requests.push_back(request_of(rank, world, config));
+  return on_sessions(requests, body);
+}
+
+/// What `work` writes on standard output.
+inline std::string printed(const std::function<void()>& work) {
+  std::ostringstream text;
+  std::streambuf* const before = std::cout.rdbuf(text.rdbuf());
+  try {
+    work();
+  } catch (...) {
+    std::cout.rdbuf(before);
+    throw;
+  }
+  std::cout.rdbuf(before);
+  return text.str();
+}
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,261 @@
+// A rank among the others, with ranks as threads that meet in this process.
+#include "training/session.h"
+
+#include <array>
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "run_ranks.h"
+#include "training/stop_agreement.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::on_sessions;
+using fixtures::request_of;
+using fixtures::session_alone;
+using Texts = std::vector<std::string>;
+
+/// What each rank did, which its own thread alone writes.
+template <typename T>
+using OfRanks = std::vector<T>;
+
+size_t place(const Session& session) {
+  return static_cast<size_t>(session.rank());
+}
+
+/// The mesh of so many data ranks, as this one sees it.
+StateOptions data_mesh(const Session& session) {
+  StateOptions state;
+  state.shard.count = session.world();
+  state.shard.index = session.rank();
+  return state;
+}
+
+std::string what_it_shows(Session& session) {
+  return session.board().state().phase.what;
+}
+
+/// "code: message" of the error that `work` throws; "none".
+std::string error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return cat(static_cast<int>(error.code()), ": ", error.message());
+  }
+  return "none";
+}
+
+TEST_CASE("every rank gets the texts of all ranks, in their order") {
+  OfRanks<Texts> got(3);
+  const Texts failures = on_sessions(3, {}, [&](Session& session) {
+    got[place(session)] = session.exchange("letters", std::string(1, "abc"[session.rank()]));
+  });
+  REQUIRE(failures == Texts(3, ""));
+  for (const Texts& texts : got) CHECK(texts == Texts{"a", "b", "c"});
+}
+
+TEST_CASE("work that fails on one rank fails on all of them, with its name and rank") {
+  OfRanks<std::string> errors(3), phases(3);
+  OfRanks<int> done(3);
+  const Texts failures = on_sessions(3, {}, [&](Session& session) {
+    errors[place(session)] = error_of([&] {
+      session.together("reading the data", [&] {
+        if (session.rank() == 2) throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it");
+        done[place(session)] = 1;
+      });
+    });
+    phases[place(session)] = what_it_shows(session);
+    session.together("the next work", [&] { ++done[place(session)]; });
+  });
+  REQUIRE(failures == Texts(3, ""));
+  for (const std::string& error : errors)
+    CHECK(error ==
+          cat(static_cast<int>(ExitCode::kBadInput), ": reading the data: rank 2: x.bin: is torn"));
+  CHECK(done == OfRanks<int>{2, 2, 1});
+  CHECK(phases == Texts(3, "reading the data"));
+}
+
+TEST_CASE("the work of a rank alone fails as it would by itself") {
+  const auto session = session_alone(request_of(0, 1, {}));
+  CHECK(error_of([&] {
+          session->together("reading the data",
+                            [] { throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it"); });
+        }) == cat(static_cast<int>(ExitCode::kBadInput), ": x.bin: is torn"));
+  CHECK(what_it_shows(*session) == "reading the data");
+}
+
+TEST_CASE("rank 0 alone is asked, and its answer is every rank's") {
+  OfRanks<int> asked(3);
+  OfRanks<std::string> told(3);
+  OfRanks<int> yes(3), no(3);
+  const Texts failures = on_sessions(3, {}, [&](Session& session) {
+    const size_t rank = place(session);
+    told[rank] = session.first_tells("the name", [&] {
+      ++asked[rank];
+      return cat("of rank ", session.rank());
+    });
+    yes[rank] = session.first_decides("whether", [&] { return session.is_first(); }) ? 1 : 0;
+    no[rank] = session.first_decides("whether", [&] { return !session.is_first(); }) ? 1 : 0;
+  });
+  REQUIRE(failures == Texts(3, ""));
+  CHECK(asked == OfRanks<int>{1, 0, 0});
+  CHECK(told == Texts(3, "of rank 0"));
+  CHECK(yes == OfRanks<int>(3, 1));
+  CHECK(no == OfRanks<int>(3, 0));
+}
+
+TEST_CASE("an error of rank 0's answer is every rank's error") {
+  OfRanks<std::string> errors(2);
+  const Texts failures = on_sessions(2, {}, [&](Session& session) {
+    errors[place(session)] = error_of([&] {
+      session.first_decides("resuming", []() -> bool {
+        throw Error(ExitCode::kUsage, "another run's", "choose another folder");
+      });
+    });
+  });
+  REQUIRE(failures == Texts(2, ""));
+  const std::string expected =
+      cat(static_cast<int>(ExitCode::kUsage), ": resuming: rank 0: another run's");
+  CHECK(errors == Texts(2, expected));
+}
+
+TEST_CASE("ranks with another text than rank 0's are named on every rank") {
+  OfRanks<std::string> errors(4);
+  const Texts failures = on_sessions(4, {}, [&](Session& session) {
+    session.require_equal("the seed", "7");
+    errors[place(session)] =
+        error_of([&] { session.require_equal("the seed", session.rank() % 2 == 0 ? "7" : "8"); });
+  });
+  REQUIRE(failures == Texts(4, ""));
+  const std::string expected =
+      cat(static_cast<int>(ExitCode::kUsage), ": the seed differs from rank 0's on rank 1, 3");
+  CHECK(errors == Texts(4, expected));
+}
+
+TEST_CASE("nodes with other facts than rank 0's are named, and in what they differ") {
+  std::vector<TrainRequest> requests;
+  for (int rank = 0; rank < 3; ++rank) {
+    requests.push_back(request_of(rank, 3, {}));
+    requests.back().launch.node_name = cat("n", rank);
+  }
+  OfRanks<std::string> errors(3);
+  OfRanks<Texts> nodes(3);
+  const Texts failures = on_sessions(requests, [&](Session& session) {
+    nodes[place(session)] = session.nodes();
+    session.require_same("data", {{"rows", "4"}, {"model", "a"}});
+    errors[place(session)] = error_of([&] {
+      session.require_same("data", {{"rows", session.rank() == 1 ? "5" : "4"}, {"model", "a"}});
+    });
+  });
+  REQUIRE(failures == Texts(3, ""));
+  const std::string expected =
+      cat(static_cast<int>(ExitCode::kUsage),
+          ": the nodes differ:\n  n1 (rank 1): rows is 5; on n0 (rank 0): 4");
+  CHECK(errors == Texts(3, expected));
+  CHECK(nodes == OfRanks<Texts>(3, Texts{"n0", "n1", "n2"}));
+}
+
+TEST_CASE("ranks that were started with another config are refused, key by key") {
+  std::vector<TrainRequest> requests{request_of(0, 2, {}), request_of(1, 2, {})};
+  requests[1].config_json = cat(R"({"train": {"seed": )", Config{}.train.seed, R"(, "steps": 6}})");
+  const std::string expected =
+      "the config differs from rank 0's on rank 1:\n  config.train.steps: rank 0 has 5, rank 1 has "
+      "6";
+  for (const std::string& failure : on_sessions(requests, [](Session&) {}))
+    CHECK_THAT(failure, Catch::Contains(expected));
+}
+
+TEST_CASE("ranks that were started with another build are refused") {
+  std::vector<TrainRequest> requests{request_of(0, 2, {}), request_of(1, 2, {})};
+  requests[0].launch.node_name = "a";
+  requests[1].launch.node_name = "b";
+  requests[1].build.version = "1.2.4";
+  const std::string expected =
+      "the nodes differ:\n  b (rank 1): ftrun is 1.2.4 ; on a (rank 0): 1.2.3 ";
+  for (const std::string& failure : on_sessions(requests, [](Session&) {}))
+    CHECK_THAT(failure, Catch::Contains(expected));
+}
+
+TEST_CASE("a stop signal that has reached any rank stops all, the most important one first") {
+  OfRanks<std::vector<int>> voted(3);
+  const Texts failures = on_sessions(3, {}, [&](Session& session) {
+    const auto vote = [&](std::array<int, 3> of_ranks) {
+      voted[place(session)].push_back(session.vote_to_stop(of_ranks[place(session)]));
+    };
+    session.open_groups({}, data_mesh(session));
+    vote({0, 0, 0});
+    vote({0, 0, SIGTERM});
+    vote({SIGINT, 0, 0});
+    vote({SIGINT, SIGUSR1, SIGTERM});
+    vote({SIGHUP, SIGHUP, SIGHUP});
+    vote({0, 0, 0});
+  });
+  REQUIRE(failures == Texts(3, ""));
+  for (const std::vector<int>& signals : voted)
+    CHECK(signals == std::vector<int>{0, SIGTERM, SIGINT, SIGUSR1, SIGHUP, 0});
+}
+
+TEST_CASE("the numbers of all ranks are summed place by place") {
+  OfRanks<std::array<double, 2>> sums(3);
+  const Texts failures = on_sessions(3, {}, [&](Session& session) {
+    session.open_groups({}, data_mesh(session));
+    std::array<double, 2> numbers{1.0 + session.rank(), 10.0 * session.rank()};
+    session.sum(numbers, "numbers");
+    sums[place(session)] = numbers;
+  });
+  REQUIRE(failures == Texts(3, ""));
+  for (const auto& sum : sums) CHECK(sum == std::array<double, 2>{6, 30});
+}
+
+TEST_CASE("a group for another thread exchanges apart from the session's own") {
+  OfRanks<Texts> own(2), beside(2);
+  const Texts failures = on_sessions(2, {}, [&](Session& session) {
+    const size_t rank = place(session);
+    const CheckpointGroup group = session.background_group();
+    // The ranks' threads take turns in no particular order.
+    std::thread other([&] { beside[rank] = group.all_gather(cat("beside ", session.rank())); });
+    own[rank] = session.checkpoint_group().all_gather(cat("own ", session.rank()));
+    other.join();
+  });
+  REQUIRE(failures == Texts(2, ""));
+  for (const Texts& texts : own) CHECK(texts == Texts{"own 0", "own 1"});
+  for (const Texts& texts : beside) CHECK(texts == Texts{"beside 0", "beside 1"});
+}
+
+TEST_CASE("processors of a machine are shared among its ranks") {
+  OfRanks<int> threads(2);
+  ProcessorLimit eight;
+  for (int i = 0; i < 8; ++i) eight.allowed.push_back(i);
+  const Texts failures = on_sessions(
+      2, {}, [&](Session& session) { threads[place(session)] = session.share_processors(eight); });
+  REQUIRE(failures == Texts(2, ""));
+  CHECK(threads == OfRanks<int>{4, 4});
+}
+
+TEST_CASE("the longest wait follows from the slowest step, where the config leaves it open") {
+  using std::chrono::minutes;
+  Config config;
+  const auto session = session_alone(request_of(0, 1, config));
+  session->open_groups(config, {});
+  CHECK(session->longest_wait() == minutes(30));  // the first step has yet to come
+  session->note_step(3);
+  CHECK(session->longest_wait() == minutes(10));
+  session->note_step(120);
+  CHECK(session->longest_wait() == minutes(20));
+  session->note_step(1);
+  CHECK(session->longest_wait() == minutes(20));
+
+  config.comm.timeout = 45;
+  const auto limited = session_alone(request_of(0, 1, config));
+  limited->open_groups(config, {});
+  limited->note_step(120);
+  CHECK(limited->longest_wait() == std::chrono::seconds(45));
+}
+
+}  // namespace
+}  // namespace ftrun
