@@ -31,8 +31,8 @@ size_t place(const Session& session) {
 /// The mesh of so many data ranks, as this one sees it.
 StateOptions data_mesh(const Session& session) {
   StateOptions state;
-  state.shard.count = session.world();
-  state.shard.index = session.rank();
+  state.dp_shard.count = session.world();
+  state.dp_shard.index = session.rank();
   return state;
 }
 
