@@ -5,11 +5,11 @@
 #include <limits>
 #include <optional>
 #include <set>
-#include <variant>
 
 #include "base/error.h"
 #include "base/side_by_side.h"
 #include "search/enumerate.h"
+#include "search/layout_rules.h"
 #include "search/rank_place.h"
 
 namespace ftrun {
@@ -27,8 +27,9 @@ constexpr double kNodesShare = 0.2;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 /// Plans without a time after which none is expected.
 constexpr size_t kUntimed = 16;
-/// Layouts that are resolved at a time, beside each other.
-constexpr size_t kTriedTogether = 256;
+/// Layouts whose bounds are found whatever the time, and those between two looks at the clock.
+constexpr size_t kLeastTried = 256;
+constexpr size_t kTriedBetweenLooks = 64;
 /// Exact plans that go on beside each other, each on a processor.
 constexpr size_t kPlannedTogether = 2;
 /// Exact plans of a plain choice until one of them fits, and of the nearest layouts.
@@ -137,26 +138,24 @@ class Search {
 
   /// Finds the bounds of all layouts that the program would accept, until its time is over.
   void find_bounds() {
+    LayoutRules rules(task_);
     Bounds bounds(task_);
-    std::vector<std::variant<Config, std::string>> tried(kTriedTogether);
-    size_t first = 0;
-    for (; first < layouts_.size() && (first == 0 || !over(kBoundsShare));
-         first += kTriedTogether) {
-      const size_t count = std::min(kTriedTogether, layouts_.size() - first);
-      side_by_side(count, [&](size_t i) { tried[i] = try_layout(task_, layouts_[first + i]); });
-      for (size_t i = 0; i < count; ++i) add(layouts_[first + i], tried[i], bounds);
+    size_t tried = 0;
+    for (; tried < layouts_.size(); ++tried) {
+      if (tried >= kLeastTried && tried % kTriedBetweenLooks == 0 && over(kBoundsShare)) break;
+      add(layouts_[tried], rules.of(layouts_[tried]), bounds);
     }
-    result_.counts.tried = static_cast<int64_t>(std::min(first, layouts_.size()));
+    result_.counts.tried = static_cast<int64_t>(tried);
     std::stable_sort(
         candidates_.begin(), candidates_.end(),
         [](const Candidate& a, const Candidate& b) { return a.bound.seconds < b.bound.seconds; });
   }
 
-  void add(const Layout& layout, const std::variant<Config, std::string>& tried, Bounds& bounds) {
-    if (const auto* why = std::get_if<std::string>(&tried)) return refuse(layout, *why);
+  void add(const Layout& layout, const LayoutRules::Verdict& verdict, Bounds& bounds) {
+    if (verdict.refusal != nullptr) return refuse(layout, *verdict.refusal);
     Candidate candidate{layout, {}, false};
     try {
-      candidate.bound = bounds.of(layout, std::get<Config>(tried));
+      candidate.bound = bounds.of(layout, *verdict.facts);
     } catch (const Error& error) {
       if (error.code() == ExitCode::kBug) throw;
       return refuse(layout, error.message());
@@ -318,12 +317,23 @@ class Search {
     if (result_.nearest && limits_.more_nodes) find_nodes();
   }
 
+  /// What a layout lacks, then what it needs of a device.
+  std::pair<int64_t, int64_t> needs(const Layout& layout, const RankMemory& memory) const {
+    return {lacking(task_, memory, ranks_of_node(layout, task_.nodes)), memory.device};
+  }
+  std::pair<int64_t, int64_t> needs(const Candidate& one) const {
+    return needs(one.layout, one.bound.memory);
+  }
+  std::pair<int64_t, int64_t> needs(const Evaluation& one) const {
+    return needs(one.layout, one.memory);
+  }
+
   /// The candidates that need least by their bounds, of those that are not planned yet.
   std::vector<size_t> least_memory_numbers() const {
     std::vector<size_t> order(candidates_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return candidates_[a].bound.memory.device < candidates_[b].bound.memory.device;
+      return needs(candidates_[a]) < needs(candidates_[b]);
     });
     order.resize(std::min(order.size(), kNearest));
     std::vector<size_t> unknown;
@@ -337,8 +347,7 @@ class Search {
     std::optional<Evaluation> nearest;
     for (const auto& [number, found] : exact_)
       // A layout that cannot be planned after all has no known need.
-      if (found.problem.empty() && (!nearest || found.memory.device < nearest->memory.device))
-        nearest = found;
+      if (found.problem.empty() && (!nearest || needs(found) < needs(*nearest))) nearest = found;
     return nearest;
   }
 

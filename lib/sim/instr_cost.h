@@ -24,12 +24,12 @@ struct InstrCost {
 };
 
 /// InstrCosts tells what the instructions of one program take on a machine, of whose rates those of
-/// `ranks_of_node` ranks are taken. `crosses[g]` says whether its group g is of several nodes. All
-/// but that are borrowed.
+/// `ranks_of_node` ranks are taken. `crosses[g]` says whether its group g is of several nodes. What
+/// the rank does by itself takes `slowness` times as long. All but these two are borrowed.
 class InstrCosts {
  public:
   InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
-             const ModelDescription& model, std::vector<bool> crosses);
+             const ModelDescription& model, std::vector<bool> crosses, double slowness = 1);
 
   InstrCost of(const Instr& instr);
 
@@ -45,6 +45,7 @@ class InstrCosts {
   const Program& program_;
   const ModelDescription& model_;
   std::vector<bool> crosses_;
+  double slowness_;
   /// Seconds of lists, by kind, graph, first operation and number of them.
   std::map<std::tuple<InstrKind, int32_t, int32_t, int32_t>, double> lists_;
 };

@@ -1,6 +1,7 @@
 #include "sim/timed_walk.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -29,12 +30,11 @@ class TimedWalk {
         sink_(sink),
         times_(world.ranks.size()),
         compute_end_(world.ranks.size(), 0),
-        released_by_(world.ranks.size(), -1) {
+        released_by_(world.ranks.size(), -1),
+        stretches_(world.ranks.size()) {
     int nodes = 1;
     for (const World::Rank& rank : world.ranks) nodes = std::max(nodes, node_of(rank) + 1);
     busy_.assign(static_cast<size_t>(nodes), 0);
-    for (size_t r = 0; r < times_.size(); ++r)
-      times_[r].waited_on.assign(static_cast<size_t>(lane_count(world.program_of(r))), 0);
   }
 
   std::vector<RankTime> run() {
@@ -55,6 +55,13 @@ class TimedWalk {
     bool on_compute = false;
     InstrKind kind = InstrKind::kBegin;
     Picoseconds begin = 0;
+  };
+
+  /// A Stretch is when a lane ran a step that took time.
+  struct Stretch {
+    int32_t lane = 0;
+    Picoseconds begin = 0;
+    Picoseconds end = 0;
   };
 
   int node_of(const World::Rank& rank) const { return rank.number / shared_.ranks; }
@@ -100,7 +107,27 @@ class TimedWalk {
                            : is_between_stages(program, lane) ? WaitedFor::kStages
                                                               : WaitedFor::kGroup;
     times_[r].waited[static_cast<size_t>(what)] += waited;
-    times_[r].waited_on[static_cast<size_t>(lane)] += waited;
+    charge_lanes(r, static_cast<int32_t>(lane));
+  }
+
+  /// Goes back from what ended now to what ended when that began, until compute's last step.
+  void charge_lanes(size_t rank, int32_t lane) {
+    const Picoseconds since = compute_end_[rank];
+    for (Picoseconds until = now_; until > since;) {
+      // Of those that ended together the longest, so that the order of equal times does not matter.
+      const Stretch* longest = nullptr;
+      for (const Stretch& one : stretches_[rank])
+        if (one.end == until &&
+            (longest == nullptr ||
+             std::pair(one.begin, one.lane) < std::pair(longest->begin, longest->lane)))
+          longest = &one;
+      if (longest != nullptr) lane = longest->lane;
+      const Picoseconds begin = longest == nullptr ? since : std::max(longest->begin, since);
+      std::vector<Picoseconds>& on = times_[rank].waited_on;
+      on.resize(std::max(on.size(), static_cast<size_t>(lane) + 1), 0);
+      on[static_cast<size_t>(lane)] += until - begin;
+      until = begin;
+    }
   }
 
   /// The running step that ends first, with all of them brought to that time.
@@ -133,7 +160,11 @@ class TimedWalk {
       const Turn own = walk_.turn_of(member, turn);
       released_by_[r] = own.lane;
       if (sink_) sink_({member, &walk_.instr(own), done.begin, now_});
-      if (!done.on_compute) continue;
+      if (!done.on_compute) {
+        if (done.begin < now_) stretches_[r].push_back({own.lane, done.begin, now_});
+        continue;
+      }
+      stretches_[r].clear();
       times_[r].busy[static_cast<size_t>(done.kind)] += now_ - done.begin;
       compute_end_[r] = now_;
     }
@@ -156,6 +187,8 @@ class TimedWalk {
   std::vector<Picoseconds> compute_end_;
   /// The lane whose step was done last, by rank.
   std::vector<int32_t> released_by_;
+  /// Steps of other lanes that have ended since compute's last one, by rank.
+  std::vector<std::vector<Stretch>> stretches_;
   Picoseconds now_ = 0;
 };
 
