@@ -192,7 +192,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert re.match(r"compute: .*\nbegins [\d.]+ \S+, takes [\d.]+ \S+, ", told["second"]), told
         assert re.match(r"(?!compute: ).*: .*\nbegins ", told["below"]), told
         assert told["pointed"].startswith("compute: "), told
-        assert told["zoomed"] == "0.25" and told["whole"] == "true", told
+        assert abs(float(told["zoomed"]) - 0.25) < 1e-9 and told["whole"] == "true", told
         assert re.match(r"from [\d.]+ \S+: [\d.]+ [KMG]iB\nparameters: ", told["memory"]), told
         assert int(told["rows"]) > 10 and told["theme"] in ("light", "dark"), told
         for width in (1200, 500):

@@ -109,6 +109,7 @@ struct RecordedStep {
   RecordedStep() {
     config.device = DeviceKind::kCuda;
     config.parallel.pipeline = 2;
+    config.parallel.virtual_stages = 1;
     config.parallel.data = 2;
     config.zero.stage = 1;
     config.train_micro_batch_size_per_gpu = 1;
