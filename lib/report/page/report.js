@@ -1,7 +1,7 @@
 const dashes = ['', '7 4', '2 3', '10 3 2 3', '1 5'];
 const view = { smoothing: 0.6, from: null, to: null, log: false, by: 'step', hidden: new Set() };
 const colourOf = run => colours[data.runs.indexOf(run) % colours.length];
-// What is drawn: for each chart a function of a run that gives its lines, {name, x, y, dots}.
+// Charts: for each a function of a run that gives its lines, {name, x, y, dots}.
 function steps(run, key, name, more) {
   const y = run.steps[key];
   return y && y.some(finite) ? [{ name, x: run.steps[view.by], y, smooth: true, ...more }] : [];
