@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "base/error.h"
 #include "base/side_by_side.h"
@@ -27,9 +28,8 @@ constexpr double kNodesShare = 0.2;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 /// Plans without a time after which none is expected.
 constexpr size_t kUntimed = 16;
-/// Layouts whose bounds are found whatever the time, and those between two looks at the clock.
-constexpr size_t kLeastTried = 256;
-constexpr size_t kTriedBetweenLooks = 64;
+/// Layouts that are judged and bounded between two looks at the clock.
+constexpr size_t kTriedTogether = 256;
 /// Exact plans that go on beside each other, each on a processor.
 constexpr size_t kPlannedTogether = 2;
 /// Exact plans of a plain choice until one of them fits, and of the nearest layouts.
@@ -140,22 +140,37 @@ class Search {
   void find_bounds() {
     LayoutRules rules(task_);
     Bounds bounds(task_);
-    size_t tried = 0;
-    for (; tried < layouts_.size(); ++tried) {
-      if (tried >= kLeastTried && tried % kTriedBetweenLooks == 0 && over(kBoundsShare)) break;
-      add(layouts_[tried], rules.of(layouts_[tried]), bounds);
+    size_t first = 0;
+    for (; first < layouts_.size() && (first == 0 || !over(kBoundsShare));
+         first += kTriedTogether) {
+      const auto some =
+          std::span(layouts_).subspan(first, std::min(kTriedTogether, layouts_.size() - first));
+      std::vector<Layout> legal;
+      std::vector<const StateFacts*> facts;
+      for (const Layout& layout : some) {
+        const LayoutRules::Verdict verdict = rules.of(layout);
+        if (verdict.refusal != nullptr) {
+          refuse(layout, *verdict.refusal);
+          continue;
+        }
+        legal.push_back(layout);
+        facts.push_back(verdict.facts);
+      }
+      bounds.prepare(legal);
+      for (size_t i = 0; i < legal.size(); ++i) add(legal[i], *facts[i], bounds);
     }
+    const size_t tried = std::min(first, layouts_.size());
     result_.counts.tried = static_cast<int64_t>(tried);
+    result_.counts.asked = rules.asked();
     std::stable_sort(
         candidates_.begin(), candidates_.end(),
         [](const Candidate& a, const Candidate& b) { return a.bound.seconds < b.bound.seconds; });
   }
 
-  void add(const Layout& layout, const LayoutRules::Verdict& verdict, Bounds& bounds) {
-    if (verdict.refusal != nullptr) return refuse(layout, *verdict.refusal);
+  void add(const Layout& layout, const StateFacts& facts, Bounds& bounds) {
     Candidate candidate{layout, {}, false};
     try {
-      candidate.bound = bounds.of(layout, *verdict.facts);
+      candidate.bound = bounds.of(layout, facts);
     } catch (const Error& error) {
       if (error.code() == ExitCode::kBug) throw;
       return refuse(layout, error.message());
