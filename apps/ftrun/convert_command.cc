@@ -261,6 +261,7 @@ ExportSource export_source(const ConvertOptions& options, const Config& trained,
   source.target.config_json = read_file(config, kLargestModelConfig);
   const ModelConfig model = parse_model_config(source.target.config_json, config);
   source.target.dtype = exported_dtype(wanted_dtype(options.dtype), model);
+  keep_other_parts(source.target, model);
   source.target.kept_folders = kept_folders(kept);
   source.model = trained_model(trained, model);
   return source;

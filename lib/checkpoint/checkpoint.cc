@@ -288,7 +288,7 @@ void Checkpoint::verify_file(size_t i) {
   const SafetensorsFile& file = open(i);
   for (size_t j = 0; j < manifest_.files[i].slices.size(); ++j) {
     const StoredTensor& info = file.at(manifest_.files[i].slices[j].entry);
-    // One slice lies behind another.
+    // Slices lie behind one another.
     verify(i, j, TensorRead(file, info, true, file.data_bytes()).checksum());
   }
 }

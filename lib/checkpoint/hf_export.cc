@@ -29,11 +29,16 @@ namespace fs = std::filesystem;
 struct WeightFile {
   std::string file;
   std::vector<TensorSpec> tensors;  // in stored order
+  /// The model's tensor that each is made of; those that are kept have none.
   std::map<std::string, const ExportTensor*> made_of;
 };
 
 int64_t elements_of(const TensorSpec& tensor) {
   return checked_elements(tensor.shape, cat("tensor \"", tensor.name, "\": shape"));
+}
+
+int64_t bytes_of(const TensorSpec& tensor) {
+  return elements_of(tensor) * dtype_bytes(tensor.dtype);
 }
 
 std::string shard_name(ExportFormat format, size_t number, size_t count) {
@@ -50,9 +55,8 @@ std::vector<WeightFile> make_shards(const ExportOptions& options,
                                     const std::vector<ExportTensor>& tensors) {
   std::vector<WeightFile> shards(1);
   int64_t filled = 0;
-  for (const ExportTensor& tensor : tensors) {
-    TensorSpec spec{tensor.name, options.dtype, tensor.shape};
-    const int64_t bytes = elements_of(spec) * dtype_bytes(options.dtype);
+  const auto add = [&](TensorSpec spec) {
+    const int64_t bytes = bytes_of(spec);
     if (options.format == ExportFormat::kModel && filled > 0 &&
         filled + bytes > options.shard_bytes) {
       shards.emplace_back();
@@ -60,8 +64,12 @@ std::vector<WeightFile> make_shards(const ExportOptions& options,
     }
     filled += bytes;
     shards.back().tensors.push_back(std::move(spec));
+  };
+  for (const ExportTensor& tensor : tensors) {
+    add({tensor.name, options.dtype, tensor.shape});
     shards.back().made_of[tensor.name] = &tensor;
   }
+  for (const TensorSpec& kept : options.kept) add(kept);
   for (size_t i = 0; i < shards.size(); ++i) {
     shards[i].file = shard_name(options.format, i + 1, shards.size());
     sort_as_stored(shards[i].tensors);
@@ -120,8 +128,9 @@ void each_piece_of(const std::string& file, const std::vector<ExportPart>& parts
 template <typename Visit>
 void each_piece(const WeightFile& shard, int64_t piece_elements, Visit visit) {
   for (const TensorSpec& tensor : shard.tensors)
-    each_piece_of(shard.file, parts_of(*shard.made_of.at(tensor.name)), piece_elements,
-                  [&](ExportPiece piece, const ExportPart&) { visit(std::move(piece)); });
+    if (const auto made_of = shard.made_of.find(tensor.name); made_of != shard.made_of.end())
+      each_piece_of(shard.file, parts_of(*made_of->second), piece_elements,
+                    [&](ExportPiece piece, const ExportPart&) { visit(std::move(piece)); });
 }
 
 /// Error(kNumerical) where a finite value became infinity.
@@ -149,7 +158,12 @@ class ShardWriter {
 
   OutputFile write() {
     for (const TensorSpec& tensor : shard_.tensors) {
-      const std::vector<ExportPart> parts = parts_of(*shard_.made_of.at(tensor.name));
+      const auto made_of = shard_.made_of.find(tensor.name);
+      if (made_of == shard_.made_of.end()) {
+        write_kept(tensor);
+        continue;
+      }
+      const std::vector<ExportPart> parts = parts_of(*made_of->second);
       if (std::any_of(parts.begin(), parts.end(), lies_transposed))
         write_whole(tensor, parts);
       else
@@ -162,6 +176,27 @@ class ShardWriter {
   }
 
  private:
+  /// Copies a tensor of the source folder; a matrix of codes becomes the bf16 numbers that they
+  /// stand for.
+  void write_kept(const TensorSpec& tensor) {
+    if (!source_) source_.emplace(options_.source_folder);
+    const StoredTensor* const stored = source_->find(tensor.name);
+    if (!stored || stored->dtype != tensor.dtype || stored->shape != tensor.shape)
+      throw Error(ExitCode::kBadInput,
+                  cat(options_.source_folder, ": tensor ", printable(tensor.name),
+                      " is no longer what it was when the run began"),
+                  "put the base model back");
+    if (tensor.dtype != DType::kBF16)
+      return writer_.append(tensor.name, source_->tensor(tensor.name).bytes);
+    const int64_t elements = elements_of(tensor);
+    for (int64_t begin = 0; begin < elements; begin += options_.piece_elements) {
+      const int64_t end = std::min(elements, begin + options_.piece_elements);
+      halves_.resize(static_cast<size_t>(end - begin));
+      source_->read_bf16(tensor.name, begin, end, halves_);
+      writer_.append(tensor.name, std::as_bytes(std::span(halves_)));
+    }
+  }
+
   std::span<const float> read(const ExportPiece& piece) {
     values_.resize(static_cast<size_t>(piece.end - piece.begin));
     read_(piece, values_);
@@ -201,6 +236,7 @@ class ShardWriter {
   const WeightFile& shard_;
   const ReadPiece& read_;
   SafetensorsWriter writer_;
+  std::optional<ModelFolder> source_;
   std::vector<float> values_, whole_;
   std::vector<uint16_t> halves_;
 };
@@ -227,7 +263,7 @@ OutputFile write_index(FileSystem& files, const std::string& folder,
   for (const WeightFile& shard : shards)
     for (const TensorSpec& tensor : shard.tensors) {
       elements += elements_of(tensor);
-      bytes += elements_of(tensor) * dtype_bytes(tensor.dtype);
+      bytes += bytes_of(tensor);
       weight_map[tensor.name] = shard.file;
     }
   const nlohmann::json index{{"metadata", {{"total_parameters", elements}, {"total_size", bytes}}},
@@ -463,7 +499,8 @@ void spell_rope_both_ways(nlohmann::ordered_json& config) {
 int64_t export_bytes(const ExportOptions& options, const std::vector<ExportTensor>& tensors) {
   int64_t bytes = 0;
   for (const ExportTensor& tensor : tensors)
-    bytes += elements_of({tensor.name, options.dtype, tensor.shape}) * dtype_bytes(options.dtype);
+    bytes += bytes_of({tensor.name, options.dtype, tensor.shape});
+  for (const TensorSpec& kept : options.kept) bytes += bytes_of(kept);
   return bytes;
 }
 
@@ -487,7 +524,12 @@ std::string exported_config(const std::string& config_json, DType dtype, const s
   config["dtype"] = name;
   config["torch_dtype"] = name;
   config.erase("quantization_config");  // what is written are the weights themselves
-  spell_rope_both_ways(config);
+  // A multimodal config has the decoder's inside; what it says of other parts stays.
+  const bool has_inner = config.contains("text_config") && config["text_config"].is_object();
+  auto& decoder = has_inner ? config["text_config"] : config;
+  for (const char* key : {"dtype", "torch_dtype"})
+    if (decoder.contains(key)) decoder[key] = name;
+  spell_rope_both_ways(decoder);
   return config.dump(2) + "\n";
 }
 

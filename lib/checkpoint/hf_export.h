@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/stored_place.h"
 #include "checkpoint/output_mark.h"
+#include "checkpoint/safetensors_writer.h"
 
 namespace ftrun {
 
@@ -32,6 +33,8 @@ struct ExportOptions {
   /// Text of the config.json to write, whose unknown keys are kept; of an adapter_config.json,
   /// which is written as it is.
   std::string config_json;
+  /// Tensors of the source folder that are written as they are there, with dtype and shape.
+  std::vector<TensorSpec> kept;
   /// Metadata of the files of weights, beside "format".
   std::map<std::string, std::string> metadata;
   /// Dtype of the weights: kF32 or kBF16.

@@ -336,7 +336,7 @@ void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) con
       return visit_stored_runs(place, begin, end, [&](const StoredRun& run) {
         release(place.name, run.begin, run.end);
       });
-    // Each page holds some of every row: the last one's reader is done with all of them.
+    // Pages hold some of every row: who reads the last one is done with all of them.
     if (end == known->info.elements) release(place.name, 0, at(place.name).elements);
     return;
   }

@@ -120,7 +120,7 @@ void SafetensorsWriter::append(std::string_view name, std::span<const std::byte>
     bug(cat("data of tensor \"", name, "\" came out of order"));
   const auto size = static_cast<int64_t>(bytes.size());
   if (size > left_) bug(cat("tensor \"", name, "\" got ", size, " bytes, ", left_, " were left"));
-  // Each part is read from memory once, and is in the cache for the other two.
+  // A part is read from memory once, and is in the cache for the other two.
   for (size_t at = 0; at < bytes.size(); at += kHashedBytes) {
     const auto part = bytes.subspan(at, std::min(kHashedBytes, bytes.size() - at));
     whole_.update(part.data(), part.size());

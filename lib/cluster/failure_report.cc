@@ -74,7 +74,7 @@ FailureReport failure_report(int rank, const std::exception& failure, const Erro
   const auto* of_rank = dynamic_cast<const RankError*>(&failure);
   if (of_rank == nullptr) return report;
   report.of_device = of_rank->of_device();
-  // One that only lost a peer is no cause.
+  // A rank that only lost a peer is no cause.
   if (told.code() != ExitCode::kPeerLost && of_rank->rank() != rank)
     report.culprit = of_rank->rank();
   return report;

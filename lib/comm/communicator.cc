@@ -406,7 +406,7 @@ Error Communicator::failure(const CollectiveRecord& record, const Failure& failu
   const std::vector<PeerView> views = view_peers();
   if (const auto all = meanings(views, record, rank())) return disagreement(*all);
   std::vector<PeerView> others;
-  // Each time those are known that the last ones wait for.
+  // A round finds out whom the ranks of the round before wait for.
   for (int round = 0; round < kMostRounds && setup_.look_at; ++round) {
     const std::vector<int> unknown = unknown_ranks(views, record, rank(), others);
     if (unknown.empty()) break;

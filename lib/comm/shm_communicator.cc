@@ -407,7 +407,7 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
 }
 
 /// Copies what moved_ points to to bytes [at, at + bytes) of every block of an all_gather's result.
-/// Each rank begins with the next one's, so that not all read the same.
+/// A rank begins with the next one's block, so that not all read the same.
 void ShmCommunicator::place_blocks(const Collective& work, int64_t at, int64_t bytes) {
   const int64_t block = payload_bytes(work.record);
   auto* out = static_cast<std::byte*>(work.out);
@@ -477,7 +477,7 @@ void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& s
     to.push_back(out);
     out += row[own];
   }
-  // Each rank begins with the next one's, so that not all read the same.
+  // A rank begins with the next one's block, so that not all read the same.
   for (int step = 0; step < size(); ++step) {
     const int peer = (rank() + step) % size();
     const std::vector<int64_t>& row = sent[static_cast<size_t>(peer)];

@@ -215,7 +215,7 @@ StoreServer::StoreServer(OwnedFd listening, std::string token, const StoreMember
                          Limits limits)
     : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       loop_(std::make_unique<Loop>(*this, std::move(listening), std::move(token), own, limits)) {
-  // One that was inherited blocks.
+  // A listener that was inherited blocks.
   ::fcntl(loop_->listener.get(), F_SETFL, ::fcntl(loop_->listener.get(), F_GETFL) | O_NONBLOCK);
   ::fcntl(loop_->listener.get(), F_SETFD, FD_CLOEXEC);
   const bool ready = wake_ && loop_->news &&
@@ -298,7 +298,7 @@ int StoreServer::Loop::next_timeout() const {
 }
 
 void StoreServer::Loop::accept_all() {
-  // In portions: those that have come already are served in between.
+  // Connections are taken in portions: those that have come are served in between.
   for (int portion = 0; portion < 64; ++portion) {
     OwnedFd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd) {

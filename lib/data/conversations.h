@@ -12,7 +12,7 @@ namespace ftrun {
 /// Says whether documents of a data set are conversations, which attention must not cross: the
 /// .json beside a file says so, or that not every token is trained on; or there is a loss mask, or
 /// labels that do not count in the first document of a JSONL file. `format` is data.format. Cheap.
-/// What cannot be read counts as none: opening it says what is wrong.
+/// A file that cannot be read counts as none: opening it says what is wrong.
 bool holds_conversations(const std::vector<std::string>& paths,
                          DataFormat format = DataFormat::kAuto);
 

@@ -207,7 +207,7 @@ FingerprintJob::~FingerprintJob() {
 }
 
 void FingerprintJob::run() {
-  // On Linux a thread has a priority of its own: leave the cores to the step.
+  // A thread has a priority of its own on Linux: this one leaves the cores to the step.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
   try {
     auto found = compute_fingerprint(data_, stop_);

@@ -243,7 +243,7 @@ ModelState::ReadTensor ModelState::reading(const FirstWeights& first_weights) co
     visit_runs(tensor.shape, box, [&](int64_t begin, int64_t end, int64_t position) {
       from = std::min(from, begin);
       until = end;
-      // In pieces: what is read of a mapped file is memory of this process until it is released.
+      // Pieces are read: mapped bytes are memory of this process until they are released.
       for (int64_t first = begin; first < end; first += kChunk) {
         const int64_t last = std::min(first + kChunk, end);
         first_weights.read(tensor, first, last,

@@ -94,8 +94,8 @@ class DeviceKernels {
 
   // --- names for profilers
   // -------------------------------------------------------------------------
-  /// What the calling thread puts into streams until pop_range() belongs to `name` (NVTX). Nearly
-  /// free where no profiler looks.
+  /// Work that the calling thread gives to streams until pop_range() is shown as `name` (NVTX).
+  /// Nearly free where no profiler looks.
   virtual void push_range(const char* name) = 0;
   virtual void pop_range() = 0;
 

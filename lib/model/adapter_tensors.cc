@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "model/multimodal.h"
 
 namespace ftrun {
 
@@ -24,7 +25,9 @@ std::vector<AdapterTensor> adapter_tensors(const ModelDescription& model) {
       if (!place.name.empty()) place.name = stored;
       all.push_back({tensor.name, tensor.shape, std::move(stored), tensor.file_shape(), place});
     };
-    add(cat(kAdapterRoot, module, inner ? ".base_layer" : "", file_name.substr(dot)));
+    const std::string in_memory =
+        model.multimodal.empty() ? module : name_in_multimodal_model(module, names.root);
+    add(cat(kAdapterRoot, in_memory, inner ? ".base_layer" : "", file_name.substr(dot)));
     if (model.tied && module == names.embedding)
       add(cat(kAdapterRoot, names.head, file_name.substr(dot)));
   }

@@ -11,6 +11,7 @@
 #include "base/utf8.h"
 #include "model/config_reader.h"
 #include "model/families.h"
+#include "model/multimodal.h"
 #include "model/readable_quantizations.h"
 #include "model/rope.h"
 
@@ -43,24 +44,31 @@ json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
-const Family& read_family(const json& root, const std::string& where) {
-  if (!root.is_object()) {
+/// Returns the model_type of an object at `prefix` of config.json.
+std::string read_model_type(const json& object, const std::string& where, std::string_view prefix) {
+  if (!object.is_object()) {
     throw Error(ExitCode::kBadInput,
-                cat(where, ": found ", found_text(root), "; expected an object"));
+                cat(where, ": found ", found_text(object), "; expected an object"));
   }
-  const auto it = root.find("model_type");
-  if (it == root.end() || !it->is_string()) {
-    throw Error(
-        ExitCode::kBadInput,
-        cat(where, ": model_type: ", it == root.end() ? "missing" : "found " + found_text(*it),
-            "; expected a text such as \"llama\""),
-        "give a Hugging Face model folder");
+  const auto it = object.find("model_type");
+  if (it == object.end() || !it->is_string()) {
+    throw Error(ExitCode::kBadInput,
+                cat(where, ": ", prefix,
+                    "model_type: ", it == object.end() ? "missing" : "found " + found_text(*it),
+                    "; expected a text such as \"llama\""),
+                "give a Hugging Face model folder");
   }
-  const Family* family = find_family(it->get<std::string>());
+  return it->get<std::string>();
+}
+
+const Family& require_family(const std::string& model_type, const std::string& where,
+                             std::string_view prefix) {
+  const Family* family = find_family(model_type);
   if (!family) {
-    throw Error(ExitCode::kUnsupported,
-                cat(where, ": model_type ", found_text(*it), " is not supported yet"),
-                "supported families: " + family_names());
+    throw Error(
+        ExitCode::kUnsupported,
+        cat(where, ": ", prefix, "model_type ", found_text(model_type), " is not supported yet"),
+        cat("supported families: ", family_names(), ", and the decoders of ", multimodal_names()));
   }
   return *family;
 }
@@ -410,12 +418,19 @@ std::string tokens_text(const ModelConfig& config) {
 }  // namespace
 
 ModelConfig parse_model_config(std::string_view text, const std::string& where) {
-  const json root = parse_json(text, where);
-  const Family& family = read_family(root, where);
+  json root = parse_json(text, where);
+  const MultimodalClass* const outer = find_multimodal(read_model_type(root, where, ""));
+  const std::string prefix = outer ? "text_config." : "";
   ConfigFindings findings;
-  ConfigReader reader(root, findings);
+  if (outer) {
+    root = text_part(root, *outer, findings);
+    refuse(findings, where);
+  }
+  const Family& family = require_family(read_model_type(root, where, prefix), where, prefix);
+  ConfigReader reader(root, findings, prefix);
   ModelConfig config;
   config.family = family.model_type;
+  if (outer) config.multimodal = outer->model_type;
   read_common(reader, config, family);
   config.learned_positions = !family.names.positions.empty();
   config.gated = !family.names.product(Projection::kGate).empty();
@@ -431,14 +446,15 @@ ModelConfig parse_model_config(std::string_view text, const std::string& where) 
 
 std::string config_text(const ModelConfig& config) {
   std::ostringstream out;
-  out << "family " << config.family << "\nvocabulary " << config.vocab_rows << "\nhidden "
-      << config.hidden << "\nfeed_forward " << config.feed_forward << "\nlayers " << config.layers
-      << "\nheads " << config.query_heads << " query, " << config.kv_heads << " key/value, of "
-      << config.head_size << "\npositions " << config.max_positions << "\nnorm_epsilon "
-      << number_text(config.norm_epsilon) << "\nfeatures " << features_text(config)
-      << scales_text(config) << softcaps_text(config) << "\nrope " << rotation_text(config)
-      << "\nwindow " << windows_text(config.windows) << "\ndtype "
-      << (config.dtype ? dtype_name(*config.dtype) : "unknown") << "\ntokens "
+  out << "family " << config.family
+      << (config.multimodal.empty() ? "" : cat(", in ", config.multimodal)) << "\nvocabulary "
+      << config.vocab_rows << "\nhidden " << config.hidden << "\nfeed_forward "
+      << config.feed_forward << "\nlayers " << config.layers << "\nheads " << config.query_heads
+      << " query, " << config.kv_heads << " key/value, of " << config.head_size << "\npositions "
+      << config.max_positions << "\nnorm_epsilon " << number_text(config.norm_epsilon)
+      << "\nfeatures " << features_text(config) << scales_text(config) << softcaps_text(config)
+      << "\nrope " << rotation_text(config) << "\nwindow " << windows_text(config.windows)
+      << "\ndtype " << (config.dtype ? dtype_name(*config.dtype) : "unknown") << "\ntokens "
       << tokens_text(config) << "\n";
   return out.str();
 }

@@ -50,6 +50,9 @@ struct RopeConfig {
 struct ModelConfig {
   /// Hugging Face's model_type: "llama", "mistral", "gpt2", ...
   std::string family;
+  /// The model_type of the multimodal class that the decoder is a part of (model/multimodal.h);
+  /// else empty.
+  std::string multimodal;
   int64_t vocab_rows = 0;
   int64_t hidden = 0;
   int64_t feed_forward = 0;
@@ -107,6 +110,8 @@ struct ModelConfig {
   /// Keys of config.json that ask for dropout in training.
   std::vector<std::string> dropouts;
   RopeConfig rope;
+  /// The longest rows that are computed as those of other families; 0: all are.
+  int64_t plain_positions = 0;
   /// Neighbours of a head's elements (2i, 2i+1) rotate together; else those of its two halves.
   bool rotates_pairs = false;
   /// Says of each layer whether it rotates; empty: all do.

@@ -751,6 +751,7 @@ class DecoderBuilder {
         recompute_(recompute),
         table_(out_.tensors, split, adapter.begin) {
     out_.family = c_.family;
+    out_.multimodal = c_.multimodal;
     out_.vocab_rows = c_.vocab_rows;
     out_.hidden = c_.hidden;
     out_.feed_forward = c_.feed_forward;
@@ -800,7 +801,7 @@ class DecoderBuilder {
     const ValueId positions = positions_input(g);
     const ValueId weight = g.param("embed.weight", {local_.vocab_rows, c_.hidden});
     std::vector<GraphParam> params{{weight, {table}}};
-    // Each rank has the vectors of some tokens and of some positions.
+    // A rank has the vectors of some tokens and of some positions.
     ValueId x = ops::embed(g, tokens, weight, rows_of(c_.vocab_rows, local_.vocab_rows));
     if (position_table >= 0) {
       const int64_t rows = divide_up(position_rows(), split_.degree);

@@ -156,6 +156,8 @@ enum class Mode : uint8_t {
 /// A model for one batch shape and mode: its tensors, its distinct graphs, its layers in order.
 struct ModelDescription {
   std::string family;
+  /// ModelConfig::multimodal.
+  std::string multimodal;
   int64_t vocab_rows = 0;
   int64_t hidden = 0;
   int64_t feed_forward = 0;

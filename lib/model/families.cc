@@ -14,11 +14,11 @@ namespace ftrun {
 
 std::span<const Family> families() {
   static const std::array kFamilies{
-      kLlamaFamily,  kMistralFamily, kQwen2Family,      kQwen3Family,    kGraniteFamily,
-      kPhi3Family,   kGpt2Family,    kGemmaFamily,      kGemma2Family,   kGemma3Family,
-      kOlmo2Family,  kSmolLm3Family, kStarcoder2Family, kStableLmFamily, kGlmFamily,
-      kGlm4Family,   kCohereFamily,  kCohere2Family,    kGptNeoxFamily,  kOptFamily,
-      kFalconFamily, kPhiFamily};
+      kLlamaFamily,    kMistralFamily, kMinistralFamily, kMinistral3Family, kQwen2Family,
+      kQwen3Family,    kGraniteFamily, kPhi3Family,      kGpt2Family,       kGemmaFamily,
+      kGemma2Family,   kGemma3Family,  kOlmo2Family,     kSmolLm3Family,    kStarcoder2Family,
+      kStableLmFamily, kGlmFamily,     kGlm4Family,      kCohereFamily,     kCohere2Family,
+      kGptNeoxFamily,  kOptFamily,     kFalconFamily,    kPhiFamily};
   return kFamilies;
 }
 
@@ -75,6 +75,13 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
                 cat("rows of ", tokens, " tokens: the model has vectors for ", config.max_positions,
                     " positions"),
                 cat("set data.sequence_length to at most ", config.max_positions));
+  }
+  if (config.plain_positions > 0 && batch.longest() > config.plain_positions) {
+    throw Error(ExitCode::kUnsupported,
+                cat("rows of ", batch.longest(), " tokens: a ", config.family,
+                    " model multiplies queries beyond position ", config.plain_positions,
+                    " (llama_4_scaling_beta), which is not supported yet"),
+                cat("set data.sequence_length to at most ", config.plain_positions));
   }
   require_float(dtypes.compute, "activations");
   require_float(dtypes.gradients, "gradients");

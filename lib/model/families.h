@@ -74,6 +74,9 @@ struct Family {
   bool window_rotation = false;
   /// The class takes "yarn" for "longrope", the only scaling that it has.
   bool yarn_is_longrope = false;
+  /// The class multiplies the queries of positions beyond the original context by what
+  /// llama_4_scaling_beta says; rows that long are refused.
+  bool scales_far_queries = false;
   /// Fills what the families differ in; what all have is there already.
   void (*read)(ConfigReader& reader, ModelConfig& config);
 };
@@ -100,6 +103,8 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& batch,
 
 extern const Family kLlamaFamily;
 extern const Family kMistralFamily;
+extern const Family kMinistralFamily;
+extern const Family kMinistral3Family;
 extern const Family kQwen2Family;
 extern const Family kQwen3Family;
 extern const Family kGraniteFamily;

@@ -102,8 +102,13 @@ class ScalingReader {
 
   void read_yarn(RopeConfig& rope, const char* type_key) {
     rope.type = RopeType::kYarn;
-    refuse_other_keys("yarn", with_common_keys({"beta_fast", "beta_slow", "mscale",
-                                                "mscale_all_dim", "truncate", "finetuned"}));
+    std::vector<std::string> read = with_common_keys(
+        {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", "finetuned"});
+    if (family_.scales_far_queries) {
+      read.insert(read.end(), {"llama_4_scaling_beta", "max_position_embeddings"});
+      std::sort(read.begin(), read.end());
+    }
+    refuse_other_keys("yarn", read);
     if (rope.theta <= 1.0)
       settings_.problem(
           type_key, cat("\"yarn\" expects a rope_theta above 1, found ", number_text(rope.theta)));

@@ -27,7 +27,8 @@ constexpr const char* kIntroduction =
     "ranks and "
     "in pipelines, on processors and on GPUs; what has run on emulated GPUs alone is in "
     "[config.md](config.md). "
-    "Text models alone: folders with vision or audio parts are not read.\n\n";
+    "Of multimodal models (`gemma3`, `mistral3`) the decoder trains on text, and all other parts "
+    "stay as they are.\n\n";
 
 constexpr const char* kRotations =
     "`longrope` (also `su`) has factors for rows of up to `original_max_position_embeddings` "

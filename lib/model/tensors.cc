@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/adapter.h"
+#include "model/multimodal.h"
 
 namespace ftrun {
 namespace {
@@ -88,7 +89,9 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
     if (it != rest.end()) rest.erase(it);
   }
   for (const auto& entry : found) {
-    if (rest.erase(entry.first) != 0 && !is_ignored_tensor(model, entry.first)) {
+    const bool is_known = is_ignored_tensor(model, entry.first) ||
+                          (!model.multimodal.empty() && is_of_other_part(entry.first));
+    if (rest.erase(entry.first) != 0 && !is_known) {
       problems.push_back(
           cat("tensor ", entry.first, " is not a parameter of a ", model.family, " model"));
     }

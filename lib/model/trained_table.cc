@@ -85,7 +85,7 @@ std::string padded(const std::string& text, size_t width) {
 std::vector<std::string> trained_table(const ModelDescription& model) {
   if (model.trains_all()) return {};
   std::map<std::string, TrainedModules> trained;
-  // In the model's order.
+  // Names stand in the model's order.
   std::vector<std::string> names, others;
   int64_t parameters = 0;
   for (const TensorInfo& tensor : model.tensors) {

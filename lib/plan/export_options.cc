@@ -4,8 +4,10 @@
 #include <map>
 #include <utility>
 
+#include "checkpoint/model_folder.h"
 #include "config/model_name.h"
 #include "model/adapter_tensors.h"
+#include "model/multimodal.h"
 #include "report/run_folder.h"
 
 namespace ftrun {
@@ -65,6 +67,7 @@ PeftModel peft_model(const std::string& base, const std::string& family, bool ti
 void export_as_adapter(ExportOptions& options, const Config& config, const PeftModel& model,
                        ExportDtype wanted) {
   options.format = ExportFormat::kAdapter;
+  options.kept.clear();
   options.config_json = peft_config(config.adapter, model);
   options.metadata[kBaseQuantization] = quantization_text(config.quantization);
   options.dtype = exported_dtype(wanted, DType::kF32);
@@ -88,15 +91,26 @@ ExportOptions export_options(const Config& config, const ModelConfig& model) {
     return options;
   }
   options.dtype = exported_dtype(wanted, model);
+  keep_other_parts(options, model);
   return options;
 }
 
 std::vector<ExportTensor> model_tensors(const ModelDescription& model) {
-  return file_tensors(model.tensors, [](const TensorInfo& tensor) -> std::optional<ExportTensor> {
+  return file_tensors(model.tensors, [&](const TensorInfo& tensor) -> std::optional<ExportTensor> {
     if (is_lora_name(tensor.name)) return std::nullopt;
-    return ExportTensor{
-        tensor.file_name(), tensor.file_shape(), {{tensor.name, tensor.shape, tensor.stored}}};
+    const std::string& name = tensor.file_name();
+    return ExportTensor{model.multimodal.empty() ? name : name_in_multimodal_files(name),
+                        tensor.file_shape(),
+                        {{tensor.name, tensor.shape, tensor.stored}}};
   });
+}
+
+void keep_other_parts(ExportOptions& options, const ModelConfig& model) {
+  if (model.multimodal.empty()) return;
+  const ModelFolder source(options.source_folder);
+  for (const std::string& name : source.names())
+    if (is_of_other_part(name))
+      options.kept.push_back({name, source.at(name).dtype, source.at(name).shape});
 }
 
 std::vector<ExportTensor> export_tensors(const ExportOptions& options,

@@ -35,6 +35,10 @@ void export_as_adapter(ExportOptions& options, const Config& config, const PeftM
 /// says nothing, as no file of PEFT's own does. Error(kBadInput).
 std::optional<QuantizationConfig> base_quantization(const AdapterFolder& adapter);
 
+/// Makes an export of a multimodal model keep what the source folder has of its other parts.
+/// Error(kBadInput) where that cannot be read.
+void keep_other_parts(ExportOptions& options, const ModelConfig& model);
+
 /// Makes the options of the export at a run's end.
 ExportOptions export_options(const Config& config, const ModelConfig& model);
 

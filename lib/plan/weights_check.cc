@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/stored_place.h"
 #include "checkpoint/weight_conversion.h"
+#include "model/multimodal.h"
 #include "model/stored_names.h"
 #include "model/tensors.h"
 
@@ -72,7 +73,12 @@ void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tell
                    " of its matrices are quantized; they are read as the bf16 numbers that their "
                    "codes stand for, and exported "
                    "as these"));
-  if (const std::string spelling = spelling_text(model, names); tells && !spelling.empty())
+  if (tells && !model.multimodal.empty()) {
+    const std::vector<std::string> stored = folder.names();
+    log_notice(cat(folder.path(), ": is a ", model.multimodal, " model, whose decoder trains; ",
+                   std::count_if(stored.begin(), stored.end(), is_of_other_part),
+                   " tensors of its other parts stay as they are, and are exported with it"));
+  } else if (const std::string spelling = spelling_text(model, names); tells && !spelling.empty())
     log_notice(cat(folder.path(), ": the weights have names of their own (", spelling,
                    "); they are read, and exported under the model's"));
 }

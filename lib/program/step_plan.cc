@@ -69,7 +69,7 @@ constexpr int64_t kTextTokens = 128;
 int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& trained) {
   const int64_t most = std::min(kTextTokens, trained.batch.row_tokens - trained.batch.row_padding);
   const int64_t longest = std::min(wanted.prompt_tokens, most) + std::min(wanted.tokens, most);
-  // In whole shares of the tensor-parallel ranks, which split the row as they do in training.
+  // The length is whole shares of the tensor-parallel ranks, which split the row as in training.
   return std::min(round_up(longest, trained.split.degree), most);
 }
 

@@ -588,8 +588,8 @@ Reduction UnitStore::reduction(const GradientUse& use, bool first) {
   const Range part =
       direct ? own : Range{wire.buffer, wire.offset + options_.shard.index * bytes, bytes};
   reduction.collective = collective(InstrKind::kReduceScatter, state.shard, wire, part, id);
-  // In every micro-batch: what leaves the device must be complete before, and where gradients are
-  // kept must not change the order of their sum.
+  // Every micro-batch does so: what leaves the device must be complete before, and where
+  // gradients are kept must not change the order of their sum.
   reduce_over({state.replica}, part, id, reduction);
   collect(part, own, id, first, reduction.after);
   return reduction;

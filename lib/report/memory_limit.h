@@ -31,7 +31,7 @@ struct MemoryLimit {
 
 /// The tightest of the machine's memory and the limits of this process's control groups (v1 and v2;
 /// what their page cache holds counts as free). `root` is where proc and sys are: "" but in tests.
-/// What cannot be read does not limit; total is 0 when nothing can.
+/// A file that cannot be read does not limit; total is 0 when none can.
 MemoryLimit read_memory_limit(const std::string& root = "");
 
 /// Finds what this process may still map, by its limits.

@@ -39,7 +39,7 @@ bool has_begun(const std::string& path, const LaunchMark& launch);
 bool began_by_agent(const std::string& path, const std::string& agent);
 
 /// Writes the failure to the run.json at `path` if that launch wrote the file, and returns true.
-/// Where the last start of the ranks had not come so far as to write it, the failure before becomes
+/// If the last start of the ranks had not come so far as to write it, the failure before becomes
 /// a restart of its own. Leaves alone a file of an earlier run, or of another that holds the
 /// folder: ranks that were refused before training wrote none. Error when the file cannot be read
 /// or written.

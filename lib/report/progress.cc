@@ -138,7 +138,7 @@ double steady_seconds() {
 }  // namespace
 
 std::string live_progress_text(const ProgressState& state, const ProgressStyle& style) {
-  // One column stays free: a line that fills the last one wraps on some terminals.
+  // The last column stays free: a line that fills it wraps on some terminals.
   const auto limit = static_cast<size_t>(std::max(style.width - 1, 1));
   std::vector<LinePart> parts = live_parts(state);
   const size_t wanted = parts.size();

@@ -29,8 +29,8 @@ class RunFollower {
   explicit RunFollower(RunFollowerOptions options) : options_(std::move(options)) {}
 
   /// Starts it, which takes a moment at most; later calls look what became of it, which takes none.
-  /// Where that of an earlier start of the run still lives, which goes on with this one, the next
-  /// call tries again. Returns why the run is not sent, once; else "".
+  /// If the follower of an earlier start of the run still lives, which goes on with this one, the
+  /// next call tries again. Returns why the run is not sent, once; else "".
   std::string start() noexcept;
   /// Tells, when the run ends, why it was not sent, or not to the end; "" if nothing is known
   /// against it.

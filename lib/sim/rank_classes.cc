@@ -148,7 +148,7 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
     const MeshPoint place = mesh.coordinate(rank);
     const ShardTrait& shard =
         shards[static_cast<size_t>(place.pp)][static_cast<size_t>(place.dp_shard)];
-    // Each stage computes something else.
+    // Stages compute different things.
     Traits traits{place.pp, static_cast<int64_t>(shard.traits.size())};
     traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
     for (const NormPart& norm : shard.norms)

@@ -145,7 +145,7 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   ExportOutcome outcome;
   try {
     if (writes) outcome.failure = write_export(options, tensors, pieces);
-    // After a failure the others go on sending: what is left is taken and dropped, so that all can
+    // The others go on sending after a failure: what is left is taken and dropped, so that all can
     // be reported.
     const bool alone = setup.groups().host_world->size() == 1;
     if (!writes || (outcome.failure && !alone)) pieces.help(export_pieces(options, tensors));

@@ -59,7 +59,7 @@ std::string job_of(const TrainRequest& request) {
 }
 
 std::unique_ptr<Rendezvous> meet(const TrainRequest& request) {
-  // Before the rendezvous has threads, which read the environment too.
+  // NCCL's variables are set before the rendezvous has threads, which read the environment too.
   if (request.config.device == DeviceKind::kCuda) prepare_nccl_environment();
   const LaunchEnvironment& launch = request.launch;
   RendezvousOptions options;

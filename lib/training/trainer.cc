@@ -113,7 +113,7 @@ int Trainer::train() {
 }
 
 void Trainer::fail(const Error& error, const FailureReport& report) {
-  // Before anything is torn down, which may outlast the supervisor's patience with this rank.
+  // The report comes before the tearing down, which may outlast the supervisor's patience.
   report_failure(report);
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));

@@ -92,14 +92,14 @@ TEST_CASE("closing wakes a consumer of an empty queue and a producer of a full o
 TEST_CASE(
     "a timed pop waits for what comes in its time, gives up after it, and still works after it") {
   BoundedQueue<int> queue(1);
-  // One that does not wait comes back with nothing.
+  // A pop that does not wait comes back with nothing.
   std::thread producer([&] {
     std::this_thread::sleep_for(milliseconds(30));
     queue.push(4);
   });
   CHECK(queue.pop_for(std::chrono::hours(1)) == 4);
   producer.join();
-  // One that does not give up is ended by CTest.
+  // CTest ends a pop that does not give up.
   CHECK_FALSE(queue.pop_for(milliseconds(30)));
   queue.push(5);
   CHECK(queue.pop_for(milliseconds(30)) == 5);

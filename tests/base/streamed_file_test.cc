@@ -119,7 +119,7 @@ TEST_CASE("what is streamed to a disk does not stay in the kernel's memory", "[.
   std::vector<unsigned char> resident(mapped.bytes().size() / 4096 + 1);
   REQUIRE(::mincore(const_cast<std::byte*>(mapped.bytes().data()), mapped.bytes().size(),
                     resident.data()) == 0);
-  // What does not fill a sector at the end goes that way.
+  // Bytes at the end that do not fill a sector go that way.
   CHECK(std::count_if(resident.begin(), resident.end(),
                       [](auto flags) { return (flags & 1) != 0; }) <= 16);
 }
@@ -160,7 +160,7 @@ TEST_CASE("a file that may not grow further says so, and keeps what was written 
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
   const auto old_action = std::signal(SIGXFSZ, SIG_IGN);
-  // In the midst of a piece, of a sector.
+  // The limits lie in the midst of a piece and of a sector.
   for (const size_t limit : {2 * kPiece, 2 * kPiece + 8192, 2 * kPiece + 777}) {
     INFO(limit);
     const rlimit lower{.rlim_cur = limit, .rlim_max = before.rlim_max};

@@ -3,7 +3,7 @@
 //
 //   gpu_kernel_bench [--only word] [--attention own|cudnn] [--rounds N] [--small]
 //
-// One line of JSON a case: {"case": ..., "ms": ..., "tflops": ..., "gbytes": ...}. The
+// Output is a line of JSON a case: {"case": ..., "ms": ..., "tflops": ..., "gbytes": ...}. The
 // floating-point operations and bytes are the plan's own (graph/cost.h): each operand moves once.
 // Operands hold random numbers, as zeros draw less power and run faster. --small runs every case at
 // toy sizes, to see that it runs; --rounds 1 calls each case once, for runs under a sanitizer.

@@ -106,7 +106,7 @@ std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
       REQUIRE(errors[0].find(cat("checkpoint ", name, " was not written: rank ")) == 0);
     clean_checkpoints(files, scene.root);
     REQUIRE(!has_leftovers(scene.root));
-    // What the message says is what a resume finds.
+    // A resume finds what the message says.
     REQUIRE(resumed_version(scene.root) == (errors[0].empty() || in_place ? 2 : 1));
     // And the run can save again.
     REQUIRE(save_step(files, scene.root, step, 3)[0] == "");
@@ -198,7 +198,7 @@ TEST_CASE(
             std::string::npos);
     REQUIRE(resumed_version(scene.root) == 2);
     REQUIRE(has_leftovers(scene.root));
-    // By the next start the one that replaced it may have gone.
+    // The checkpoint that replaced it may have gone by the next start.
     REQUIRE(save_step(files, scene.root, 2, 3, 1)[0] == "");
     files.fail_next("remove_all", "/step-00000001.tmp-", EBUSY);
     const std::string again = logged([&] { clean_checkpoints(files, scene.root); });

@@ -316,7 +316,7 @@ TEST_CASE("an export replaces an empty folder and an earlier export") {
   options.folder = folder / "a/b/out";
   export_model(posix_files(), options, kTensors, read_values);
   check_values(folder / "a/b/out", DType::kF32);
-  // What a link leads to is the folder; the link stays.
+  // The target of a link is the folder; the link stays.
   fs::create_directories(folder / "disk");
   fs::create_symlink("disk", folder / "link");
   options.folder = folder / "link";
@@ -390,7 +390,7 @@ TEST_CASE("an export to which something was done is not replaced, and what was d
   fs::remove(folder / "out/notes");
   export_model(posix_files(), options, kTensors, read_values);
 
-  // One bit, with the size and the time of before.
+  // A single bit changes; size and time stay.
   const auto time = fs::last_write_time(folder / "out/model.safetensors");
   std::string weights = read_text(folder / "out/model.safetensors");
   weights.back() ^= 1;
@@ -477,7 +477,7 @@ TEST_CASE("too little room for an export is told before anything is written") {
   REQUIRE(posix_files().list(folder.path()).empty());
   files.set_free_bytes(272);
   check_export(files, options_for(folder / "out"), kTensors);
-  // What a killed export left goes first.
+  // Files that a killed export left go first.
   files.set_free_bytes(0);
   begin_output(files, folder / "out.tmp-0123abcd", {"model.safetensors"}).reset();
   write_text(folder / "out.tmp-0123abcd/model.safetensors", std::string(1 << 16, 'x'));

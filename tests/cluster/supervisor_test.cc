@@ -610,7 +610,7 @@ TEST_CASE(
 
 TEST_CASE("a process that cannot be made is told") {
   CHECK(exit_of([] {
-          // One that is not root's alone can be counted.
+          // A process that is not root's can be counted.
           const rlimit none{1, 1};
           ::setrlimit(RLIMIT_NPROC, &none);
           if (::getuid() == 0 && ::setuid(65534) != 0) return 99;

@@ -491,10 +491,10 @@ TEST_CASE(
   const CommBuffer buffer = allocate_shared(kBytes);
   const int fd = find_shared(buffer.data(), kBytes).fd;
   const auto values = input<uint64_t>(0, kBytes / 8);
-  // Of the second huge page a half, then all of it; of the last one there is but a half.
+  // Half of the second huge page is filled, then all of it; the last one is half a page.
   for (const int64_t filled : {int64_t{3} << 20, int64_t{4} << 20, kBytes}) {
     std::copy_n(values.begin(), filled / 8, buffer.as<uint64_t>());
-    // Where shared memory comes in huge pages at once that is more.
+    // Shared memory that comes in huge pages keeps more.
     const int64_t kept = kept_bytes(fd);
     REQUIRE(kept >= filled);
     for (int round = 0; round < 2; ++round) {
@@ -681,7 +681,7 @@ TEST_CASE("ranks of one machine talk through shared memory without being told") 
 TEST_CASE("what shared memory carries is counted where it is copied, and is what theory says") {
   constexpr int kRanks = 4;
   constexpr int64_t kCount = 64 * 1024, kBytes = 4 * kCount;  // of a block
-  // In place, where peers read the buffers, and through staging areas, where they cannot.
+  // Peers read the buffers in place, or go through staging areas where they cannot.
   for (const bool in_place : {true, false}) {
     std::atomic<int64_t> all_reduce{0}, reduce_scatter{0}, all_gather{0}, broadcast{0}, message{0};
     std::atomic<int64_t> all_to_all{0}, shift{0}, counted{0};

@@ -67,7 +67,7 @@ TEST_CASE("a rank that does not come is named with the collective, its place and
     });
     CAPTURE(backend_name(backend));
     REQUIRE(failures[1].empty());
-    // One of the two may have noticed only that the other gave up.
+    // Either may have noticed only that the other gave up.
     const bool first =
         failures[0].find("rank 1" + own_process() + " has not entered it") != std::string::npos;
     const std::string& told = first ? failures[0] : failures[2];
@@ -421,7 +421,7 @@ TEST_CASE(
   seven.process = ProcessState::kStopped;
   REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text,
                Catch::EndsWith("of group pp for rank 7, which is stopped"));
-  // One that lost its patience first was waiting all the same.
+  // A rank that lost its patience first was waiting all the same.
   const PeerView given_up = rank_in(
       3, {{"tp", {1, 3}, record(8, State::kFinished)}, {"pp", {3, 7}, record(2, State::kAborted)}});
   REQUIRE(explain_peers(views, mine, 0, {given_up, seven}).culprit == 7);

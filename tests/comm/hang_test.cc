@@ -22,7 +22,7 @@ TEST_CASE("of hangs that are injected the culprit is named, with what it does") 
   const int64_t cases = number_from("FTRUN_HANG_CASES", 12);
   std::mt19937 random(static_cast<unsigned>(number_from("FTRUN_HANG_SEED", 20261123)));
   std::vector<HangCase> hangs;
-  // Each kind first.
+  // Every kind comes first once.
   for (int64_t i = 0; i < cases; ++i) {
     const auto drawn = static_cast<Hang>(random() % kHangs);
     const CommBackend backend = random() % 2 == 0 ? CommBackend::kSharedMemory : CommBackend::kGloo;

@@ -170,7 +170,7 @@ HangCase draw_hang(std::mt19937& random, Hang hang, CommBackend backend) {
                  .victim = static_cast<int>(random() % kRanks),
                  .step = static_cast<int64_t>(random() % 20),
                  .place = static_cast<int>(random() % 3)};
-  // Of two that disagree no one can say which is wrong; of all four, three agree.
+  // Two that disagree do not tell which is wrong; of all four, three agree.
   if (hang == Hang::kSkips || hang == Hang::kWrongSize) drawn.place = 2;
   return drawn;
 }

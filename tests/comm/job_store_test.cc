@@ -278,7 +278,7 @@ TEST_CASE(
       }
     });
   while (tries < 200) std::this_thread::sleep_for(1ms);
-  // One that was let in and stops in the middle of a request.
+  // This client is let in and stops in the middle of a request.
   const OwnedFd half = stranger(served.port);
   std::vector<c10::intrusive_ptr<JobStore>> ranks;
   for (int rank = 0; rank < 4; ++rank)
@@ -328,7 +328,7 @@ TEST_CASE(
     "met") {
   char name[] = "/tmp/ftrun_meeting_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
-  // What an earlier start has left behind, and another job's.
+  // An earlier start has left a file behind, and another job has its own.
   const auto left_over = std::make_unique<MeetingFile>(
       path, MeetingPlace{"slurm 7.0", "127.0.0.1", 1, "an old token, of nobody's"});
   std::vector<std::string> heard(3);

@@ -1,4 +1,4 @@
-// One rank, as process_test.cc runs it in a process of its own. Its scenarios:
+// This program is a rank that process_test.cc runs in a process of its own. Its scenarios:
 //   loop      all-reduces without end
 //   once      one all-reduce of 1000 elements, its first element is printed
 //   sizes     as once, but rank 1 brings fewer elements and nothing is compared before
@@ -66,7 +66,7 @@ void give_up(Communicator& group) {
 
 void run(const ProcessRank& wanted) {
   const auto& [rank, world, port, backend, timeout, scenario] = wanted;
-  // On a busy machine the others take a while to come.
+  // The others take a while to come on a busy machine.
   const auto meeting = std::max<std::chrono::milliseconds>(timeout, std::chrono::minutes(1));
   const auto rendezvous = Rendezvous::connect({.rank = rank,
                                                .world = world,

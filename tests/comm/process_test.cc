@@ -201,7 +201,7 @@ TEST_CASE("a rank stopped at a random moment is named as stopped when the wait e
   for (const char* backend : {"gloo", "shm"}) {
     for (const int victim : {0, 1}) {
       std::string said, stopped;
-      // One that is late by more than the limit before it is stopped is told as that:
+      // A rank that is late by more than the limit before it is stopped is told as that:
       // then there is a longer one.
       for (const int limit_ms : {1'000, 5'000, 20'000}) {
         said = said_of_stopped(backend, victim, limit_ms, stopped);

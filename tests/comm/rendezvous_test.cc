@@ -96,7 +96,7 @@ std::string connecting_alone(int step) {
 TEST_CASE(
     "a member that is lost between its address and its connection is not waited for to the end of "
     "the time limit") {
-  // Of two ranks one connects to the other, which waits: which of them does what their ports say.
+  // One of two ranks connects and the other waits: their ports say which of them does what.
   const std::vector<std::string> told{connecting_alone(-1), connecting_alone(1)};
   const auto waited = [](const std::string& text) {
     return text.starts_with(
@@ -283,7 +283,7 @@ TEST_CASE(
         require(texts.at(rank) == std::string(kEach, static_cast<char>('a' + rank)),
                 "the text of each rank");
     }
-    // Of what was exchanged before, the first one removes all.
+    // The first exchange removes all that was exchanged before.
     rendezvous.exchange_text("records", "");
     rendezvous.exchange_text("between", "");
     if (rendezvous.rank() == 0) keys = rendezvous.server()->keys();
@@ -403,7 +403,7 @@ TEST_CASE(
   REQUIRE(few.keys <= 2 * 8 + 20);
   REQUIRE(many.keys <= 2 * 40 + 20);
   REQUIRE(many.bytes < 6 * few.bytes);
-  // On a busy machine who waits for others asks about them each second.
+  // A rank that waits for others on a busy machine asks about them each second.
   REQUIRE(many.requests < 100 * 40);
 }
 

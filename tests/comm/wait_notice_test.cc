@@ -69,7 +69,7 @@ TEST_CASE("the first rank of an exchange tells whom it waits for, and again afte
         }
         rendezvous.exchange_text("hash", "x");
       });
-  // Where rank 0 comes late itself, on a busy machine, rank 1 speaks.
+  // Rank 1 speaks if rank 0 comes late itself, on a busy machine.
   require_all(
       lines,
       R"(rank [01] of 3 has waited [\d.]+s for rank ([01], )?2 in "hash"; .*rank 2 is in reading )"

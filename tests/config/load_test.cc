@@ -141,7 +141,7 @@ TEST_CASE("values of secrets are told by no message about a config") {
     for (const std::string& line : problems) REQUIRE(line.find("hunter2") == std::string::npos);
     REQUIRE(problems[0].starts_with(value[0] == '=' ? "--set comet=…" : "--set comet…"));
   }
-  // Where a secret stands in the place of a value of another kind.
+  // A secret stands in the place of a value of another kind.
   Node root = Node::of_map({});
   root.entries.push_back({"token", {}, Node::of_text({}, "hunter2"), ""});
   mark_secrets(root);

@@ -17,7 +17,7 @@ TEST_CASE("data sets with weights are paths and weights") {
   CHECK(config_of("data: {train: [a, 'b*.bin', c], train_weights: [0.7, 2, 1]}") == config);
   CHECK(config_of(R"({"data": {"train": [{"path": "a", "weight": 3}]}})", {}, "c.json")
             .data.train_weights == std::vector<double>{3});
-  // What is printed reads as the same.
+  // The printed config reads as the same.
   CHECK(config_of(effective_yaml(config)).data == config.data);
 }
 

@@ -231,7 +231,7 @@ TEST_CASE("what a shell alone expands is refused in paths") {
         "write the whole path, or give it on "
         "the command line: --set output_dir=\"${HOME}/x\"");
   CHECK(first("output_dir: runs~/$x\n").find("shells alone") == std::string::npos);
-  // What is there is meant.
+  // A path that exists is meant as a path.
   namespace fs = std::filesystem;
   const fs::path before = fs::current_path(),
                  folder = fs::temp_directory_path() / cat("ftrun-resolve-", ::getpid());

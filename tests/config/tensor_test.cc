@@ -86,7 +86,7 @@ TEST_CASE("autotp_size is parallel.tensor, and both may be written when they agr
     REQUIRE(resolved_on(kOneSequence + says_nothing + "parallel: {tensor: 4}", 4)
                 .config.parallel.tensor == 4);
   }
-  // What a run has written reads as the same.
+  // The config that a run has written reads as the same.
   const Resolution again = resolved_on(effective_yaml(one), 4);
   REQUIRE(again.config == one);
 }

@@ -62,7 +62,7 @@ LAYOUTS_OF = {"yarn_rope": ("tensor", "pipeline"), "granite": ("zero-3", "tensor
               "phi": ("zero-3", "tensor", "pipeline")}
 # Blocks of these are those of others: two ranks tell nothing more.
 ONE_RANK = {"yarn_rope", "phi3_short", "starcoder2", "smollm3", "stablelm", "stablelm_parallel",
-            "glm", "glm4", "cohere", "gpt_neox_serial", "falcon", "phi"}
+            "glm", "glm4", "cohere", "gpt_neox_serial", "falcon", "phi", "ministral"}
 # Longrope rotates rows of 32 tokens by one of two lists.
 LONGROPE = {"phi3": "is above longrope's original_max_position_embeddings, 16: long_factor rotates "
                     "all rows of the run\n",

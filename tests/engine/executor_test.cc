@@ -114,7 +114,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
             "the loss is that of all ranks");
     require(std::abs(two.gradient_norm - one.gradient_norm) < 1e-5 * one.gradient_norm,
             "so is the norm");
-    // Each rank has the whole model and saves a half of it.
+    // A rank has the whole model and saves a half of it.
     for (const StatePiece& piece : rig.plan.train.pieces) {
       const auto* mine =
           reinterpret_cast<const float*>(rig.memory.at(rig.plan.train.program, piece.range));
@@ -148,7 +148,7 @@ TEST_CASE("all ranks see each kind of votes, whatever else is voted for") {
       require(run.all_votes.of(Vote::kSaveEnded) == 3, "all saves have ended");
       require(run.all_votes.of(Vote::kSaveDue) == 1 && run.all_votes.of(Vote::kEvaluationDue) == 1,
               "both are due");
-      // Each kind gets a number of votes that no other has.
+      // Every kind gets a number of votes that no other has.
       run.votes = {};
       for (int64_t vote = 0; vote < kVotes; ++vote)
         for (int64_t times = 0; times <= vote; ++times) run.votes.add(static_cast<Vote>(vote));

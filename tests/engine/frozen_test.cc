@@ -59,7 +59,7 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
   size_t changed = 0;
   for (const auto& [name, bytes] : expected.state) {
     INFO(name);
-    // What does not train is not saved: it is in the model folder.
+    // Frozen tensors are not saved: they are in the model folder.
     CHECK_FALSE(is_frozen(name));
     if (name.ends_with(".param")) CHECK(bytes != before.state.at(name));
     changed += 1;

@@ -134,7 +134,7 @@ TEST_CASE(
     for (const uint64_t seed : {3, 4}) {
       std::atomic<int64_t> launches = 0;
       REQUIRE(train(config, model, mesh, seed, {.step_graph = true}, &launches) == expected);
-      // On each rank the second and third step, before and after the decision.
+      // The second and third step of a rank have two parts: before and after the decision.
       REQUIRE(launches == 4 * mesh.ranks());
     }
   };

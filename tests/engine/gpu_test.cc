@@ -301,7 +301,7 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
     Executor executor(careless, rig.plan.train.model, rig.memory, rig.groups);
     rig.train(1);
     StepRun run = rig.prepared(2);
-    // Where a micro-batch is read before it has arrived, a kernel may find labels that are none.
+    // A kernel that reads a micro-batch before it has arrived may find labels that are none.
     try {
       executor.run(run);
     } catch (const std::exception&) {
@@ -417,7 +417,7 @@ void check_ordered_sums(DType dtype, int64_t count) {
     rig.emulated.gpu.download(taken.data(), data.data(), bytes);
     for (int64_t i = 0; i < count; i += std::max<int64_t>(1, count / 97)) check_at(i);
     check_at(count - 1);
-    // Each rank's third of the same numbers, in place.
+    // A rank's third of the same numbers lies in place.
     const int64_t third = count / kRanks;
     if (third == 0) return;
     rig.emulated.gpu.upload(data.data(), given.data(), bytes);
@@ -535,7 +535,8 @@ TEST_CASE(
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       Emulated emulated(seed, {.step_graph = true});
       require_same(train_alone(config, &emulated.gpu), expected);
-      // Of four steps the second and later ones, in two parts: before and after the decision.
+      // The second of four steps and later ones are recorded in two parts: before and after the
+      // decision.
       REQUIRE(emulated.device->counters().launches == 6);
     }
   }
@@ -737,7 +738,7 @@ TEST_CASE("gpu: the host tier is pinned unless it is asked not to be, and refusa
     });
   };
   REQUIRE(allocate({}, {}) == "");
-  // What passes to and from the GPU is pinned in any case.
+  // Bytes that pass to and from the GPU are pinned in any case.
   const int64_t staging = (int64_t{16} << 20) + (int64_t{64} << 10);
   REQUIRE(allocate({.most_pinned = staging}, {.pin_memory = false}) == "");
   REQUIRE_THAT(

@@ -101,7 +101,7 @@ TEST_CASE("compute runs on the calling thread, communication on another, beside 
       [&](const Instr& instr) {
         const size_t lane = instr.lane == kCompute ? 0 : 1;
         threads[lane] = std::this_thread::get_id();
-        // Each waits until the other has begun: one after the other they would not end.
+        // The two wait until the other has begun: one after the other they would not end.
         (lane == 0 ? in_compute : in_communication).set_value();
         (lane == 0 ? in_communication : in_compute).get_future().wait_for(20s);
       },
@@ -125,7 +125,7 @@ TEST_CASE("what compute waited for communication is told") {
   REQUIRE(first > 0.25);
   slow = false;
   lanes.run_once();
-  // Each run anew, and not added up.
+  // Runs are measured anew, and not added up.
   REQUIRE(lanes.exposed_communication_seconds() < first);
 }
 

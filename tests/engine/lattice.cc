@@ -29,7 +29,7 @@ bool is_possible(const LatticeCell& cell) {
 
 std::vector<LatticeCell> possible_cells(const std::vector<TrainingMesh>& meshes) {
   std::vector<LatticeCell> cells{{}};
-  // Each axis in turn multiplies the cells.
+  // Axes multiply the cells one after another.
   const auto along = [&](const auto& values, const auto& set) {
     std::vector<LatticeCell> more;
     for (const LatticeCell& cell : cells)

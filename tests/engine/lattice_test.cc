@@ -91,7 +91,7 @@ TEST_CASE(
 
 TEST_CASE("from the weights of fp64 each step's norm is that of fp64, on any ranks") {
   set_kernel_threads(1);
-  // Of 20 steps on end the last one's is off by 2e-4.
+  // The last of 20 steps on end is off by 2e-4.
   const LatticeCell cell{
       .mesh = {.tensor = 2, .shards = 2, .micro_batches = 2}, .stage = 3, .family = "qwen3"};
   const fixtures::FreshSteps fresh(fixtures::run_of_stage(0), cell.model(), 2, 20);

@@ -147,7 +147,7 @@ std::map<std::string, std::vector<float>> collected_on(const Config& plain,
   std::map<std::string, std::vector<float>> collected;
   saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
     const bool receives = rendezvous.rank() == 0;
-    // One copy of the model is enough.
+    // A single copy of the model is enough.
     if (rig.plan.options.state.replica > 0) return;
     for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
       const int64_t size = tensor.numel();

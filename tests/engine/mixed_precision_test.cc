@@ -301,7 +301,8 @@ std::vector<Account> overflow_on(const NarrowPlace& place, int layer, int tensor
                return run;
              };
              step();
-             // In what layers compute with: the next update makes it anew of the masters.
+             // The neuron is in what layers compute with: the next update makes that anew of the
+             // masters.
              plant_loud_neuron(rig, layer, tensor_rank);
              StepRun run = step();
              account.place = rig.train_executor.find_nonfinite(run).text;

@@ -159,7 +159,7 @@ TEST_CASE("a snapshot stays as it was while training goes on, whose numbers it d
       reader.join();
       rig.state.release_snapshot();
       train(rig, 5, 5);
-      // What is on disk lies in its other place by now.
+      // State on disk lies in its other place by now.
       train(rig, 6, 6);
       const std::vector<StateSlice> slices = rig.state.snapshot();
       last.add(rig.state.slices());

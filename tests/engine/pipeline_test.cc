@@ -218,7 +218,7 @@ TEST_CASE(
         Config on_stages = scheduled(fixtures::run_of_stage(round / 2 % 4), schedule);
         if (on_stages.zero.stage == 0 && mesh.shards > 1) on_stages.zero.stage = 1;
         on_stages.train.only = {only};
-        // By blocks, so that the first stages have nothing but frozen ones.
+        // Stages are cut by blocks, so that the first have nothing but frozen ones.
         on_stages.pipeline.partition = "type:LlamaDecoderLayer";
         if (round++ / 8 % 2 == 1) keep_on_host(on_stages);
         INFO(only << ", stage " << on_stages.zero.stage << ", " << name_of(schedule) << ", "

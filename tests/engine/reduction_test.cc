@@ -214,7 +214,7 @@ TEST_CASE("the update takes the mean of the ranks' gradients, or their sum") {
     const bool sum = setting.name.starts_with("sum");
     const Result found = reduced_together(setting, ConfigDtype::kFp32, 1);
     REQUIRE(found.weights_after.size() == found.weights_before.size());
-    // By unit, forward there and backward here: what has changed by how much is the same.
+    // Units are summed forward there and backward here: what has changed by how much is the same.
     double moved = 0, wanted = 0;
     for (size_t e = 0; e < found.weights_after.size(); ++e)
       moved += std::fabs(double{found.weights_after[e]} - found.weights_before[e]);

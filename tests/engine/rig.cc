@@ -287,7 +287,7 @@ std::vector<std::byte> bytes_of(const StateSlice& slice) {
   const int64_t size = dtype_bytes(slice.dtype);
   const int64_t count = slice.box.numel();
   std::vector<std::byte> held(static_cast<size_t>(count * size));
-  // In two parts where it is read, as saving does it.
+  // A slice that is read comes in two parts, as in saving.
   if (slice.read) {
     slice.read(0, count / 3, held.data());
     slice.read(count / 3, count, held.data() + count / 3 * size);

@@ -38,7 +38,7 @@ TEST_CASE(
 TEST_CASE("the head counts its product once for the loss and twice more for gradients") {
   const LayerGraph train = head({});
   const LayerGraph evaluate = head({}, false);
-  // One more for each logit is of the losses.
+  // The losses take one more for each logit.
   CHECK(flops(train, first_of(train, OpKind::kLinearCrossEntropy)) ==
         3 * 2.0 * 8 * 16 * 32 + 8 * 32);
   CHECK(flops(evaluate, first_of(evaluate, OpKind::kLinearCrossEntropy)) ==
@@ -131,7 +131,7 @@ TEST_CASE("every chunk of the head reads its weight, and reads and writes the we
 TEST_CASE("a bias of the head adds an element a logit, and its gradient a pass over them") {
   const LayerGraph plain = head({}), biased = head({.biases = true});
   const OpKind kind = OpKind::kLinearCrossEntropy;
-  // One chunk of 8 tokens, of 32 logits each: the sum, and the gradient's.
+  // A chunk of 8 tokens of 32 logits: the sum, and the gradient's.
   CHECK(flops(biased, first_of(biased, kind)) == flops(plain, first_of(plain, kind)) + 2 * 8 * 32);
   CHECK(traffic_bytes(biased, first_of(biased, kind)) ==
         traffic_bytes(plain, first_of(plain, kind)) + 4 * (8 * 32 + 32));
@@ -290,7 +290,7 @@ TEST_CASE("scratch of 16-bit attention and head is F32, in the bytes of the head
                {w.logits, row_bytes * 133},
                {w.panel, 133 * 17 * 4}},
               w.bytes));
-    // What a kernel without panels uses lies at the same place.
+    // Logits of a kernel without panels lie at the same place.
     CHECK(cross_entropy_workspace(100, 17, 133, {true, chunk}, 2, 2).logits == w.logits);
   }
   CHECK(cross_entropy_workspace(100, 17, 133, {true, 96}, 4).panel == -1);

@@ -170,7 +170,7 @@ TEST_CASE(
       CAPTURE(dropout, ranks);
       const LayerGraph g = with_magnitudes({.biases = true, .dropout = dropout}, true, ranks);
       CHECK(count(g, "all_reduce") == (ranks > 1 ? 1 : 0));
-      // After all products' terms, before the norm's gradients read it.
+      // The sum is complete after all products' terms, before the norm's gradients read it.
       const auto find = [&](OpKind kind) {
         return std::find_if(g.backward.begin(), g.backward.end(),
                             [&](const Op& op) { return op.kind == kind; });
@@ -180,7 +180,8 @@ TEST_CASE(
               return op.kind == OpKind::kLinearDgrad;
             }) == (dropout > 0 ? 4 : 3));
       if (ranks > 1) CHECK(norm->in[0] == sum->out[0]);
-      // Each parameter's once: the product of what dropout takes away has none of the weight's.
+      // A parameter has one gradient: the product of what dropout takes away has none of the
+      // weight's.
       for (const char* gradient : {"d_qkv:[32,16]", "d_qkv.b:[32]", "d_down:[5,16]",
                                    "d_q.up:[16,2]", "d_v.up:[8,3]", "d_m:[24]", "d_o:[16,32]"})
         CHECK(count(g, gradient) == 1);

@@ -72,7 +72,7 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
     CHECK((spec.gpu_workspace == nullptr) == (spec.collective != OpCollective::kNone));
     const Patterns patterns = patterns_of(spec);
     CHECK(spec.cheap_result < static_cast<int>(patterns.out.size()));
-    // What may lie in place of something is as large.
+    // A result that may lie in place of an operand is as large.
     if (spec.in_place >= 0) {
       const std::string given = patterns.in.at(static_cast<size_t>(spec.in_place));
       CHECK((given == patterns.out[0] || given == cat("[", patterns.out[0], "]")));

@@ -204,7 +204,7 @@ TEST_CASE("what fills gaps of another arena meets nothing there, and makes its o
 }
 
 TEST_CASE("the largest that lives at the fullest time goes where there is room all its life") {
-  // One host all the time, and one beside it in the second half.
+  // A host is there all the time, and another beside it in the second half.
   const std::vector<StorageRequest> hosts{{640, 0, 19}, {640, 10, 19}};
   const StorageLayout layout = pack_storage(hosts, 64);
   REQUIRE(layout.bytes == 1280);

@@ -53,7 +53,7 @@ class TileRig {
   explicit TileRig(const Head& head)
       : head_(head), padded_((head.size + 15) / 16 * 16), stride_(4 * head.size + 6) {
     for (std::vector<BFloat16>* part : {&q_, &k_, &v_, &da_}) {
-      // What lies between and behind the rows is not a number.
+      // Elements between and behind the rows are not numbers.
       part->assign(static_cast<size_t>(head.tokens * stride_), BFloat16{0xFFFF});
       const Array numbers = random_array({head.tokens, head.size}, ++seed_);
       for (int64_t row = 0; row < head.tokens; ++row)

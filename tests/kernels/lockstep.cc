@@ -329,7 +329,7 @@ void Lockstep::add_hidden(NamedNumbers& found, size_t layer, ValueRole role,
 }
 
 void Lockstep::add_gradients(NamedNumbers& found, size_t layer) const {
-  // Of this layer alone: a tied matrix has a gradient of each of two layers.
+  // Gradients are this layer's alone: a tied matrix has one of each of two layers.
   std::map<std::string, std::vector<std::vector<double>>> by_rank;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const ModelDescription& model = ranks_[rank];

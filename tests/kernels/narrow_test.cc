@@ -162,7 +162,8 @@ TEST_CASE("gradients of parameters have their own dtype, whatever the activation
               {rig.ints({3, 0, 10, 3, 3, 7}), rig.input(random_array({6, 70}, 1))}, dtable,
               NoAttrs{}, accumulate);
     });
-    // One chunk (as many tokens count as half of all): a 16-bit gradient is rounded once a chunk.
+    // The head has a single chunk (half of all tokens count): a 16-bit gradient is rounded once a
+    // chunk.
     require_rounded(dtype, gradient, {{101, 24}}, [](Rig& rig, const auto& dw, bool accumulate) {
       rig.run(OpKind::kLinearCrossEntropy,
               {rig.input(random_array({4, 24}, 1)), rig.input(random_array({101, 24}, 2)),

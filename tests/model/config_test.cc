@@ -18,9 +18,10 @@ using fixtures::refusal;
 using nlohmann::json;
 
 const std::vector<std::string> kNames{
-    "llama2", "llama3", "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo", "qwen2",
-    "qwen2_window", "qwen3", "granite", "phi3", "gemma", "gemma2", "gemma3", "olmo2", "smollm3",
-    "starcoder2", "stablelm", "glm", "glm4", "cohere", "cohere2", "gpt_neox", "phi1_5", "phi2",
+    "llama2", "llama3", "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo",
+    "ministral", "ministral3", "qwen2", "qwen2_window", "qwen3", "granite", "phi3", "gemma",
+    "gemma2", "gemma3", "olmo2", "smollm3", "starcoder2", "stablelm", "glm", "glm4", "cohere",
+    "cohere2", "gpt_neox", "phi1_5", "phi2",
     // Qwen2.5 as its model card has it, gpt-oss's scaling, DeepSeek's mscale, Phi-3-mini-128k and
     // Phi-4-mini as published, a rotation scaled so for one layer type alone.
     "qwen2_yarn", "llama_yarn", "llama_mscale", "phi3_128k", "phi4_mini", "gemma3_yarn"};
@@ -697,10 +698,30 @@ TEST_CASE("features that are not there are named") {
       {{{"model_type", "mamba"}},
        llama,
        "3: config.json: model_type \"mamba\" is not supported yet\n  remedy: supported families: "
-       "llama, "
-       "mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text, olmo2, smollm3, "
-       "starcoder2, stablelm, "
-       "glm, glm4, cohere, cohere2, gpt_neox, opt, falcon, phi"},
+       "llama, mistral, ministral, ministral3, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, "
+       "gemma3_text, olmo2, smollm3, starcoder2, stablelm, glm, glm4, cohere, cohere2, gpt_neox, "
+       "opt, falcon, phi, and the decoders of gemma3, mistral3"},
+      {{{"model_type", "gemma3"}},
+       llama,
+       "4: config.json:\n  text_config: missing; expected the object of the model's decoder\n  "
+       "architectures: LlamaForCausalLM is not supported yet (Gemma3ForConditionalGeneration is)"},
+      {{{"model_type", "gemma3"}, {"architectures", nullptr}, {"text_config", 3}},
+       llama,
+       "4: config.json: text_config: found 3; expected the object of the model's decoder"},
+      {{{"model_type", "mistral3"},
+        {"architectures", nullptr},
+        {"text_config", {{"model_type", "mamba"}}}},
+       llama,
+       "3: config.json: text_config.model_type \"mamba\" is not supported yet\n  remedy: supported "
+       "families: llama, mistral, ministral, ministral3, qwen2, qwen3, granite, phi3, gpt2, gemma, "
+       "gemma2, gemma3_text, olmo2, smollm3, starcoder2, stablelm, glm, glm4, cohere, cohere2, "
+       "gpt_neox, opt, falcon, phi, and the decoders of gemma3, mistral3"},
+      {{{"model_type", "gemma3"},
+        {"architectures", nullptr},
+        {"text_config", {{"hidden_size", "wide"}, {"intermediate_size", 64}}}},
+       llama,
+       "4: config.json: text_config.hidden_size: found \"wide\"; expected a whole number from 1 to "
+       "1048576"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }

@@ -172,7 +172,7 @@ TEST_CASE(
         CHECK(plan_saved(graph).bytes == 0);
         CHECK(graph.forward.size() == model.graph_of(model.layers[l]).forward.size());
       }
-      // Of the block with the matrix only what the matrix needs: nothing before its product.
+      // The block with the matrix has only what the matrix needs: nothing before its product.
       const LayerGraph& first = frozen.graph_of(frozen.layers[2]);
       CHECK(first.find(ValueRole::kInputGrad, Port::kHidden) < 0);
       CHECK(has(first.backward, OpKind::kLinearWgrad));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""References from transformers for the tests of models. Three commands:
+"""References from transformers for the tests of models. Four commands:
 
   families OUT [NAME ...]   Writes a small random model of each family, a token file and what
                             transformers makes of them into OUT:
@@ -19,6 +19,8 @@
                             change of what numbers are made of; without it tests only take longer.
   configs FOLDER            Reads every FOLDER/*.vN.json with transformers and writes what it
                             understood, angles of the rotation included, to FOLDER/expected.json
+  published FILE            Counts the parameters of each config in FILE that is not refused, and
+                            writes the numbers into it
 
 Sample i is tokens[i*seq : i*seq+seq+1] (inputs the first seq, labels the last seq), in file order;
 accumulation slot a of step s takes samples (s*acc + a)*mb + [0, mb), wrapping at the end. The loss
@@ -92,6 +94,13 @@ FAMILIES = {
                              "tie_word_embeddings": False}),
     "mistral": ("Mistral", {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                             "head_dim": 12, "sliding_window": 8, "tie_word_embeddings": False}),
+    "ministral": ("Ministral", EIGHT_HEADS | {
+        "head_dim": 12, "sliding_window": 8, "tie_word_embeddings": False,
+        "layer_types": ["sliding_attention", "full_attention"]}),
+    "ministral3": ("Ministral3", EIGHT_HEADS | {
+        "head_dim": 16, "tie_word_embeddings": True,
+        "rope_parameters": YARN | {"llama_4_scaling_beta": 0.1,
+                                   "original_max_position_embeddings": 32}}),
     "qwen2": ("Qwen2", {"hidden_size": 60, "num_attention_heads": 5, "num_key_value_heads": 1,
                         "tie_word_embeddings": True, "use_sliding_window": False}),
     "qwen2_window": ("Qwen2", {"hidden_size": 64, "num_attention_heads": 8,
@@ -503,6 +512,20 @@ def write_expected(folder):
     print(f"{len(expected)} configs")
 
 
+def count_published(path):
+    """Writes into each published config that is not refused how many parameters its model has."""
+    rows = json.loads(path.read_text())
+    for row in rows:
+        if "refused" not in row:
+            config = transformers.AutoConfig.for_model(**row["config"])
+            with torch.device("meta"):
+                model = transformers.AutoModelForCausalLM.from_config(config.get_text_config())
+            row["parameters"] = sum(p.numel() for p in model.parameters())
+    path.write_text("[\n" + ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) +
+                    "\n]\n")
+    print(f"{len(rows)} published configs")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -512,6 +535,7 @@ def main():
     families.add_argument("names", nargs="*", default=list(FAMILIES))
     commands.add_parser("store").add_argument("names", nargs="*", default=list(FAMILIES))
     commands.add_parser("configs").add_argument("folder", type=pathlib.Path)
+    commands.add_parser("published").add_argument("file", type=pathlib.Path)
     args = parser.parse_args()
     if args.command == "families":
         write_families(args.out, args.names)
@@ -519,7 +543,10 @@ def main():
         store_families(args.names)
     else:
         load_libraries()
-        write_expected(args.folder)
+        if args.command == "configs":
+            write_expected(args.folder)
+        else:
+            count_published(args.file)
 
 
 if __name__ == "__main__":

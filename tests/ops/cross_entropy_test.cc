@@ -305,7 +305,7 @@ void require_split_gradients(const Case& c, DType dtype, int64_t ranks, bool bia
     const SplitResult found =
         split_cross_entropy(c, o, dtype, ranks, accumulate ? &before : nullptr);
     require_loss(found.loss, expected.outputs[0], 0.0, 0.0, tolerance(dtype));
-    // Each rank rounds its share of dx.
+    // Ranks round their shares of dx.
     const double shares =
         is_narrow(dtype) ? static_cast<double>(ranks) * unit_roundoff(dtype) : 0.0;
     REQUIRE(relative_error(found.dx, expected.gradients[0]) < tolerance(dtype) + shares);

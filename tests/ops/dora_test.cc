@@ -157,7 +157,7 @@ TEST_CASE("magnitudes that are the lengths change no bit") {
     const int64_t width = 600;
     Array lengths{{width}, {}}, squares{{width}, {}};
     for (int64_t i = 0; i < width; ++i) {
-      // Of more digits than 16 bits hold; their squares are exact.
+      // Lengths have more digits than 16 bits hold; their squares are exact.
       lengths.data.push_back(0.5 + static_cast<double>(i) / 2048);
       squares.data.push_back(lengths.data.back() * lengths.data.back());
     }

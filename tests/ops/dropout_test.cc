@@ -122,7 +122,7 @@ TEST_CASE(
       sum += v;
       squares += v * v;
     }
-    // Of 1s: mean 1, variance p / (1 - p).
+    // Dropout of 1s has mean 1 and variance p / (1 - p).
     const double mean = sum / draws, variance = squares / draws - mean * mean;
     REQUIRE(std::abs(mean - 1) < 4 * std::sqrt(p / (1 - p) / draws));
     REQUIRE(std::abs(variance / (p / (1 - p)) - 1) < 0.05);
@@ -159,7 +159,7 @@ TEST_CASE(
       {"next column", [](Place& other) { other.attrs.first_column += 1; }},
       {"column after that", [](Place& other) { other.attrs.first_column += 2; }},
       {"16 columns on", [](Place& other) { other.attrs.first_column += 16; }},
-      // Where two multiplications of a column's higher bits leave traces.
+      // Two multiplications of a column's higher bits leave traces here.
       {"the next stretch", [](Place& other) { other.attrs.first_column += 4096; }},
       {"12288 columns on", [](Place& other) { other.attrs.first_column += 12288; }},
       {"20480 columns on", [](Place& other) { other.attrs.first_column += 20480; }},

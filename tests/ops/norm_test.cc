@@ -39,8 +39,8 @@ TEST_CASE("rms_norm and its gradients agree with autograd") {
       rig.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {dw});
       REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(rstd), expected.outputs[1]) < tolerance(dtype));
-      // One element leaves no direction in which the norm's output can change: the gradient is the
-      // epsilon's.
+      // A single element leaves no direction in which the norm's output can change: the gradient
+      // is the epsilon's.
       if (s.width > 1)
         REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(dw), expected.gradients[1]) < tolerance(dtype));

@@ -23,7 +23,7 @@ TEST_CASE("the manual names everything that a resume may change") {
   const std::string manual = read_file(testing::source_dir() + "/docs/errors.md");
   for (const std::string_view field : always_may_change()) {
     CAPTURE(field);
-    // In full, or by its end behind one that was named in full.
+    // A field is named in full, or by its end behind one that was.
     const bool named = manual.find(field) != manual.npos ||
                        manual.find(cat("`", field.substr(field.rfind('.')), "`")) != manual.npos;
     REQUIRE(named);
@@ -175,7 +175,7 @@ TEST_CASE("a checkpoint's own record is compared as run.json is") {
             "  model.fingerprint: was cc, is now aa\n"
             "  data.train.fingerprint: was dd, is now bb");
   }
-  // What it does not record is not asked about, but for the seed, which it always does.
+  // A policy does not ask about what a checkpoint lacks, but for the seed, which is always there.
   CheckpointMeta bare;
   bare.seed = 2;
   REQUIRE(admit_resume("c", recorded_run(bare, now), now, {"config.train.seed"}).empty());

@@ -290,9 +290,9 @@ int64_t mapped_of(const Program& program) {
 
 TEST_CASE(
     "a rank maps what one collective reads of its peers, and of each group that runs beside it") {
-  // Of two ranks a rank reads a half of what is summed.
+  // A rank of two reads a half of what is summed.
   CHECK(mapped_of(reductions({{0, 2}, {0, 8}})) == 4 * kMiB);
-  // Of a larger half so much at a time.
+  // A larger half is read so much at a time.
   CHECK(mapped_of(reductions({{0, 2}, {0, 64}})) == 4 * kMiB);
   Program beside = reductions({{0, 2}, {1, 8}, {0, 4}});
   CHECK(mapped_of(beside) == (4 + 2) * kMiB);

@@ -219,7 +219,7 @@ TEST_CASE("weight gradients are made while tensor ranks sum the input's gradient
     for (const size_t sum : all_of(program, InstrKind::kReduceScatter)) {
       const Instr& instr = program.instrs[sum];
       const size_t next = sum + 1;
-      // Of blocks, in backward: what makes its operand stands before it.
+      // A block's sum in backward stands behind what makes its operand.
       if (!is_of_a_list(instr) || program.instrs[sum - 1].kind != InstrKind::kBackward ||
           choice.built.model.layers[static_cast<size_t>(instr.layer)].kind != LayerKind::kBlock)
         continue;

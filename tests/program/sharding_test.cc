@@ -294,7 +294,7 @@ TEST_CASE("collectives work on memory that peers can see") {
     INFO(choice.text() << "\n" << program_text(program));
     for (const Instr& instr : program.instrs) {
       if (!instr.is_collective() || (instr.unit < 0 && instr.layer < 0)) continue;
-      // What is sent must be visible; what a gather brings is private.
+      // Ranges that are sent must be visible; those that a gather brings are private.
       for (const Range& range : instr.reads) REQUIRE(program.at(range.buffer).peer_visible);
     }
   }
@@ -621,7 +621,7 @@ TEST_CASE("while a interval is updated the next one comes, also where small unit
         for (const size_t fetch : intervals[k].fetches) CHECK_FALSE(before[fetch][i]);
     std::map<std::string, int> used;
     for (size_t k = 0; k < intervals.size(); ++k) {
-      // Of weights and two moments.
+      // Intervals hold weights and two moments.
       REQUIRE(intervals[k].buffers.size() == 3);
       for (const std::string& name : intervals[k].buffers) ++used[name];
       if (k + 1 == intervals.size()) continue;
@@ -650,7 +650,7 @@ TEST_CASE("a unit that lists of one direction read one after another is gathered
     const Program program = built.step(options);
     INFO(program_text(program));
     REQUIRE(check(program).empty());
-    // One for forward, one for backward, of each micro-batch.
+    // A micro-batch has one for forward and one for backward.
     CHECK(all_of(program, InstrKind::kAllGather).size() == 2 * 3);
     CHECK(gathered_of(program).size() == 2 * 3);
     options.state.shard = {2, 0};
@@ -658,7 +658,7 @@ TEST_CASE("a unit that lists of one direction read one after another is gathered
          explain_traffic(program, built.model, built.partition, options).deviations)
       CHECK(deviation.cause.find("units that not") == std::string::npos);
   }
-  // What only lists with others between them read comes again: the tied matrix, for embedding and
+  // Parameters come again for lists with others between them: the tied matrix, for embedding and
   // head.
   StepOptions options;
   options.state.stage = 3;
@@ -690,7 +690,7 @@ TEST_CASE(
           };
           INFO(ranks << " x " << replicas << " ranks, stage " << stage << ", " << micro_batches
                      << " micro-batches");
-          // Each of four units once more for every micro-batch after the first, none in the lists.
+          // All four units come once more for every micro-batch after the first, none in the lists.
           const std::pair expected{0, 4 * (micro_batches - 1)};
           for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})
             CHECK(sums(tier) == expected);

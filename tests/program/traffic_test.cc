@@ -72,7 +72,7 @@ TEST_CASE("theory and deviations add up to what the program sends, to what commu
     for (const TrafficDeviation& deviation : theory.deviations) {
       REQUIRE(deviation.bytes != 0);
       sum += deviation.bytes;
-      // What the formulas leave over is less than a byte a call and unit.
+      // The formulas leave over less than a byte a call and unit.
       const auto parts = calls + static_cast<int64_t>(choice.built.partition.units.size()) *
                                      choice.options.micro_batches;
       if (deviation.cause.find("rounding") == 0)
@@ -168,7 +168,7 @@ TEST_CASE(
   const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
   INFO(traffic_text(program_traffic(program), theory));
   CHECK(theory.bytes == 3 * count_parameters(built.model).total * 4 / 2);
-  // Each of the two blocks' packed units is gathered forward and backward, a
+  // The two blocks' packed units are gathered forward and backward, a
   // half from the other rank.
   int64_t elements = 0;
   for (const Unit& unit : built.partition.units)

@@ -40,7 +40,7 @@ TEST_CASE("of nested groups of version 2 the tightest limits, and their page cac
   CHECK(limit_of(root) == "500000000 200000000 the control group /job (group)");
   root.write("/sys/fs/cgroup/job/rank/memory.max", "300000000\n");
   CHECK(limit_of(root) == "300000000 200000000 the control group /job/rank (group)");
-  // What is more than the machine has is no limit.
+  // A limit above what the machine has is none.
   root.write("/sys/fs/cgroup/job/rank/memory.max", "9000000000\n");
   root.write("/sys/fs/cgroup/job/memory.max", "9000000000\n");
   CHECK(limit_of(root) == "1024000000 819200000 this machine");

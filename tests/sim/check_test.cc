@@ -109,7 +109,7 @@ TEST_CASE("a norm that does not wait meets every reduction") {
 }
 
 TEST_CASE("what depends on the decision waits for it, even where it touches nothing of it") {
-  // On rank 1 the last unit has no elements to update, so only the decision is before its gather.
+  // The last unit of rank 1 has no elements to update: only the decision is before its gather.
   StepOptions options{.gather_bucket_elements = 1};
   options.state.stage = 1;
   const Built built = build(small_config(1, false));

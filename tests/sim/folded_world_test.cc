@@ -72,7 +72,7 @@ TEST_CASE("ranks on equal courses are told apart by whom they meet") {
 }
 
 TEST_CASE("a ring of equal ranks is not folded") {
-  // Each meets the one before it by one entry of its list and the one behind it by another.
+  // A rank meets the one before it by one entry of its list and the one behind it by another.
   const World world = handmade_world({0, 0, 0}, {{0, 2}, {1, 0}, {2, 1}});
   CHECK(!folded_world(world, numbers_up_to(3)));
 }

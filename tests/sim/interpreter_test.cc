@@ -296,8 +296,8 @@ TEST_CASE("whatever is changed in an exchange is noticed, by the checker or by w
     };
     for (const auto& [what, change] : changes)
       for (const bool all : {false, true}) {
-        // What all do twice from the same numbers comes to the same, and bytes move whatever they
-        // are taken for.
+        // Work that all do twice from the same numbers comes to the same, and bytes move whatever
+        // they are taken for.
         if (all && (what == std::string("twice") || what == std::string("as other elements")))
           continue;
         std::vector<StepProgram> steps = good;
@@ -349,8 +349,8 @@ TEST_CASE("the interpreter notices missing waits, as the checker does", "[long]"
       INFO("stage " << stage << ", instruction " << i << "\n" << program_text(good[0].program));
       const bool harmless = faults_of(steps).empty();
       const bool found = is_noticed(choice, steps, wanted, random);
-      // What the checker lets pass never goes wrong; what it refuses nearly always does, sooner or
-      // later.
+      // Programs that the checker lets pass never go wrong; those it refuses nearly always do,
+      // sooner or later.
       if (harmless) REQUIRE_FALSE(found);
       dropped += harmless ? 0 : 1;
       noticed += found ? 1 : 0;

@@ -11,7 +11,7 @@
 
 #include <catch2/catch.hpp>
 
-// One thing at a time is broken in programs of every stage, tier and overlap. Each
+// This test breaks one thing at a time in programs of every stage, tier and overlap. Each
 // mutant is noticed by the checker, or by running it; or it is proved to be equivalent
 // and its reason is listed here.
 
@@ -224,7 +224,7 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
         const bool refused = !check(mutant).empty();
         INFO(text << "instruction " << at << ", wait " << wait);
         noticed += refused ? 1 : 0;
-        // By itself it has no rank to name; with the others' programs it
+        // A program by itself has no rank to name; with the others' it
         // takes several times as long.
         if (refused && has_two_axes(c.choice) && noticed % 16 == 0) {
           programs.back() = &mutant;
@@ -374,7 +374,7 @@ void add_swaps(const Program& program, const Instr& instr, std::vector<Change>& 
     all.push_back({cat("writes ", k, " and ", k + 1, " swapped"),
                    [k](const Program&, Instr& i) { return swap_ranges(i.writes, k); }});
   for (size_t k = 0; k + 1 < bindings_of(instr).size(); ++k) {
-    // Of values within a list one place is as good as another.
+    // One place is as good as another for values within a list.
     if (is_scratch(program, bindings_of(instr)[k].range) &&
         is_scratch(program, bindings_of(instr)[k + 1].range))
       continue;

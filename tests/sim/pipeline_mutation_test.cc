@@ -293,7 +293,7 @@ TEST_CASE(
         } else if (!mutants.compute_otherwise(steps)) {
           ++harmless;
         } else {
-          // Before all of it is there, or after it was taken, it is another sum: it has changed
+          // A sum before all of it is there, or after it was taken, is another: it has changed
           // places with what makes or takes it, and no order is at fault.
           bool crosses = false;
           for (size_t k = std::min(at, to); k <= std::max(at, to); ++k)

@@ -121,7 +121,7 @@ TEST_CASE("ranks with padding of a vocabulary and ranks without are in classes o
     if (choice.mesh.tensor == 1) continue;
     ++found;
     INFO(choice.text());
-    // One row less, as the first rank sees it.
+    // The tensor has one row less, as the first rank sees it.
     for (TensorInfo& tensor : choice.built.model.tensors)
       if (tensor.shape[0] != tensor.local.extent[0]) --tensor.shape[0];
     const RankClasses classes = classes_of(choice);

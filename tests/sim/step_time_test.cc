@@ -90,7 +90,7 @@ TEST_CASE(
   Instr sum{.kind = InstrKind::kAllReduce};
   sum.detail = Exchange{.group = 0};
   sum.reads = sum.writes = {bytes(0, 1000), bytes(0, 2000)};
-  // Each of two calls: 6 latencies, 1.5 times the bytes.
+  // Two calls take 6 latencies and 1.5 times the bytes each.
   CHECK(priced.of(sum) == (6 + 15 + 6 + 30) * kMicrosecond);
   CHECK(priced.of(sum, true) == (6000 + 1500 + 6000 + 3000) * kMicrosecond);
   Instr gather{.kind = InstrKind::kAllGather};

@@ -63,8 +63,8 @@ TEST_CASE("threads that want the same processors share them") {
   const Program program =
       handmade({{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kToHost, .buffer = 1}});
   CHECK(timed(program, {{100, 1}, {40, 1}}, 2).end == 100);
-  // One processor: both at half their speed until the shorter is done at 80, with 60 left of the
-  // other.
+  // On one processor both have half their speed until the shorter is done at 80, with 60 left of
+  // the other.
   CHECK(timed(program, {{100, 1}, {40, 1}}, 1).end == 140);
   // Three threads on two processors, then two: 60, and 100 - 40 more.
   CHECK(timed(program, {{100, 2}, {40, 1}}, 2).end == 120);
@@ -197,7 +197,7 @@ TEST_CASE("one rank for all that are alike takes the times of each of them, to t
             if (!walks) continue;
             ++compared;
             fewer += walks->folded.size() < walks->all.size() ? 1 : 0;
-            // Each rank that stands for others is the lowest of them.
+            // A rank that stands for others is the lowest of them.
             for (size_t cell = 0; cell < walks->folded.size(); ++cell) {
               const RankTime& one = walks->folded[cell];
               const RankTime& rank =

@@ -207,7 +207,7 @@ InstrSeconds one_and_two(const Choice& choice, const InstrSeconds& late = {}) {
 TEST_CASE("a stage that is late shows in what the others wait, as measured and by the schedule") {
   const Choice choice = pipeline_of(PipelineSchedule::k1F1B, 2, false);
   require_idle(idle_of(choice, one_and_two(choice)), {3.0 / 27, 3.0 / 27}, {3.0 / 27, 3.0 / 27});
-  // Each backward pass of the last stage takes one second more: a step is F0,
+  // A backward pass of the last stage takes one second more: a step is F0,
   // eight times four seconds, B0.
   const auto always = [&](int rank, const Instr& instr) {
     return rank == 1 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward ? 1.0

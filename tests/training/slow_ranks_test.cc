@@ -96,7 +96,7 @@ TEST_CASE("ten thousand even steps raise no alarm, nor does a single slow window
   REQUIRE(said({0, 0, 0}, 100, [](int rank, int64_t step) {
             return RankSeconds{rank == 1 && step > 40 && step <= 50 ? 3.0 : 1.0, 0, 0};
           }).empty());
-  // What takes next to no time is not looked at.
+  // Steps that take next to no time are not looked at.
   REQUIRE(said({0, 0}, 100, [](int rank, int64_t) {
             return RankSeconds{rank == 1 ? 0.015 : 0.001, 0, 0};
           }).empty());

@@ -11,7 +11,7 @@ namespace {
 constexpr int kVectorBytes = 32;
 constexpr int kTileRows = 6;
 constexpr int kTileVectors = 2;
-// Each file uses what the ones before it define.
+// The order matters: a file uses what the ones before it define.
 #include "kernels/cpu/simd.inc"
 
 #include "kernels/cpu/row_kernels.inc"

@@ -60,7 +60,7 @@ template <class S, class R, class Function>
 void multiply_column_major(const ProductCall<S, R>& p, Function function) {
   const char left = letter(p.transpose_b), right = letter(p.transpose_a);
   const R one = 1;
-  // Each call runs on one thread anyway. The setting is the calling thread's, and cheap: where MKL
+  // Calls run on one thread anyway. The setting is the calling thread's, and cheap: where MKL
   // uses its AVX2 kernels on some Intel processors it computes otherwise, with other bits, when it
   // believes that it has more threads.
   MKL_Set_Num_Threads_Local(1);

@@ -19,6 +19,16 @@ constexpr ConfigDefaults defaults(int64_t kv_heads, int64_t positions) {
           .tied = true};
 }
 
+/// Gemma 3's published multimodal models leave out what their class has anyway.
+constexpr ConfigDefaults kGemma3Defaults = [] {
+  ConfigDefaults found = defaults(4, 131072);
+  found.vocab_rows = 262208;
+  found.hidden = 2304;
+  found.layers = 26;
+  found.query_heads = 8;
+  return found;
+}();
+
 constexpr TensorNames kNormedOutputs{.post_norm = "pre_feedforward_layernorm",
                                      .attention_output_norm = "post_attention_layernorm",
                                      .mlp_output_norm = "post_feedforward_layernorm"};
@@ -89,7 +99,7 @@ const Family kGemma2Family{.model_type = "gemma2",
 const Family kGemma3Family{.model_type = "gemma3_text",
                            .architecture = "Gemma3ForCausalLM",
                            .keys = {.activation = "hidden_activation"},
-                           .defaults = defaults(4, 131072),
+                           .defaults = kGemma3Defaults,
                            .names = kNormedOutputs,
                            .window_rotation = true,
                            .read = read_gemma3};

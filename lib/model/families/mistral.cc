@@ -1,4 +1,6 @@
-// Mistral: one sliding window for all layers, or none (v0.2 and later). No biases.
+// Mistral: one sliding window for all layers, or none (v0.2 and later). No biases. Ministral has
+// windows by layer. Ministral 3 rotates by yarn, and multiplies queries beyond the original
+// context, where rows are not trained yet.
 #include <algorithm>
 
 #include "model/families.h"
@@ -20,11 +22,46 @@ void read_mistral(ConfigReader& reader, ModelConfig& config) {
   std::fill(config.windows.begin(), config.windows.end(), window);
 }
 
+void read_ministral(ConfigReader& reader, ModelConfig& config) {
+  const int64_t window = read_window(reader);
+  if (!read_layer_types(reader, config, window))
+    std::fill(config.windows.begin(), config.windows.end(), window);
+}
+
+void read_ministral3(ConfigReader& reader, ModelConfig& config) {
+  // The class has no window where config.json says none, and one for all layers where it does.
+  if (reader.find("sliding_window"))
+    std::fill(config.windows.begin(), config.windows.end(), read_window(reader));
+  if (!reader.find("rope_parameters") && !reader.find("rope_scaling"))
+    config.rope = {
+        .type = RopeType::kYarn, .theta = 1e6, .factor = 16, .original_positions = 16384};
+  else if (config.rope.type != RopeType::kYarn)
+    reader.unsupported("rope_parameters", "rotations but yarn are not supported yet");
+  config.plain_positions = config.rope.original_positions;
+}
+
 }  // namespace
 
 const Family kMistralFamily{.model_type = "mistral",
                             .architecture = "MistralForCausalLM",
                             .defaults = {.kv_heads = 8},
                             .read = read_mistral};
+const Family kMinistralFamily{.model_type = "ministral",
+                              .architecture = "MinistralForCausalLM",
+                              .defaults = {.kv_heads = 8},
+                              .read = read_ministral};
+const Family kMinistral3Family{.model_type = "ministral3",
+                               .architecture = "Ministral3ForCausalLM",
+                               .defaults = {.vocab_rows = 131072,
+                                            .hidden = 4096,
+                                            .layers = 34,
+                                            .query_heads = 32,
+                                            .kv_heads = 8,
+                                            .head_size = 128,
+                                            .positions = 262144,
+                                            .norm_epsilon = 1e-5,
+                                            .pad_id = 11},
+                               .scales_far_queries = true,
+                               .read = read_ministral3};
 
 }  // namespace ftrun

@@ -38,7 +38,7 @@ function bytes(value) {
   return +value.toPrecision(4) + ' ' + units[unit];
 }
 
-// What is drawn: for each chart a function of a run that gives its lines, {name, x, y, dots}.
+// Charts: for each a function of a run that gives its lines, {name, x, y, dots}.
 function steps(run, key, name, more) {
   const y = run.steps[key];
   return y && y.some(finite) ? [{ name, x: run.steps[view.by], y, smooth: true, ...more }] : [];

@@ -294,7 +294,7 @@ RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
   };
   RoundedResult r{content(1, c.parameter), content(3, c.state), content(4, c.state),
                   std::vector<std::byte>(static_cast<size_t>(c.count * dtype_bytes(c.copy)))};
-  // Of few bits, so that products are exact and whether they are fused into sums shows nowhere.
+  // Gradients have few bits, so that products are exact and fusing them into sums shows nowhere.
   const std::vector<std::byte> gradients =
       to_bytes(rounded(floats(c.count, 2), DType::kBF16), c.gradient);
   FlatUpdate u{.parameter_dtype = c.parameter,

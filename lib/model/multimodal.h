@@ -1,0 +1,44 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "model/config_reader.h"
+
+namespace ftrun {
+
+/// MultimodalClass is a class of transformers that has a decoder beside other parts (a vision
+/// tower and what joins both). Its config.json has the decoder's as `text_config`. The decoder
+/// trains; all other parts stay as they are.
+struct MultimodalClass {
+  /// config.json's model_type.
+  std::string_view model_type;
+  /// The class in config.json's `architectures`.
+  std::string_view architecture;
+  /// The model_type of a text_config that has none.
+  std::string_view text_type;
+};
+
+/// The multimodal class of a model_type, or null.
+const MultimodalClass* find_multimodal(std::string_view model_type);
+/// Returns "gemma3, mistral3": for messages.
+std::string multimodal_names();
+
+/// Returns the decoder's config of a multimodal config.json: text_config, with the keys about
+/// weights and tokens that stand outside it alone. Notes in `findings` where text_config is no
+/// object, and architectures other than the class's.
+nlohmann::json text_part(const nlohmann::json& root, const MultimodalClass& outer,
+                         ConfigFindings& findings);
+
+/// Returns the name that multimodal files have for a tensor of the decoder
+/// ("language_model.model.norm.weight"). All versions of transformers read it.
+std::string name_in_multimodal_files(std::string_view name);
+/// Returns the name that a multimodal model in memory, and so PEFT, has for a module or tensor of
+/// the decoder ("model.language_model.norm.weight"). `root` is the prefix of the family's names
+/// that the head has not ("model.").
+std::string name_in_multimodal_model(std::string_view name, std::string_view root);
+/// Says whether a stored tensor is of another part than the decoder.
+bool is_of_other_part(std::string_view stored);
+
+}  // namespace ftrun

@@ -1,0 +1,166 @@
+"""The decoder of a multimodal model trains as the decoder alone does, under the names and in the
+folder of the whole model: transformers opens what was exported, its vision tower bit for bit as
+before, and PEFT loads its adapter."""
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import peft
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from runner import case, config, ftrun, must, near, preload, run_cases, steps, write_config
+
+ROWS, LENGTH = 4, 16  # of a step
+TEXT = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 8,
+        "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1}
+VISION = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+          "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+FREED = ("missing_keys", "unexpected_keys", "mismatched_keys")
+
+
+def open_whole(folder):
+    """The multimodal model of a folder; no key may lack or be left over."""
+    model, found = transformers.Gemma3ForConditionalGeneration.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    assert not any(found[key] for key in FREED), found
+    return model.eval()
+
+
+def tensors_of(folder):
+    files = {}
+    for path in pathlib.Path(folder).glob("*.safetensors"):
+        files.update(load_file(path))
+    return files
+
+
+def is_vision(name):
+    return "language_model" not in name and "lm_head" not in name
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    scratch = pathlib.Path(scratch)
+    preload()
+    torch.manual_seed(3)
+    torch.set_num_threads(1)
+    whole = transformers.Gemma3ForConditionalGeneration(transformers.Gemma3Config(
+        text_config=TEXT, vision_config=VISION, mm_tokens_per_image=4, image_token_index=90,
+        boi_token_index=91, eoi_token_index=92))
+    with torch.no_grad():
+        for parameter in whole.parameters():
+            parameter.normal_(0, 0.2 if parameter.dim() > 1 else 0.02)
+    whole.save_pretrained(scratch / "whole")
+    before = tensors_of(scratch / "whole")
+    # The decoder alone, as its own class saves it.
+    alone = transformers.Gemma3ForCausalLM(whole.config.text_config)
+    alone.load_state_dict({"model." + name: value for name, value
+                           in whole.model.language_model.state_dict().items()}, strict=False)
+    alone.save_pretrained(scratch / "alone")
+    tokens = np.random.default_rng(1).integers(3, 89, 3 * ROWS * LENGTH + 1).astype(np.uint16)
+    (scratch / "data").mkdir()
+    tokens.tofile(scratch / "data/train.bin")
+    (scratch / "data/meta.json").write_text(json.dumps({"dtype": "uint16"}))
+
+    def settings(name, model, **changes):
+        value = config(scratch / model, scratch / "data/train.bin", scratch / name, **changes)
+        value["data"]["sequence_length"] = LENGTH
+        value["train"] = value.get("train", {}) | {"steps": 3}
+        value["export"], value["checkpoint"] = {"dtype": "fp32"}, {"every": 3}
+        return write_config(scratch, value)
+
+    def train(name, model, *options, **changes):
+        return must(ftrun("--config", settings(name, model, **changes), *options))
+
+    def logits(model):
+        with torch.no_grad():
+            return model(input_ids=torch.from_numpy(tokens[:LENGTH].astype(np.int64))[None]).logits
+
+    @case
+    def decoder_trains_as_alone():
+        said = train("out-alone", "alone")
+        done = train("out", "whole")
+        vision = [name for name in before if is_vision(name)]
+        assert len(vision) > 15
+        assert (f"is a gemma3 model, whose decoder trains; {len(vision)} tensors of its other "
+                "parts stay as they are" in done.stderr + done.stdout), done.stderr
+        assert "whose decoder trains" not in said.stderr + said.stdout
+        losses = [m["loss"] for m in steps(scratch / "out")]
+        assert losses == [m["loss"] for m in steps(scratch / "out-alone")] and len(losses) == 3
+        # The first loss by transformers, of the whole model.
+        ids = torch.from_numpy(tokens[:ROWS * LENGTH + 1].astype(np.int64))
+        with torch.no_grad():
+            found = whole(input_ids=ids[:-1].view(ROWS, LENGTH)).logits.double()
+        wanted = torch.nn.functional.cross_entropy(found.view(-1, found.shape[-1]), ids[1:])
+        near("loss", losses[:1], [float(wanted)], 1e-5)
+
+    @case
+    def export_is_the_whole_model():
+        after = tensors_of(scratch / "out/export/model")
+        assert after.keys() == before.keys(), after.keys() ^ before.keys()
+        own = tensors_of(scratch / "out-alone/export/model")
+        for name, value in after.items():
+            if is_vision(name):
+                assert value.dtype == before[name].dtype and torch.equal(value, before[name]), name
+            else:
+                assert torch.equal(value, own[name.removeprefix("language_model.")]), name
+                assert not torch.equal(value, before[name]), f"{name} has not moved"
+        made = json.loads((scratch / "out/export/model/config.json").read_text())
+        assert made["model_type"] == "gemma3" and made["vision_config"]["hidden_size"] == 16
+        opened = open_whole(scratch / "out/export/model")
+        of_class = transformers.Gemma3ForCausalLM.from_pretrained(
+            scratch / "out-alone/export/model", attn_implementation="eager")
+        assert torch.equal(logits(opened), logits(of_class.eval()))
+
+    @case
+    def two_ranks_and_16_bits_keep_other_parts():
+        stored = {name: value.bfloat16() for name, value in before.items()}
+        shutil.copytree(scratch / "whole", scratch / "half")
+        save_file(stored, scratch / "half/model.safetensors", metadata={"format": "pt"})
+        value = settings("out-half", "half", zero_optimization={"stage": 3})
+        must(ftrun("--config", value, "--nproc", 2, "--set", "export.dtype=bf16"))
+        after = tensors_of(scratch / "out-half/export/model")
+        assert after.keys() == before.keys()
+        for name, tensor in after.items():
+            assert tensor.dtype == torch.bfloat16
+            assert torch.equal(tensor, stored[name]) == is_vision(name), name
+        step = max((scratch / "out-half/checkpoints").iterdir())
+        must(ftrun("convert", step, "--out", scratch / "converted", "--dtype", "bf16"))
+        again = tensors_of(scratch / "converted")
+        assert all(torch.equal(again[name], tensor) for name, tensor in after.items())
+
+    @case
+    def adapter_loads_onto_the_whole_model():
+        adapter = {"type": "lora", "r": 4, "lora_alpha": 8,
+                   "target_modules": ["q_proj", "down_proj"]}
+        train("out-lora", "whole", adapter=adapter)
+        step = max((scratch / "out-lora/checkpoints").iterdir())
+        must(ftrun("convert", step, "--out", scratch / "merged", "--merge", "--dtype", "fp32"))
+        adapted = peft.PeftModel.from_pretrained(open_whole(scratch / "whole"),
+                                                 scratch / "out-lora/export/adapter").eval()
+        base = logits(open_whole(scratch / "whole"))
+        merged = logits(open_whole(scratch / "merged"))
+        assert float((merged - base).abs().max()) > 1e-3
+        assert float((logits(adapted) - merged).abs().max()) < 1e-4 * float(merged.abs().max())
+
+    @case
+    def wrong_folders_are_refused():
+        shutil.copytree(scratch / "whole", scratch / "stray")
+        save_file(before | {"language_model.model.layers.7.stray": torch.zeros(2)},
+                  scratch / "stray/model.safetensors", metadata={"format": "pt"})
+        refused = must(ftrun("--config", settings("out-stray", "stray")), 4)
+        assert "layers.7.stray" in refused.stderr, refused.stderr
+        shutil.copytree(scratch / "whole", scratch / "empty")
+        (scratch / "empty/config.json").write_text(json.dumps({"model_type": "gemma3"}))
+        refused = must(ftrun("check", "--config", settings("out-empty", "empty")), 4)
+        assert ("text_config: missing; expected the object of the model's decoder"
+                in refused.stderr), refused.stderr
+
+    run_cases()

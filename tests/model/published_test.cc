@@ -1,0 +1,44 @@
+#include <map>
+#include <string>
+
+#include "fixtures.h"
+#include "model/size.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using nlohmann::json;
+
+/// Configs of models as their makers or others have published them, with their source and the
+/// number of parameters that transformers gives such a model (tests/model/reference.py published),
+/// or the key by which ftrun refuses it.
+json published() {
+  return json::parse(read_file(fixtures::config_path("published")));
+}
+
+TEST_CASE("published configs have the parameters of transformers' models, or are refused by key") {
+  std::map<std::string, int> read;
+  for (const json& row : published()) {
+    INFO(row["name"]);
+    const std::string text = row["config"].dump();
+    const std::string refusal = fixtures::refusal(text);
+    REQUIRE(row.contains("parameters") != row.contains("refused"));
+    if (row.contains("refused")) {
+      CHECK(refusal.starts_with("3: config.json:"));
+      CHECK(refusal.find(row["refused"].get<std::string>()) != std::string::npos);
+      continue;
+    }
+    REQUIRE(refusal == "accepted");
+    const ModelConfig config = parse_model_config(text, "config.json");
+    const ModelDescription model = build_model(config, {1, 16}, Mode::kEvaluate);
+    CHECK(count_parameters(model).total == row["parameters"]);
+    ++read[config.family];
+  }
+  CHECK(read["llama"] >= 15);
+  for (const char* family : {"gpt_neox", "opt", "gpt2", "qwen2", "qwen3"}) CHECK(read[family] >= 5);
+}
+
+}  // namespace
+}  // namespace ftrun
