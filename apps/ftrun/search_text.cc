@@ -174,6 +174,7 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
             {"tried", counts.tried},
             {"refused", counts.refused},
             {"legal", counts.legal},
+            {"asked", counts.asked},
             {"too_large", counts.too_large},
             {"planned", counts.planned},
             {"pruned", counts.pruned}}},

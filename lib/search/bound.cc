@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/side_by_side.h"
 #include "config/pipeline.h"
 #include "graph/collective_attrs.h"
 #include "graph/op_spec.h"
@@ -143,11 +144,12 @@ Bounds::GraphCost Bounds::cost_of(const LayerGraph& graph, const Layout& layout)
   return cost;
 }
 
-Bounds::Card& Bounds::card_of(const Layout& layout) {
-  const auto [found, added] =
-      cards_.try_emplace({layout.tensor, layout.micro_batch, layout.recompute, layout.ranks()});
-  Card& card = found->second;
-  if (!added) return card;
+Bounds::CardKey Bounds::card_key(const Layout& layout) {
+  return {layout.tensor, layout.micro_batch, layout.recompute, layout.ranks()};
+}
+
+Bounds::Card Bounds::make_card(const Layout& layout) const {
+  Card card;
   try {
     std::variant<Config, std::string> tried = try_layout(task_, layout);
     if (const auto* refusal = std::get_if<std::string>(&tried))
@@ -165,10 +167,26 @@ Bounds::Card& Bounds::card_of(const Layout& layout) {
     require(by.has_value(), "pipeline.partition was checked");
     card.weights = layer_weights(card.model, *by);
     card.whole_weights = whole_weights(card.weights);
-  } catch (...) {
-    cards_.erase(found);
-    throw;
+  } catch (const Error& error) {
+    card.failure = error;
   }
+  return card;
+}
+
+void Bounds::prepare(std::span<const Layout> layouts) {
+  std::map<CardKey, const Layout*> missing;
+  for (const Layout& layout : layouts)
+    if (!cards_.contains(card_key(layout))) missing.try_emplace(card_key(layout), &layout);
+  const std::vector<std::pair<CardKey, const Layout*>> wanted(missing.begin(), missing.end());
+  std::vector<Card> made(wanted.size());
+  side_by_side(wanted.size(), [&](size_t i) { made[i] = make_card(*wanted[i].second); });
+  for (size_t i = 0; i < wanted.size(); ++i) cards_.emplace(wanted[i].first, std::move(made[i]));
+}
+
+const Bounds::Card& Bounds::card_of(const Layout& layout) {
+  prepare({&layout, 1});
+  const Card& card = cards_.at(card_key(layout));
+  if (card.failure) throw *card.failure;
   return card;
 }
 
@@ -241,10 +259,12 @@ const std::vector<Bounds::StageWeights>& Bounds::weights_of(const Card& card, Cu
         }
         const auto elements = static_cast<double>(all);
         sum.bytes += bytes;
-        if (most > facts.persistence_threshold && !param.fp32) sum.sharded_bytes += bytes;
+        const bool is_large = most > facts.persistence_threshold && !param.fp32;
+        if (is_large) sum.sharded_bytes += bytes;
         if (!model.tensor(param.tensors.front()).trainable) continue;
         sum.trained += elements;
         sum.trained_bytes += bytes;
+        if (is_large) sum.movable += elements;
         if (facts.has_master && !param.fp32)
           sum.master_bytes += elements * static_cast<double>(dtype_bytes(DType::kF32));
       }
@@ -339,7 +359,8 @@ RankMemory Bounds::memory_of(const StageWeights& weights, int64_t saved, const L
   if (keeps_optimizer) device += moments + weights.master_bytes / shards;
   // A copy of the weights beside it depends on where these are.
   if (!keeps_optimizer && counts(layout.optimizer)) device += moments;
-  if (task_.machine.has_gpus && layout.optimizer == OffloadDevice::kCpu) host += moments;
+  if (task_.machine.has_gpus && layout.optimizer == OffloadDevice::kCpu)
+    host += facts.offloaded_share * weights.movable * facts.state_bytes / shards;
   if (task_.machine.has_gpus && layout.parameters == OffloadDevice::kCpu)
     host += weights.sharded_bytes / shards;
   double gradients = weights.trained * facts.gradient_bytes / (layout.zero >= 2 ? shards : 1);

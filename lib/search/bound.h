@@ -3,11 +3,14 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "machine/least_exchange.h"
 #include "model/description.h"
 #include "program/pipeline_layout.h"
@@ -33,6 +36,9 @@ class Bounds {
  public:
   /// `task` is borrowed.
   explicit Bounds(const SearchTask& task) : task_(task) {}
+
+  /// Finds what these layouts have in common with others, on all processors.
+  void prepare(std::span<const Layout> layouts);
 
   /// `facts` are those of the task's config with the layout. Errors of try_layout(),
   /// training_model(), and list_seconds().
@@ -66,12 +72,17 @@ class Bounds {
     std::vector<GraphCost> until;
     std::vector<double> weights;
     Weights whole_weights;
+    /// Why there is none of it.
+    std::optional<Error> failure;
   };
+  using CardKey = std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>;
   /// The weights of a stage, by bytes and by elements that train.
   struct StageWeights {
     double bytes = 0;
     double trained = 0;
     double trained_bytes = 0;
+    /// Elements that train of tensors whose state may lie elsewhere.
+    double movable = 0;
     /// Bytes of tensors that stage 3 shards.
     double sharded_bytes = 0;
     double master_bytes = 0;
@@ -90,7 +101,9 @@ class Bounds {
     std::vector<int64_t> saved;
   };
 
-  Card& card_of(const Layout& layout);
+  static CardKey card_key(const Layout& layout);
+  Card make_card(const Layout& layout) const;
+  const Card& card_of(const Layout& layout);
   Cut& cut_of(const Card& card, const Layout& layout);
   Course& course_of(const Layout& layout);
   GraphCost cost_of(const LayerGraph& graph, const Layout& layout) const;
@@ -106,7 +119,7 @@ class Bounds {
                        const StateFacts& facts) const;
 
   const SearchTask& task_;
-  std::map<std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>, Card> cards_;
+  std::map<CardKey, Card> cards_;
   /// Numbers of blocks by the weights of layers and the number of parts.
   std::map<std::pair<Weights, int64_t>, std::vector<int64_t>> blocks_;
   /// Cuts by tensor ranks, stages, chunks, their placement, and numbers of blocks.

@@ -8,9 +8,9 @@ namespace ftrun {
 namespace {
 
 /// The layout with the fewest replicas that are replicas, if it has any: which number it is does
-/// not matter for what a config may say.
-Layout with_few_replicas(Layout layout) {
-  if (layout.replicas == 1) return layout;
+/// not matter for what a config may say, but for secondary shards, which must divide the shards.
+Layout with_few_replicas(const SearchTask& task, Layout layout) {
+  if (layout.replicas == 1 || task.config.zero.hpz_partition_size > 1) return layout;
   int64_t least = 2;
   while (layout.data % least != 0) ++least;
   layout.replicas = least;
@@ -90,7 +90,7 @@ LayoutRules::Verdict LayoutRules::of(const Layout& layout) {
   if (!base.layout) return {.refusal = &base.first->refusal};
   Layout order = *base.layout, state = *base.layout, recompute = *base.layout;
   take_order(layout, order);
-  const Layout few = with_few_replicas(layout);
+  const Layout few = with_few_replicas(task_, layout);
   take_state(few, state);
   recompute.recompute = layout.recompute;
   for (const Layout& aspect : {order, recompute})

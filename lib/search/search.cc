@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "base/error.h"
 #include "base/side_by_side.h"
@@ -27,9 +28,8 @@ constexpr double kNodesShare = 0.2;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 /// Plans without a time after which none is expected.
 constexpr size_t kUntimed = 16;
-/// Layouts whose bounds are found whatever the time, and those between two looks at the clock.
-constexpr size_t kLeastTried = 256;
-constexpr size_t kTriedBetweenLooks = 64;
+/// Layouts that are judged and bounded between two looks at the clock.
+constexpr size_t kTriedTogether = 256;
 /// Exact plans that go on beside each other, each on a processor.
 constexpr size_t kPlannedTogether = 2;
 /// Exact plans of a plain choice until one of them fits, and of the nearest layouts.
@@ -140,22 +140,37 @@ class Search {
   void find_bounds() {
     LayoutRules rules(task_);
     Bounds bounds(task_);
-    size_t tried = 0;
-    for (; tried < layouts_.size(); ++tried) {
-      if (tried >= kLeastTried && tried % kTriedBetweenLooks == 0 && over(kBoundsShare)) break;
-      add(layouts_[tried], rules.of(layouts_[tried]), bounds);
+    size_t first = 0;
+    for (; first < layouts_.size() && (first == 0 || !over(kBoundsShare));
+         first += kTriedTogether) {
+      const auto some =
+          std::span(layouts_).subspan(first, std::min(kTriedTogether, layouts_.size() - first));
+      std::vector<Layout> legal;
+      std::vector<const StateFacts*> facts;
+      for (const Layout& layout : some) {
+        const LayoutRules::Verdict verdict = rules.of(layout);
+        if (verdict.refusal != nullptr) {
+          refuse(layout, *verdict.refusal);
+          continue;
+        }
+        legal.push_back(layout);
+        facts.push_back(verdict.facts);
+      }
+      bounds.prepare(legal);
+      for (size_t i = 0; i < legal.size(); ++i) add(legal[i], *facts[i], bounds);
     }
+    const size_t tried = std::min(first, layouts_.size());
     result_.counts.tried = static_cast<int64_t>(tried);
+    result_.counts.asked = rules.asked();
     std::stable_sort(
         candidates_.begin(), candidates_.end(),
         [](const Candidate& a, const Candidate& b) { return a.bound.seconds < b.bound.seconds; });
   }
 
-  void add(const Layout& layout, const LayoutRules::Verdict& verdict, Bounds& bounds) {
-    if (verdict.refusal != nullptr) return refuse(layout, *verdict.refusal);
+  void add(const Layout& layout, const StateFacts& facts, Bounds& bounds) {
     Candidate candidate{layout, {}, false};
     try {
-      candidate.bound = bounds.of(layout, *verdict.facts);
+      candidate.bound = bounds.of(layout, facts);
     } catch (const Error& error) {
       if (error.code() == ExitCode::kBug) throw;
       return refuse(layout, error.message());
@@ -190,32 +205,53 @@ class Search {
         if (result_.problem.empty()) result_.problem = found[i].problem;
       }
       if (found[i].is_choice()) best_ = std::min(best_, found[i].time->seconds);
+      if (!found[i].fits) too_large_.push_back(found[i].layout);
       exact_.emplace(numbers[i], std::move(found[i]));
     }
   }
 
-  /// Plans exactly in the order of bounds until no other can be faster.
+  /// Plans exactly in the order of bounds until no other can be faster. Those that are likely to
+  /// be too large come after the others.
   void plan_best() {
-    size_t next = 0;
-    const auto may_win = [&](const Candidate& one) {
-      return one.fits && one.bound.seconds < best_;
+    const auto may_win = [&](size_t i) {
+      return candidates_[i].fits && candidates_[i].bound.seconds < best_ && !exact_.contains(i);
     };
-    while (next < candidates_.size() && candidates_[next].bound.seconds < best_) {
-      if (!exact_.empty() && over(kExactShare)) break;
+    const auto first_ones = [&](bool likely_too) {
+      std::vector<size_t> numbers;
+      for (size_t i = 0; i < candidates_.size() && numbers.size() < kPlannedTogether; ++i) {
+        if (candidates_[i].bound.seconds >= best_) break;
+        if (may_win(i) && (likely_too || !is_likely_large(candidates_[i].layout)))
+          numbers.push_back(i);
+      }
+      return numbers;
+    };
+    while (exact_.empty() || !over(kExactShare)) {
       // The machine lacks a rate that all layouts need.
       if (!result_.problem.empty() && exact_.size() >= kUntimed && best_ == kNever) break;
-      std::vector<size_t> numbers;
-      for (; next < candidates_.size() && numbers.size() < kPlannedTogether; ++next)
-        if (may_win(candidates_[next])) numbers.push_back(next);
+      std::vector<size_t> numbers = first_ones(false);
+      if (numbers.empty()) numbers = first_ones(true);
+      if (numbers.empty()) break;
       plan(numbers);
     }
-    const auto left = std::find_if(candidates_.begin() + static_cast<std::ptrdiff_t>(next),
-                                   candidates_.end(), may_win);
-    result_.least = left == candidates_.end() ? best_ : left->bound.seconds;
-    result_.proved = left == candidates_.end() && result_.counts.tried == result_.counts.all &&
-                     result_.counts.untimed == 0;
-    for (size_t i = next; i < candidates_.size(); ++i)
-      if (candidates_[i].fits && !may_win(candidates_[i])) ++result_.counts.pruned;
+    const std::vector<size_t> left = first_ones(true);
+    result_.least = left.empty() ? best_ : candidates_[left.front()].bound.seconds;
+    result_.proved =
+        left.empty() && result_.counts.tried == result_.counts.all && result_.counts.untimed == 0;
+    for (size_t i = 0; i < candidates_.size(); ++i)
+      if (candidates_[i].fits && !exact_.contains(i) && !may_win(i)) ++result_.counts.pruned;
+  }
+
+  /// Says whether a layout that was too large differs in nothing but what takes more memory here:
+  /// larger micro-batches, less recompute, a lower stage, fewer shards.
+  bool is_likely_large(const Layout& layout) const {
+    return std::any_of(too_large_.begin(), too_large_.end(), [&](const Layout& other) {
+      return layout.ranks() == other.ranks() && layout.tensor == other.tensor &&
+             layout.pipeline == other.pipeline && layout.schedule == other.schedule &&
+             layout.chunks == other.chunks && layout.optimizer == other.optimizer &&
+             layout.parameters == other.parameters && layout.micro_batch >= other.micro_batch &&
+             layout.recompute <= other.recompute && layout.zero <= other.zero &&
+             layout.shards() <= other.shards();
+    });
   }
 
   /// Orders what was planned: by time, then the simpler first.
@@ -377,6 +413,8 @@ class Search {
   std::vector<Candidate> candidates_;
   /// Exact figures by number of the candidate.
   std::map<size_t, Evaluation> exact_;
+  /// Planned layouts that need more memory than there is.
+  std::vector<Layout> too_large_;
   double best_ = kNever;
   SearchResult result_;
 };

@@ -17,6 +17,8 @@ struct StateFacts {
   double exchanged_bytes = 0;
   bool has_master = false;
   bool has_secondary_shards = false;
+  /// The share of optimizer state that goes elsewhere, where some does.
+  double offloaded_share = 1;
   /// Tensors of more elements than this are sharded at stage 3.
   int64_t persistence_threshold = 0;
 

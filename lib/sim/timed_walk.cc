@@ -57,9 +57,10 @@ class TimedWalk {
     Picoseconds begin = 0;
   };
 
-  /// A Stretch is when a lane ran a step that took time.
+  /// A Stretch is when a lane ran a step.
   struct Stretch {
     int32_t lane = 0;
+    const Instr* instr = nullptr;
     Picoseconds begin = 0;
     Picoseconds end = 0;
   };
@@ -90,13 +91,13 @@ class TimedWalk {
     const World::Rank& rank = world_.ranks[static_cast<size_t>(turn.rank)];
     const InstrCost cost = walk_.takes_part(turn) ? cost_(rank.program, instr) : InstrCost();
     const bool on_compute = instr.lane == Lane::kCompute && !instr.communicates();
-    if (on_compute) note_wait(turn.rank);
+    if (on_compute) note_wait(turn.rank, instr);
     running_.push_back({cost.alone, cost.threads, on_compute, instr.kind, now_});
     for (const int32_t member : walk_.members(turn))
       busy_[static_cast<size_t>(node_of(member))] += cost.threads;
   }
 
-  void note_wait(int32_t rank) {
+  void note_wait(int32_t rank, const Instr& step) {
     const auto r = static_cast<size_t>(rank);
     const Picoseconds waited = now_ - compute_end_[r];
     if (waited == 0 || released_by_[r] < 0) return;
@@ -107,27 +108,44 @@ class TimedWalk {
                            : is_between_stages(program, lane) ? WaitedFor::kStages
                                                               : WaitedFor::kGroup;
     times_[r].waited[static_cast<size_t>(what)] += waited;
-    charge_lanes(r, static_cast<int32_t>(lane));
+    charge_lanes(r, step, static_cast<int32_t>(lane));
   }
 
-  /// Goes back from what ended now to what ended when that began, until compute's last step.
-  void charge_lanes(size_t rank, int32_t lane) {
+  /// Goes back from a step of compute to what it waited for, and to what that had waited for, until
+  /// compute's last step.
+  void charge_lanes(size_t rank, const Instr& step, int32_t lane) {
     const Picoseconds since = compute_end_[rank];
+    const Instr* at = &step;
     for (Picoseconds until = now_; until > since;) {
-      // Of those that ended together the longest, so that the order of equal times does not matter.
-      const Stretch* longest = nullptr;
-      for (const Stretch& one : stretches_[rank])
-        if (one.end == until &&
-            (longest == nullptr ||
-             std::pair(one.begin, one.lane) < std::pair(longest->begin, longest->lane)))
-          longest = &one;
-      if (longest != nullptr) lane = longest->lane;
-      const Picoseconds begin = longest == nullptr ? since : std::max(longest->begin, since);
+      const Stretch* const before = longest_before(rank, *at, until);
+      if (before != nullptr) {
+        lane = before->lane;
+        at = before->instr;
+      }
+      const Picoseconds begin = before == nullptr ? since : std::max(before->begin, since);
       std::vector<Picoseconds>& on = times_[rank].waited_on;
       on.resize(std::max(on.size(), static_cast<size_t>(lane) + 1), 0);
       on[static_cast<size_t>(lane)] += until - begin;
       until = begin;
     }
+  }
+
+  /// The longest of the steps of other lanes that ended then and that a step waited for, or that
+  /// kept its lane busy; null where it waited for ranks that do it together.
+  const Stretch* longest_before(size_t rank, const Instr& step, Picoseconds end) const {
+    const Program& program = world_.program_of(rank);
+    const Stretch* longest = nullptr;
+    for (const Stretch& one : stretches_[rank]) {
+      const auto is_wait = [&](InstrId id) { return &program.instr(id) == one.instr; };
+      const bool before = one.lane == static_cast<int32_t>(step.lane)
+                              ? one.instr < &step
+                              : std::any_of(step.waits.begin(), step.waits.end(), is_wait);
+      if (one.end != end || !before) continue;
+      if (longest == nullptr ||
+          std::pair(one.begin, one.lane) < std::pair(longest->begin, longest->lane))
+        longest = &one;
+    }
+    return longest;
   }
 
   /// The running step that ends first, with all of them brought to that time.
@@ -161,7 +179,7 @@ class TimedWalk {
       released_by_[r] = own.lane;
       if (sink_) sink_({member, &walk_.instr(own), done.begin, now_});
       if (!done.on_compute) {
-        if (done.begin < now_) stretches_[r].push_back({own.lane, done.begin, now_});
+        stretches_[r].push_back({own.lane, &walk_.instr(own), done.begin, now_});
         continue;
       }
       stretches_[r].clear();

@@ -100,7 +100,8 @@ TEST_CASE("a slow rank holds up all of data parallelism, and a pipeline by its o
            predicted(config, model, machine, {.nodes = 1}).seconds;
   };
   constexpr int64_t kMicroBatches = 4;
-  CHECK(slower(config_of(2, 1, 1, 0, kMicroBatches)) == Approx(kTimes).epsilon(0.01));
+  // Rank 0 alone counts some norms.
+  CHECK(slower(config_of(2, 1, 1, 0, kMicroBatches)) == Approx(kTimes).epsilon(0.03));
   // Of micro-batches + 1 times of a stage the slow one adds micro-batches.
   const double pipeline = slower(config_of(1, 1, 2, 0, kMicroBatches));
   CHECK(pipeline < 0.98 * kTimes);
