@@ -120,6 +120,41 @@ Json check_schema() {
                     {"runs_here", truth()}});
 }
 
+Json time_schema() {
+  const Json parts = object_of({{"layers", number()},
+                                {"update", number()},
+                                {"other", number()},
+                                {"collectives", number()},
+                                {"stages", number()},
+                                {"copies", number()},
+                                {"disk", number()}});
+  const Json links = object_of({{"node", whole()},
+                                {"cluster", whole()},
+                                {"to_host", whole()},
+                                {"from_host", whole()},
+                                {"disk_read", whole()},
+                                {"disk_written", whole()}});
+  return object_of(
+      {{"machine", text()},
+       {"seconds", number()},
+       {"tokens_per_second", number()},
+       {"mfu?", number()},
+       {"mfu_causal?", number()},
+       {"hfu?", number()},
+       {"parts", parts},
+       {"exposed", map_of(number())},
+       {"stage_waits", list_of(number())},
+       {"link_bytes", links},
+       {"steps?", whole()},
+       {"hours?", number()},
+       {"device_hours?", number()},
+       {"cost?", number()},
+       {"currency?", text()},
+       {"checkpoint_bytes", whole()},
+       {"checkpoint_seconds?", number()},
+       {"what_if?", object_of({{"assumed", text()}, {"seconds_as_filed", number()}})}});
+}
+
 Json plan_schema() {
   const Json collective = object_of({{"kind", text()},
                                      {"axes", text()},
@@ -134,7 +169,7 @@ Json plan_schema() {
        {"programs", whole()},
        {"memory", memory_schema()},
        {"traffic", object_of({{"bytes", whole()}, {"collectives", list_of(collective)}})},
-       {"time?", object_of({{"machine", text()}, {"seconds", number()}})},
+       {"time?", time_schema()},
        {"warnings", list_of(text())}});
 }
 

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/new_file.h"
 #include "base/text.h"
 #include "commands.h"
 #include "engine.h"
@@ -70,8 +71,10 @@ int bench_command(const BenchOptions& options) {
                              .say = [](const std::string& line) { log_notice(line); }};
   const std::string text = machine_text(bench_with_engine(request));
   parse_machine(path, text);
-  if (!options.out.empty()) refuse_existing("--out", options.out);
-  write_file_atomic(posix_files(), path, text);
+  if (options.out.empty())
+    write_file_atomic(posix_files(), path, text);
+  else
+    write_new_file(path, text);
   std::cout << "ftrun plan --machine " << shell_word(path) << " says what a step takes here"
             << (options.out.empty() ? "; runs compare their steps with it" : "") << '\n';
   return 0;

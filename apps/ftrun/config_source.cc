@@ -14,6 +14,7 @@
 #include "checkpoint/model_folder.h"
 #include "cluster/visible_gpus.h"
 #include "config/capability.h"
+#include "config/limits.h"
 #include "config/model_name.h"
 #include "config/peft_config.h"
 #include "config/ranks.h"
@@ -413,7 +414,7 @@ int64_t ranks_that_share_gpus(const LaunchEnvironment& launch, int64_t ranks) {
 }
 
 void require_files(const ConfigSource& source) {
-  if (source.files.empty() && source.text.empty())
+  if (source.files.empty() && source.texts.empty())
     throw Error(ExitCode::kUsage, "no config was given",
                 "ftrun --config FILE (JSON or YAML); see ftrun --help");
 }
@@ -439,8 +440,20 @@ void add_config_options(CLI::App& command, ConfigSource& source) {
 }
 
 LoadResult load_config(const ConfigSource& source) {
-  return source.text.empty() ? load_config(source.files, source.overrides)
-                             : load_config_text(source.name, source.text, source.overrides);
+  return source.texts.empty() ? load_config(source.files, source.overrides)
+                              : load_config_texts(source.texts, source.overrides);
+}
+
+ConfigSource with_texts(ConfigSource source) {
+  std::vector<ConfigText> texts;
+  try {
+    for (const std::string& file : source.files)
+      texts.push_back({file, read_file(file, kLargestConfig)});
+  } catch (const Error&) {
+    return source;
+  }
+  if (source.texts.empty()) source.texts = std::move(texts);
+  return source;
 }
 
 Config read_unresolved(const ConfigSource& source) {

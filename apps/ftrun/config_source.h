@@ -19,9 +19,8 @@ namespace ftrun {
 /// ConfigSource says where a command's config comes from.
 struct ConfigSource {
   std::vector<std::string> files;
-  /// A text that is read instead of files, where there is one, and its name in messages.
-  std::string text;
-  std::string name;
+  /// Texts that are read instead of files, where there are any.
+  std::vector<ConfigText> texts;
   std::vector<std::string> overrides;
   std::optional<int64_t> nproc;
   /// The command also looks at the headers of the model's weights and of the data files.
@@ -38,8 +37,12 @@ struct ConfigSource {
 /// Adds --config, --set and --nproc to a command.
 void add_config_options(CLI::App& command, ConfigSource& source);
 
-/// Reads the files, or the text, of a source with its overrides.
+/// Reads the files, or the texts, of a source with its overrides.
 LoadResult load_config(const ConfigSource& source);
+
+/// Reads the files of a source into its texts, so that all that is loaded of it afterwards is of
+/// one moment. A source with a file that cannot be read stays as it is, for load_source() to tell.
+ConfigSource with_texts(ConfigSource source);
 
 /// A config with nothing left open, and the model it names.
 struct LoadedConfig {

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
+#include "base/new_file.h"
 #include "base/processors.h"
 #include "base/text.h"
 #include "cluster/visible_gpus.h"
@@ -205,8 +206,7 @@ class Draft {
 
   ConfigSource source(const Variant& variant) const {
     ConfigSource source;
-    source.name = "ftrun init";
-    source.text = text(variant);
+    source.texts = {{"ftrun init", text(variant)}};
     return source;
   }
 
@@ -315,8 +315,8 @@ int init_command(const InitOptions& options) {
     search.nodes = options.nodes;
     search.seconds = options.seconds;
     Found tried{&variant, search_task(search, machine.machine), {}};
-    // A machine file does not say how much main memory there is beside GPUs.
-    tried.task.offloads = !machine.machine.has_gpus;
+    // What main memory is beside GPUs may not be known.
+    tried.task.offloads = !machine.machine.has_gpus || machine.machine.host_memory_capacity > 0;
     const bool is_last = &variant == &kVariants.back();
     tried.result = search_layouts(tried.task, {options.seconds, is_last});
     if (is_last || (tried.result.choices.empty() && !tried.result.nearest))
@@ -329,9 +329,8 @@ int init_command(const InitOptions& options) {
   }
   const std::vector<std::string> lines =
       five_lines(draft, machine, *found, join(left_out, ", "), shell_word(options.out));
-  refuse_existing("--out", options.out);
-  write_file_atomic(posix_files(), options.out,
-                    searched_config(found->task, found->result.choices.front().layout, lines));
+  write_new_file(options.out,
+                 searched_config(found->task, found->result.choices.front().layout, lines));
   std::cout << "written: " << options.out << '\n';
   for (const std::string& line : lines) std::cout << line << '\n';
   return 0;

@@ -36,4 +36,37 @@ Json traffic_json(const Traffic& traffic) {
   return {{"bytes", traffic.bytes}, {"collectives", collectives}};
 }
 
+Json time_json(const RunEstimate& run, const StepTime& time, const Machine& machine) {
+  Json exposed = Json::object(), json;
+  for (const GroupWait& wait : time.waits.groups) exposed[wait.axes] = wait.seconds;
+  json = {{"machine", machine.name},
+          {"seconds", time.seconds},
+          {"tokens_per_second", run.tokens_per_second},
+          {"parts",
+           {{"layers", time.layers},
+            {"update", time.update},
+            {"other", time.other},
+            {"collectives", time.waits.collectives()},
+            {"stages", time.waits.stages},
+            {"copies", time.waits.copies},
+            {"disk", time.waits.disk}}},
+          {"exposed", exposed},
+          {"stage_waits", time.stage_waits},
+          {"link_bytes",
+           {{"node", time.links.node},
+            {"cluster", time.links.cluster},
+            {"to_host", time.links.to_host},
+            {"from_host", time.links.from_host},
+            {"disk_read", time.links.disk_read},
+            {"disk_written", time.links.disk_written}}},
+          {"checkpoint_bytes", run.checkpoint_bytes}};
+  if (run.mfu > 0)
+    json.update({{"mfu", run.mfu}, {"mfu_causal", run.mfu_causal}, {"hfu", run.hfu}});
+  if (run.steps > 0)
+    json.update({{"steps", run.steps}, {"hours", run.hours}, {"device_hours", run.device_hours}});
+  if (run.cost > 0) json.update({{"cost", run.cost}, {"currency", machine.price.currency}});
+  if (run.checkpoint_seconds > 0) json["checkpoint_seconds"] = run.checkpoint_seconds;
+  return json;
+}
+
 }  // namespace ftrun

@@ -4,6 +4,7 @@
 
 #include "program/memory_plan.h"
 #include "program/traffic.h"
+#include "sim/run_estimate.h"
 
 namespace ftrun {
 
@@ -11,5 +12,9 @@ namespace ftrun {
 nlohmann::ordered_json memory_json(const MemoryPlan& memory);
 /// Lists the bytes that a rank sends in a step, by collective.
 nlohmann::ordered_json traffic_json(const Traffic& traffic);
+
+/// Lists what a step and a run take on a machine.
+nlohmann::ordered_json time_json(const RunEstimate& run, const StepTime& time,
+                                 const Machine& machine);
 
 }  // namespace ftrun

@@ -9,24 +9,23 @@
 #include "admission.h"
 #include "answer.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/round_up.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "commands.h"
 #include "config/ranks.h"
 #include "config_source.h"
-#include "data/check_headers.h"
-#include "machine/machine_file.h"
 #include "model/size.h"
 #include "nodes_option.h"
 #include "pipeline_text.h"
-#include "plan/sample_options.h"
 #include "plan_answer.h"
+#include "plan_inputs.h"
 #include "plan_model.h"
 #include "plan_page.h"
 #include "plan_search.h"
 #include "plan_table.h"
 #include "plan_text.h"
+#include "plan_time.h"
 #include "program/gpu_overhead.h"
 #include "program/memory_plan.h"
 #include "program/plan_notes.h"
@@ -35,8 +34,6 @@
 #include "program/traffic.h"
 #include "refuse_existing.h"
 #include "sim/class_plans.h"
-#include "sim/step_time.h"
-#include "sim/step_trace.h"
 
 namespace ftrun {
 namespace {
@@ -53,8 +50,7 @@ struct PlanOptions {
   int64_t device_memory = 0;
   int64_t host_memory = 0;
   int64_t nodes = 1;
-  /// A machine file; "" for none.
-  std::string machine;
+  TimeOptions time;
   /// The file that a step's trace is written to; "" for none.
   std::string trace;
   /// The file that a page of the plan is written to; "" for none.
@@ -66,8 +62,6 @@ struct PlanOptions {
   std::string out;
   /// The model, where no config names it.
   ModelOptions model;
-  /// A file of another program's rates; "" for none.
-  std::string stack;
   bool table = false;
   std::vector<int64_t> gpus;
 };
@@ -113,15 +107,6 @@ void print_traffic(const StepPlan& plan, const Program& program) {
                        : traffic_text(traffic));
 }
 
-bool has_data(const Config& config) {
-  const SampleSetOptions samples = sample_options(config);
-  TokenFileOptions files;
-  files.format = samples.format;
-  files.dtype = samples.dtype;
-  return !config.data.train.empty() &&
-         check_headers(config.data.train, files, std::nullopt).empty();
-}
-
 /// Says what a plan goes by if there is no data.
 std::string assumption_text(const Config& config) {
   return cat("assumed: every sequence has ", config.data.sequence_length,
@@ -129,46 +114,23 @@ std::string assumption_text(const Config& config) {
              config.data.train.empty() ? "is not set" : "cannot be read");
 }
 
-/// Writes the page of a plan; `time` is what is printed of the step's time.
-void write_page(const LoadedConfig& loaded, const PlanOptions& options, const Machine& machine,
-                const ClassPlans& all, const StepRecord& record, const std::string& time) {
-  PlanPage page;
-  page.facts = plan_facts(loaded.config, all, options.source, machine, options.nodes);
-  page.facts.push_back(first_line(time));
-  if (!has_data(loaded.config)) page.facts.push_back(assumption_text(loaded.config));
-  if (const std::string crossing = crossing_notice(loaded, all, options.nodes); !crossing.empty())
-    page.warnings.push_back(crossing);
-  page.device_memory = options.device_memory;
-  page.host_memory = options.host_memory;
-  write_plan_page(options.html, std::move(page), loaded.config, all, record);
-  std::cout << "written: " << terminal_text(options.html) << '\n';
-}
-
-/// Prints and answers what a step takes on the machine that is asked about,
-/// or why that is not known.
-void print_time(const LoadedConfig& loaded, const PlanOptions& options, const Machine& machine,
-                const ClassPlans& all, const StepPlan& plan, Answer& answer) {
-  const bool records = !options.trace.empty() || !options.html.empty();
-  StepRecord record;
-  StepTime time;
-  try {
-    time = predict_step(all, machine, {options.nodes, loaded.config.threads},
-                        records ? &record : nullptr);
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::kUsage || records) throw;
-    std::cout << "\ntime of a step: not predicted: " << error.what() << '\n';
-    return;
-  }
-  if (!options.trace.empty())
-    write_file_atomic(posix_files(), options.trace, step_trace_text(record));
-  const int64_t tokens = loaded.config.train_batch_size * loaded.config.data.sequence_length;
-  // Adapters leave out the gradients of most weights, of which the formula knows nothing.
-  const bool trains_all = loaded.config.adapter.type == AdapterType::kNone;
-  const double flops = trains_all ? training_flops_per_token(plan.train.model).full : 0;
-  const std::string text = step_time_text(time, machine, tokens, flops);
-  std::cout << '\n' << text;
-  if (!options.html.empty()) write_page(loaded, options, machine, all, record, text);
-  answer.add("time", nlohmann::ordered_json{{"machine", machine.name}, {"seconds", time.seconds}});
+/// Writes the page of a plan; null where none is asked for.
+PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
+                       const AskedMachine& asked, const ClassPlans& all) {
+  if (options.html.empty()) return nullptr;
+  return [&](const StepRecord& record, const std::string& time) {
+    PlanPage page;
+    page.facts = plan_facts(loaded.config, all, options.source, asked.machine, options.nodes);
+    page.facts.push_back(first_line(time));
+    if (!asked.what_if.empty()) page.facts.push_back(cat("what if ", asked.what_if));
+    if (!has_data(loaded.config)) page.facts.push_back(assumption_text(loaded.config));
+    if (const std::string crossing = crossing_notice(loaded, all, options.nodes); !crossing.empty())
+      page.warnings.push_back(crossing);
+    page.device_memory = options.device_memory;
+    page.host_memory = options.host_memory;
+    write_plan_page(options.html, std::move(page), loaded.config, all, record);
+    std::cout << "written: " << terminal_text(options.html) << '\n';
+  };
 }
 
 /// Prints what was checked.
@@ -227,35 +189,38 @@ void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, cons
   answer.add("warnings", warnings);
 }
 
-/// The machine that is asked about, with the stack's rates; nothing where there is none.
-std::optional<Machine> asked_machine(const PlanOptions& options) {
-  std::optional<Machine> asked;
-  if (!options.machine.empty()) asked = read_machine_file(options.machine);
-  if (!options.stack.empty()) asked = with_stack(*asked, read_stack_file(options.stack));
-  return asked;
+/// A GPU of the machine, and each of so many ranks of a node, have so much memory, if nothing else
+/// is given.
+void take_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& options) {
+  if (!machine.has_gpus) return;
+  if (options.device_memory == 0) options.device_memory = static_cast<int64_t>(machine.memory);
+  if (options.host_memory == 0)
+    options.host_memory = static_cast<int64_t>(machine.host_memory_capacity) / ranks_of_node;
 }
 
 int plan_command(PlanOptions options, Answer& answer) {
-  if (options.table) return size_table({options.model, options.machine, options.gpus}, answer);
-  const std::optional<Machine> asked = asked_machine(options);
+  if (options.table) return size_table({options.model, options.time.machine, options.gpus}, answer);
+  std::optional<AskedMachine> asked;
+  if (!options.time.machine.empty()) asked = asked_machine(options.time, options.nodes);
   std::optional<NamedModel> named;
   if (options.model.given()) {
     named = read_named_model(options.model);
-    plan_for_model(options.source, *named, asked ? &*asked : nullptr, options.nodes);
+    plan_for_model(options.source, *named, asked ? &asked->machine : nullptr, options.nodes);
   }
   if (!options.html.empty()) admit_plan_page(options.html);
   if (options.search)
-    return search_plan({options.source, options.machine, options.nodes, options.device_memory,
+    return search_plan({options.source, options.time, options.nodes, options.device_memory,
                         options.host_memory, options.seconds, options.out, options.html},
                        answer);
   const LaunchEnvironment single;
   if (!options.trace.empty()) refuse_existing("--trace", options.trace);
-  // A GPU of the machine has so much memory, if nothing else is given.
-  if (asked && asked->has_gpus && options.device_memory == 0)
-    options.device_memory = static_cast<int64_t>(asked->memory);
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single, true);
   refuse_rank(options.rank, loaded.ranks);
+  if (asked) {
+    require_ranks(asked->slow, loaded.ranks);
+    take_memory(asked->machine, divide_up(loaded.ranks, options.nodes), options);
+  }
   if (options.schedule) {
     std::cout << pipeline_text(loaded.config, *loaded.model, output_columns());
     return 0;
@@ -285,7 +250,9 @@ int plan_command(PlanOptions options, Answer& answer) {
     print_savings(loaded, rank);
   else
     print_traffic(plan, program);
-  if (trains && asked) print_time(loaded, options, *asked, all, plan, answer);
+  if (trains && asked)
+    print_time(loaded, *asked, options.nodes, options.trace,
+               page_writer(loaded, options, *asked, all), all, plan, answer);
   std::vector<std::string> warnings;
   if (const std::string crossing = crossing_notice(loaded, all, options.nodes);
       trains && !crossing.empty())
@@ -331,10 +298,11 @@ Command add_plan(CLI::App& app, Answer& answer) {
   command->add_option("--host-memory", options->host_memory, "the same for the host tier of a rank")
       ->transform(CLI::AsSizeValue(false));
   command
-      ->add_option("--machine", options->machine,
+      ->add_option("--machine", options->time.machine,
                    "a machine file (docs/plan.md): what a step would take there")
       ->option_text("FILE")
       ->excludes(evaluation);
+  add_time_options(*command, options->time);
   command
       ->add_option("--trace", options->trace,
                    "a new file for the step in time, for Perfetto or chrome://tracing")
@@ -354,8 +322,11 @@ Command add_plan(CLI::App& app, Answer& answer) {
                      "the fastest layout of the machine's devices that fits, and why not others")
           ->needs("--machine");
   for (const char* text : {"--memory", "--program", "--schedule", "--evaluation", "--text",
-                           "--rank", "--trace", "--nproc"})
+                           "--rank", "--trace", "--nproc", "--price"})
     search->excludes(text);
+  for (const char* text : {"--slow", "--network", "--price"})
+    for (const char* other : {"--program", "--schedule", "--text"})
+      command->get_option(text)->excludes(other);
   command->add_option("--seconds", options->seconds, "the time that a search may take")
       ->check(CLI::PositiveNumber)
       ->needs(search);
@@ -376,7 +347,7 @@ Command add_plan(CLI::App& app, Answer& answer) {
       ->excludes("--model")
       ->excludes(evaluation);
   command
-      ->add_option("--stack", options->stack,
+      ->add_option("--stack", options->time.stack,
                    "a file of another program's rates, in place of ftrun's own kernels")
       ->option_text("FILE")
       ->needs("--machine")

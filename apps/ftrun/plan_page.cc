@@ -172,8 +172,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
              {"stages", rank.program->stage.count},
              {"parts", parts_json(rank.time)}};
     Json &over = own["over"] = Json::array(), &own_lanes = own["lanes"] = Json::array();
-    for (const auto& [axes, seconds] : rank.time.communication_over)
-      over.push_back({axes, seconds});
+    for (const auto& [axes, seconds] : rank.time.waits.groups) over.push_back({axes, seconds});
     for (const LaneBlocks& lane : lanes.ranks[r])
       own_lanes.push_back(lane_json(*rank.program, lane, labels));
     Json& tiers = own["memory"] = Json::array();

@@ -6,11 +6,10 @@
 
 #include "answer.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/new_file.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "config/write.h"
-#include "machine/machine_file.h"
 #include "plan_page.h"
 #include "program/step_plan.h"
 #include "refuse_existing.h"
@@ -28,6 +27,15 @@ ConfigSource on_device_of(ConfigSource source, const Machine& machine) {
   if (!load_config(source).config.origins.given("device"))
     source.overrides.push_back(machine.has_gpus ? "device=cuda" : "device=cpu");
   return source;
+}
+
+/// The options of a command that plans for the same machine.
+std::string options_text(const SearchOptions& options) {
+  std::string text = cat(" --machine ", shell_word(options.time.machine));
+  if (options.nodes > 1) text += cat(" --nodes ", options.nodes);
+  for (const std::string& slow : options.time.slow) text += cat(" --slow ", shell_word(slow));
+  if (!options.time.network.empty()) text += cat(" --network ", shell_word(options.time.network));
+  return text;
 }
 
 /// Says what the keys of a layout do.
@@ -57,7 +65,7 @@ SearchTask search_task(const SearchOptions& options, const Machine& machine) {
   task.nodes = options.nodes;
   task.device_memory = options.device_memory;
   task.host_memory = options.host_memory;
-  ConfigSource source = on_device_of(options.source, machine);
+  ConfigSource source = on_device_of(with_texts(options.source), machine);
   source.plans_only = true;
   const LoadedConfig loaded = load_source(source, LaunchEnvironment{}, true);
   task.batch = loaded.config.train_batch_size;
@@ -91,6 +99,10 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
           human_bytes(budget));
   if (nearest.memory.device > budget)
     text += cat(", ", human_bytes(nearest.memory.device - budget), " too much");
+  const int64_t host = host_budget(task, ranks_of_node(nearest.layout, task.nodes));
+  if (host > 0 && nearest.memory.host > host)
+    text += cat(", ", human_bytes(nearest.memory.host - host), " too much of main memory, of ",
+                human_bytes(host));
   text += cat(" (", layout_text(nearest.layout), ")");
   const std::string remedy =
       result.on_more_nodes
@@ -125,12 +137,13 @@ void write_page(const SearchOptions& options, const SearchTask& task, const Sear
   const StepPlan own = plan_steps(config, task.model, 0);
   const ClassPlans all(config, task.model, 0, own);
   StepRecord record;
-  const StepTime time = predict_step(all, task.machine, {task.nodes, config.threads}, &record);
+  const StepTime time =
+      predict_step(all, task.machine, {task.nodes, config.threads, task.slow}, &record);
   PlanPage page;
   page.facts = plan_facts(config, all, options.source, task.machine, task.nodes);
   page.facts.push_back(cat("found: ", layout_text(best.layout)));
   page.facts.push_back(
-      first_line(step_time_text(time, task.machine, task.batch * config.data.sequence_length, 0)));
+      cat("time of a step: ", format_number("%.4g", time.seconds), " s (predicted)"));
   page.device_memory = device_budget(task, ranks_of_node(best.layout, task.nodes));
   page.host_memory = task.host_memory;
   page.search = search;
@@ -143,29 +156,35 @@ void write_page(const SearchOptions& options, const SearchTask& task, const Sear
 
 int search_plan(const SearchOptions& options, Answer& answer) {
   if (!options.out.empty()) refuse_existing("--out", options.out);
-  const Machine machine = read_machine_file(options.machine);
-  const SearchTask task = search_task(options, machine);
+  const AskedMachine asked = asked_machine(options.time, options.nodes);
+  SearchTask task = search_task(options, asked.machine);
+  task.slow = asked.slow;
+  if (!task.slow.empty() && !task.machine.has_gpus)
+    throw Error(ExitCode::kUsage,
+                "--slow: layouts on processors have different numbers of ranks, so it is not known "
+                "which of them is slow",
+                "plan one config with --slow, without --search");
+  require_ranks(task.slow, task.nodes * task.machine.devices);
   const SearchResult result = search_layouts(task, {.seconds = options.seconds});
   require_choice(task, result);
   const Evaluation& best = result.choices.front();
+  if (!asked.what_if.empty()) std::cout << "what if " << asked.what_if << '\n';
   std::cout << search_text(task, result);
   nlohmann::ordered_json json = search_json(task, result);
   if (!options.out.empty()) {
     const std::string command =
-        cat("ftrun plan --config ", shell_word(options.out), " --machine ",
-            shell_word(options.machine), options.nodes > 1 ? cat(" --nodes ", options.nodes) : "");
+        cat("ftrun plan --config ", shell_word(options.out), options_text(options));
     std::vector<std::string> why{
         cat("Found by ftrun plan --search for ", machine_place(task), ": ",
-            layout_text(best.layout), "."),
+            layout_text(best.layout),
+            asked.what_if.empty() ? "." : cat(", if ", asked.what_if, ".")),
         cat("A step is predicted to take ", format_number("%.4g", best.time->seconds),
             " s; a rank needs ", rank_memory_text(best.memory), ". ",
             result.proved ? "No other layout takes less." : "Others may take less."),
         cat("The same figures: ", command)};
     for (const WhyNot& one : result.why_not)
       why.push_back(cat("  ", one.choice, ": ", why_not_text(task, result, one)));
-    // The search has taken its time.
-    refuse_existing("--out", options.out);
-    write_file_atomic(posix_files(), options.out, searched_config(task, best.layout, why));
+    write_new_file(options.out, searched_config(task, best.layout, why));
     json["config"] = options.out;
     std::cout << "\nwritten: " << options.out << "; its figures: " << command << '\n';
   } else {

@@ -5,6 +5,7 @@
 
 #include "config_source.h"
 #include "machine/machine.h"
+#include "plan_time.h"
 #include "search/search.h"
 
 namespace ftrun {
@@ -14,8 +15,7 @@ class Answer;
 /// SearchOptions are what `ftrun plan --search` is asked for.
 struct SearchOptions {
   ConfigSource source;
-  /// The path of a machine file.
-  std::string machine;
+  TimeOptions time;
   int64_t nodes = 1;
   int64_t device_memory = 0;
   int64_t host_memory = 0;

@@ -36,10 +36,10 @@ std::string in_one_line(const std::string& text) {
 
 /// "; waits for collectives take 41 %", of what a step waits for most.
 std::string waits_text(const StepTime& time) {
-  const std::pair<const char*, double> waits[] = {{"collectives", time.communication},
-                                                  {"other stages", time.stages},
-                                                  {"copies", time.copies},
-                                                  {"the disk", time.disk}};
+  const std::pair<const char*, double> waits[] = {{"collectives", time.waits.collectives()},
+                                                  {"other stages", time.waits.stages},
+                                                  {"copies", time.waits.copies},
+                                                  {"the disk", time.waits.disk}};
   const auto* most =
       std::max_element(std::begin(waits), std::end(waits),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
@@ -54,7 +54,7 @@ std::string lack_text(const SearchTask& task, const RankMemory& memory, int64_t 
   const char* needs = at_least ? "needs at least " : "needs ";
   if (budget > 0 && memory.device > budget)
     return cat(needs, human_bytes(memory.device), " of ", human_bytes(budget), " a rank");
-  return cat(needs, human_bytes(memory.host), " of ", human_bytes(task.host_memory),
+  return cat(needs, human_bytes(memory.host), " of ", human_bytes(host_budget(task, ranks)),
              " of main memory a rank");
 }
 
@@ -174,6 +174,7 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
             {"tried", counts.tried},
             {"refused", counts.refused},
             {"legal", counts.legal},
+            {"asked", counts.asked},
             {"too_large", counts.too_large},
             {"planned", counts.planned},
             {"pruned", counts.pruned}}},

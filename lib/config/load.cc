@@ -312,9 +312,14 @@ LoadResult load_config(const std::vector<std::string>& files,
 
 LoadResult load_config_text(const std::string& name, const std::string& text,
                             const std::vector<std::string>& overrides) {
+  return load_config_texts({{name, text}}, overrides);
+}
+
+LoadResult load_config_texts(const std::vector<ConfigText>& texts,
+                             const std::vector<std::string>& overrides) {
   Sources sources;
-  sources.add_text(name, text);
-  for (const std::string& override_text : overrides) sources.add_override(override_text);
+  for (const ConfigText& one : texts) sources.add_text(one.name, one.text);
+  for (const std::string& text : overrides) sources.add_override(text);
   return sources.finish();
 }
 

@@ -21,6 +21,16 @@ struct LoadResult {
 LoadResult load_config(const std::vector<std::string>& files,
                        const std::vector<std::string>& overrides = {});
 
+/// ConfigText is a config file that was read before, and its name in messages.
+struct ConfigText {
+  std::string name;
+  std::string text;
+};
+
+/// Loads texts in memory as load_config() loads the files of their names, which are not looked at.
+LoadResult load_config_texts(const std::vector<ConfigText>& texts,
+                             const std::vector<std::string>& overrides = {});
+
 /// Loads a text in memory, named `name` in messages; ".json" and ".yaml" decide the format of a
 /// name that has them.
 LoadResult load_config_text(const std::string& name, const std::string& text,

@@ -92,11 +92,13 @@ std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
 }  // namespace
 
 bool is_cheap_result(const LayerGraph& graph, ValueId id) {
-  for (const Op& op : graph.forward) {
-    const int cheap = op_spec(op.kind).cheap_result;
-    if (cheap >= 0 && op.out[static_cast<size_t>(cheap)] == id) return true;
-  }
-  return false;
+  // Asked for some hundred lists of a block, so that kinds are looked up for its maker alone.
+  const auto maker = std::find_if(graph.forward.begin(), graph.forward.end(), [&](const Op& op) {
+    return std::find(op.out.begin(), op.out.end(), id) != op.out.end();
+  });
+  if (maker == graph.forward.end()) return false;
+  const int cheap = op_spec(maker->kind).cheap_result;
+  return cheap >= 0 && maker->out[static_cast<size_t>(cheap)] == id;
 }
 
 std::vector<bool> choose_kept(const LayerGraph& graph, const RecomputePolicy& policy) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "machine/price.h"
 
 namespace ftrun {
 
@@ -71,12 +72,16 @@ struct Machine {
   Link node, cluster, host;
   /// Bytes a second of main memory for one rank of GPUs; 0: not known.
   double host_memory = 0;
+  /// Bytes of main memory that a node has beside its GPUs; 0: not known.
+  double host_memory_capacity = 0;
   /// Seconds of a collective among so many ranks of a node by its bytes: "all_reduce 2".
   std::map<std::string, Curve> exchanges;
   /// Bytes a second of the disk; 0: not known.
   double disk_read = 0, disk_write = 0;
   /// Seconds that an operation takes at least.
   double launch = 0;
+  /// What a device costs.
+  Price price;
   /// The processor that it was measured on, and when; "" where it was not.
   std::string processor, measured;
 

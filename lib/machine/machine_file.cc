@@ -208,6 +208,20 @@ Machine machine_of(const Node& root, Problems& problems) {
   }
   machine.launch = top.quantity("launch", QuantityUnit::kSeconds);
   machine.host_memory = top.quantity("host_memory", QuantityUnit::kByteRate);
+  machine.host_memory_capacity = top.quantity("host_memory_capacity", QuantityUnit::kBytes);
+  if (!machine.has_gpus && machine.host_memory_capacity > 0)
+    top.problem(top.find("host_memory_capacity")->at,
+                "host_memory_capacity is main memory beside GPUs, which processors do not have",
+                "give memory, of one processor, instead");
+  if (const Node* const price = top.find("price")) {
+    std::string why;
+    const std::optional<Price> found = parse_price(price->text, why);
+    if (found && found->currency.empty())
+      top.problem(price->at, cat("\"", price->text, "\" has no unit, such as USD/h"), "");
+    else if (!found)
+      top.problem(price->at, why, "");
+    machine.price = found.value_or(Price());
+  }
   machine.processor = top.text("processor");
   machine.measured = top.text("measured");
   top.find("sources");  // is for readers: where the numbers are from
@@ -332,6 +346,10 @@ std::string machine_text(const Machine& machine) {
                 ", write: ", quantity_text(machine.disk_write, QuantityUnit::kByteRate), "}\n");
   if (machine.host_memory > 0)
     text += cat("host_memory: ", quantity_text(machine.host_memory, QuantityUnit::kByteRate), "\n");
+  if (machine.host_memory_capacity > 0)
+    text += cat("host_memory_capacity: ",
+                quantity_text(machine.host_memory_capacity, QuantityUnit::kBytes), "\n");
+  if (machine.price.an_hour > 0) text += cat("price: ", price_text(machine.price), "\n");
   if (machine.launch > 0)
     text += cat("launch: ", quantity_text(machine.launch, QuantityUnit::kSeconds), "\n");
   return text;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/error.h"
 #include "graph/cost.h"
@@ -47,10 +48,7 @@ class StageCut {
   StageCut(const std::vector<double>& weights, int parts)
       : blocks_(static_cast<int>(weights.size()) - 2), parts_(parts) {
     require(parts > 0 && parts <= blocks_, "at least one block for each part of a pipeline");
-    const double most = *std::max_element(weights.begin(), weights.end());
-    const double units = std::min(kUnits, kMostUnits / static_cast<double>(weights.size()));
-    for (const double weight : weights)
-      sums_.push_back(sums_.back() + std::llround(weight / most * units));
+    for (const int64_t weight : whole_weights(weights)) sums_.push_back(sums_.back() + weight);
   }
 
   std::vector<int64_t> counts() {
@@ -147,6 +145,30 @@ std::vector<PhaseSeconds> part_prices(const ModelDescription& model, const Pipel
   return parts;
 }
 
+std::vector<double> layer_weights(const ModelDescription& model, PipelinePartition by) {
+  require(model.mode == Mode::kTrain, "a pipeline is balanced by what training costs");
+  std::vector<double> weights;
+  std::map<int64_t, double> of_graph;
+  for (const Layer& layer : model.layers) {
+    if (by != PipelinePartition::kCost) {
+      weights.push_back(weight_of(model, layer, by));
+      continue;
+    }
+    const auto [known, added] = of_graph.try_emplace(layer.graph, 0);
+    if (added) known->second = weight_of(model, layer, by);
+    weights.push_back(known->second);
+  }
+  return weights;
+}
+
+std::vector<int64_t> whole_weights(const std::vector<double>& weights) {
+  const double most = *std::max_element(weights.begin(), weights.end());
+  const double units = std::min(kUnits, kMostUnits / static_cast<double>(weights.size()));
+  std::vector<int64_t> whole;
+  for (const double weight : weights) whole.push_back(std::llround(weight / most * units));
+  return whole;
+}
+
 std::vector<int64_t> balanced_blocks(const std::vector<double>& weights, int parts) {
   return StageCut(weights, parts).counts();
 }
@@ -162,10 +184,8 @@ PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement
 
 PipelineLayout balance_stages(const ModelDescription& model, int stages, int chunks,
                               ChunkPlacement placement, PipelinePartition by) {
-  require(model.mode == Mode::kTrain, "a pipeline is balanced by what training costs");
-  std::vector<double> weights;
-  for (const Layer& layer : model.layers) weights.push_back(weight_of(model, layer, by));
-  return layout_of_blocks(stages, chunks, placement, balanced_blocks(weights, stages * chunks));
+  return layout_of_blocks(stages, chunks, placement,
+                          balanced_blocks(layer_weights(model, by), stages * chunks));
 }
 
 }  // namespace ftrun

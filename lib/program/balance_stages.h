@@ -18,6 +18,12 @@ namespace ftrun {
 PhaseSeconds phase_prices(const LayerGraph& graph);
 std::vector<PhaseSeconds> part_prices(const ModelDescription& model, const PipelineLayout& layout);
 
+/// The weight of each layer of a model built for training: embedding, blocks, head.
+std::vector<double> layer_weights(const ModelDescription& model, PipelinePartition by);
+
+/// Weights as balanced_blocks() compares them: whole numbers, of which equal ones give equal cuts.
+std::vector<int64_t> whole_weights(const std::vector<double>& weights);
+
 /// The number of blocks of each of `parts` parts, one or more: the cut of the blocks for which the
 /// heaviest part is the lightest, among these the most even (least sum of squares), among these the
 /// one with the fewest blocks in its first parts, which keep most activations. `weights` has an

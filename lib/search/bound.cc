@@ -4,17 +4,20 @@
 #include <set>
 #include <span>
 #include <utility>
+#include <variant>
 
 #include "base/dtype.h"
+#include "base/error.h"
+#include "base/side_by_side.h"
+#include "config/pipeline.h"
 #include "graph/collective_attrs.h"
 #include "graph/op_spec.h"
 #include "graph/scratch.h"
-#include "machine/least_exchange.h"
 #include "machine/op_time.h"
-#include "program/kept_states.h"
-#include "program/pipeline_plan.h"
-#include "program/schedule_timeline.h"
+#include "program/balance_stages.h"
+#include "program/schedule.h"
 #include "program/training_model.h"
+#include "search/enumerate.h"
 #include "search/rank_place.h"
 
 namespace ftrun {
@@ -65,23 +68,6 @@ double list_exchange(const SearchTask& task, const LayerGraph& graph, const std:
   return seconds;
 }
 
-/// The bytes that an element's optimizer states take at least.
-double state_bytes(const Config& config) {
-  double coded = 0, plain = 0;
-  bool has_coded = false;
-  for (const KeptState& state : kept_states(config)) {
-    const auto bytes = static_cast<double>(dtype_bytes(state.dtype));
-    has_coded |= state.coded;
-    (state.coded ? coded : plain) += bytes / static_cast<double>(state.block);
-  }
-  return has_coded ? std::min(coded, plain) : plain;
-}
-
-bool has_master(const Config& config) {
-  return training_dtype(config) != ConfigDtype::kFp32 &&
-         !(config.bf16.enabled && config.bf16.bf16_master_weights_and_grads);
-}
-
 double least_slowdown(const Rates& rates, const std::string& kind) {
   const auto found = rates.slowdowns.find(kind);
   if (found == rates.slowdowns.end()) return rates.slowdown;
@@ -105,7 +91,39 @@ bool runs_apart(const Layout& layout) {
          (layout.schedule == PipelineSchedule::kZbH1 || layout.schedule == PipelineSchedule::kZbV);
 }
 
+/// Micro-batches after which a stage has as many under way as ever: one schedule keeps all of them,
+/// another goes round in rounds of sizes that depend on their number.
+int64_t telling_micro_batches(const Layout& layout) {
+  constexpr int64_t kRounds = 4;
+  return layout.schedule == PipelineSchedule::kInterleaved
+             ? layout.accumulation
+             : std::min(layout.accumulation, kRounds * layout.pipeline);
+}
+
 }  // namespace
+
+Bounds::GraphCost& Bounds::GraphCost::operator+=(const GraphCost& other) {
+  forward += other.forward;
+  backward += other.backward;
+  apart += other.apart;
+  exchange += other.exchange;
+  saved += other.saved;
+  saved_for_weights += other.saved_for_weights;
+  saved_for_inputs += other.saved_for_inputs;
+  deferred += other.deferred;
+  return *this;
+}
+
+Bounds::GraphCost Bounds::GraphCost::operator-(const GraphCost& other) const {
+  return {forward - other.forward,
+          backward - other.backward,
+          apart - other.apart,
+          exchange - other.exchange,
+          saved - other.saved,
+          saved_for_weights - other.saved_for_weights,
+          saved_for_inputs - other.saved_for_inputs,
+          deferred - other.deferred};
+}
 
 Bounds::GraphCost Bounds::cost_of(const LayerGraph& graph, const Layout& layout) const {
   const Rates& rates = rates_for(task_, layout);
@@ -120,22 +138,73 @@ Bounds::GraphCost Bounds::cost_of(const LayerGraph& graph, const Layout& layout)
   cost.exchange = list_exchange(task_, graph, graph.forward, crossing) +
                   list_exchange(task_, graph, graph.backward, crossing);
   cost.saved = plan_saved(graph).bytes;
+  cost.saved_for_weights = plan_saved(graph, SavedFor::kWeightGrad).bytes;
+  cost.saved_for_inputs = plan_saved(graph, SavedFor::kInputGrad).bytes;
+  cost.deferred = plan_deferred(graph).bytes;
   return cost;
 }
 
-Bounds::Card& Bounds::card_of(const Layout& layout, const Config& config) {
-  const auto [found, added] =
-      cards_.try_emplace({layout.tensor, layout.micro_batch, layout.recompute, layout.ranks()});
-  Card& card = found->second;
-  if (!added) return card;
+Bounds::CardKey Bounds::card_key(const Layout& layout) {
+  return {layout.tensor, layout.micro_batch, layout.recompute, layout.ranks()};
+}
+
+Bounds::Card Bounds::make_card(const Layout& layout) const {
+  Card card;
   try {
-    card.model = training_model(config, task_.model, 0);
-    for (const LayerGraph& graph : card.model.graphs) card.graphs.push_back(cost_of(graph, layout));
-  } catch (...) {
-    cards_.erase(found);
-    throw;
+    std::variant<Config, std::string> tried = try_layout(task_, layout);
+    if (const auto* refusal = std::get_if<std::string>(&tried))
+      throw Error(ExitCode::kUsage, *refusal);
+    card.config = std::move(std::get<Config>(tried));
+    card.model = training_model(card.config, task_.model, 0);
+    std::vector<GraphCost> graphs;
+    for (const LayerGraph& graph : card.model.graphs) graphs.push_back(cost_of(graph, layout));
+    card.until.emplace_back();
+    for (const Layer& layer : card.model.layers) {
+      card.until.push_back(card.until.back());
+      card.until.back() += graphs[static_cast<size_t>(layer.graph)];
+    }
+    const auto by = pipeline_partition(card.config.pipeline.partition);
+    require(by.has_value(), "pipeline.partition was checked");
+    card.weights = layer_weights(card.model, *by);
+    card.whole_weights = whole_weights(card.weights);
+  } catch (const Error& error) {
+    card.failure = error;
   }
   return card;
+}
+
+void Bounds::prepare(std::span<const Layout> layouts) {
+  std::map<CardKey, const Layout*> missing;
+  for (const Layout& layout : layouts)
+    if (!cards_.contains(card_key(layout))) missing.try_emplace(card_key(layout), &layout);
+  const std::vector<std::pair<CardKey, const Layout*>> wanted(missing.begin(), missing.end());
+  std::vector<Card> made(wanted.size());
+  side_by_side(wanted.size(), [&](size_t i) { made[i] = make_card(*wanted[i].second); });
+  for (size_t i = 0; i < wanted.size(); ++i) cards_.emplace(wanted[i].first, std::move(made[i]));
+}
+
+const Bounds::Card& Bounds::card_of(const Layout& layout) {
+  prepare({&layout, 1});
+  const Card& card = cards_.at(card_key(layout));
+  if (card.failure) throw *card.failure;
+  return card;
+}
+
+/// Cuts the model as pipeline_layout() does.
+Bounds::Cut& Bounds::cut_of(const Card& card, const Layout& layout) {
+  const auto stages = static_cast<int>(layout.pipeline), chunks = static_cast<int>(layout.chunks);
+  const ChunkPlacement placement =
+      stages == 1 ? ChunkPlacement::kLoop : placement_of(layout.schedule);
+  std::vector<int64_t> blocks;
+  if (stages > 1) {
+    std::vector<int64_t>& known = blocks_[{card.whole_weights, stages * chunks}];
+    if (known.empty()) known = balanced_blocks(card.weights, stages * chunks);
+    blocks = known;
+  }
+  Cut& cut = cuts_[{layout.tensor, stages, chunks, placement, blocks}];
+  if (cut.layout.stages() != stages)
+    cut.layout = layout_of_blocks(stages, chunks, placement, blocks);
+  return cut;
 }
 
 /// A stage begins when a micro-batch has passed the layers before its first one, computes all its
@@ -147,53 +216,61 @@ double Bounds::compute_seconds(const Card& card, const PipelineLayout& cut,
   const bool apart = runs_apart(layout);
   double most = 0;
   for (int stage = 0; stage < cut.stages(); ++stage) {
-    double one = 0, exchange = 0;
-    for_layers(cut, stage, layers, [&](size_t l) {
-      const GraphCost& cost = card.of_layer(l);
-      one += cost.forward + (apart ? cost.apart : cost.backward);
-      exchange += cost.exchange;
-    });
+    GraphCost cost;
     int first_part = cut.part_of(stage, 0);
-    for (int chunk = 1; chunk < cut.chunks(); ++chunk)
-      first_part = std::min(first_part, cut.part_of(stage, chunk));
+    for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
+      const int part = cut.part_of(stage, chunk);
+      const LayerRange range = cut.layers(part, layers);
+      cost +=
+          card.until[static_cast<size_t>(range.end)] - card.until[static_cast<size_t>(range.first)];
+      first_part = std::min(first_part, part);
+    }
     double around = 0;
-    if (cut.stages() > 1)
-      for (int32_t l = 0; l < cut.layers(first_part, layers).first; ++l)
-        around += card.of_layer(static_cast<size_t>(l)).forward +
-                  (apart ? 0 : card.of_layer(static_cast<size_t>(l)).backward);
+    if (cut.stages() > 1) {
+      const GraphCost& before =
+          card.until[static_cast<size_t>(cut.layers(first_part, layers).first)];
+      around = before.forward + (apart ? 0 : before.backward);
+    }
+    const double one = cost.forward + (apart ? cost.apart : cost.backward);
     const auto times = static_cast<double>(layout.accumulation);
-    most = std::max(most, std::max(around + times * one, times * exchange));
+    most = std::max(most, std::max(around + times * one, times * cost.exchange));
   }
   return most;
 }
 
-Bounds::StageWeights Bounds::weights_of(const Card& card, const PipelineLayout& cut, int stage,
-                                        const Config& config) const {
-  StageWeights sum;
-  std::set<TensorId> seen;
-  for_layers(cut, stage, static_cast<int32_t>(card.model.layers.size()), [&](size_t l) {
-    const Layer& layer = card.model.layers[l];
-    for (const GraphParam& param : layer.params) {
-      if (!seen.insert(param.tensors.front()).second) continue;
-      const auto bytes = static_cast<double>(card.model.graph_of(layer).at(param.value).bytes());
-      int64_t all = 0, most = 0;
-      for (const TensorId id : param.tensors) {
-        const int64_t count = card.model.tensor(id).local_numel();
-        all += count;
-        most = std::max(most, count);
+const std::vector<Bounds::StageWeights>& Bounds::weights_of(const Card& card, Cut& cut,
+                                                            const StateFacts& facts) {
+  std::vector<StageWeights>& stages = cut.weights[{facts.persistence_threshold, facts.has_master}];
+  if (!stages.empty()) return stages;
+  const ModelDescription& model = card.model;
+  for (int stage = 0; stage < cut.layout.stages(); ++stage) {
+    StageWeights& sum = stages.emplace_back();
+    std::set<TensorId> seen;
+    for_layers(cut.layout, stage, static_cast<int32_t>(model.layers.size()), [&](size_t l) {
+      const Layer& layer = model.layers[l];
+      for (const GraphParam& param : layer.params) {
+        if (!seen.insert(param.tensors.front()).second) continue;
+        const auto bytes = static_cast<double>(model.graph_of(layer).at(param.value).bytes());
+        int64_t all = 0, most = 0;
+        for (const TensorId id : param.tensors) {
+          const int64_t count = model.tensor(id).local_numel();
+          all += count;
+          most = std::max(most, count);
+        }
+        const auto elements = static_cast<double>(all);
+        sum.bytes += bytes;
+        const bool is_large = most > facts.persistence_threshold && !param.fp32;
+        if (is_large) sum.sharded_bytes += bytes;
+        if (!model.tensor(param.tensors.front()).trainable) continue;
+        sum.trained += elements;
+        sum.trained_bytes += bytes;
+        if (is_large) sum.movable += elements;
+        if (facts.has_master && !param.fp32)
+          sum.master_bytes += elements * static_cast<double>(dtype_bytes(DType::kF32));
       }
-      const auto elements = static_cast<double>(all);
-      sum.bytes += bytes;
-      const bool is_large = most > config.zero.param_persistence_threshold;
-      if (is_large && !param.fp32) sum.sharded_bytes += bytes;
-      if (!card.model.tensor(param.tensors.front()).trainable) continue;
-      sum.trained += elements;
-      sum.trained_bytes += bytes;
-      if (has_master(config) && !param.fp32)
-        sum.master_bytes += elements * static_cast<double>(dtype_bytes(DType::kF32));
-    }
-  });
-  return sum;
+    });
+  }
+  return stages;
 }
 
 double Bounds::update_seconds(double bytes, const Layout& layout) const {
@@ -202,48 +279,71 @@ double Bounds::update_seconds(double bytes, const Layout& layout) const {
   return bytes / std::max(here, task_.machine.has_gpus ? task_.machine.host_memory : 0);
 }
 
+/// Exchange takes time in proportion to its bytes, at least.
+double Bounds::seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing) {
+  const auto [known, added] = seconds_of_byte_.try_emplace({kind, ranks, crossing}, 0);
+  if (added)
+    known->second =
+        least_exchange_seconds(task_.machine, kind, 1, static_cast<int>(ranks), crossing);
+  return known->second;
+}
+
 double Bounds::exchange_seconds_of(const std::vector<StageWeights>& stages, const Layout& layout,
-                                   const Config& config) const {
+                                   const StateFacts& facts) {
   const int64_t ranks = layout.zero == 0 ? layout.data : layout.shards();
   if (ranks == 1) return 0;
   const Crossing crossing = crossing_of(ranks, layout.tensor, layout, task_.nodes);
-  const auto least = [&](std::string_view kind, double bytes) {
-    return least_exchange_seconds(task_.machine, kind, bytes, static_cast<int>(ranks), crossing);
-  };
+  const double all_reduce = seconds_of_byte("all_reduce", ranks, crossing),
+               reduce_scatter = seconds_of_byte("reduce_scatter", ranks, crossing),
+               all_gather = seconds_of_byte("all_gather", ranks, crossing);
   double most = 0;
   for (const StageWeights& weights : stages) {
-    const double gradients =
-        weights.trained * static_cast<double>(dtype_bytes(dtype_of(communication_dtype(config))));
-    const double whole = least("all_reduce", gradients);
-    const double cut_up = std::min(least("reduce_scatter", gradients), whole);
+    const double gradients = weights.trained * facts.exchanged_bytes;
+    const double whole = all_reduce * gradients;
+    const double cut_up = std::min(reduce_scatter * gradients, whole);
     double seconds = whole;
     // Small units are not cut below stage 3.
     if (layout.zero == 1 || layout.zero == 2)
-      seconds = std::min(whole, cut_up + least("all_gather", weights.trained_bytes));
+      seconds = std::min(whole, cut_up + all_gather * weights.trained_bytes);
     if (layout.zero == 3)
-      seconds =
-          cut_up +
-          (config.zero.hpz_partition_size > 1 ? 0 : least("all_gather", weights.sharded_bytes));
+      seconds = cut_up + (facts.has_secondary_shards ? 0 : all_gather * weights.sharded_bytes);
     most = std::max(most, seconds);
   }
   return most;
 }
 
-/// A stage keeps what all micro-batches under way have saved until its first backward pass ends.
+/// A stage keeps what all micro-batches under way have saved: of each of its chunks, until the
+/// backward pass, or else until the gradients by inputs and those by weights are computed.
 int64_t Bounds::saved_of(const Card& card, const PipelineLayout& cut, int stage,
                          const Layout& layout) const {
-  int64_t saved = 0;
-  for_layers(cut, stage, static_cast<int32_t>(card.model.layers.size()),
-             [&](size_t l) { saved += card.of_layer(l).saved; });
-  if (cut.stages() == 1) return saved;
-  // The lists that run apart save in two buffers, and chunks are not all under way at once.
-  if (runs_apart(layout) || cut.chunks() > 1) return 0;
-  return saved * most_in_flight(make_schedule(layout.schedule, cut.stages(), cut.chunks(), stage,
-                                              static_cast<int32_t>(layout.accumulation)));
+  std::vector<GraphCost> chunks;
+  for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
+    const LayerRange range =
+        cut.layers(cut.part_of(stage, chunk), static_cast<int32_t>(card.model.layers.size()));
+    chunks.push_back(card.until[static_cast<size_t>(range.end)] -
+                     card.until[static_cast<size_t>(range.first)]);
+  }
+  if (cut.stages() == 1) return chunks.front().saved;
+  const bool apart = runs_apart(layout);
+  if (layout.schedule == PipelineSchedule::kGpipe)
+    return chunks.front().saved * layout.accumulation;
+  int64_t now = 0, most = 0;
+  for (const ScheduleAction& action :
+       make_schedule(layout.schedule, cut.stages(), cut.chunks(), stage,
+                     static_cast<int32_t>(telling_micro_batches(layout)))) {
+    const GraphCost& chunk = chunks[static_cast<size_t>(action.chunk)];
+    const int64_t forward = apart ? chunk.saved_for_weights + chunk.saved_for_inputs : chunk.saved;
+    if (action.phase == Phase::kForward) now += forward;
+    if (action.phase == Phase::kBackward) now -= forward;
+    if (action.phase == Phase::kInputGrad) now += chunk.deferred - chunk.saved_for_inputs;
+    if (action.phase == Phase::kWeightGrad) now -= chunk.deferred + chunk.saved_for_weights;
+    most = std::max(most, now);
+  }
+  return most;
 }
 
-int64_t Bounds::memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,
-                          const Config& config) const {
+RankMemory Bounds::memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,
+                             const StateFacts& facts) const {
   const auto shards = static_cast<double>(layout.shards());
   const bool keeps_optimizer = layout.optimizer == OffloadDevice::kNone;
   const bool shards_parameters = layout.zero == 3;
@@ -252,39 +352,58 @@ int64_t Bounds::memory_of(const StageWeights& weights, int64_t saved, const Layo
     return place == OffloadDevice::kNone ||
            (!task_.machine.has_gpus && place == OffloadDevice::kCpu);
   };
-  double device = 0;
+  double device = 0, host = 0;
   const double parameters = weights.bytes / (shards_parameters ? shards : 1);
   if (counts(layout.parameters)) device += parameters;
-  const double optimizer = (weights.trained * state_bytes(config) + weights.master_bytes) / shards;
-  if (keeps_optimizer) device += optimizer;
+  const double moments = weights.trained * facts.state_bytes / shards;
+  if (keeps_optimizer) device += moments + weights.master_bytes / shards;
   // A copy of the weights beside it depends on where these are.
-  if (!keeps_optimizer && counts(layout.optimizer))
-    device += weights.trained * state_bytes(config) / shards;
-  double gradients = weights.trained *
-                     static_cast<double>(dtype_bytes(dtype_of(gradient_dtype(config)))) /
-                     (layout.zero >= 2 ? shards : 1);
+  if (!keeps_optimizer && counts(layout.optimizer)) device += moments;
+  if (task_.machine.has_gpus && layout.optimizer == OffloadDevice::kCpu)
+    host += facts.offloaded_share * weights.movable * facts.state_bytes / shards;
+  if (task_.machine.has_gpus && layout.parameters == OffloadDevice::kCpu)
+    host += weights.sharded_bytes / shards;
+  double gradients = weights.trained * facts.gradient_bytes / (layout.zero >= 2 ? shards : 1);
   if (!keeps_optimizer) gradients = 0;
   device += std::max(gradients, static_cast<double>(saved));
-  return static_cast<int64_t>(device);
+  return {static_cast<int64_t>(device), static_cast<int64_t>(host)};
 }
 
-Bound Bounds::of(const Layout& layout, const Config& config) {
-  Card& card = card_of(layout, config);
-  PipelineLayout& cut = card.cuts[{layout.pipeline, layout.chunks, layout.schedule}];
-  if (cut.stages() != layout.pipeline) cut = pipeline_layout(config, card.model);
+Bounds::Course& Bounds::course_of(const Layout& layout) {
+  const auto [known, added] =
+      courses_.try_emplace({layout.ranks(), layout.tensor, layout.pipeline, layout.chunks,
+                            static_cast<int64_t>(layout.schedule), layout.micro_batch,
+                            layout.accumulation, static_cast<int64_t>(layout.recompute)});
+  Course& course = known->second;
+  if (!added) return course;
+  try {
+    course.card = &card_of(layout);
+    course.cut = &cut_of(*course.card, layout);
+    const PipelineLayout& cut = course.cut->layout;
+    course.compute = compute_seconds(*course.card, cut, layout);
+    for (int stage = 0; stage < cut.stages(); ++stage)
+      course.saved.push_back(saved_of(*course.card, cut, stage, layout));
+  } catch (...) {
+    courses_.erase(known);
+    throw;
+  }
+  return course;
+}
+
+Bound Bounds::of(const Layout& layout, const StateFacts& facts) {
+  const Course& course = course_of(layout);
+  const std::vector<StageWeights>& stages = weights_of(*course.card, *course.cut, facts);
   Bound bound;
   double update = 0;
-  std::vector<StageWeights> stages;
-  for (int stage = 0; stage < cut.stages(); ++stage) {
-    const StageWeights& weights = stages.emplace_back(weights_of(card, cut, stage, config));
-    const int64_t saved = saved_of(card, cut, stage, layout);
-    bound.memory.device = std::max(bound.memory.device, memory_of(weights, saved, layout, config));
-    update = std::max(
-        update, 2 * weights.trained * state_bytes(config) / static_cast<double>(layout.shards()));
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    const RankMemory memory = memory_of(stages[stage], course.saved[stage], layout, facts);
+    bound.memory.device = std::max(bound.memory.device, memory.device);
+    bound.memory.host = std::max(bound.memory.host, memory.host);
+    update = std::max(update, 2 * stages[stage].trained * facts.state_bytes /
+                                  static_cast<double>(layout.shards()));
   }
-  bound.seconds =
-      (1 - kSlack) * std::max(compute_seconds(card, cut, layout) + update_seconds(update, layout),
-                              exchange_seconds_of(stages, layout, config));
+  bound.seconds = (1 - kSlack) * std::max(course.compute + update_seconds(update, layout),
+                                          exchange_seconds_of(stages, layout, facts));
   return bound;
 }
 

@@ -1,19 +1,26 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "machine/least_exchange.h"
 #include "model/description.h"
 #include "program/pipeline_layout.h"
 #include "search/layout.h"
 #include "search/search_task.h"
+#include "search/state_facts.h"
 
 namespace ftrun {
 
-/// Bound is what a step of a layout takes at least, by arithmetic alone: no program is built. Main
-/// memory beside a GPU is not bounded.
+/// Bound is what a step of a layout takes at least, by arithmetic alone: no program is built.
 struct Bound {
   double seconds = 0;
   RankMemory memory;
@@ -23,15 +30,19 @@ struct Bound {
 /// with the filling and draining of the pipeline, then its update; or of what is exchanged, where
 /// that is longer. The memory is the state that one rank keeps with either all its gradients or
 /// what its layers have saved at once. Both are sums of what the exact plan adds up, too, so
-/// neither is above it (tests/search).
+/// neither is above it (tests/search). What layouts have in common (the costs of layers, the cut of
+/// the model, what is saved in a schedule) is found once.
 class Bounds {
  public:
   /// `task` is borrowed.
   explicit Bounds(const SearchTask& task) : task_(task) {}
 
-  /// `config` is the task's with the layout, resolved. Errors of training_model(), and of
-  /// list_seconds().
-  Bound of(const Layout& layout, const Config& config);
+  /// Finds what these layouts have in common with others, on all processors.
+  void prepare(std::span<const Layout> layouts);
+
+  /// `facts` are those of the task's config with the layout. Errors of try_layout(),
+  /// training_model(), and list_seconds().
+  Bound of(const Layout& layout, const StateFacts& facts);
 
  private:
   /// GraphCost is the time and memory of a graph for one micro-batch.
@@ -42,42 +53,81 @@ class Bounds {
     double apart = 0;
     /// Exchange between tensor ranks.
     double exchange = 0;
+    /// Bytes that forward leaves for backward; where gradients are two lists, for the one by
+    /// weights and for the other alone, and what that leaves for the first.
     int64_t saved = 0;
-  };
-  struct Card {
-    ModelDescription model;
-    std::vector<GraphCost> graphs;
-    std::map<std::tuple<int64_t, int64_t, PipelineSchedule>, PipelineLayout> cuts;
+    int64_t saved_for_weights = 0;
+    int64_t saved_for_inputs = 0;
+    int64_t deferred = 0;
 
-    const GraphCost& of_layer(size_t layer) const {
-      return graphs[static_cast<size_t>(model.layers[layer].graph)];
-    }
+    GraphCost& operator+=(const GraphCost& other);
+    GraphCost operator-(const GraphCost& other) const;
   };
+  /// Weights says how heavy each layer is for the cut of a pipeline.
+  using Weights = std::vector<int64_t>;
+  struct Card {
+    Config config;
+    ModelDescription model;
+    /// The costs of the first k layers.
+    std::vector<GraphCost> until;
+    std::vector<double> weights;
+    Weights whole_weights;
+    /// Why there is none of it.
+    std::optional<Error> failure;
+  };
+  using CardKey = std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>;
   /// The weights of a stage, by bytes and by elements that train.
   struct StageWeights {
     double bytes = 0;
     double trained = 0;
     double trained_bytes = 0;
-    /// Bytes of tensors that stage 3 shards, and of those of them that train.
+    /// Elements that train of tensors whose state may lie elsewhere.
+    double movable = 0;
+    /// Bytes of tensors that stage 3 shards.
     double sharded_bytes = 0;
     double master_bytes = 0;
   };
+  /// Cut is a pipeline's, with the weights of its stages by what is sharded.
+  struct Cut {
+    PipelineLayout layout;
+    std::map<std::pair<int64_t, bool>, std::vector<StageWeights>> weights;
+  };
+  /// Course is what layouts take that differ in their state alone.
+  struct Course {
+    const Card* card = nullptr;
+    Cut* cut = nullptr;
+    double compute = 0;
+    /// Bytes that each stage has saved at once.
+    std::vector<int64_t> saved;
+  };
 
-  Card& card_of(const Layout& layout, const Config& config);
+  static CardKey card_key(const Layout& layout);
+  Card make_card(const Layout& layout) const;
+  const Card& card_of(const Layout& layout);
+  Cut& cut_of(const Card& card, const Layout& layout);
+  Course& course_of(const Layout& layout);
   GraphCost cost_of(const LayerGraph& graph, const Layout& layout) const;
   double compute_seconds(const Card& card, const PipelineLayout& cut, const Layout& layout) const;
   double exchange_seconds_of(const std::vector<StageWeights>& stages, const Layout& layout,
-                             const Config& config) const;
+                             const StateFacts& facts);
   double update_seconds(double bytes, const Layout& layout) const;
-  StageWeights weights_of(const Card& card, const PipelineLayout& cut, int stage,
-                          const Config& config) const;
+  const std::vector<StageWeights>& weights_of(const Card& card, Cut& cut, const StateFacts& facts);
+  double seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing);
   int64_t saved_of(const Card& card, const PipelineLayout& cut, int stage,
                    const Layout& layout) const;
-  int64_t memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,
-                    const Config& config) const;
+  RankMemory memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,
+                       const StateFacts& facts) const;
 
   const SearchTask& task_;
-  std::map<std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>, Card> cards_;
+  std::map<CardKey, Card> cards_;
+  /// Numbers of blocks by the weights of layers and the number of parts.
+  std::map<std::pair<Weights, int64_t>, std::vector<int64_t>> blocks_;
+  /// Cuts by tensor ranks, stages, chunks, their placement, and numbers of blocks.
+  std::map<std::tuple<int64_t, int64_t, int64_t, ChunkPlacement, std::vector<int64_t>>, Cut> cuts_;
+  /// Courses by ranks, tensor ranks, stages, chunks, schedule, micro-batch and their number, and
+  /// recompute.
+  std::map<std::array<int64_t, 8>, Course> courses_;
+  std::map<std::tuple<std::string_view, int64_t, Crossing>, double> seconds_of_byte_;
 };
 
 }  // namespace ftrun

@@ -36,7 +36,7 @@ Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed) {
   found.fits = fits(task, found.memory, ranks_of_node(layout, task.nodes));
   if (!timed) return found;
   try {
-    found.time = predict_step(all, task.machine, {task.nodes, config.threads});
+    found.time = predict_step(all, task.machine, {task.nodes, config.threads, task.slow});
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage) throw;
     found.problem = error.what();

@@ -5,11 +5,12 @@
 #include <limits>
 #include <optional>
 #include <set>
-#include <variant>
+#include <span>
 
 #include "base/error.h"
 #include "base/side_by_side.h"
 #include "search/enumerate.h"
+#include "search/layout_rules.h"
 #include "search/rank_place.h"
 
 namespace ftrun {
@@ -27,7 +28,7 @@ constexpr double kNodesShare = 0.2;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 /// Plans without a time after which none is expected.
 constexpr size_t kUntimed = 16;
-/// Layouts that are resolved at a time, beside each other.
+/// Layouts that are judged and bounded between two looks at the clock.
 constexpr size_t kTriedTogether = 256;
 /// Exact plans that go on beside each other, each on a processor.
 constexpr size_t kPlannedTogether = 2;
@@ -137,26 +138,39 @@ class Search {
 
   /// Finds the bounds of all layouts that the program would accept, until its time is over.
   void find_bounds() {
+    LayoutRules rules(task_);
     Bounds bounds(task_);
-    std::vector<std::variant<Config, std::string>> tried(kTriedTogether);
     size_t first = 0;
     for (; first < layouts_.size() && (first == 0 || !over(kBoundsShare));
          first += kTriedTogether) {
-      const size_t count = std::min(kTriedTogether, layouts_.size() - first);
-      side_by_side(count, [&](size_t i) { tried[i] = try_layout(task_, layouts_[first + i]); });
-      for (size_t i = 0; i < count; ++i) add(layouts_[first + i], tried[i], bounds);
+      const auto some =
+          std::span(layouts_).subspan(first, std::min(kTriedTogether, layouts_.size() - first));
+      std::vector<Layout> legal;
+      std::vector<const StateFacts*> facts;
+      for (const Layout& layout : some) {
+        const LayoutRules::Verdict verdict = rules.of(layout);
+        if (verdict.refusal != nullptr) {
+          refuse(layout, *verdict.refusal);
+          continue;
+        }
+        legal.push_back(layout);
+        facts.push_back(verdict.facts);
+      }
+      bounds.prepare(legal);
+      for (size_t i = 0; i < legal.size(); ++i) add(legal[i], *facts[i], bounds);
     }
-    result_.counts.tried = static_cast<int64_t>(std::min(first, layouts_.size()));
+    const size_t tried = std::min(first, layouts_.size());
+    result_.counts.tried = static_cast<int64_t>(tried);
+    result_.counts.asked = rules.asked();
     std::stable_sort(
         candidates_.begin(), candidates_.end(),
         [](const Candidate& a, const Candidate& b) { return a.bound.seconds < b.bound.seconds; });
   }
 
-  void add(const Layout& layout, const std::variant<Config, std::string>& tried, Bounds& bounds) {
-    if (const auto* why = std::get_if<std::string>(&tried)) return refuse(layout, *why);
+  void add(const Layout& layout, const StateFacts& facts, Bounds& bounds) {
     Candidate candidate{layout, {}, false};
     try {
-      candidate.bound = bounds.of(layout, std::get<Config>(tried));
+      candidate.bound = bounds.of(layout, facts);
     } catch (const Error& error) {
       if (error.code() == ExitCode::kBug) throw;
       return refuse(layout, error.message());
@@ -191,32 +205,53 @@ class Search {
         if (result_.problem.empty()) result_.problem = found[i].problem;
       }
       if (found[i].is_choice()) best_ = std::min(best_, found[i].time->seconds);
+      if (!found[i].fits) too_large_.push_back(found[i].layout);
       exact_.emplace(numbers[i], std::move(found[i]));
     }
   }
 
-  /// Plans exactly in the order of bounds until no other can be faster.
+  /// Plans exactly in the order of bounds until no other can be faster. Those that are likely to
+  /// be too large come after the others.
   void plan_best() {
-    size_t next = 0;
-    const auto may_win = [&](const Candidate& one) {
-      return one.fits && one.bound.seconds < best_;
+    const auto may_win = [&](size_t i) {
+      return candidates_[i].fits && candidates_[i].bound.seconds < best_ && !exact_.contains(i);
     };
-    while (next < candidates_.size() && candidates_[next].bound.seconds < best_) {
-      if (!exact_.empty() && over(kExactShare)) break;
+    const auto first_ones = [&](bool likely_too) {
+      std::vector<size_t> numbers;
+      for (size_t i = 0; i < candidates_.size() && numbers.size() < kPlannedTogether; ++i) {
+        if (candidates_[i].bound.seconds >= best_) break;
+        if (may_win(i) && (likely_too || !is_likely_large(candidates_[i].layout)))
+          numbers.push_back(i);
+      }
+      return numbers;
+    };
+    while (exact_.empty() || !over(kExactShare)) {
       // The machine lacks a rate that all layouts need.
       if (!result_.problem.empty() && exact_.size() >= kUntimed && best_ == kNever) break;
-      std::vector<size_t> numbers;
-      for (; next < candidates_.size() && numbers.size() < kPlannedTogether; ++next)
-        if (may_win(candidates_[next])) numbers.push_back(next);
+      std::vector<size_t> numbers = first_ones(false);
+      if (numbers.empty()) numbers = first_ones(true);
+      if (numbers.empty()) break;
       plan(numbers);
     }
-    const auto left = std::find_if(candidates_.begin() + static_cast<std::ptrdiff_t>(next),
-                                   candidates_.end(), may_win);
-    result_.least = left == candidates_.end() ? best_ : left->bound.seconds;
-    result_.proved = left == candidates_.end() && result_.counts.tried == result_.counts.all &&
-                     result_.counts.untimed == 0;
-    for (size_t i = next; i < candidates_.size(); ++i)
-      if (candidates_[i].fits && !may_win(candidates_[i])) ++result_.counts.pruned;
+    const std::vector<size_t> left = first_ones(true);
+    result_.least = left.empty() ? best_ : candidates_[left.front()].bound.seconds;
+    result_.proved =
+        left.empty() && result_.counts.tried == result_.counts.all && result_.counts.untimed == 0;
+    for (size_t i = 0; i < candidates_.size(); ++i)
+      if (candidates_[i].fits && !exact_.contains(i) && !may_win(i)) ++result_.counts.pruned;
+  }
+
+  /// Says whether a layout that was too large differs in nothing but what takes more memory here:
+  /// larger micro-batches, less recompute, a lower stage, fewer shards.
+  bool is_likely_large(const Layout& layout) const {
+    return std::any_of(too_large_.begin(), too_large_.end(), [&](const Layout& other) {
+      return layout.ranks() == other.ranks() && layout.tensor == other.tensor &&
+             layout.pipeline == other.pipeline && layout.schedule == other.schedule &&
+             layout.chunks == other.chunks && layout.optimizer == other.optimizer &&
+             layout.parameters == other.parameters && layout.micro_batch >= other.micro_batch &&
+             layout.recompute <= other.recompute && layout.zero <= other.zero &&
+             layout.shards() <= other.shards();
+    });
   }
 
   /// Orders what was planned: by time, then the simpler first.
@@ -318,12 +353,23 @@ class Search {
     if (result_.nearest && limits_.more_nodes) find_nodes();
   }
 
+  /// What a layout lacks, then what it needs of a device.
+  std::pair<int64_t, int64_t> needs(const Layout& layout, const RankMemory& memory) const {
+    return {lacking(task_, memory, ranks_of_node(layout, task_.nodes)), memory.device};
+  }
+  std::pair<int64_t, int64_t> needs(const Candidate& one) const {
+    return needs(one.layout, one.bound.memory);
+  }
+  std::pair<int64_t, int64_t> needs(const Evaluation& one) const {
+    return needs(one.layout, one.memory);
+  }
+
   /// The candidates that need least by their bounds, of those that are not planned yet.
   std::vector<size_t> least_memory_numbers() const {
     std::vector<size_t> order(candidates_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return candidates_[a].bound.memory.device < candidates_[b].bound.memory.device;
+      return needs(candidates_[a]) < needs(candidates_[b]);
     });
     order.resize(std::min(order.size(), kNearest));
     std::vector<size_t> unknown;
@@ -337,8 +383,7 @@ class Search {
     std::optional<Evaluation> nearest;
     for (const auto& [number, found] : exact_)
       // A layout that cannot be planned after all has no known need.
-      if (found.problem.empty() && (!nearest || found.memory.device < nearest->memory.device))
-        nearest = found;
+      if (found.problem.empty() && (!nearest || needs(found) < needs(*nearest))) nearest = found;
     return nearest;
   }
 
@@ -368,6 +413,8 @@ class Search {
   std::vector<Candidate> candidates_;
   /// Exact figures by number of the candidate.
   std::map<size_t, Evaluation> exact_;
+  /// Planned layouts that need more memory than there is.
+  std::vector<Layout> too_large_;
   double best_ = kNever;
   SearchResult result_;
 };

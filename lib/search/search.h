@@ -46,6 +46,8 @@ struct SearchCounts {
   int64_t tried = 0;
   int64_t refused = 0;
   int64_t legal = 0;
+  /// Those that the checks were asked about; all others are judged by these (LayoutRules).
+  int64_t asked = 0;
   /// Legal ones that need too much memory by their bounds, that were planned exactly, and whose
   /// bounds are above the time that was found.
   int64_t too_large = 0;

@@ -11,11 +11,21 @@ int64_t device_budget(const SearchTask& task, int64_t ranks) {
                                : memory * task.machine.devices / std::max<int64_t>(1, ranks);
 }
 
-bool fits(const SearchTask& task, const RankMemory& memory, int64_t ranks) {
-  const auto within = [](int64_t needed, int64_t budget) {
-    return budget == 0 || needed <= budget;
+int64_t host_budget(const SearchTask& task, int64_t ranks) {
+  if (task.host_memory > 0) return task.host_memory;
+  return static_cast<int64_t>(task.machine.host_memory_capacity) / std::max<int64_t>(1, ranks);
+}
+
+int64_t lacking(const SearchTask& task, const RankMemory& memory, int64_t ranks) {
+  const auto beyond = [](int64_t needed, int64_t budget) {
+    return budget == 0 ? 0 : std::max<int64_t>(0, needed - budget);
   };
-  return within(memory.device, device_budget(task, ranks)) && within(memory.host, task.host_memory);
+  return beyond(memory.device, device_budget(task, ranks)) +
+         beyond(memory.host, host_budget(task, ranks));
+}
+
+bool fits(const SearchTask& task, const RankMemory& memory, int64_t ranks) {
+  return lacking(task, memory, ranks) == 0;
 }
 
 }  // namespace ftrun

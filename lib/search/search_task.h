@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "config/config.h"
 #include "config/resolve.h"
 #include "machine/machine.h"
 #include "model/config.h"
+#include "sim/what_if.h"
 
 namespace ftrun {
 
@@ -20,8 +22,10 @@ struct SearchTask {
   int64_t nodes = 1;
   /// Sequences of an optimizer step.
   int64_t batch = 1;
+  /// Ranks that are slower than the others; of GPUs alone, where all layouts have as many ranks.
+  std::vector<SlowRank> slow = {};
   /// Bytes that a rank may take of a device, all that libraries take included, and of main memory
-  /// beside a GPU; 0: as many as it needs. Ranks of processors have one memory, which is the
+  /// beside a GPU; 0: as many as the machine has. Ranks of processors have one memory, which is the
   /// device's.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
@@ -37,6 +41,12 @@ struct RankMemory {
 
 /// Bytes of a device that one of `ranks` ranks of a node may take; 0: not bounded.
 int64_t device_budget(const SearchTask& task, int64_t ranks);
+
+/// Bytes of main memory beside GPUs that one of `ranks` ranks of a node may take; 0: not bounded.
+int64_t host_budget(const SearchTask& task, int64_t ranks);
+
+/// Bytes that a rank, one of `ranks` of a node, needs beyond those that it may take.
+int64_t lacking(const SearchTask& task, const RankMemory& memory, int64_t ranks);
 
 /// Says whether a rank, one of `ranks` of a node, has the memory that it needs.
 bool fits(const SearchTask& task, const RankMemory& memory, int64_t ranks);

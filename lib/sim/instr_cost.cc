@@ -68,12 +68,13 @@ double memory_bytes(const Instr& instr) {
 }
 
 InstrCosts::InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
-                       const ModelDescription& model, std::vector<int> on_node)
+                       const ModelDescription& model, std::vector<int> on_node, double slowness)
     : machine_(machine),
       rates_(machine.rates_of(machine.has_gpus ? 1 : ranks_of_node)),
       program_(program),
       model_(model),
-      on_node_(std::move(on_node)) {}
+      on_node_(std::move(on_node)),
+      slowness_(slowness) {}
 
 double InstrCosts::seconds_of_list(const Instr& instr) {
   const LayerOps& ops = instr.ops();
@@ -152,6 +153,7 @@ InstrCost InstrCosts::of(const Instr& instr) {
     seconds = seconds_of_bytes(instr);
     if (instr.lane == Lane::kCompute) threads *= rates_.threads;
   }
+  if (!instr.communicates()) seconds *= slowness_;
   constexpr double kMostSeconds = 1e5;
   if (!(seconds < kMostSeconds))
     throw Error(ExitCode::kUsage,

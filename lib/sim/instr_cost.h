@@ -25,11 +25,12 @@ struct InstrCost {
 
 /// InstrCosts tells what the instructions of one program take on a machine, of whose rates those of
 /// `ranks_of_node` ranks are taken. `on_node[g]` is how many ranks of its group g a node has at
-/// least, of those that have any. All but that are borrowed.
+/// least, of those that have any. What the rank does by itself takes `slowness` times as long. All
+/// but these two are borrowed.
 class InstrCosts {
  public:
   InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
-             const ModelDescription& model, std::vector<int> on_node);
+             const ModelDescription& model, std::vector<int> on_node, double slowness = 1);
 
   InstrCost of(const Instr& instr);
 
@@ -45,6 +46,7 @@ class InstrCosts {
   const Program& program_;
   const ModelDescription& model_;
   std::vector<int> on_node_;
+  double slowness_;
   /// Seconds of lists, by kind, graph, first operation and number of them.
   std::map<std::tuple<InstrKind, int32_t, int32_t, int32_t>, double> lists_;
 };

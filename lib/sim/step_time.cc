@@ -5,10 +5,13 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <string_view>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/round_up.h"
 #include "base/text.h"
+#include "program/traffic.h"
 #include "sim/folded_world.h"
 
 namespace ftrun {
@@ -16,6 +19,24 @@ namespace {
 
 double seconds_of(Picoseconds time) {
   return static_cast<double>(time) / kPicosecondsPerSecond;
+}
+
+Waits waits_of(const RankTime& rank, const Program& program) {
+  Waits waits;
+  std::map<std::string, double> groups;
+  for (size_t l = 0; l < rank.waited_on.size(); ++l) {
+    const double seconds = seconds_of(rank.waited_on[l]);
+    const auto lane = static_cast<Lane>(l);
+    if (seconds == 0) continue;
+    if (!is_communication(lane))
+      (lane == Lane::kDisk ? waits.disk : waits.copies) += seconds;
+    else if (is_between_stages(program, lane))
+      waits.stages += seconds;
+    else
+      groups[group_on(program, lane)->ranks.label] += seconds;
+  }
+  for (const auto& [axes, seconds] : groups) waits.groups.push_back({axes, seconds});
+  return waits;
 }
 
 StepTime step_of(const RankTime& rank, const Program& program, Picoseconds end) {
@@ -37,23 +58,21 @@ StepTime step_of(const RankTime& rank, const Program& program, Picoseconds end) 
   time.stages = waited(WaitedFor::kStages);
   time.copies = waited(WaitedFor::kCopies);
   time.disk = waited(WaitedFor::kDisk);
-  for (size_t g = 0; g < program.groups.size(); ++g) {
-    const Lane lane = lane_of(static_cast<GroupId>(g));
-    const Picoseconds on_group = rank.waited_on[static_cast<size_t>(lane)];
-    if (on_group > 0 && !is_between_stages(program, lane))
-      time.communication_over[program.groups[g].ranks.label] += seconds_of(on_group);
-  }
+  time.waits = waits_of(rank, program);
   return time;
 }
 
-/// Records what the lowest rank of each class does.
+/// Records what the lowest rank of each class does, and each slow one.
 class StepRecorder {
  public:
-  StepRecorder(const RankClasses& classes, const World& world, StepRecord& record)
+  StepRecorder(const RankClasses& classes, const std::vector<SlowRank>& slow, const World& world,
+               StepRecord& record)
       : world_(world), record_(record), place_(world.ranks.size(), -1) {
     for (size_t r = 0; r < world.ranks.size(); ++r) {
       const int number = world.ranks[r].number;
-      if (classes.first[static_cast<size_t>(classes.class_of(number))] != number) continue;
+      if (classes.first[static_cast<size_t>(classes.class_of(number))] != number &&
+          slowness_of(slow, number) == 1)
+        continue;
       place_[r] = static_cast<int32_t>(record.ranks.size());
       record.ranks.push_back({.rank = number, .program = &world.program_of(r)});
     }
@@ -79,7 +98,50 @@ class StepRecorder {
   std::vector<int32_t> place_;
 };
 
-/// Columns that step_time_text() gives the names of parts.
+/// Adds what an instruction sends, or copies, to bytes of links.
+void add_bytes(const Program& program, const Instr& instr, bool has_gpus, LinkBytes& sum) {
+  if (instr.kind != InstrKind::kCopy) return;
+  const Tier from = program.at(instr.reads[0].buffer).tier,
+             to = program.at(instr.writes[0].buffer).tier;
+  if (!has_gpus || from == to) return;
+  const int64_t bytes = std::max(instr.reads[0].bytes, instr.writes[0].bytes);
+  if (from == Tier::kDevice && to == Tier::kHost) sum.to_host += bytes;
+  if (from == Tier::kHost && to == Tier::kDevice) sum.from_host += bytes;
+}
+
+/// Counts the bytes of a program whose group g crosses nodes where crosses[g].
+LinkBytes link_bytes(const Program& program, const std::vector<bool>& crosses, bool has_gpus) {
+  LinkBytes sum;
+  for (const TrafficRow& row : program_traffic(program).rows)
+    (crosses[static_cast<size_t>(row.group)] ? sum.cluster : sum.node) += row.bytes;
+  for (const Instr& instr : program.instrs) add_bytes(program, instr, has_gpus, sum);
+  const DiskTraffic disk = disk_traffic(program);
+  sum.disk_read = disk.read;
+  sum.disk_written = disk.written;
+  return sum;
+}
+
+void keep_most(const LinkBytes& one, LinkBytes& most) {
+  for (int64_t LinkBytes::*link :
+       {&LinkBytes::node, &LinkBytes::cluster, &LinkBytes::to_host, &LinkBytes::from_host,
+        &LinkBytes::disk_read, &LinkBytes::disk_written})
+    most.*link = std::max(most.*link, one.*link);
+}
+
+/// The seconds that each stage waits for others; none without a pipeline.
+std::vector<double> stage_waits(const World& world, const std::vector<RankTime>& times) {
+  std::vector<double> waits(static_cast<size_t>(world.program_of(0).stage.count), 0);
+  if (waits.size() == 1) return {};
+  for (size_t r = 0; r < times.size(); ++r) {
+    const Program& program = world.program_of(r);
+    double& most = waits[static_cast<size_t>(program.stage.index)];
+    most = std::max(most, waits_of(times[r], program).stages);
+  }
+  return waits;
+}
+
+constexpr const char* kWaitsForCollectives = "waits for collectives";
+/// Columns that step_parts_text() gives the names of parts.
 constexpr size_t kPartColumns = 26;
 
 /// Ranks of processors are walked one by one, each step beside all others of its node.
@@ -119,9 +181,10 @@ double node_products(const Machine& machine, const Rates& rates, int ranks, DTyp
 }
 
 /// RankKinds are the programs of a world's ranks, one for all that also have the same groups across
-/// nodes.
+/// nodes and are as fast.
 struct RankKinds {
   std::vector<const Program*> programs;
+  std::vector<std::vector<bool>> crosses;
   std::deque<InstrCosts> costs;
   std::vector<Course> courses;
 };
@@ -136,16 +199,25 @@ int least_on_node(const World::Group& group, const NodeOf& node_of) {
   return least;
 }
 
+/// Says of each group of a program whether its ranks are of several nodes, of which the one with
+/// fewest has on_node[g].
+std::vector<bool> crossing_groups(const Program& program, const std::vector<int>& on_node) {
+  std::vector<bool> crosses;
+  for (size_t g = 0; g < on_node.size(); ++g)
+    crosses.push_back(on_node[g] < static_cast<int>(program.groups[g].ranks.size()));
+  return crosses;
+}
+
 /// Finds the kinds of the ranks, and gives each rank of the world the number of its kind for its
 /// program.
 RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int ranks_here,
-                         World& world) {
+                         const std::vector<SlowRank>& slow, World& world) {
   Announcements announcements;
   std::vector<Course> of_class;
   for (const Program* program : world.programs)
     of_class.push_back(whole_course(*program, announcements));
   RankKinds kinds;
-  std::map<std::pair<int32_t, std::vector<int>>, int32_t> numbers;
+  std::map<std::tuple<int32_t, std::vector<int>, double>, int32_t> numbers;
   const auto node_of = [&](int32_t rank) {
     return world.ranks[static_cast<size_t>(rank)].number / ranks_here;
   };
@@ -158,11 +230,13 @@ RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int rank
       on_node.push_back(rank.groups[g] == World::kStranger
                             ? train.program.groups[g].ranks.size()
                             : of_group[static_cast<size_t>(rank.groups[g])]);
-    const auto [known, added] =
-        numbers.try_emplace({rank.program, on_node}, static_cast<int32_t>(kinds.programs.size()));
+    const double slowness = slowness_of(slow, rank.number);
+    const auto [known, added] = numbers.try_emplace({rank.program, on_node, slowness},
+                                                    static_cast<int32_t>(kinds.programs.size()));
     if (added) {
       kinds.programs.push_back(&train.program);
-      kinds.costs.emplace_back(machine, ranks_here, train.program, train.model, on_node);
+      kinds.crosses.push_back(crossing_groups(train.program, on_node));
+      kinds.costs.emplace_back(machine, ranks_here, train.program, train.model, on_node, slowness);
       kinds.courses.push_back(of_class[static_cast<size_t>(rank.program)]);
     }
     rank.program = known->second;
@@ -177,16 +251,17 @@ std::vector<StepPart> parts_of(const StepTime& time) {
   return {{"layers", time.layers},
           {"update", time.update},
           {"norm, copies, clears", time.other},
-          {"waits for collectives", time.communication},
-          {"waits for other stages", time.stages},
-          {"waits for copies", time.copies},
-          {"waits for the disk", time.disk}};
+          {kWaitsForCollectives, time.waits.collectives()},
+          {"waits for other stages", time.waits.stages},
+          {"waits for copies", time.waits.copies},
+          {"waits for the disk", time.waits.disk}};
 }
 
 StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlace& place,
                       StepRecord* record) {
   refuse_other_device(all, machine);
   const RankClasses& classes = all.classes();
+  require_ranks(place.slow, classes.ranks());
   const int ranks_here = ranks_of_node(classes, machine, place.nodes);
   const Rates& rates = machine.rates_of(machine.has_gpus ? 1 : ranks_here);
   if (!machine.has_gpus && place.threads > 0 && place.threads != rates.threads)
@@ -198,14 +273,14 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   std::vector<const Program*> programs;
   for (int32_t c = 0; c < classes.count(); ++c) programs.push_back(&all.plan(c).train.program);
   World world = world_of(classes, programs, all.plan(0).options.state);
-  RankKinds kinds = split_by_nodes(all, machine, ranks_here, world);
+  RankKinds kinds = split_by_nodes(all, machine, ranks_here, place.slow, world);
   if (machine.has_gpus) {
     std::vector<int32_t> numbers(kinds.courses.size());
     std::iota(numbers.begin(), numbers.end(), 0);
     if (std::optional<World> folded = folded_world(world, numbers)) world = std::move(*folded);
   }
   std::optional<StepRecorder> recorder;
-  if (record != nullptr) recorder.emplace(classes, world, *record);
+  if (record != nullptr) recorder.emplace(classes, place.slow, world, *record);
   TimedStepSink sink;
   if (recorder) sink = [&](const TimedStep& step) { recorder->add(step); };
   const std::vector<RankTime> times = timed_walk(
@@ -218,28 +293,52 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
                                      [](const auto& a, const auto& b) { return a.end < b.end; });
   if (recorder) recorder->finish(times, last->end);
   StepTime time = step_of(times.front(), world.program_of(0), last->end);
+  time.stage_waits = stage_waits(world, times);
+  for (size_t k = 0; k < kinds.programs.size(); ++k)
+    keep_most(link_bytes(*kinds.programs[k], kinds.crosses[k], machine.has_gpus), time.links);
   time.products =
       node_products(machine, rates, ranks_here, all.plan(0).train.model.dtypes.compute) *
       static_cast<double>(place.nodes);
   return time;
 }
 
-std::string step_time_text(const StepTime& time, const Machine& machine, int64_t tokens,
-                           double flops_per_token) {
-  const double rate = static_cast<double>(tokens) / time.seconds;
-  std::string text =
-      cat("time of a step on ", machine.name, ": ", format_number("%.4g", time.seconds), " s, ",
-          format_number("%.4g", rate), " tokens/s");
-  if (time.products > 0 && flops_per_token > 0)
-    text += cat(", ", percent_text(rate * flops_per_token / time.products, 1), " MFU");
-  text += " (predicted)\n";
-  for (const auto& [name, seconds] : parts_of(time)) {
-    std::string padded(name);
-    padded.resize(kPartColumns, ' ');
+double Waits::collectives() const {
+  double seconds = 0;
+  for (const GroupWait& wait : groups) seconds += wait.seconds;
+  return seconds;
+}
+
+std::string step_parts_text(const StepTime& time) {
+  std::string text;
+  const auto add = [&](const std::string& name, double seconds) {
+    std::string padded = name;
+    padded.resize(std::max(kPartColumns, name.size() + 2), ' ');
     if (seconds > 0)
       text += cat("  ", padded, format_number("%10.4g", seconds), " s  ",
                   format_number("%5.1f", 100 * seconds / time.seconds), " %\n");
+  };
+  for (const auto& [name, seconds] : parts_of(time)) {
+    add(name, seconds);
+    if (std::string_view(name) == kWaitsForCollectives)
+      for (const GroupWait& wait : time.waits.groups) add(cat("  along ", wait.axes), wait.seconds);
   }
+  if (!time.stage_waits.empty()) {
+    const auto [least, most] =
+        std::minmax_element(time.stage_waits.begin(), time.stage_waits.end());
+    text += cat("bubble: stages wait for each other from ", percent_text(*least / time.seconds, 1),
+                " to ", percent_text(*most / time.seconds, 1), " of the step\n");
+  }
+  std::vector<std::string> links;
+  const auto link = [&](const char* name, int64_t bytes) {
+    if (bytes > 0) links.push_back(cat(human_bytes(bytes), " ", name));
+  };
+  link("to ranks of its node", time.links.node);
+  link("to other nodes", time.links.cluster);
+  link("to main memory", time.links.to_host);
+  link("from main memory", time.links.from_host);
+  link("from the disk", time.links.disk_read);
+  link("to the disk", time.links.disk_written);
+  if (!links.empty()) text += cat("links: a rank moves at most ", join(links, ", "), "\n");
   return text;
 }
 

@@ -1,6 +1,7 @@
 #include "sim/timed_walk.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -29,12 +30,11 @@ class TimedWalk {
         sink_(sink),
         times_(world.ranks.size()),
         compute_end_(world.ranks.size(), 0),
-        released_by_(world.ranks.size(), -1) {
+        released_by_(world.ranks.size(), -1),
+        stretches_(world.ranks.size()) {
     int nodes = 1;
     for (const World::Rank& rank : world.ranks) nodes = std::max(nodes, node_of(rank) + 1);
     busy_.assign(static_cast<size_t>(nodes), 0);
-    for (size_t r = 0; r < times_.size(); ++r)
-      times_[r].waited_on.assign(static_cast<size_t>(lane_count(world.program_of(r))), 0);
   }
 
   std::vector<RankTime> run() {
@@ -55,6 +55,14 @@ class TimedWalk {
     bool on_compute = false;
     InstrKind kind = InstrKind::kBegin;
     Picoseconds begin = 0;
+  };
+
+  /// A Stretch is when a lane ran a step.
+  struct Stretch {
+    int32_t lane = 0;
+    const Instr* instr = nullptr;
+    Picoseconds begin = 0;
+    Picoseconds end = 0;
   };
 
   int node_of(const World::Rank& rank) const { return rank.number / shared_.ranks; }
@@ -83,13 +91,13 @@ class TimedWalk {
     const World::Rank& rank = world_.ranks[static_cast<size_t>(turn.rank)];
     const InstrCost cost = walk_.takes_part(turn) ? cost_(rank.program, instr) : InstrCost();
     const bool on_compute = instr.lane == Lane::kCompute && !instr.communicates();
-    if (on_compute) note_wait(turn.rank);
+    if (on_compute) note_wait(turn.rank, instr);
     running_.push_back({cost.alone, cost.threads, on_compute, instr.kind, now_});
     for (const int32_t member : walk_.members(turn))
       busy_[static_cast<size_t>(node_of(member))] += cost.threads;
   }
 
-  void note_wait(int32_t rank) {
+  void note_wait(int32_t rank, const Instr& step) {
     const auto r = static_cast<size_t>(rank);
     const Picoseconds waited = now_ - compute_end_[r];
     if (waited == 0 || released_by_[r] < 0) return;
@@ -100,7 +108,44 @@ class TimedWalk {
                            : is_between_stages(program, lane) ? WaitedFor::kStages
                                                               : WaitedFor::kGroup;
     times_[r].waited[static_cast<size_t>(what)] += waited;
-    times_[r].waited_on[static_cast<size_t>(lane)] += waited;
+    charge_lanes(r, step, static_cast<int32_t>(lane));
+  }
+
+  /// Goes back from a step of compute to what it waited for, and to what that had waited for, until
+  /// compute's last step.
+  void charge_lanes(size_t rank, const Instr& step, int32_t lane) {
+    const Picoseconds since = compute_end_[rank];
+    const Instr* at = &step;
+    for (Picoseconds until = now_; until > since;) {
+      const Stretch* const before = longest_before(rank, *at, until);
+      if (before != nullptr) {
+        lane = before->lane;
+        at = before->instr;
+      }
+      const Picoseconds begin = before == nullptr ? since : std::max(before->begin, since);
+      std::vector<Picoseconds>& on = times_[rank].waited_on;
+      on.resize(std::max(on.size(), static_cast<size_t>(lane) + 1), 0);
+      on[static_cast<size_t>(lane)] += until - begin;
+      until = begin;
+    }
+  }
+
+  /// The longest of the steps of other lanes that ended then and that a step waited for, or that
+  /// kept its lane busy; null where it waited for ranks that do it together.
+  const Stretch* longest_before(size_t rank, const Instr& step, Picoseconds end) const {
+    const Program& program = world_.program_of(rank);
+    const Stretch* longest = nullptr;
+    for (const Stretch& one : stretches_[rank]) {
+      const auto is_wait = [&](InstrId id) { return &program.instr(id) == one.instr; };
+      const bool before = one.lane == static_cast<int32_t>(step.lane)
+                              ? one.instr < &step
+                              : std::any_of(step.waits.begin(), step.waits.end(), is_wait);
+      if (one.end != end || !before) continue;
+      if (longest == nullptr ||
+          std::pair(one.begin, one.lane) < std::pair(longest->begin, longest->lane))
+        longest = &one;
+    }
+    return longest;
   }
 
   /// The running step that ends first, with all of them brought to that time.
@@ -133,7 +178,11 @@ class TimedWalk {
       const Turn own = walk_.turn_of(member, turn);
       released_by_[r] = own.lane;
       if (sink_) sink_({member, &walk_.instr(own), done.begin, now_});
-      if (!done.on_compute) continue;
+      if (!done.on_compute) {
+        stretches_[r].push_back({own.lane, &walk_.instr(own), done.begin, now_});
+        continue;
+      }
+      stretches_[r].clear();
       times_[r].busy[static_cast<size_t>(done.kind)] += now_ - done.begin;
       compute_end_[r] = now_;
     }
@@ -156,6 +205,8 @@ class TimedWalk {
   std::vector<Picoseconds> compute_end_;
   /// The lane whose step was done last, by rank.
   std::vector<int32_t> released_by_;
+  /// Steps of other lanes that have ended since compute's last one, by rank.
+  std::vector<std::vector<Stretch>> stretches_;
   Picoseconds now_ = 0;
 };
 

@@ -21,9 +21,11 @@ struct RankTime {
   Picoseconds end = 0;
   /// Compute's steps, by kind of instruction.
   std::array<Picoseconds, kInstrKinds> busy{};
-  /// Compute stood still, by what it waited for last.
+  /// Compute stood still, by what it waited for last, as runs measure it.
   std::array<Picoseconds, kWaitedForKinds> waited{};
-  /// The same by lane of its program.
+  /// The same time by the lane that ran meanwhile, or waited for its members: an exchange that
+  /// begins when something has come from another stage has not lasted since then. Lanes behind the
+  /// last one have none.
   std::vector<Picoseconds> waited_on;
 };
 

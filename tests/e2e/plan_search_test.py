@@ -33,7 +33,7 @@ with tempfile.TemporaryDirectory() as scratch:
             answer["layouts"])
         again = json.loads(must(ftrun("plan", "--config", found, "--machine", machine,
                                       "--json")).stdout)["result"]
-        assert again["time"] == {"machine": "two", "seconds": best["seconds"]}, (
+        assert (again["time"]["machine"], again["time"]["seconds"]) == ("two", best["seconds"]), (
             again["time"], best)
         assert (sum(tier["total"] for tier in again["memory"].values())
                 == best["memory"]["device"]), (again["memory"], best)
@@ -101,12 +101,23 @@ with tempfile.TemporaryDirectory() as scratch:
                 and thesis.read_text() == "mine"), told
 
     @case
+    def another_network_is_searched_on_and_named_in_the_config():
+        config, found = job.config("network", **settings), job.scratch / "network.yaml"
+        told = search(config, "--nodes", 2, "--network", "8 Gb/s", "--out", found).stdout
+        assert told.startswith("what if the network has 1 GB/s\n"), told
+        text = found.read_text()
+        assert ", if the network has 1 GB/s." in text and "--network '8 Gb/s'" in text, text
+
+    @case
     def contradictory_options_and_configs_are_refused():
         config = job.config("refused", **settings)
         for options, word in ((("--search",), "--machine"),
                               (("--out", "x.yaml", "--machine", machine), "--search"),
                               (("--search", "--machine", machine, "--program"), "--program"),
-                              (("--search", "--machine", machine, "--seconds", "-1"), "--seconds")):
+                              (("--search", "--machine", machine, "--seconds", "-1"), "--seconds"),
+                              (("--search", "--machine", machine, "--price", "1"), "--price"),
+                              (("--search", "--machine", machine, "--slow", "rank=0:2"),
+                               "layouts on processors have different numbers of ranks")):
             told = must(ftrun("plan", "--config", config, *options), 2)
             assert word in told.stdout + told.stderr, (word, told.stdout, told.stderr)
         wrong = job.config("wrong", **settings | {"gradient_clipping": -1})

@@ -1,6 +1,7 @@
 """What a step takes, before a run and after it: `ftrun bench machine` measures this machine, `ftrun
 plan --machine` says what a step would take, a run compares its own steps with that; what is wrong
 with a machine file is told with its place."""
+import json
 import re
 import tempfile
 
@@ -38,9 +39,52 @@ with tempfile.TemporaryDirectory() as scratch:
         config = job.config("planned", **settings)
         told = must(ftrun("plan", "--config", config, "--machine", own)).stdout
         found = re.search(r"\ntime of a step on here: ([\d.e-]+) s, [\d.e+]+ tokens/s, [\d.]+ % "
-                          r"MFU \(predicted\)\n"
+                          r"MFU, [\d.]+ % HFU \(predicted\)\n"
                           r"  layers +[\d.e-]+ s +[\d.]+ %\n  update +[\d.e-]+ s", told)
         assert found and float(found[1]) > 0, told
+
+    @case
+    def a_plan_says_what_the_run_takes_and_what_if():
+        config = job.config("if", **settings, checkpoint={"every": 4})
+        own.write_text(own.read_text() + "disk: {read: 1 GB/s, write: 1 MB/s}\nprice: 3 EUR/h\n")
+        options = ("plan", "--config", config, "--machine", own)
+        told = must(ftrun(*options)).stdout
+        for word in (r"\n  waits for collectives +[\d.e-]+ s +[\d.]+ %\n    along dp_\w+ +[\d.e-]",
+                     r"\nlinks: a rank moves at most [\d.]+ [KM]iB to ranks of its node\n",
+                     r"\nrun: 8 steps, [\d.]+s, [\d.e-]+ device-hours, [\d.]+ EUR \(3 EUR/h a "
+                     r"device\)\n",
+                     r"\ncheckpoint: [\d.]+ [KM]iB, [\d.]+s at the disks' rate \([\d.]+ % of the "
+                     r"time of 4 steps\)\n"):
+            assert re.search(word, told), (word, told)
+        plain = json.loads(must(ftrun(*options, "--json")).stdout)["result"]["time"]
+        slow = json.loads(must(ftrun(*options, "--slow", "rank=1:2", "--price", "1.5",
+                                     "--json")).stdout)["result"]["time"]
+        assert plain["steps"] == 8 and plain["currency"] == "EUR", plain
+        assert abs(plain["cost"] - 3 * plain["device_hours"]) < 1e-9, plain
+        assert abs(slow["cost"] - 1.5 * slow["device_hours"]) < 1e-9, slow
+        assert slow["what_if"] == {"assumed": "rank 1 takes 2 times as long",
+                                   "seconds_as_filed": plain["seconds"]}, slow
+        assert slow["seconds"] > 1.5 * plain["seconds"], (plain, slow)
+        told = must(ftrun(*options, "--slow", "rank=1:2")).stdout
+        assert re.search(r"\nwhat if rank 1 takes 2 times as long: [\d.e-]+ s a step instead of "
+                         r"[\d.e-]+ s, \+[\d.]+ %\n", told), told
+
+    @case
+    def wrong_questions_are_refused():
+        config = job.config("wrong", **settings)
+        options = ("plan", "--config", config, "--machine", own)
+        for more, word in ((("--slow", "rank=2:2"), "the run has 2 ranks, counted from 0"),
+                           (("--slow", "rank=1:0"), "is no number above 0"),
+                           (("--slow", "1"), "expected a rank and how slow it is"),
+                           (("--network", "200"), "has no unit"),
+                           (("--network", "200Gb/s"), "nothing goes between nodes"),
+                           (("--price", "cheap"), "is not a price of a device for an hour"),
+                           (("--slow", "rank=1:2", "--program"), "--slow"),
+                           (("--price", "1", "--schedule"), "--price")):
+            told = must(ftrun(*options, *more), 2)
+            assert word in told.stdout + told.stderr, (word, told.stdout, told.stderr)
+        told = must(ftrun("plan", "--config", config, "--slow", "rank=1:2"), 2)
+        assert "--machine" in told.stdout + told.stderr, told.stderr
 
     @case
     def a_run_compares_its_steps():

@@ -111,6 +111,35 @@ TEST_CASE("a machine file is read, and what is written of it is read as the same
   CHECK(again == machine);
 }
 
+TEST_CASE("main memory beside GPUs and the price of a device are read, and named where wrong") {
+  const std::string gpus =
+      "machine: m\ndevice: gpu\nrates:\n  - memory: 1 TB/s\n    products: "
+      "{bf16: 1 TFLOP/s}\n";
+  const Machine machine =
+      parse_machine("m.yaml", gpus + "host_memory_capacity: 2 TB\nprice: 2.5 USD/h\n");
+  CHECK(machine.host_memory_capacity == 2e12);
+  CHECK(machine.price == Price{2.5, "USD"});
+  CHECK(parse_machine("again.yaml", machine_text(machine)) == machine);
+  const std::pair<const char*, const char*> wrong[] = {
+      {"price: 2.5", "\"2.5\" has no unit, such as USD/h"},
+      {"price: 2.5 USD", "the unit is money an hour"},
+      {"price: -1 USD/h", "is not a price of a device"},
+      {"price: USD/h", "is not a price of a device"},
+      {"price: 2.5 dollars/h", "the unit is money an hour"},
+      {"host_memory_capacity: 2 TB/s", "the unit is one of"},
+      {"host_memory_capacity: 2", "has no unit"}};
+  for (const auto& [line, why] : wrong) {
+    INFO(line);
+    CHECK_THROWS_WITH(parse_machine("m.yaml", gpus + line + "\n"), Catch::Contains(why));
+  }
+  CHECK_THROWS_WITH(parse_machine("m.yaml", std::string(kFile) + "host_memory_capacity: 2 TB\n"),
+                    Catch::Contains("is main memory beside GPUs"));
+  std::string reason;
+  CHECK(parse_price("2.5", reason) == Price{2.5, ""});
+  CHECK(money_text(31.25, {2.5, "USD"}) == "31.25 USD");
+  CHECK(money_text(1234.5, {2.5, ""}) == "1234");
+}
+
 TEST_CASE("names of machines and processors are read as they were written, whatever is in them") {
   Machine machine = parse_machine("m.yaml", kFile);
   for (const char* name : {"my: box #1", "a #1", "*x", "[x]", "- x", "@x", "'q", "say \"hi\"",

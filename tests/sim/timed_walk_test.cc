@@ -45,6 +45,20 @@ TEST_CASE("lanes run beside each other, and what waits begins when that is done"
   CHECK(time.waited[static_cast<size_t>(WaitedFor::kCopies)] == 70);
 }
 
+TEST_CASE("a wait is charged to what runs in it, and to what that waited for before") {
+  // A copy to main memory that begins when one to the device has ended.
+  const Program program = handmade({{.lane = Lane::kToDevice, .buffer = 0},
+                                    {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
+                                    {.lane = Lane::kCompute, .buffer = 2},
+                                    {.lane = Lane::kCompute, .buffer = 3, .waits = {1}}});
+  const RankTime time = timed(program, {{70, 0}, {20, 0}, {30, 0}, {5, 0}}, 1);
+  CHECK(time.end == 95);
+  CHECK(time.waited[static_cast<size_t>(WaitedFor::kCopies)] == 60);
+  REQUIRE(time.waited_on.size() > static_cast<size_t>(Lane::kToHost));
+  CHECK(time.waited_on[static_cast<size_t>(Lane::kToDevice)] == 40);
+  CHECK(time.waited_on[static_cast<size_t>(Lane::kToHost)] == 20);
+}
+
 TEST_CASE("threads that want the same processors share them") {
   const Program program =
       handmade({{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kToHost, .buffer = 1}});
@@ -191,6 +205,7 @@ TEST_CASE("one rank for all that are alike takes the times of each of them, to t
               REQUIRE(one.end == rank.end);
               REQUIRE(one.busy == rank.busy);
               REQUIRE(one.waited == rank.waited);
+              REQUIRE(one.waited_on == rank.waited_on);
             }
             const auto last = [](const std::vector<RankTime>& times) {
               return std::max_element(

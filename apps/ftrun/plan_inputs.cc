@@ -1,0 +1,17 @@
+#include "plan_inputs.h"
+
+#include "data/check_headers.h"
+#include "plan/sample_options.h"
+
+namespace ftrun {
+
+bool has_data(const Config& config) {
+  const SampleSetOptions samples = sample_options(config);
+  TokenFileOptions files;
+  files.format = samples.format;
+  files.dtype = samples.dtype;
+  return !config.data.train.empty() &&
+         check_headers(config.data.train, files, std::nullopt).empty();
+}
+
+}  // namespace ftrun

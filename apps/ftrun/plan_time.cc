@@ -1,0 +1,119 @@
+#include "plan_time.h"
+
+#include <CLI/CLI.hpp>
+
+#include <iostream>
+#include <optional>
+
+#include "answer.h"
+#include "base/error.h"
+#include "base/new_file.h"
+#include "base/text.h"
+#include "machine/machine_file.h"
+#include "machine/software_stack.h"
+#include "plan/run_data.h"
+#include "plan/sample_options.h"
+#include "plan_answer.h"
+#include "plan_inputs.h"
+#include "sim/run_estimate.h"
+#include "sim/step_trace.h"
+
+namespace ftrun {
+namespace {
+
+Price asked_price(const TimeOptions& options, const Machine& machine) {
+  if (options.price.empty()) return machine.price;
+  std::string why;
+  const std::optional<Price> price = parse_price(options.price, why);
+  if (!price)
+    throw Error(ExitCode::kUsage, cat("--price ", why), "such as --price 2.5 or '2.5 USD/h'");
+  return *price;
+}
+
+/// The optimizer steps of the run; 0 where its data decides them and cannot be read.
+int64_t planned_steps(const Config& config) {
+  if (config.train.steps > 0) return config.train.steps;
+  if (!has_data(config)) return 0;
+  try {
+    return steps_of_run(config, SampleSet(config.data.train, training_options(config)));
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kBug) throw;
+    return 0;
+  }
+}
+
+/// "what if rank 5 takes 1.3 times as long: 0.072 s a step instead of 0.056 s, +28.6 %".
+std::string what_if_line(const std::string& what_if, double seconds, double as_filed) {
+  const double more = seconds / as_filed - 1;
+  return cat("what if ", what_if, ": ", format_number("%.4g", seconds), " s a step instead of ",
+             format_number("%.4g", as_filed), " s, ", more < 0 ? "" : "+", percent_text(more, 1),
+             "\n");
+}
+
+}  // namespace
+
+void add_time_options(CLI::App& command, TimeOptions& options) {
+  command
+      .add_option("--slow", options.slow,
+                  "what if a rank takes that many times as long as the others; again for more")
+      ->option_text("rank=R:FACTOR")
+      ->allow_extra_args(false)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->needs("--machine");
+  command
+      .add_option("--network", options.network,
+                  "what if a rank exchanges so much with other nodes (200Gb/s, 25GB/s)")
+      ->option_text("RATE")
+      ->needs("--machine");
+  command
+      .add_option("--price", options.price,
+                  "what a device costs an hour (2.5, or '2.5 USD/h'): the price of the run")
+      ->option_text("PRICE")
+      ->needs("--machine");
+}
+
+AskedMachine asked_machine(const TimeOptions& options, int64_t nodes) {
+  AskedMachine asked;
+  asked.machine = read_machine_file(options.machine);
+  if (!options.stack.empty())
+    asked.machine = with_stack(asked.machine, read_stack_file(options.stack));
+  asked.machine.price = asked_price(options, asked.machine);
+  asked.as_filed = asked.machine;
+  asked.slow = parse_slow_ranks(options.slow);
+  if (!options.network.empty()) set_network(options.network, nodes, asked.machine);
+  asked.what_if = what_if_text(asked.slow, asked.machine, !options.network.empty());
+  return asked;
+}
+
+void print_time(const LoadedConfig& loaded, const AskedMachine& asked, int64_t nodes,
+                const std::string& trace, const PageWriter& write_page, const ClassPlans& all,
+                const StepPlan& plan, Answer& answer) {
+  const Config& config = loaded.config;
+  const bool records = !trace.empty() || write_page;
+  StepRecord record;
+  StepTime time;
+  std::optional<double> as_filed;
+  try {
+    time = predict_step(all, asked.machine, {nodes, config.threads, asked.slow},
+                        records ? &record : nullptr);
+    if (!asked.what_if.empty())
+      as_filed = predict_step(all, asked.as_filed, {nodes, config.threads}).seconds;
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kUsage || records) throw;
+    std::cout << "\ntime of a step: not predicted: " << error.what() << '\n';
+    return;
+  }
+  if (!trace.empty()) write_new_file(trace, step_trace_text(record));
+  const RunEstimate run =
+      estimate_run(config, *loaded.model, plan, time, asked.machine, nodes, planned_steps(config));
+  const std::string text = run_estimate_text(run, time, asked.machine, config.checkpoint.every);
+  std::cout << '\n' << text;
+  if (write_page) write_page(record, text);
+  if (as_filed) std::cout << what_if_line(asked.what_if, time.seconds, *as_filed);
+  nlohmann::ordered_json json = time_json(run, time, asked.machine);
+  if (as_filed) json["what_if"] = {{"assumed", asked.what_if}, {"seconds_as_filed", *as_filed}};
+  answer.add("time", json);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,59 @@
+#include "base/new_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/written_path.h"
+
+namespace ftrun {
+namespace {
+
+/// Moves a file to a name that nothing has, or else gives it that name beside its own; 0, or errno.
+/// File systems that cannot do the one can do the other.
+int move_to_new(const std::string& from, const std::string& to) {
+  const WrittenPath source = walk_to(from), target = walk_to(to);
+  if (!source.folder || !target.folder) return errno;
+  if (::renameat2(source.folder.get(), source.name.c_str(), target.folder.get(),
+                  target.name.c_str(), RENAME_NOREPLACE) == 0)
+    return 0;
+  if (errno == EEXIST) return errno;
+  return ::linkat(source.folder.get(), source.name.c_str(), target.folder.get(),
+                  target.name.c_str(), 0) == 0
+             ? 0
+             : errno;
+}
+
+}  // namespace
+
+void write_new_file(const std::string& path, std::string_view content) {
+  FileSystem& files = posix_files();
+  const std::string temporary = unique_name(path);
+  int error_number = 0;
+  try {
+    const std::unique_ptr<WritableFile> file = files.create(temporary);
+    file->write(content.data(), content.size());
+    file->sync();
+    file->close();
+    error_number = move_to_new(temporary, path);
+  } catch (...) {
+    remove_tree(temporary);
+    throw;
+  }
+  remove_tree(temporary);
+  if (error_number == EEXIST)
+    throw Error(ExitCode::kUsage, cat(path, ": there is such a file, which stays as it is"),
+                "give another name, or move it away");
+  if (error_number != 0)
+    throw Error(ExitCode::kEnvironment,
+                cat(path, ": a new file cannot be made: ", errno_text(error_number)),
+                "give the name of a file in another folder");
+  files.sync_folder(std::filesystem::path(path).parent_path().string());
+}
+
+}  // namespace ftrun

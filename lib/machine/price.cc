@@ -1,0 +1,51 @@
+#include "machine/price.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+constexpr double kLeastPrice = 1e-6, kHighestPrice = 1e6;
+constexpr size_t kLettersOfCurrency = 3;
+
+/// Says whether a text is "USD/h", with any three capital letters.
+bool is_hourly(std::string_view unit) {
+  return unit.size() == kLettersOfCurrency + 2 && unit.ends_with("/h") &&
+         std::all_of(unit.begin(), unit.begin() + kLettersOfCurrency,
+                     [](char letter) { return letter >= 'A' && letter <= 'Z'; });
+}
+
+}  // namespace
+
+std::optional<Price> parse_price(std::string_view text, std::string& why) {
+  const std::string given(text);
+  char* end = nullptr;
+  const double number = std::strtod(given.c_str(), &end);
+  const bool is_number = end != given.c_str() && std::isfinite(number);
+  while (*end == ' ') ++end;
+  const std::string_view unit(end);
+  if (!is_number || number < kLeastPrice || number > kHighestPrice)
+    why = cat("\"", given, "\" is not a price of a device for an hour, such as 2.5 USD/h");
+  else if (!unit.empty() && !is_hourly(unit))
+    why = cat("\"", given, "\": the unit is money an hour, such as USD/h or EUR/h");
+  else
+    return Price{number, std::string(unit.substr(0, unit.empty() ? 0 : kLettersOfCurrency))};
+  return std::nullopt;
+}
+
+std::string price_text(const Price& price) {
+  return cat(format_number("%.5g", price.an_hour),
+             price.currency.empty() ? "" : cat(" ", price.currency, "/h"));
+}
+
+std::string money_text(double amount, const Price& price) {
+  return cat(fixed_text(amount, amount < 100 ? 2 : 0),
+             price.currency.empty() ? "" : cat(" ", price.currency));
+}
+
+}  // namespace ftrun

@@ -1,0 +1,105 @@
+#include "search/layout_rules.h"
+
+#include <variant>
+
+#include "search/enumerate.h"
+
+namespace ftrun {
+namespace {
+
+/// The layout with the fewest replicas that are replicas, if it has any: which number it is does
+/// not matter for what a config may say, but for secondary shards, which must divide the shards.
+Layout with_few_replicas(const SearchTask& task, Layout layout) {
+  if (layout.replicas == 1 || task.config.zero.hpz_partition_size > 1) return layout;
+  int64_t least = 2;
+  while (layout.data % least != 0) ++least;
+  layout.replicas = least;
+  return layout;
+}
+
+void take_state(const Layout& from, Layout& to) {
+  to.zero = from.zero;
+  to.replicas = from.replicas;
+  to.optimizer = from.optimizer;
+  to.parameters = from.parameters;
+}
+
+void take_order(const Layout& from, Layout& to) {
+  to.schedule = from.schedule;
+  to.chunks = from.chunks;
+  to.micro_batch = from.micro_batch;
+  to.accumulation = from.accumulation;
+}
+
+}  // namespace
+
+const LayoutRules::Tried& LayoutRules::ask(const Layout& layout) {
+  const auto [known, added] = tried_.try_emplace(
+      {layout.data, layout.replicas, layout.tensor, layout.pipeline,
+       static_cast<int64_t>(layout.schedule), layout.chunks, layout.zero,
+       static_cast<int64_t>(layout.optimizer), static_cast<int64_t>(layout.parameters),
+       layout.micro_batch, layout.accumulation, static_cast<int64_t>(layout.recompute)});
+  if (!added) return known->second;
+  const std::variant<Config, std::string> tried = try_layout(task_, layout);
+  if (const auto* why = std::get_if<std::string>(&tried))
+    known->second.refusal = *why;
+  else
+    known->second.facts = state_facts(std::get<Config>(tried));
+  return known->second;
+}
+
+/// Looks for a legal layout on the mesh among those with plain state: each stage of ZeRO, with the
+/// smallest and the largest micro-batch.
+const LayoutRules::Base& LayoutRules::base_of(const Layout& layout) {
+  const auto [known, added] = bases_.try_emplace({layout.data, layout.tensor, layout.pipeline});
+  Base& base = known->second;
+  if (!added) return base;
+  const int64_t rows = layout.micro_batch * layout.accumulation;
+  for (const int64_t micro_batch : {int64_t{1}, rows})
+    for (int64_t zero = 0; zero <= 3; ++zero) {
+      const Layout plain{.data = layout.data,
+                         .tensor = layout.tensor,
+                         .pipeline = layout.pipeline,
+                         .zero = zero,
+                         .micro_batch = micro_batch,
+                         .accumulation = rows / micro_batch};
+      const Tried& tried = ask(plain);
+      if (base.first == nullptr) base.first = &tried;
+      if (!tried.is_legal()) continue;
+      base.layout = plain;
+      return base;
+    }
+  return base;
+}
+
+/// Asks about the first layout of its kind that comes here, whose aspects are legal by themselves.
+const LayoutRules::Tried& LayoutRules::of_kind(const Layout& layout) {
+  const auto several = [](int64_t number) { return static_cast<int64_t>(number > 1); };
+  const Tried*& known =
+      kinds_[{layout.ranks(), several(layout.data), several(layout.tensor),
+              several(layout.pipeline), static_cast<int64_t>(layout.schedule), layout.chunks,
+              several(layout.micro_batch), several(layout.accumulation), layout.zero,
+              several(layout.replicas), static_cast<int64_t>(layout.optimizer),
+              static_cast<int64_t>(layout.parameters), static_cast<int64_t>(layout.recompute)}];
+  if (known == nullptr) known = &ask(layout);
+  return *known;
+}
+
+LayoutRules::Verdict LayoutRules::of(const Layout& layout) {
+  const Base& base = base_of(layout);
+  if (!base.layout) return {.refusal = &base.first->refusal};
+  Layout order = *base.layout, state = *base.layout, recompute = *base.layout;
+  take_order(layout, order);
+  const Layout few = with_few_replicas(task_, layout);
+  take_state(few, state);
+  recompute.recompute = layout.recompute;
+  for (const Layout& aspect : {order, recompute})
+    if (const Tried& tried = ask(aspect); !tried.is_legal()) return {.refusal = &tried.refusal};
+  const Tried& of_state = ask(state);
+  if (!of_state.is_legal()) return {.refusal = &of_state.refusal};
+  const Tried& together = of_kind(few);
+  if (!together.is_legal()) return {.refusal = &together.refusal};
+  return {.facts = &of_state.facts};
+}
+
+}  // namespace ftrun

@@ -1,0 +1,40 @@
+#include "search/state_facts.h"
+
+#include <algorithm>
+
+#include "base/dtype.h"
+#include "program/kept_states.h"
+#include "program/training_model.h"
+
+namespace ftrun {
+namespace {
+
+double bytes_of(ConfigDtype dtype) {
+  return static_cast<double>(dtype_bytes(dtype_of(dtype)));
+}
+
+double state_bytes(const Config& config) {
+  double coded = 0, plain = 0;
+  bool has_coded = false;
+  for (const KeptState& state : kept_states(config)) {
+    const auto bytes = static_cast<double>(dtype_bytes(state.dtype));
+    has_coded |= state.coded;
+    (state.coded ? coded : plain) += bytes / static_cast<double>(state.block);
+  }
+  return has_coded ? std::min(coded, plain) : plain;
+}
+
+}  // namespace
+
+StateFacts state_facts(const Config& config) {
+  return {.state_bytes = state_bytes(config),
+          .gradient_bytes = bytes_of(gradient_dtype(config)),
+          .exchanged_bytes = bytes_of(communication_dtype(config)),
+          .has_master = training_dtype(config) != ConfigDtype::kFp32 &&
+                        !(config.bf16.enabled && config.bf16.bf16_master_weights_and_grads),
+          .has_secondary_shards = config.zero.hpz_partition_size > 1,
+          .offloaded_share = config.zero.offload_optimizer.ratio,
+          .persistence_threshold = config.zero.param_persistence_threshold};
+}
+
+}  // namespace ftrun

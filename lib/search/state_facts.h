@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include "config/config.h"
+
+namespace ftrun {
+
+/// StateFacts is what the bounds of a layout take from its resolved config: bytes of what is kept
+/// of a parameter, and which tensors are sharded. Layouts of one mesh that keep their state alike
+/// have the same.
+struct StateFacts {
+  /// Bytes that an element's optimizer states take at least, and those of a gradient, kept and
+  /// exchanged.
+  double state_bytes = 0;
+  double gradient_bytes = 0;
+  double exchanged_bytes = 0;
+  bool has_master = false;
+  bool has_secondary_shards = false;
+  /// The share of optimizer state that goes elsewhere, where some does.
+  double offloaded_share = 1;
+  /// Tensors of more elements than this are sharded at stage 3.
+  int64_t persistence_threshold = 0;
+
+  auto operator<=>(const StateFacts&) const = default;
+};
+
+StateFacts state_facts(const Config& config);
+
+}  // namespace ftrun

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "config/config.h"
+#include "machine/machine.h"
+#include "model/config.h"
+#include "program/step_plan.h"
+#include "sim/step_time.h"
+
+namespace ftrun {
+
+/// RunEstimate is what a run takes of which a step's time is predicted: how well it uses the
+/// machine, its hours, its price. What is 0 is not known.
+struct RunEstimate {
+  double tokens_per_second = 0;
+  /// The arithmetic that the model needs (training_flops_per_token) as a share of what all ranks
+  /// could multiply: model FLOPs utilization of Chowdhery et al. 2022, "PaLM", appendix B, and the
+  /// same with the causal half of the scores alone.
+  double mfu = 0;
+  double mfu_causal = 0;
+  /// Hardware FLOPs utilization of the same source: `mfu` and what backward computes again.
+  double hfu = 0;
+  int64_t steps = 0;
+  double hours = 0;
+  /// Devices that are paid for: GPUs of all ranks, or all processors of the nodes, for so long.
+  double device_hours = 0;
+  double cost = 0;
+  int64_t checkpoint_bytes = 0;
+  /// Seconds in which the disks of all nodes, one each, write a checkpoint.
+  double checkpoint_seconds = 0;
+};
+
+/// Floating-point operations of what backward computes again for a token; 0 without recompute.
+double recomputed_flops_per_token(const Config& config, const ModelConfig& model,
+                                  const ModelDescription& trained);
+
+/// Estimates a run of `steps` steps (0: not known) of a resolved config. `plan` is any rank's.
+RunEstimate estimate_run(const Config& config, const ModelConfig& model, const StepPlan& plan,
+                         const StepTime& time, const Machine& machine, int64_t nodes,
+                         int64_t steps);
+
+/// The prediction as `ftrun plan` prints it: the step by its parts, then the run. `every` steps a
+/// checkpoint is written; 0: not by steps.
+std::string run_estimate_text(const RunEstimate& run, const StepTime& time, const Machine& machine,
+                              int64_t every);
+
+}  // namespace ftrun

@@ -1,0 +1,104 @@
+#include "sim/what_if.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "machine/quantity.h"
+
+namespace ftrun {
+namespace {
+
+/// A rank that is more than this much slower, or faster, than others is not one that works.
+constexpr double kMostTimes = 1e4;
+
+template <class Number>
+std::optional<Number> whole_number(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+SlowRank parse_slow_rank(const std::string& text) {
+  constexpr std::string_view kKey = "rank=";
+  const size_t colon = text.find(':');
+  if (!text.starts_with(kKey) || colon == std::string::npos)
+    throw Error(ExitCode::kUsage, cat("--slow ", text, ": expected a rank and how slow it is"),
+                "such as --slow rank=5:1.3");
+  const std::string_view rest(text);
+  const auto rank = whole_number<int64_t>(rest.substr(kKey.size(), colon - kKey.size()));
+  if (!rank || *rank < 0)
+    throw Error(ExitCode::kUsage,
+                cat("--slow ", text, ": \"", rest.substr(kKey.size(), colon - kKey.size()),
+                    "\" is no rank"),
+                "give a rank, counted from 0, such as --slow rank=5:1.3");
+  const auto times = whole_number<double>(rest.substr(colon + 1));
+  if (!times || !(*times >= 1 / kMostTimes && *times <= kMostTimes))
+    throw Error(ExitCode::kUsage,
+                cat("--slow ", text, ": \"", rest.substr(colon + 1),
+                    "\" is no number above 0 by which a rank takes longer"),
+                "1.3 is a third slower than the others, 0.5 twice as fast");
+  return {*rank, *times};
+}
+
+}  // namespace
+
+std::vector<SlowRank> parse_slow_ranks(const std::vector<std::string>& texts) {
+  std::vector<SlowRank> slow;
+  for (const std::string& text : texts) {
+    const SlowRank one = parse_slow_rank(text);
+    for (const SlowRank& other : slow)
+      if (other.rank == one.rank)
+        throw Error(ExitCode::kUsage, cat("--slow ", text, ": rank ", one.rank, " is given twice"),
+                    "leave one of them out");
+    slow.push_back(one);
+  }
+  return slow;
+}
+
+double slowness_of(const std::vector<SlowRank>& slow, int64_t rank) {
+  for (const SlowRank& one : slow)
+    if (one.rank == rank) return one.times;
+  return 1;
+}
+
+void require_ranks(const std::vector<SlowRank>& slow, int64_t ranks) {
+  for (const SlowRank& one : slow)
+    if (one.rank >= ranks)
+      throw Error(ExitCode::kUsage,
+                  cat("--slow rank=", one.rank, ":", number_text(one.times), ": the run has ",
+                      ranks, ranks == 1 ? " rank" : " ranks", ", counted from 0"),
+                  ranks == 1 ? "give rank 0" : cat("give a rank from 0 to ", ranks - 1));
+}
+
+void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine) {
+  std::string why;
+  const std::optional<double> rate = parse_quantity(bandwidth, QuantityUnit::kNetworkRate, why);
+  if (!rate) throw Error(ExitCode::kUsage, cat("--network ", why), "such as --network 200Gb/s");
+  if (nodes == 1)
+    throw Error(ExitCode::kUsage,
+                cat("--network ", bandwidth, ": nothing goes between nodes, as there is one"),
+                "add --nodes, or leave --network out");
+  if (machine.cluster.bandwidth == 0)
+    throw Error(ExitCode::kUsage,
+                cat("--network ", bandwidth, ": the machine ", machine.name,
+                    " has no links.cluster, whose latency is not known"),
+                "add cluster: {latency: 8 us, bandwidth: 200 Gb/s} to the links of its file");
+  machine.cluster.bandwidth = *rate;
+}
+
+std::string what_if_text(const std::vector<SlowRank>& slow, const Machine& machine, bool network) {
+  std::vector<std::string> parts;
+  for (const SlowRank& one : slow)
+    parts.push_back(cat("rank ", one.rank, " takes ", number_text(one.times), " times as long"));
+  if (network)
+    parts.push_back(
+        cat("the network has ", quantity_text(machine.cluster.bandwidth, QuantityUnit::kByteRate)));
+  return join(parts, ", ");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,222 @@
+#include "sim/what_if.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <utility>
+
+#include "base/error.h"
+#include "machine/machine_file.h"
+#include "program/models.h"
+#include "program/traffic.h"
+#include "sim/class_plans.h"
+#include "sim/run_estimate.h"
+#include "sim/step_time.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+Machine gpus(int devices) {
+  return parse_machine("gpus.yaml", cat("machine: gpus\ndevice: gpu\ndevices: ", devices, R"(
+rates:
+  - memory: 1 GB/s
+    products: {fp32: 1 GFLOP/s}
+links:
+  node: {latency: 1 us, bandwidth: 100 MB/s}
+  cluster: {latency: 20 us, bandwidth: 10 MB/s}
+)"));
+}
+
+Config config_of(int data, int tensor, int pipeline, int stage, int64_t micro_batches) {
+  Config config;
+  config.device = DeviceKind::kCuda;
+  config.parallel.data = data;
+  config.parallel.tensor = tensor;
+  config.parallel.pipeline = pipeline;
+  config.parallel.virtual_stages = 1;
+  config.zero.stage = stage;
+  config.zero.overlap_comm = true;
+  config.train_micro_batch_size_per_gpu = 1;
+  config.gradient_accumulation_steps = micro_batches;
+  config.train_batch_size = micro_batches * data;
+  config.data.sequence_length = 8;
+  return config;
+}
+
+StepTime predicted(const Config& config, const ModelConfig& model, const Machine& machine,
+                   const RunPlace& place) {
+  const StepPlan own = plan_steps(config, model, 0);
+  return predict_step(ClassPlans(config, model, 0, own), machine, place);
+}
+
+TEST_CASE("a slow rank among ranks that are walked as one takes the times of all, one by one") {
+  const ModelConfig model = small_config(4, false);
+  int compared = 0, changed = 0;
+  for (const int stage : {0, 1, 3})
+    for (const int data : {1, 2, 4})
+      for (const int tensor : {1, 2})
+        for (const int pipeline : {1, 2}) {
+          const int ranks = data * tensor * pipeline;
+          if (ranks == 1 || (pipeline > 1 && stage > 1)) continue;
+          const Config config = config_of(data, tensor, pipeline, stage, 3);
+          const Machine machine = gpus(ranks / 2);
+          const StepPlan own = plan_steps(config, model, 0);
+          const ClassPlans all(config, model, 0, own);
+          for (const int64_t slow : {ranks - 1, ranks / 2}) {
+            INFO("stage " << stage << ", data " << data << ", tensor " << tensor << ", pipeline "
+                          << pipeline << ", slow " << slow);
+            const RunPlace folded{.nodes = 2, .slow = {{slow, 1.7}}};
+            // Factors that change no picosecond, and differ: no two ranks are alike.
+            RunPlace apart = folded;
+            for (int rank = 0; rank < ranks; ++rank)
+              if (rank != slow) apart.slow.push_back({rank, 1 + rank * DBL_EPSILON});
+            const StepTime one = predict_step(all, machine, folded);
+            const StepTime each = predict_step(all, machine, apart);
+            CHECK(one.seconds == each.seconds);
+            CHECK(one.layers == each.layers);
+            CHECK(one.communication == each.communication);
+            CHECK(one.stages == each.stages);
+            CHECK(one.waits.stages == each.waits.stages);
+            CHECK(one.waits.collectives() == each.waits.collectives());
+            CHECK(one.stage_waits == each.stage_waits);
+            ++compared;
+            changed += one.seconds > predict_step(all, machine, {.nodes = 2}).seconds ? 1 : 0;
+          }
+        }
+  CHECK(compared >= 30);
+  CHECK(changed == compared);
+}
+
+TEST_CASE("a slow rank holds up all of data parallelism, and a pipeline by its own stage alone") {
+  ModelConfig model = small_config(8, false);
+  Machine machine = gpus(2);
+  machine.node = {1e-9, 1e15};
+  constexpr double kTimes = 2;
+  const auto slower = [&](const Config& config) {
+    return predicted(config, model, machine, {.nodes = 1, .slow = {{1, kTimes}}}).seconds /
+           predicted(config, model, machine, {.nodes = 1}).seconds;
+  };
+  constexpr int64_t kMicroBatches = 4;
+  // Rank 0 alone counts some norms.
+  CHECK(slower(config_of(2, 1, 1, 0, kMicroBatches)) == Approx(kTimes).epsilon(0.03));
+  // Of micro-batches + 1 times of a stage the slow one adds micro-batches.
+  const double pipeline = slower(config_of(1, 1, 2, 0, kMicroBatches));
+  CHECK(pipeline < 0.98 * kTimes);
+  CHECK(pipeline == Approx((kMicroBatches * kTimes + 1) / (kMicroBatches + 1)).epsilon(0.1));
+  // The slow stage waits for the other one less than that for it.
+  const StepTime time = predicted(config_of(1, 1, 2, 0, kMicroBatches), model, machine,
+                                  {.nodes = 1, .slow = {{1, kTimes}}});
+  REQUIRE(time.stage_waits.size() == 2);
+  CHECK(time.stage_waits[1] < time.stage_waits[0]);
+}
+
+TEST_CASE("what compute waits for is told by axes, and what goes over links by their kind") {
+  const ModelConfig model = small_config(2, false);
+  const StepTime time = predicted(config_of(2, 2, 1, 1, 2), model, gpus(2), {.nodes = 2});
+  double sum = 0;
+  std::vector<std::string> axes;
+  for (const GroupWait& wait : time.waits.groups) {
+    sum += wait.seconds;
+    axes.push_back(wait.axes);
+  }
+  CHECK(sum == Approx(time.communication));
+  CHECK(time.communication > 0);
+  CHECK(std::find(axes.begin(), axes.end(), "tp") != axes.end());
+  // Tensor ranks are of one node, those of data parallelism of two.
+  const StepPlan plan = plan_steps(config_of(2, 2, 1, 1, 2), model, 0);
+  int64_t node = 0, cluster = 0;
+  for (const TrafficRow& row : program_traffic(plan.train.program).rows)
+    (row.axes == "tp" ? node : cluster) += row.bytes;
+  CHECK(time.links.node >= node);
+  CHECK(time.links.cluster >= cluster);
+  CHECK(node > 0);
+  CHECK(cluster > 0);
+  CHECK(time.links.node + time.links.cluster <= 2 * (node + cluster));
+  CHECK(time.links.to_host == 0);
+  CHECK(time.links.disk_read == 0);
+}
+
+TEST_CASE("a slow rank and a network are read, and what is wrong with them is named") {
+  const auto slow = parse_slow_ranks({"rank=5:1.3", "rank=0:0.5"});
+  CHECK(slow == std::vector<SlowRank>{{5, 1.3}, {0, 0.5}});
+  CHECK(slowness_of(slow, 5) == 1.3);
+  CHECK(slowness_of(slow, 4) == 1);
+  const std::pair<const char*, const char*> wrong[] = {
+      {"5:1.3", "expected a rank and how slow it is"},
+      {"rank=5", "expected a rank and how slow it is"},
+      {"rank=x:2", "\"x\" is no rank"},
+      {"rank=-1:2", "\"-1\" is no rank"},
+      {"rank=1:0", "\"0\" is no number above 0"},
+      {"rank=1:-2", "\"-2\" is no number above 0"},
+      {"rank=1:nan", "\"nan\" is no number above 0"},
+      {"rank=1:2x", "\"2x\" is no number above 0"},
+      {"rank=1:", "\"\" is no number above 0"}};
+  for (const auto& [text, why] : wrong) {
+    INFO(text);
+    CHECK_THROWS_WITH(parse_slow_ranks({text}), Catch::Contains(why));
+  }
+  CHECK_THROWS_WITH(parse_slow_ranks({"rank=1:2", "rank=1:3"}),
+                    Catch::Contains("rank 1 is given twice"));
+  CHECK_THROWS_WITH(require_ranks({{4, 2}}, 4),
+                    Catch::Contains("--slow rank=4:2: the run has 4 ranks, counted from 0"));
+  CHECK_NOTHROW(require_ranks({{3, 2}}, 4));
+
+  Machine machine = gpus(2);
+  set_network("200Gb/s", 2, machine);
+  CHECK(machine.cluster.bandwidth == Approx(25e9));
+  set_network("5 GB/s", 2, machine);
+  CHECK(machine.cluster.bandwidth == Approx(5e9));
+  CHECK(machine.cluster.latency == gpus(2).cluster.latency);
+  CHECK(what_if_text({{5, 1.3}}, machine, true) ==
+        "rank 5 takes 1.3 times as long, the network has 5 GB/s");
+  CHECK_THROWS_WITH(set_network("5 furlongs", 2, machine), Catch::Contains("the unit is one of"));
+  CHECK_THROWS_WITH(set_network("-5 GB/s", 2, machine), Catch::Contains("not a number above 0"));
+  CHECK_THROWS_WITH(set_network("5 GB/s", 1, machine),
+                    Catch::Contains("nothing goes between nodes, as there is one"));
+  machine.cluster = {};
+  CHECK_THROWS_WITH(set_network("5 GB/s", 2, machine), Catch::Contains("has no links.cluster"));
+}
+
+TEST_CASE("a run's hours, price and utilization follow from its step") {
+  const ModelConfig model = small_config(4, false);
+  Machine machine = gpus(4);
+  machine.price = {2.5, "USD"};
+  machine.disk_read = machine.disk_write = 1e3;
+  Config config = config_of(4, 1, 1, 1, 2);
+  const StepPlan plan = plan_steps(config, model, 0);
+  StepTime time;
+  time.seconds = 36;
+  time.products = 1e6;
+  const RunEstimate run = estimate_run(config, model, plan, time, machine, 1, 1000);
+  CHECK(run.hours == Approx(10));
+  CHECK(run.device_hours == Approx(40));
+  CHECK(run.cost == Approx(100));
+  CHECK(run.tokens_per_second == Approx(8.0 * 8 / 36));
+  CHECK(run.checkpoint_seconds == Approx(static_cast<double>(run.checkpoint_bytes) / 1e3));
+  CHECK(run.mfu > 0);
+  CHECK(run.mfu_causal < run.mfu);
+  CHECK(run.hfu == run.mfu);
+  const std::string text = run_estimate_text(run, time, machine, 10);
+  CHECK(text.find("run: 1000 steps, 10h 00m, 40 device-hours, 100 USD (2.5 USD/h a device)\n") !=
+        std::string::npos);
+  CHECK(estimate_run(config, model, plan, time, machine, 1, 0).hours == 0);
+
+  // Backward computes the products of all blocks again, but for the last of each: 2 operations a
+  // parameter and token.
+  config.recompute.policy = RecomputeLevel::kFull;
+  const StepPlan again = plan_steps(config, model, 0);
+  const RunEstimate recomputed = estimate_run(config, model, again, time, machine, 1, 1000);
+  CHECK(recomputed.mfu == run.mfu);
+  const double hidden = 16, kv = 2 * 4, wide = 24, tokens = 8;
+  const double products = 4 * 2 * (2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * wide);
+  const double flops = recomputed_flops_per_token(config, model, again.train.model);
+  CHECK(flops < 1.2 * (products + 4 * 4 * hidden * tokens));
+  CHECK(flops > products - 4 * 2 * hidden * wide);
+  CHECK(recomputed.hfu - recomputed.mfu == Approx(flops * run.tokens_per_second / time.products));
+}
+
+}  // namespace
+}  // namespace ftrun
