@@ -12,8 +12,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/new_file.h"
 #include "base/log.h"
+#include "base/new_file.h"
 #include "base/text.h"
 #include "commands.h"
 #include "engine.h"

@@ -14,8 +14,8 @@
 #include "base/enum_names.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/new_file.h"
 #include "base/hub_cache.h"
+#include "base/new_file.h"
 #include "base/processors.h"
 #include "base/text.h"
 #include "cluster/visible_gpus.h"
@@ -316,8 +316,7 @@ int init_command(const InitOptions& options) {
     search.seconds = options.seconds;
     Found tried{&variant, search_task(search, machine.machine), {}};
     // What main memory is beside GPUs may not be known.
-    tried.task.offloads =
-        !machine.machine.has_gpus || machine.machine.host_memory_capacity > 0;
+    tried.task.offloads = !machine.machine.has_gpus || machine.machine.host_memory_capacity > 0;
     const bool is_last = &variant == &kVariants.back();
     tried.result = search_layouts(tried.task, {options.seconds, is_last});
     if (is_last || (tried.result.choices.empty() && !tried.result.nearest))
