@@ -68,10 +68,7 @@ NamedModel read_named_model(const ModelOptions& options) {
 
 void plan_for_model(ConfigSource& source, const NamedModel& model, const Machine* machine,
                     int64_t nodes) {
-  if (source.files.empty()) {
-    source.name = "ftrun plan --model";
-    source.text = config_for(model);
-  }
+  if (source.files.empty()) source.texts = {{"ftrun plan --model", config_for(model)}};
   const Config config = load_config(source).config;
   if (!config.model.path.empty()) refuse_two_models(config, model);
   source.model = model.config;

@@ -402,8 +402,10 @@ Bound Bounds::of(const Layout& layout, const StateFacts& facts) {
     update = std::max(update, 2 * stages[stage].trained * facts.state_bytes /
                                   static_cast<double>(layout.shards()));
   }
-  bound.seconds = (1 - kSlack) * std::max(course.compute + update_seconds(update, layout),
-                                          exchange_seconds_of(stages, layout, facts));
+  const double compute = course.compute + update_seconds(update, layout),
+               exchange = exchange_seconds_of(stages, layout, facts);
+  bound.seconds = (1 - kSlack) * std::max(compute, exchange);
+  bound.in_turn = compute + exchange;
   return bound;
 }
 

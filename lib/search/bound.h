@@ -23,6 +23,9 @@ namespace ftrun {
 /// Bound is what a step of a layout takes at least, by arithmetic alone: no program is built.
 struct Bound {
   double seconds = 0;
+  /// The same where nothing runs beside anything else: no bound, but a guess at what is worth
+  /// planning.
+  double in_turn = 0;
   RankMemory memory;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <span>
@@ -210,19 +211,30 @@ class Search {
     }
   }
 
-  /// Plans exactly in the order of bounds until no other can be faster. Those that are likely to
-  /// be too large come after the others.
+  /// Plans exactly until no other can be faster: the one of the least bound, and beside it the one
+  /// that is guessed to be fast. Those that are likely to be too large come after the others.
   void plan_best() {
+    std::vector<size_t> by_bound(candidates_.size());
+    std::iota(by_bound.begin(), by_bound.end(), size_t{0});
+    std::vector<size_t> by_guess = by_bound;
+    std::stable_sort(by_guess.begin(), by_guess.end(), [&](size_t a, size_t b) {
+      return candidates_[a].bound.in_turn < candidates_[b].bound.in_turn;
+    });
     const auto may_win = [&](size_t i) {
       return candidates_[i].fits && candidates_[i].bound.seconds < best_ && !exact_.contains(i);
     };
+    const auto first_of = [&](const std::vector<size_t>& order, bool likely_too) {
+      const auto found = std::find_if(order.begin(), order.end(), [&](size_t i) {
+        return may_win(i) && (likely_too || !is_likely_large(candidates_[i].layout));
+      });
+      return found == order.end() ? std::nullopt : std::optional(*found);
+    };
     const auto first_ones = [&](bool likely_too) {
       std::vector<size_t> numbers;
-      for (size_t i = 0; i < candidates_.size() && numbers.size() < kPlannedTogether; ++i) {
-        if (candidates_[i].bound.seconds >= best_) break;
-        if (may_win(i) && (likely_too || !is_likely_large(candidates_[i].layout)))
-          numbers.push_back(i);
-      }
+      for (const auto* order : {&by_bound, &by_guess})
+        if (const auto found = first_of(*order, likely_too);
+            found && (numbers.empty() || numbers.front() != *found))
+          numbers.push_back(*found);
       return numbers;
     };
     while (exact_.empty() || !over(kExactShare)) {
