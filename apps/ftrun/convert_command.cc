@@ -454,8 +454,7 @@ Command add_convert(CLI::App& app, Answer& answer) {
   command
       ->add_option("checkpoint", options->checkpoint,
                    "a step folder, or a run (its newest step); with --merge also an adapter in "
-                   "PEFT's layout; with --run, a "
-                   "folder of scripts/import_checkpoint.py")
+                   "PEFT's layout; with --run, a folder of scripts/import_checkpoint.py")
       ->required();
   command->add_option("--model", options->model,
                       "the model folder training began from (config and tokenizer); without it "

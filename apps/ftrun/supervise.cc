@@ -98,8 +98,7 @@ int restarts_in_vain(std::optional<int> asked, const LaunchEnvironment& launch) 
     throw Error(ExitCode::kUsage,
                 cat("--restarts ", *asked, ": ", launch.nodes, " nodes have a supervisor each"),
                 "leave it out, and let the launcher start all nodes again: torchrun "
-                "--max-restarts, or a requeued job with "
-                "--resume auto");
+                "--max-restarts, or a requeued job with --resume auto");
   return 0;
 }
 

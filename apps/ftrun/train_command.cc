@@ -120,8 +120,7 @@ int train_command(const TrainOptions& options) {
   if (const int64_t seconds = processor_seconds_limit(); seconds > 0 && speaks)
     log_warning(cat("a process may use ", seconds,
                     " seconds of processor time (ulimit -t), and is killed then; checkpoint.every "
-                    "and --resume auto keep "
-                    "what was trained"));
+                    "and --resume auto keep what was trained"));
   // One rank needs no supervisor, unless it is to be started again.
   const bool alone = loaded.ranks == 1 && options.restarts.value_or(0) == 0;
   if (launch.is_rank() || alone) return run_rank(options, std::move(loaded), launch);

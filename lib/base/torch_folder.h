@@ -26,10 +26,10 @@ struct TorchSearch {
   EnvLookup variable;
 };
 
-/// The torch packages that may be LibTorch's, the first choice first, those that are not there left
-/// out: FTRUN_TORCH (alone, where it is set), PREFIX/torch, those in
-/// lib/python3*/{site,dist}-packages of PREFIX, of VIRTUAL_ENV, of CONDA_PREFIX and of /usr/local,
-/// those whose lib is in LD_LIBRARY_PATH, and that of the build.
+/// The torch packages that may be LibTorch's, the first choice first, those that are not there
+/// left out: FTRUN_TORCH (alone, where it is set), PREFIX/torch, those in
+/// lib/python3*/{site,dist}-packages of PREFIX, of VIRTUAL_ENV, of CONDA_PREFIX and of
+/// /usr/local, those whose lib is in LD_LIBRARY_PATH, and that of the build.
 std::vector<TorchFolder> torch_candidates(const TorchSearch& search);
 
 /// The first one of the wanted version. Error(kEnvironment) that lists what was found instead.

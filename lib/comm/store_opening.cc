@@ -55,8 +55,7 @@ std::string place_text(const RendezvousOptions& options, int port) {
   const std::string by_file =
       options.token.empty() && !options.agent_store
           ? cat("check that all ranks see ", options.meeting_file,
-                " and that no earlier start has left it there, or give all the same "
-                "FTRUN_TOKEN; ")
+                " and that no earlier start has left it there, or give all the same FTRUN_TOKEN; ")
           : "";
   throw Error(
       ExitCode::kPeerLost,

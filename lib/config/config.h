@@ -422,8 +422,8 @@ ConfigDtype training_dtype(const Config& config);
 ConfigDtype gradient_dtype(const Config& config);
 /// The dtype in which gradients are reduced; kModel in the config is the gradient dtype.
 ConfigDtype communication_dtype(const Config& config);
-/// The folder of the disk tier: one for optimizer state and parameters
-/// (config/capability refuses two).
+/// The folder of the disk tier: one for optimizer state and parameters (config/capability
+/// refuses two).
 const std::string& disk_folder(const ZeroConfig& zero);
 
 }  // namespace ftrun

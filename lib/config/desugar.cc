@@ -245,8 +245,8 @@ void split_weighted_train(Node& root, Problems& problems) {
   data->entries.push_back({"train_weights", at, std::move(weights), "train"});
 }
 
-// data.validation: {a: X, b: [Y, Z]} is data.validation: [X, Y, Z] and
-// data.validation_names: [a, b, b].
+// data.validation: {a: X, b: [Y, Z]} is data.validation: [X, Y, Z] and data.validation_names:
+// [a, b, b].
 void split_named_validation(Node& root, Problems& problems) {
   Node* data = root.find("data");
   NodeEntry* validation = data == nullptr ? nullptr : find_entry(*data, "validation");

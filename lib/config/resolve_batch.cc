@@ -97,8 +97,7 @@ std::string contradiction_remedy(const Resolving& r, const Batch& given, int64_t
     return "leave one of the three out: it follows from the other two";
   return cat("write train_batch_size ", value, ", or leave it out: ", deepspeed_counts(r, all),
              " (", all_ranks_product(all), " = ", all.total,
-             "), and those of a tensor group share their "
-             "sequences");
+             "), and those of a tensor group share their sequences");
 }
 
 // Reports what contradicts; true where nothing does.

@@ -205,8 +205,7 @@ void check_recompute(Resolving& r) {
   if (off && recompute.every > 1 && origins.find("recompute.policy") == nullptr)
     r.error("recompute.every",
             cat("recompute.every ", recompute.every,
-                " says which layers, and not what: "
-                "recompute.policy is missing"),
+                " says which layers, and not what: recompute.policy is missing"),
             "write recompute.policy: full or selective");
   else if (off && recompute.every > 1)
     r.notice("recompute.every",

@@ -9,8 +9,7 @@ void declare_adapter(Schema& s) {
        .doc = "Low-rank adapters (LoRA): small matrices beside the products of frozen weights, "
               "which alone train. The "
               "words are those of PEFT's LoraConfig; the path of a PEFT folder or of its "
-              "adapter_config.json may stand in "
-              "place of the section.",
+              "adapter_config.json may stand in place of the section.",
        .vocabulary = Vocabulary::kFtrun},
       [](auto& c) -> auto& { return c.adapter; });
   using A = AdapterConfig;
@@ -30,8 +29,7 @@ void declare_adapter(Schema& s) {
       .from_to_below(0, 1);
   rows.key("target_modules", &A::target_modules,
            "Names of the modules that get one (a path's end: q_proj, mlp.up_proj), or all-linear; "
-           "one text instead of a list "
-           "is a regular expression of whole paths, as in PEFT.")
+           "one text instead of a list is a regular expression of whole paths, as in PEFT.")
       .defaults_to("q_proj, v_proj");
   rows.key("target_pattern", &A::target_pattern,
            "The regular expression of target_modules, under a name of its own.");
@@ -79,8 +77,7 @@ void declare_quantization(Schema& s) {
   using Q = QuantizationConfig;
   rows.key("type", &Q::type,
            "nf4: 4-bit NormalFloat; int8: 8 bits with a scale a row; none: weights as the model "
-           "has them. They are unpacked, part by "
-           "part, in the precision that is computed with.")
+           "has them. They are unpacked, part by part, in the precision that is computed with.")
       .alias("bnb_4bit_quant_type")
       .in_any_case();
   rows.key("double", &Q::double_quantization,

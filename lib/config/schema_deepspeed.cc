@@ -109,8 +109,7 @@ void declare_precision(Schema& s) {
            "data-parallel ranks (loss_scale / gradient_predivide_factor where that is written and "
            "prescale_gradients is off). DeepSpeed's carry loss_scale until they are averaged: a "
            "static scale of its files, times the ranks, gives the same gradients in memory. What "
-           "the "
-           "optimizer gets is the same with both.")
+           "the optimizer gets is the same with both.")
       .at_least(0);
   fp16.key("initial_scale_power", &Fp16Config::initial_scale_power,
            "The dynamic scale starts at 2 to this power.")

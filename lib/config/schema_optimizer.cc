@@ -133,10 +133,8 @@ void declare_scheduler(Schema& s) {
   scheduler
       .key("type", &SchedulerConfig::type,
            "DeepSpeed's WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest, or Hugging "
-           "Face's "
-           "constant (also constant_with_warmup), linear, cosine, cosine_with_restarts, "
-           "polynomial, inverse_sqrt, "
-           "cosine_with_min_lr, warmup_stable_decay (also wsd).")
+           "Face's constant (also constant_with_warmup), linear, cosine, cosine_with_restarts, "
+           "polynomial, inverse_sqrt, cosine_with_min_lr, warmup_stable_decay (also wsd).")
       .in_any_case()
       .synonym("constant_with_warmup", "constant")
       .synonym("wsd", "warmup_stable_decay");

@@ -28,8 +28,7 @@ void declare_model_and_data(Schema& s) {
            "Data set file, or a list of them read one after the other; or a list of {path, "
            "weight}: data "
            "sets that are mixed by weight. A data set of the Hugging Face cache is named "
-           "owner/name or "
-           "owner/name@revision: its train.bin or train.jsonl. Needed to train.")
+           "owner/name or owner/name@revision: its train.bin or train.jsonl. Needed to train.")
       .or_weighted();
   data.key("train_weights", &DataConfig::train_weights,
            "Relative weight of each entry of train: its share of the tokens that are trained on. "
@@ -37,13 +36,11 @@ void declare_model_and_data(Schema& s) {
       .above(0);
   data.key("validation", &DataConfig::validation,
            "Data set file or files for the validation loss; or several sets by name, {NAME: file "
-           "or files}. One set "
-           "without a name is called validation. None = no validation.")
+           "or files}. One set without a name is called validation. None = no validation.")
       .or_named();
   data.key("validation_names", &DataConfig::validation_names,
            "Of each entry of validation: the name of its set; entries of one name are one set. The "
-           "same as {NAME: ...} "
-           "there; empty: one set.");
+           "same as {NAME: ...} there; empty: one set.");
   data.key("sequence_length", &DataConfig::sequence_length, "Tokens in a row.")
       .at_least(1)
       .in("tokens");
@@ -123,8 +120,7 @@ void declare_train(Schema& s) {
       s,
       {.path = "train.evaluation",
        .doc = "Loss, perplexity and token accuracy on each set of data.validation, before the "
-              "first and after the last "
-              "step and in between.",
+              "first and after the last step and in between.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.evaluation; });
   evaluation
@@ -147,8 +143,7 @@ void declare_train(Schema& s) {
       s,
       {.path = "train.early_stopping",
        .doc = "The run ends before its last step when evaluations do not improve any more. The one "
-              "before the first step "
-              "does not count.",
+              "before the first step does not count.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.early_stopping; });
   stopping.key("metric", &EarlyStoppingConfig::metric,
@@ -178,8 +173,7 @@ void declare_train(Schema& s) {
   generate
       .key("prompt_tokens", &GenerateConfig::prompt_tokens,
            "Tokens of a validation document that are continued; of a conversation the whole "
-           "prompt: what comes before its first "
-           "token that is trained on; 0 = no text.")
+           "prompt: what comes before its first token that is trained on; 0 = no text.")
       .at_least(0)
       .in("tokens");
   generate
@@ -199,8 +193,7 @@ void declare_parallel(Schema& s) {
   parallel
       .key("data", &ParallelConfig::data,
            "All data-parallel ranks, replicas × shards; auto = what the launcher gives, divided by "
-           "tensor × "
-           "pipeline × context.")
+           "tensor × pipeline × context.")
       .at_least(1)
       .in("ranks")
       .unset_is_zero()
@@ -262,8 +255,7 @@ void declare_parallel(Schema& s) {
        .doc = "With how many ranks a run may go on. A rank with two failures of its own in a row "
               "and no new checkpoint leaves with its "
               "replica: there are fewer data-parallel ranks then, with the same train_batch_size. "
-              "On one machine, under "
-              "ftrun's own restarts.",
+              "On one machine, under ftrun's own restarts.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.elastic; });
   elastic
@@ -310,8 +302,7 @@ void declare_checkpoint(Schema& s) {
       s,
       {.path = "checkpoint.keep_best",
        .doc = "The checkpoint of the best evaluation so far: saved when it is found, and kept "
-              "beside those of keep_last. "
-              "The evaluation before the first step does not count.",
+              "beside those of keep_last. The evaluation before the first step does not count.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.checkpoint.keep_best; });
   best.key("metric", &KeepBestConfig::metric,
@@ -385,8 +376,7 @@ void declare_rest(Schema& s) {
            "Longest wait for another rank in a collective; 0 or auto: ten times the slowest step "
            "of the run so far, "
            "at least ten minutes, and half an hour until the first step is done. Work that a rank "
-           "does alone is "
-           "waited for while its heartbeat continues.")
+           "does alone is waited for while its heartbeat continues.")
       .range(0,
              // a week: more would be no limit, and no longer fit the clocks and polls that wait
              604'800)
@@ -396,8 +386,7 @@ void declare_rest(Schema& s) {
            "On GPUs: sums add in rank order, 16 bits in fp32, by kernels of our own instead of "
            "NCCL's, whose order "
            "and rounding follow its topology. Costs a second pass over what is summed and 32 MiB a "
-           "group. On "
-           "processors sums always are so.");
+           "group. On processors sums always are so.");
 
   auto out = section(
       s, {.path = "export", .doc = "The Hugging Face folder at the end.", .vocabulary = kOwn},

@@ -61,8 +61,7 @@ void require_own_gpus(const std::vector<std::string>& places) {
     throw Error(ExitCode::kUsage,
                 cat("ranks ", other->second, " and ", rank, " have the same GPU, ", places[rank]),
                 "start one rank a GPU; a launcher that shows every process one GPU must show each "
-                "another one "
-                "(CUDA_VISIBLE_DEVICES)");
+                "another one (CUDA_VISIBLE_DEVICES)");
   }
 }
 

@@ -74,8 +74,7 @@ double exchange_seconds(const Machine& machine, std::string_view kind, double by
     if (machine.cluster.bandwidth == 0)
       throw Error(ExitCode::kUsage,
                   cat("the machine ", machine.name,
-                      " has no links.cluster, over which ranks of "
-                      "several nodes exchange"),
+                      " has no links.cluster, over which ranks of several nodes exchange"),
                   "add it to the machine file, or plan for one node");
     const auto nodes = static_cast<int>(divide_up(ranks, on_node));
     return ring_seconds(link_across(machine, on_node), machine.node.latency, kind, bytes, ranks,
@@ -87,8 +86,7 @@ double exchange_seconds(const Machine& machine, std::string_view kind, double by
   if (machine.node.bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("the machine ", machine.name,
-                    " has no links.node, over which the ranks of a "
-                    "node exchange"),
+                    " has no links.node, over which the ranks of a node exchange"),
                 "add it to the machine file, or plan for one rank");
   return ring_seconds(machine.node, 0, kind, bytes, ranks, ranks - 1);
 }

@@ -75,8 +75,7 @@ void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tell
   if (const size_t quantized = folder.quantized_tensors(); tells && quantized > 0)
     log_notice(cat(folder.path(), ": ", quantized,
                    " of its matrices are quantized; they are read as the bf16 numbers that their "
-                   "codes stand for, and exported "
-                   "as these"));
+                   "codes stand for, and exported as these"));
   if (tells && !model.multimodal.empty()) {
     const std::vector<std::string> stored = folder.names();
     log_notice(cat(folder.path(), ": is a ", model.multimodal, " model, whose decoder trains; ",

@@ -20,9 +20,9 @@ void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tell
 /// read by the model's.
 ModelFolder open_model_folder(const std::string& path, const ModelDescription& model);
 
-/// Refuses a model folder whose tensors are not those of its config.json, or hold what is not read
-/// as weights, with Error(kBadInput). Only headers are
-/// read; of a tied model whose folder has a matrix for each end, these too.
+/// Refuses a model folder whose tensors are not those of its config.json, or hold what is not
+/// read as weights, with Error(kBadInput). Only headers are read; of a tied model whose folder
+/// has a matrix for each end, these too.
 void require_weights(const ModelDescription& model, const ModelFolder& folder);
 
 /// Finds where an adapter's folder holds each tensor that trains in `model`, by the model's names.

@@ -18,8 +18,7 @@ constexpr int64_t kFormat = 1;
 constexpr int64_t kLargest = int64_t{16} << 20;  // bytes
 constexpr const char* kDamaged =
     "this file is written by ftrun: restore it from a copy, or move it away; a resume then "
-    "compares "
-    "the run with what its checkpoint records";
+    "compares the run with what its checkpoint records";
 
 /// `config` as it stands in the file: an object where it is one, else a string; secrets hidden.
 Json redacted_config(const std::string& config) {

@@ -44,8 +44,7 @@ constexpr int kMomentAtStart = 300, kMomentAtEnd = 2000;
 /// where the client itself makes one of its name.
 constexpr const char* kQuestion =
     "import importlib.util, sys; sys.path[:] = [p for p in sys.path if p]; s = "
-    "importlib.util.find_spec('wandb'); "
-    "sys.exit(s is None or s.origin is None)";
+    "importlib.util.find_spec('wandb'); sys.exit(s is None or s.origin is None)";
 /// $1: the question; $2: how many Pythons follow; then the script and its arguments. Becomes the
 /// first Python that answers yes; says n to descriptor 3 where none does.
 constexpr const char* kFirstPython = R"(question=$1 count=$2; shift 2
@@ -214,8 +213,7 @@ std::string RunFollower::problem() noexcept {
     if (process_ > 0) return "";
     return cat(
         "wandb.enabled: what sends an earlier start of the run was still at it, so steps of this "
-        "start may be missing there; send "
-        "them: ",
+        "start may be missing there; send them: ",
         by_hand());
   } catch (const std::exception&) {
     return "";

@@ -80,8 +80,7 @@ bool open_direct(const OpenedSwap& swap, const SwapOptions& options, StorageSyst
   if (status != -EINVAL && status != -EOPNOTSUPP) refuse(swap.path, "a first write", status);
   log_notice(cat("nvme_path ", options.folder, ": its file system refuses direct I/O (",
                  errno_text(-status),
-                 "): reads and writes go through the page cache, which takes "
-                 "memory and time"));
+                 "): reads and writes go through the page cache, which takes memory and time"));
   if (const int back = system.use_page_cache(swap.fd.get()); back < 0)
     refuse(swap.path, "turning direct I/O off", back);
   return false;

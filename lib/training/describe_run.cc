@@ -45,8 +45,7 @@ void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
         "kernels.attention: cudnn has no effect: it computes bf16 with heads of a multiple of 8 up "
         "to 128, on "
         "GPUs of compute capability 9 up to 256 and documents too (packing), with a workspace of "
-        "an eighth of "
-        "the GPU's memory at most");
+        "an eighth of the GPU's memory at most");
   if (const std::string why = gpu.kernels().attention_notice();
       choice == AttentionChoice::kAuto && !why.empty())
     notes.push_back(

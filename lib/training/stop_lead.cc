@@ -87,8 +87,7 @@ std::string StopLead::take_warning() {
              "\n  remedy: have the scheduler send its signal earlier, at least ",
              std::llround(std::ceil(needed)),
              " s before it kills (sbatch --signal=B:USR1@SECONDS, and --stop-lead the same), or "
-             "make steps shorter "
-             "(gradient_accumulation_steps)");
+             "make steps shorter (gradient_accumulation_steps)");
 }
 
 }  // namespace ftrun

@@ -19,19 +19,16 @@ TEST_CASE("what the system refuses is the environment's, with the path where it 
   const auto denied = std::make_error_code(std::errc::permission_denied);
   CHECK(told(std::filesystem::filesystem_error("cannot get file status", "/data/model", denied)) ==
         "5 /data/model: Permission denied\n  remedy: check that the path exists, that this user "
-        "may use "
-        "it, and that its disk works");
+        "may use it, and that its disk works");
   CHECK(told(std::filesystem::filesystem_error("cannot get current path", denied)) ==
         "5 Permission denied\n  remedy: check that the path exists, that this user may use it, and "
-        "that "
-        "its disk works");
+        "that its disk works");
   CHECK(told(std::system_error(std::make_error_code(std::errc::operation_not_permitted))) ==
         "5 the system refused: Operation not permitted\n  remedy: look at the limits of "
         "processes, open files and memory (ulimit -a)");
   CHECK(told(std::bad_alloc()) ==
         "5 out of memory\n  remedy: end other programs, raise the memory limit, or use a machine "
-        "with "
-        "more memory");
+        "with more memory");
 }
 
 TEST_CASE("an error stays what it is, and what nobody expected is a defect told in one line") {

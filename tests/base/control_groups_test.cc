@@ -56,8 +56,7 @@ TEST_CASE("both versions may be mounted, the second beside the first") {
   root.write("/sys/fs/cgroup/unified/two/memory.max", "1\n");
   CHECK(groups_of(root, "memory") ==
         "/one at /sys/fs/cgroup/memory/one (1), / at /sys/fs/cgroup/memory (1), /two at "
-        "/sys/fs/cgroup/unified/two (2), / at "
-        "/sys/fs/cgroup/unified (2)");
+        "/sys/fs/cgroup/unified/two (2), / at /sys/fs/cgroup/unified (2)");
 }
 
 TEST_CASE("a container's mounted folder is its own group, below which it may have others") {

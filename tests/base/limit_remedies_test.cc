@@ -67,8 +67,7 @@ TEST_CASE(
   root.write("/sys/fs/cgroup/pids/job/pids.max", "16\n");
   CHECK(remedy(false, RLIM_INFINITY) ==
         "raise pids.max of the control group /job, which is 16, or the limit of this user's "
-        "processes and threads (ulimit -u), which is 40; or end other "
-        "programs of this user");
+        "processes and threads (ulimit -u), which is 40; or end other programs of this user");
   CHECK(remedy(true, rlim_t{1} << 50) ==
         "raise pids.max of the control group /job, which is 16, or pids.max of the control group "
         "/job/rank, which is 64, or the limit of address space "

@@ -74,8 +74,7 @@ TEST_CASE("a web page that was saved under a file's name is refused") {
   CHECK(failure_of([&] { read_file(path); }) ==
         "4: " + path +
             ": is a web page (HTML), not the file itself | download the file itself; where a "
-            "site's address of its "
-            "page has /blob/, that of the file has /resolve/ or /raw/");
+            "site's address of its page has /blob/, that of the file has /resolve/ or /raw/");
 }
 
 }  // namespace

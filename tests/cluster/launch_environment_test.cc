@@ -277,14 +277,12 @@ TEST_CASE("a rank of several says which variables made it one, and how many othe
       {"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}};
   REQUIRE(launch_text(detect(pmi)) ==
           "rank 0 of 2, by the variables of MPI (PMI) (PMI_RANK=0, PMI_SIZE=2): it waits for the "
-          "other one at n1:29500; unset them where no launcher has "
-          "set them for this run");
+          "other one at n1:29500; unset them where no launcher has set them for this run");
   const Env node = {
       {"RANK", "0"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}};
   REQUIRE(launch_text(detect(node)) ==
           "process 0 of 8, by the variables of a launcher (RANK=0, WORLD_SIZE=8): it waits for the "
-          "7 others at n1:29500; unset them where no launcher has "
-          "set them for this run");
+          "7 others at n1:29500; unset them where no launcher has set them for this run");
 }
 
 TEST_CASE("one rank alone waits for nobody, and says that variables allow no more") {

@@ -36,8 +36,8 @@ class HangDevice {
   /// The device's number as CommOptions has it.
   virtual int number() const { return -1; }
   virtual void attach(ftrun::Communicator& group) { static_cast<void>(group); }
-  /// Waits for what was put into the stream; then for each group what
-  /// failed meanwhile is asked for.
+  /// Waits for what was put into the stream; then for each group what failed meanwhile is asked
+  /// for.
   virtual void synchronize(const std::vector<ftrun::Communicator*>& groups) {
     static_cast<void>(groups);
   }

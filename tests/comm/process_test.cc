@@ -279,8 +279,7 @@ TEST_CASE("sizes that Gloo chokes on end with a message and code 6, not with a c
   // A rank whose peer has shown what it means before it ended says that they disagree.
   const std::string differ =
       "failed: the ranks of group world disagree: rank 0 is in all_reduce #1 (gradient bucket 7, "
-      "1000 x F32), "
-      "rank 1 is in all_reduce #1 (gradient bucket 7, 500 x F32)";
+      "1000 x F32), rank 1 is in all_reduce #1 (gradient bucket 7, 500 x F32)";
   for (const auto& [rank, code] : {std::pair(0, first), std::pair(1, second)}) {
     const bool tells = ranks.output(rank).find(differ) != std::string::npos;
     REQUIRE(code == (tells ? 1 : 6));

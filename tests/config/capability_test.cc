@@ -84,8 +84,7 @@ TEST_CASE("every memory and precision feature is there, but for a few that are n
   for (const char* text :
        {"zero_optimization: {stage: 1}", "zero_optimization: {stage: 2}",
         "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n, ratio: "
-        "0.5}, "
-        "offload_param: {device: cpu}}",
+        "0.5}, offload_param: {device: cpu}}",
         // The config uses one of the two alone.
         "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n}, "
         "offload_param: {device: cpu, nvme_path: /m}}",

@@ -185,8 +185,8 @@ TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min
   REQUIRE(shares(batch + "elastic: {min_ranks: 3}", 4) == "d3 m2 g4");
   REQUIRE(shares(batch + "elastic: {min_ranks: 4}", 4) == "");
   REQUIRE(shares(batch, 4) == "");
-  // Whole replicas: four ranks that share a model are four of
-  // elastic.min_ranks. 5 does not divide 36.
+  // Whole replicas: four ranks that share a model are four of elastic.min_ranks. 5 does not
+  // divide 36.
   REQUIRE(shares(batch + "elastic: {min_ranks: 9}\nparallel: {tensor: 2, pipeline: 2}", 24) ==
           "d4 m3 g3, d3 m3 g4");
   REQUIRE(shares("elastic: {min_ranks: 5}\ntrain_batch_size: 7\ntrain_micro_batch_size_per_gpu: 1",

@@ -221,8 +221,7 @@ data: {packing: document, sequence_length: 0}
            "\"fast\"",
            "c.yaml:9:22: error: optimizer.params.momentum: AdamW has no such parameter\n"
            "  remedy: its parameters are lr, betas, eps, weight_decay, bias_correction, "
-           "adam_w_mode, amsgrad, torch_adam, fp32_optimizer_states, set_grad_none, "
-           "max_grad_norm",
+           "adam_w_mode, amsgrad, torch_adam, fp32_optimizer_states, set_grad_none, max_grad_norm",
            "c.yaml:10:7: error: fp16: expected a section of keys, found 3",
            "c.yaml:11:17: error: data.packing: expected one of concat, documents, none, found "
            "\"document\" (did you mean \"documents\"?)",

@@ -158,8 +158,7 @@ TEST_CASE("aio is typed, and null is its default") {
   REQUIRE(config_of("aio: {block_size: null, queue_depth: null}").aio == AioConfig{});
   REQUIRE(
       problems_of("c.yaml", "aio: {queue_depth: 0, thread_count: 2}") ==
-      Lines{"c.yaml:1:20: error: aio.queue_depth: expected a whole number from 1 to 32768, found "
-            "0",
+      Lines{"c.yaml:1:20: error: aio.queue_depth: expected a whole number from 1 to 32768, found 0",
             "c.yaml:1:23: notice: aio: accepted without effect in ftrun: thread_count"});
   const std::string nvme =
       "zero_optimization: {stage: 1, offload_optimizer: {device: nvme, nvme_path: /n}}\n";
@@ -221,8 +220,7 @@ TEST_CASE("shard groups must divide the ranks they divide") {
   REQUIRE(replicas(mics(2) + "parallel: {data_replicate: 4}", 8) == 4);
   REQUIRE(
       problem("zero_optimization: {stage: 2, mics_shard_size: 2}", 4) ==
-      "2:48: notice: zero_optimization.mics_shard_size: has effect at stage 3 only, found stage "
-      "2");
+      "2:48: notice: zero_optimization.mics_shard_size: has effect at stage 3 only, found stage 2");
   const auto hpz = [](int ranks) {
     return cat("zero_optimization: {stage: 3, zero_hpz_partition_size: ", ranks, "}\n");
   };
@@ -231,8 +229,7 @@ TEST_CASE("shard groups must divide the ranks they divide") {
   REQUIRE(problems(hpz(1), 4) == Lines{});
   REQUIRE(problem(hpz(4), 4) ==
           "2:56: notice: zero_hpz_partition_size 4 makes one node of all 4 data-parallel ranks of "
-          "a replica: it "
-          "changes nothing");
+          "a replica: it changes nothing");
   REQUIRE(
       problems(
           "zero_optimization: {stage: 3, zero_hpz_partition_size: 4, offload_param: {device: cpu}}",

@@ -30,8 +30,7 @@ TEST_CASE("without weights train is one stream, and the config says nothing of t
 TEST_CASE("weights that make no mix are refused where they stand") {
   CHECK(problems_of("c.yaml", "data:\n  train: [a, {path: b, weight: 1}]") ==
         Lines{"c.yaml:2:11: error: data.train: expected {path, weight} as in the other entries, "
-              "found \"a\"\n  remedy: write "
-              "each entry as {path: FILE, weight: NUMBER}"});
+              "found \"a\"\n  remedy: write each entry as {path: FILE, weight: NUMBER}"});
   CHECK(problems_of("c.yaml", "data:\n  train: [{path: b, wait: 1}]") ==
         Lines{"c.yaml:2:21: error: data.train: unknown key \"wait\" of a data set\n  remedy: it "
               "has path and weight"});
@@ -39,8 +38,7 @@ TEST_CASE("weights that make no mix are refused where they stand") {
         Lines{"c.yaml:2:29: error: data.train: expected a list of numbers above 0, found 0"});
   CHECK(problems_of("c.yaml", "data:\n  train: [{path: b}]\n  train_weights: [1]") ==
         Lines{"c.yaml:3:3: error: data.train_weights: written beside the weights in data.train "
-              "(line 2)\n  remedy: keep one of "
-              "the two"});
+              "(line 2)\n  remedy: keep one of the two"});
   CHECK(
       texts(resolve(config_of("data: {train: [a, b], train_weights: [1]}\ntrain_batch_size: 1"), {})
                 .problems) == Lines{"c.yaml:1:38: error: data.train_weights has 1 numbers, "

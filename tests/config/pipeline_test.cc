@@ -106,8 +106,7 @@ TEST_CASE("a schedule decides the parts of a stage unless the config does") {
   REQUIRE(typo.size() == 1);
   REQUIRE(typo.front() ==
           "c.yaml:1:22: error: parallel.schedule: expected one of gpipe, 1f1b, interleaved, zb-h1, "
-          "zbv, "
-          "found \"zb-v\" (did you mean \"zbv\"?)");
+          "zbv, found \"zb-v\" (did you mean \"zbv\"?)");
 }
 
 TEST_CASE("interleaved schedules need as many micro-batches as fill whole rounds") {
@@ -186,8 +185,7 @@ TEST_CASE("every ZeRO stage may be used with a pipeline, and DeepSpeed's refusal
             Lines{});
   REQUIRE(pipeline_problem("zero_optimization: {stage: 3}\npipeline: {stages: 2}\n", 4) ==
           "c.yaml:3:28: notice: ZeRO stage 3 with pipeline.stages 2: DeepSpeed refuses the two "
-          "together, "
-          "ftrun shards each stage's parameters");
+          "together, ftrun shards each stage's parameters");
   REQUIRE(pipeline_problems("zero_optimization: {stage: 1}\npipeline: {stages: 2}\n", 4) ==
           Lines{});
 }

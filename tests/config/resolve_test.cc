@@ -185,8 +185,7 @@ TEST_CASE("defaults of optimizer and scheduler depend on what is written") {
 TEST_CASE("automatic bucket sizes follow from the model's hidden size") {
   const std::string text =
       "{train_batch_size: 1, zero_optimization: {stage: 3, reduce_bucket_size: "
-      "auto, stage3_prefetch_bucket_size: auto, "
-      "stage3_param_persistence_threshold: auto}}";
+      "auto, stage3_prefetch_bucket_size: auto, stage3_param_persistence_threshold: auto}}";
   const ZeroConfig with = resolved(text, {.hidden_size = 4096}).config.zero;
   REQUIRE(with.reduce_bucket_size == 16'777'216);
   REQUIRE(with.prefetch_bucket_size == 15'099'494);
@@ -228,8 +227,7 @@ TEST_CASE("what a shell alone expands is refused in paths") {
         "whole path");
   CHECK(first("output_dir: ${HOME}/x\n") ==
         "c.yaml:2:13: error: output_dir: ${HOME}/x: variables are read by shells alone\n  remedy: "
-        "write the whole path, or give it on "
-        "the command line: --set output_dir=\"${HOME}/x\"");
+        "write the whole path, or give it on the command line: --set output_dir=\"${HOME}/x\"");
   CHECK(first("output_dir: runs~/$x\n").find("shells alone") == std::string::npos);
   // A path that exists is meant as a path.
   namespace fs = std::filesystem;
@@ -320,13 +318,11 @@ TEST_CASE("what follows evaluations needs some before the last step") {
       "\n  remedy: set train.evaluation.every to the steps between two evaluations";
   REQUIRE(said("train: {early_stopping: {metric: validation.loss}}\n") ==
           Lines{"c.yaml:3:34: error: train.early_stopping: can never stop the run: "
-                "train.evaluation.every is 0, so that nothing is "
-                "evaluated before the last step" +
+                "train.evaluation.every is 0, so that nothing is evaluated before the last step" +
                 remedy});
   REQUIRE(said("checkpoint: {keep_best: {metric: validation.loss}}\n") ==
           Lines{"c.yaml:3:34: notice: checkpoint.keep_best: the best is the last: "
-                "train.evaluation.every is 0, so that nothing is "
-                "evaluated before the last step" +
+                "train.evaluation.every is 0, so that nothing is evaluated before the last step" +
                 remedy});
   for (const char* interval : {"every: 5", "every_minutes: 5"})
     REQUIRE(said(cat("train: {early_stopping: {metric: validation.loss}, evaluation: {", interval,
@@ -357,8 +353,7 @@ TEST_CASE("the lengths of a schedule and of the run are compared") {
   const auto short_one = [&](const std::string& place, const std::string& rate) {
     return Lines{place +
                  ": notice: scheduler: total_num_steps 10 < the run's 20 steps: those after the "
-                 "schedule's end train with its last "
-                 "learning rate, " +
+                 "schedule's end train with its last learning rate, " +
                  rate + remedy};
   };
   REQUIRE(said("20", "{type: linear, params: {total_num_steps: 10}}") ==

@@ -123,8 +123,7 @@ TEST_CASE("a batch in DeepSpeed's arithmetic is explained") {
       only_problem(three + "16", 4) ==
       "c.yaml:4:19: error: train_batch_size 16 ≠ micro 1 × accumulation 4 × data-parallel 2 = 8\n"
       "  remedy: write train_batch_size 8, or leave it out: with autotp_size 2 DeepSpeed counts "
-      "all "
-      "4 ranks (micro 1 × accumulation 4 × 4 = 16), and those of a tensor group share their "
+      "all 4 ranks (micro 1 × accumulation 4 × 4 = 16), and those of a tensor group share their "
       "sequences");
   REQUIRE(
       only_problem(three + "12", 4) ==
@@ -157,8 +156,7 @@ TEST_CASE("shards, replicas and secondary shards are counted in data-parallel ra
           "zero_hpz_partition_size 8\n  remedy: use a divisor of 4");
   REQUIRE(only_problem(tensor + zero("zero_hpz_partition_size: 4"), 8) ==
           "c.yaml:3:56: notice: zero_hpz_partition_size 4 makes one node of all 4 data-parallel "
-          "ranks of "
-          "a replica: it changes nothing");
+          "ranks of a replica: it changes nothing");
 }
 
 TEST_CASE("elasticity chooses a batch for data-parallel ranks, whatever the tensor degree") {
@@ -196,8 +194,7 @@ TEST_CASE("the other keys of tensor_parallel are ignored, each for its reason") 
           Lines{"c.yaml:3:3: notice: tensor_parallel: accepted without effect in ftrun: "
                 "preset_model (how "
                 "each matrix is split follows from the model), partition_config (how each matrix "
-                "is split "
-                "follows from the model), tp (autotp_size decides, in DeepSpeed as well), "
+                "is split follows from the model), tp (autotp_size decides, in DeepSpeed as well), "
                 "tp_overlap_comm "
                 "(speed alone), keep_module_on_host (ranks read their own parts of the weights), "
                 "kernel_inject"});

@@ -411,8 +411,7 @@ TEST_CASE("a false mask is refused with its offset", "[formats]") {
   const std::string good = mask_bytes(std::vector<int>(11, 1));
   const std::string remedy =
       "\n  remedy: write the mask again with scripts/prepare_data.py, or remove it to train on "
-      "every "
-      "token";
+      "every token";
   const auto refused = [&](const std::string& bytes) {
     folder.write("train.mask", bytes);
     return refusal(path);
@@ -452,8 +451,7 @@ TEST_CASE("missing files, folders and other kinds are refused kindly", "[formats
   REQUIRE(refusal(folder.write("a.txt", "hello")) ==
           folder.file("a.txt") +
               ": not a kind of data file that is read here (expected .bin, .idx or "
-              ".jsonl)\n  remedy: turn text or chats into tokens with "
-              "scripts/prepare_data.py");
+              ".jsonl)\n  remedy: turn text or chats into tokens with scripts/prepare_data.py");
   REQUIRE(refusal(folder.write("val.bin", "")) ==
           folder.file("val.bin") +
               ": holds no tokens\n  remedy: write the data again with scripts/prepare_data.py");

@@ -234,8 +234,7 @@ TEST_CASE("lines that are not data are refused with column and reason", "[jsonl]
        "column 44: attention_mask has a hole; zeros are read only as padding at the ends"},
       {R"({"input_ids":[1,2,3],"position_ids":[0,1,0]})",
        "column 42: position_ids holds 0 at index 2; packed lines are not read: write one document "
-       "a "
-       "line"},
+       "a line"},
       {R"({"input_ids":[1],"x":"abc)", "column 26: the string does not end"},
       {R"({"input_ids":[1],"x":"abc\)", "column 28: the string does not end"},
       {R"({"input_ids":[1],"x":tru})", "column 22: expected a value"},

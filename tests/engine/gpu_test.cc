@@ -812,8 +812,7 @@ TEST_CASE("gpu: each rank has a GPU of its own, or hears why not") {
           }) ==
           "ranks 0 and 2 have the same GPU, GPU-1 (0 of node)\n"
           "  remedy: start one rank a GPU; a launcher that shows every process one GPU must show "
-          "each another one "
-          "(CUDA_VISIBLE_DEVICES)");
+          "each another one (CUDA_VISIBLE_DEVICES)");
 }
 
 }  // namespace

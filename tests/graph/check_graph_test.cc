@@ -73,8 +73,7 @@ TEST_CASE("input gradients read nothing that weight gradients make") {
   reader->in[0] = again->out[0];
   CHECK(fault(g) ==
         "block: rms_norm_dgrad n2.out.again:[8,16] n2.sum:[8,16] n2.rstd:[8] n2:[16] d_sum:[8,16] "
-        "-> d_n2.sum:[8,16] reads "
-        "n2.out.again before it exists");
+        "-> d_n2.sum:[8,16] reads n2.out.again before it exists");
 }
 
 TEST_CASE("a value is written once: by one operation, and never when it is given") {
@@ -90,8 +89,7 @@ TEST_CASE("a value is written once: by one operation, and never when it is given
   g.backward[3].out[0] = named(g, "gu.out");
   CHECK(fault(g) ==
         "block: gated_activation_dgrad d_gated.out:[8,24] gu.out:[8,48] -> gu.out:[8,48] writes "
-        "gu.out a "
-        "second time");
+        "gu.out a second time");
 }
 
 TEST_CASE(
@@ -141,8 +139,7 @@ TEST_CASE("operands that are missing or too many are counted") {
   g.forward[7].in.push_back(named(g, "x"));
   CHECK(fault(g) ==
         "block: gated_activation gu.out:[8,48] x:[8,16] -> gated.out:[8,24] needs N,G -> N,F: x is "
-        "one too "
-        "many");
+        "one too many");
 }
 
 /// Every kind, in a list that it occurs in.
@@ -215,9 +212,7 @@ TEST_CASE(
 
 TEST_CASE(
     "norms, activations, magnitudes, dropout and all-gathers are cheap; rotations, additions, "
-    "dropout, all-reduces and the "
-    "gradient of an "
-    "activation may run in place") {
+    "dropout, all-reduces and the gradient of an activation may run in place") {
   std::set<OpKind> cheap;
   std::map<OpKind, int> in_place;
   for (const auto& [graph, op] : every_kind()) {

@@ -1,9 +1,10 @@
-"""Fails on a line of C++, CUDA or Python that is longer than 100 columns.
+"""Fails on a line of C++, CUDA, Python or a page's prose that is longer than 100 columns.
 
     lines_test.py SOURCE
 
 Tables of C++ that stand between `// clang-format off` and `// clang-format on` may have longer
-lines, fewer than 100 in all of the repository.
+lines, fewer than 100 in all of the repository. Tables and code blocks of pages may have any, and
+so may pages that programs write.
 """
 import pathlib
 import sys
@@ -14,6 +15,8 @@ COLUMNS = 100
 IN_TABLES = 100
 CPP = (".cc", ".h", ".cu", ".cuh", ".inc")
 TOP = ("lib", "apps", "tests", "scripts")
+PAGES = ("*.md", "docs/*.md", "apps/**/*.md", "lib/**/*.md", "tests/**/*.md")
+WRITTEN = ("docs/config.md", "docs/lattice.md", "docs/models.md")
 
 
 def sources(root):
@@ -33,7 +36,29 @@ def long_lines(path):
             yield number, len(line), in_table
 
 
+def pages(root):
+    for pattern in PAGES:
+        for path in sorted(root.glob(pattern)):
+            if str(path.relative_to(root)) not in WRITTEN:
+                yield path
+
+
+def long_prose(path):
+    """(line number, columns) of each line of prose that is too long. A line of one word, such as
+    a link, cannot be shorter."""
+    in_code = False
+    for number, line in enumerate(path.read_text().split("\n"), 1):
+        text = line.strip()
+        if text.startswith("```"):
+            in_code = not in_code
+        elif len(line) > COLUMNS and not in_code and not text.startswith("|") and " " in text:
+            yield number, len(line)
+
+
 def faults(root):
+    for path in pages(root):
+        for number, columns in long_prose(path):
+            yield f"{path.relative_to(root)}:{number}: {columns} columns, {COLUMNS} at most"
     tables = 0
     for path in sources(root):
         for number, columns, in_table in long_lines(path):
@@ -52,11 +77,15 @@ def self_check(folder):
     (folder / "lib" / "a.cc").write_text(
         f"{long[1:]}\n// clang-format off\n{long}\n// clang-format on\n{'×' * COLUMNS}\n{long}\n")
     (folder / "lib" / "b.py").write_text(f"# clang-format off\n# {long}\n")
-    (folder / "lib" / "c.md").write_text(long)
-    expected = ["lib/a.cc:6: 101 columns, 100 at most", "lib/b.py:2: 103 columns, 100 at most"]
+    (folder / "lib" / "c.md").write_text(
+        f"```sh\n{long} {long}\n```\n| {long} |\n{long}\nand {long}\n")
+    (folder / "docs").mkdir()
+    (folder / "docs" / "config.md").write_text(f"{long} {long}\n")
+    expected = ["lib/c.md:6: 105 columns, 100 at most", "lib/a.cc:6: 101 columns, 100 at most",
+                "lib/b.py:2: 103 columns, 100 at most"]
     assert list(faults(folder)) == expected, list(faults(folder))
     (folder / "lib" / "d.inc").write_text("// clang-format off\n" + f"{long}\n" * (IN_TABLES - 1))
-    assert list(faults(folder))[2:] == [
+    assert list(faults(folder))[3:] == [
         "100 lines of tables are longer than 100 columns; fewer than 100"], list(faults(folder))
 
 
@@ -64,7 +93,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         self_check(pathlib.Path(folder))
     found = list(faults(ROOT))
-    print("\n".join(found) or f"lines: {sum(1 for _ in sources(ROOT))} sources, no fault")
+    print("\n".join(found) or f"lines: {sum(1 for _ in sources(ROOT))} sources, "
+                             f"{sum(1 for _ in pages(ROOT))} pages, no fault")
     sys.exit(1 if found else 0)
 
 

@@ -537,8 +537,7 @@ TEST_CASE("dimensions that do not fit together are refused") {
       {{{"hidden_size", 577}},
        llama,
        "4: config.json: hidden_size: 577 is not a multiple of num_attention_heads 9, and there is "
-       "no "
-       "head_dim"},
+       "no head_dim"},
       {{{"head_dim", 63}}, llama, "4: config.json: head_dim: 63 is odd; the rotation needs pairs"},
       {{{"num_attention_heads", 16384}, {"num_key_value_heads", 1}, {"head_dim", 128}},
        llama,
@@ -571,8 +570,7 @@ TEST_CASE("dimensions that do not fit together are refused") {
       {{{"rope_scaling", yarn({{"factor", nullptr}})}, {"max_position_embeddings", kRemoved}},
        llama,
        "4: config.json: rope_scaling.factor: missing, and so is max_position_embeddings, which "
-       "would "
-       "say it"},
+       "would say it"},
       {{{"rope_scaling", yarn({{"factor", 0.5}, {"mscale", -1}, {"truncate", 0}})}},
        llama,
        "4: config.json:\n"
@@ -630,8 +628,7 @@ TEST_CASE("features that are not there are named") {
       {{{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}},
        llama,
        "3: config.json: rope_scaling.type: \"dynamic\" changes all angles with the longest row of "
-       "a "
-       "batch, so what is learned from a row would depend on the rows beside it; remove it for "
+       "a batch, so what is learned from a row would depend on the rows beside it; remove it for "
        "rows "
        "of at most 8192 tokens, which rotate as without it, and for longer ones write \"yarn\" or "
        "\"linear\" with the same factor"},
@@ -640,8 +637,7 @@ TEST_CASE("features that are not there are named") {
        "3: config.json: rope_scaling.rope_type: \"dynamic\" changes all angles with the longest "
        "row "
        "of a batch, so what is learned from a row would depend on the rows beside it; remove it "
-       "for "
-       "rows of at most 4096 tokens, which rotate as without it, and for longer ones write "
+       "for rows of at most 4096 tokens, which rotate as without it, and for longer ones write "
        "\"longrope\" with its factors"},
       {{{"rope_scaling",
          {{"rope_type", "yarn"},
@@ -741,8 +737,7 @@ TEST_CASE("texts that are not a config are refused") {
   CHECK(refusal("null") == "4: config.json: found null; expected an object");
   CHECK(refusal("{}") ==
         "4: config.json: model_type: missing; expected a text such as \"llama\"\n  remedy: give a "
-        "Hugging "
-        "Face model folder");
+        "Hugging Face model folder");
   CHECK(refusal("{\"model_type\": 7}") ==
         "4: config.json: model_type: found 7; expected a text such as \"llama\"\n  remedy: give a "
         "Hugging Face model folder");

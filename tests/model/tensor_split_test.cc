@@ -372,8 +372,7 @@ TEST_CASE("a degree that does not divide is refused with the arithmetic and the 
   odd.vocab_rows = 50257;
   CHECK(check_tensor_split(odd, 8) ==
         std::vector<std::string>{"6 key/value heads and 8 ranks, neither of which divides the "
-                                 "other: 8 = 1 x 6 + 2; degrees that do: 1, 2, "
-                                 "3, 6, 12",
+                                 "other: 8 = 1 x 6 + 2; degrees that do: 1, 2, 3, 6, 12",
                                  "a feed-forward of 1537 cannot be shared out among 8 ranks: 1537 "
                                  "= 192 x 8 + 1; degrees that divide: 1"});
   CHECK(tensor_split_degrees(c) == std::vector<int64_t>{1, 3});

@@ -133,8 +133,7 @@ TEST_CASE("what is known of a run that was imported is compared, what is not kno
   REQUIRE(is_imported(saved));
   REQUIRE(import_notice("out/step-9", saved) ==
           "out/step-9: was imported from DeepSpeed; it does not say: tokens, seed; the data goes "
-          "on where step 9 of this config "
-          "ends");
+          "on where step 9 of this config ends");
   try {
     admit_resume("c", recorded_run(saved, now), now, {});
     FAIL("it was admitted");

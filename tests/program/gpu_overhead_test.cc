@@ -44,8 +44,7 @@ TEST_CASE(
       "beside the plan, a GPU holds at most 1.31 GiB (CUDA's context and kernels: 768.00 MiB; "
       "cuBLAS's workspace: 32.00 MiB; "
       "NCCL's buffers, 512.00 MiB for its group: 512.00 MiB; sums in rank order "
-      "(comm.deterministic), 32.00 MiB for its group: "
-      "32.00 MiB)";
+      "(comm.deterministic), 32.00 MiB for its group: 32.00 MiB)";
   CHECK(gpu_overhead_text(gpu_overheads(config, planned(config))) == several);
   CHECK(total_bytes(gpu_overheads(config, planned(config))) ==
         (768 + 32 + 512 + 32) * kOverheadMiB);

@@ -121,8 +121,7 @@ TEST_CASE("few micro-batches are told of, with what they cost") {
   // 3 / 2 of 8 + 3 / 2, and of 16 + 3 / 2.
   CHECK(bubble_notice(config) ==
         "gradient_accumulation_steps 8 with pipeline 4: in schedule interleaved each stage waits "
-        "16 % "
-        "of a step, with 16 micro-batches 9 % (parts that take equally long)");
+        "16 % of a step, with 16 micro-batches 9 % (parts that take equally long)");
 }
 
 }  // namespace

@@ -207,9 +207,7 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
   }
 }
 
-TEST_CASE(
-    "a program of SmolLM2's shape has its parameters and padding under one in a "
-    "thousand") {
+TEST_CASE("a program of SmolLM2's shape has its parameters and padding under one in a thousand") {
   const Built built = build(smollm2(), Mode::kTrain, UnitGranularity::kLayer, {1, 64});
   const int64_t psi = 134515008;
   CHECK(count_parameters(built.model).total == psi);

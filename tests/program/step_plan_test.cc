@@ -133,8 +133,7 @@ TEST_CASE(
   CHECK(plan(100, 100, 512).text->model.batch.tokens() == 128);
   const auto device = [](const StepPlan& of) { return memory_plan(of).at(Tier::kDevice).total; };
   CHECK(device(wanted) == device(none));
-  // A tensor-parallel rank has all logits of a text and a share of
-  // those that it trains with.
+  // A tensor-parallel rank has all logits of a text and a share of those that it trains with.
   ModelConfig model = small_config(1, false);
   model.vocab_rows = 1 << 16;
   Config config = base_config(0);

@@ -168,8 +168,7 @@ TEST_CASE(
   const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
   INFO(traffic_text(program_traffic(program), theory));
   CHECK(theory.bytes == 3 * count_parameters(built.model).total * 4 / 2);
-  // The two blocks' packed units are gathered forward and backward, a
-  // half from the other rank.
+  // The two blocks' packed units are gathered forward and backward, a half from the other rank.
   int64_t elements = 0;
   for (const Unit& unit : built.partition.units)
     if (unit.packed) elements += unit.numel;

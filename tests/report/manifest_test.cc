@@ -17,8 +17,7 @@ namespace {
 
 constexpr const char* kDamaged =
     "this file is written by ftrun: restore it from a copy, or move it away; a resume then "
-    "compares "
-    "the run with what its checkpoint records";
+    "compares the run with what its checkpoint records";
 
 RunManifest example() {
   RunManifest m;

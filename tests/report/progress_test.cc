@@ -177,8 +177,7 @@ TEST_CASE("a terminal gets one line that is drawn again, not too often") {
     progress.show(example_step(4));  // the last is drawn at any time
   }
   REQUIRE(out.str() ==
-          "\r\x1b[Kstep 1/4  loss 3.1250  6.0s left"
-          "\r\x1b[Kstep 3/4  loss 2.8750  2.0s left"
+          "\r\x1b[Kstep 1/4  loss 3.1250  6.0s left\r\x1b[Kstep 3/4  loss 2.8750  2.0s left"
           "\r\x1b[Ka word from a log\nstep 3/4  loss 2.8750  2.0s left"
           "\r\x1b[Kstep 4/4  loss 2.7500  1024 tokens/s\n");
 }

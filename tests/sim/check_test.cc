@@ -54,9 +54,7 @@ TEST_CASE("a good program has no faults, alone or on many ranks") {
 TEST_CASE("a reduction that does not wait for its gradients is named with what it misses") {
   CHECK(check(broken([](Program& p) { p.instrs[17].waits.clear(); })) ==
         Faults{"instruction 17 (all_reduce unit 2) does not wait for instruction 16 (backward "
-               "layer 2 mb "
-               "1), which touches "
-               "the same bytes"});
+               "layer 2 mb 1), which touches the same bytes"});
 }
 
 TEST_CASE("a disk request that starts early where it must not is named") {
@@ -550,8 +548,7 @@ TEST_CASE("an instruction runs over a group that there is, on that group's lane"
         Faults{"rank 1: instruction 29 (all_reduce) runs over group 7, but there are 3"});
   CHECK(of_changed([&](Program& p) { p.instrs[share].lane = lane_of(0); }).at(0) ==
         "rank 1: instruction 3 (reduce_scatter layer 0 mb 0) on the communication lane reads 1 "
-        "range and "
-        "writes 1, a form that its kind does not allow");
+        "range and writes 1, a form that its kind does not allow");
   CHECK(of_changed([&](Program& p) {
           p.instrs[share].exchange().group = group_along(p, "dp_shard");
           p.instrs[share].lane = lane_of(p.instrs[share].group());
@@ -593,8 +590,7 @@ TEST_CASE("the operations of a list run in order, every one once") {
       out_of_order(10, 7, 8));
   has(of_changed([&](Program& p) { p.instrs[run].kind = InstrKind::kBackward; }),
       "instruction 9 (forward layer 1 mb 0) on rank 1 comes after instruction 7 (backward layer 1 "
-      "mb "
-      "0) on rank 1");
+      "mb 0) on rank 1");
   has(of_changed([&](Program& p) { p.instrs[run].ops().graph = 0; }),
       "instruction 7 (forward layer 1 mb 0) on rank 1 runs graph 0, but that of the layer is 1");
 }
@@ -606,8 +602,7 @@ TEST_CASE("lists of one graph end at the same operation on all ranks") {
     if (program.instrs[i].layer == 1) last = i;
   CHECK(of_changed([&](Program& p) { --p.instrs[last].ops().op_count; }).at(0) ==
         "the list of instruction 67 (backward layer 1 mb 0) on rank 1 ends after 23 operations, "
-        "that of "
-        "instruction 67 (backward layer 1 mb 0) on rank 0 after 24");
+        "that of instruction 67 (backward layer 1 mb 0) on rank 0 after 24");
 }
 
 }  // namespace

@@ -189,8 +189,8 @@ TEST_CASE(
     const StepPlan own = plan_steps(resolved.config, model, 0);
     const ClassPlans all(resolved.config, model, 0, own);
     CHECK(all.classes().ranks() == 16384);
-    // A stage has ranks that count the norms and others, and shards at
-    // whose end a unit has padding.
+    // A stage has ranks that count the norms and others, and shards at whose end a unit has
+    // padding.
     CHECK(all.classes().count() <= 4 * kStages);
     CHECK(all.check() == Faults{});
     size_t instructions = 0;

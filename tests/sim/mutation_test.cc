@@ -224,8 +224,8 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
         const bool refused = !check(mutant).empty();
         INFO(text << "instruction " << at << ", wait " << wait);
         noticed += refused ? 1 : 0;
-        // A program by itself has no rank to name; with the others' it
-        // takes several times as long.
+        // A program by itself has no rank to name; with the others' it takes several times as
+        // long.
         if (refused && has_two_axes(c.choice) && noticed % 16 == 0) {
           programs.back() = &mutant;
           check_words(c.choice, check_programs(programs).front());
@@ -845,8 +845,7 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
   std::vector<Reason> reasons{
       {"the list makes no gradients that it could add to", makes_no_gradient},
       {"another of the list's ranges says the same bytes, or it reads or writes, with the waits "
-       "that "
-       "this needs, what it says one of alone",
+       "that this needs, what it says one of alone",
        touches_the_same},
       {"copies once more what has not changed", moves_what_persists},
       {"runs twice on what it does not change", makes_the_same_again},

@@ -133,8 +133,7 @@ TEST_CASE("overflows that the loss scale answers are no bad steps") {
     if (step == 1)
       REQUIRE(warning ==
               "step 1: the gradients overflow at loss scale 1.04858e+06; the update was left out, "
-              "the next "
-              "scale is 524288");
+              "the next scale is 524288");
     REQUIRE(refusal(skipped, step) == "");
   }
   REQUIRE(skipped.total() == 10);

@@ -21,8 +21,7 @@ TEST_CASE("a stop may take two of the longest steps and the longest save") {
           "--stop-lead 120.0 s is too short: a stop may take 2 x 40.5 s (longest step) + 39.2 s "
           "(longest save) = 120.2 s"
           "\n  remedy: have the scheduler send its signal earlier, at least 121 s before it kills "
-          "(sbatch "
-          "--signal=B:USR1@SECONDS, and --stop-lead the same), or make steps shorter "
+          "(sbatch --signal=B:USR1@SECONDS, and --stop-lead the same), or make steps shorter "
           "(gradient_accumulation_steps)");
 }
 

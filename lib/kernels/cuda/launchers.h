@@ -60,8 +60,8 @@ struct WeightGradient {
   /// not.
   const float* squares = nullptr;
   const float* mean = nullptr;
-  /// Counts the neighbouring columns that share a mean and an rstd, at
-  /// n * rstd_stride + h + column / rstd_columns; 0: all of a head do.
+  /// Counts the neighbouring columns that share a mean and an rstd, at n * rstd_stride + h +
+  /// column / rstd_columns; 0: all of a head do.
   int64_t rstd_columns = 0;
 };
 void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream);

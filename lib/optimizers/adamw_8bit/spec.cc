@@ -16,8 +16,7 @@ constexpr OptimizerParameter kAdamW8bitParameters[]{
     kWeightDecay,
     {"fp32_embeddings",
      "States of embeddings in fp32, as Hugging Face's Trainer keeps them; true where the type has "
-     "a name of Hugging "
-     "Face's.",
+     "a name of Hugging Face's.",
      &OptimizerConfig::fp32_embeddings},
     {"min_8bit_size",
      "Elements of the smallest tensors whose states are 8-bit codes; those of smaller ones are "

@@ -270,8 +270,7 @@ TEST_CASE("nccl: where CUDA fails in NCCL's own calls, no peer is lost") {
   stand_in_reset();
   REQUIRE(failures[0] ==
           "a collective: NCCL says unhandled cuda error: socketProgress: Connection closed "
-          "(noticed in all_reduce #1 "
-          "(loss, 8 x F32) of group world)");
+          "(noticed in all_reduce #1 (loss, 8 x F32) of group world)");
   REQUIRE(failures[1] == "");
 }
 

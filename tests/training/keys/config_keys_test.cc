@@ -103,8 +103,7 @@ const std::vector<Base>& bases() {
       {"WarmupCosineLR", scheduler("WarmupCosineLR", "warmup_num_steps: 20, total_num_steps: 30")},
       {"OneCycle", scheduler("OneCycle",
                              "cycle_min_lr: 0.25, cycle_max_lr: 0.5, decay_step_size: 2, "
-                             "decay_lr_rate: 0.5, decay_mom_rate: 0.5, "
-                             "cycle_first_step_size: 10")},
+                             "decay_lr_rate: 0.5, decay_mom_rate: 0.5, cycle_first_step_size: 10")},
       {"LRRangeTest", scheduler("LRRangeTest", "lr_range_test_step_size: 4")},
       {"elastic",
        elastic("max_train_batch_size: 50, version: 0.1, max_gpus: 4, prefer_larger_batch: false"),
