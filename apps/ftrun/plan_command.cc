@@ -119,10 +119,8 @@ PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
                        const AskedMachine& asked, const ClassPlans& all) {
   if (options.html.empty()) return nullptr;
   return [&](const StepRecord& record, const std::string& time) {
-    PlanPage page;
-    page.facts = plan_facts(loaded.config, all, options.source, asked.machine, options.nodes);
-    page.facts.push_back(first_line(time));
-    if (!asked.what_if.empty()) page.facts.push_back(cat("what if ", asked.what_if));
+    PlanPage page =
+        begin_plan_page(loaded.config, all, options.source, asked, options.nodes, first_line(time));
     if (!has_data(loaded.config)) page.facts.push_back(assumption_text(loaded.config));
     if (const std::string crossing = crossing_notice(loaded, all, options.nodes); !crossing.empty())
       page.warnings.push_back(crossing);
@@ -200,6 +198,7 @@ void take_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& opt
 
 int plan_command(PlanOptions options, Answer& answer) {
   if (options.table) return size_table({options.model, options.time.machine, options.gpus}, answer);
+  options.source = with_texts(options.source);
   std::optional<AskedMachine> asked;
   if (!options.time.machine.empty()) asked = asked_machine(options.time, options.nodes);
   std::optional<NamedModel> named;
@@ -211,7 +210,7 @@ int plan_command(PlanOptions options, Answer& answer) {
   if (options.search)
     return search_plan({options.source, options.time, options.nodes, options.device_memory,
                         options.host_memory, options.seconds, options.out, options.html},
-                       answer);
+                       *asked, answer);
   const LaunchEnvironment single;
   if (!options.trace.empty()) refuse_existing("--trace", options.trace);
   options.source.plans_only = true;
@@ -333,19 +332,22 @@ Command add_plan(CLI::App& app, Answer& answer) {
   command->add_option("--out", options->out, "a new file for the config that a search finds")
       ->option_text("FILE")
       ->needs(search);
+  CLI::Option* const out = command->get_option("--out");
   add_nodes_option(*command, options->nodes);
   command
       ->add_option("--model", options->model.model,
                    "a known model (llama-3.1-8b), a config.json or a model's folder, of a config "
                    "that names none, or without one")
       ->option_text("NAME")
-      ->excludes(evaluation);
+      ->excludes(evaluation)
+      ->excludes(out);
   command
       ->add_option("--params", options->model.size,
                    "a model of about so many parameters (7B), by the rule in docs/plan.md")
       ->option_text("N")
       ->excludes("--model")
-      ->excludes(evaluation);
+      ->excludes(evaluation)
+      ->excludes(out);
   command
       ->add_option("--stack", options->time.stack,
                    "a file of another program's rates, in place of ftrun's own kernels")
@@ -355,9 +357,10 @@ Command add_plan(CLI::App& app, Answer& answer) {
   CLI::Option* table = command->add_flag(
       "--table", options->table,
       "memory of a GPU by model, ZeRO stage and GPUs: the course's formulas beside the plan");
-  for (const char* text : {"--config", "--set", "--nproc", "--memory", "--program", "--schedule",
-                           "--evaluation", "--text", "--rank", "--trace", "--search", "--stack",
-                           "--device-memory", "--host-memory", "--nodes"})
+  for (const char* text :
+       {"--config", "--set", "--nproc", "--memory", "--program", "--schedule", "--evaluation",
+        "--text", "--rank", "--trace", "--search", "--stack", "--device-memory", "--host-memory",
+        "--nodes", "--html", "--slow", "--network", "--price"})
     table->excludes(text);
   command->add_option("--gpus", options->gpus, "the numbers of GPUs of a table (4,8,64)")
       ->delimiter(',')

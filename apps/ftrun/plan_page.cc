@@ -138,12 +138,13 @@ void admit_plan_page(const std::string& path) {
                 "give this user the right to write there, or name another place");
 }
 
-std::vector<std::string> plan_facts(const Config& config, const ClassPlans& all,
-                                    const ConfigSource& source, const Machine& machine,
-                                    int64_t nodes) {
+PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const ConfigSource& source,
+                         const AskedMachine& asked, int64_t nodes, const std::string& time) {
+  const Machine& machine = asked.machine;
   const int ranks = all.classes().ranks();
   const StateOptions& state = all.plan(0).options.state;
-  std::vector<std::string> facts;
+  PlanPage page;
+  std::vector<std::string>& facts = page.facts;
   if (!source.files.empty()) facts.push_back(cat("config: ", join(source.files, ", ")));
   if (!source.overrides.empty()) facts.push_back(cat("set: ", join(source.overrides, ", ")));
   facts.push_back(cat("model: ", config.model.path, ", ",
@@ -153,7 +154,9 @@ std::vector<std::string> plan_facts(const Config& config, const ClassPlans& all,
                       nodes == 1 ? "" : cat(nodes, " nodes of "), machine.devices,
                       machine.has_gpus ? " GPUs" : " processors", " (", machine.name,
                       machine.measured.empty() ? "" : cat(", measured ", machine.measured), ")"));
-  return facts;
+  facts.push_back(time);
+  if (!asked.what_if.empty()) facts.push_back(cat("what if ", asked.what_if));
+  return page;
 }
 
 void write_plan_page(const std::string& path, PlanPage page, const Config& config,

@@ -7,7 +7,7 @@
 
 #include "config/config.h"
 #include "config_source.h"
-#include "machine/machine.h"
+#include "plan_time.h"
 #include "sim/class_plans.h"
 #include "sim/step_time.h"
 
@@ -30,10 +30,10 @@ struct PlanPage {
 /// may not write.
 void admit_plan_page(const std::string& path);
 
-/// Says in lines what was planned, and for which machine.
-std::vector<std::string> plan_facts(const Config& config, const ClassPlans& all,
-                                    const ConfigSource& source, const Machine& machine,
-                                    int64_t nodes);
+/// Begins the page of a plan: what was planned, for which machine, what is assumed of it, and the
+/// line `time` of what a step takes.
+PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const ConfigSource& source,
+                         const AskedMachine& asked, int64_t nodes, const std::string& time);
 
 /// Writes one HTML page of a plan that needs nothing else, no network either: the step's time by
 /// part, memory by category and lanes over it, of the lowest rank of each stage (of 16 stages where

@@ -130,8 +130,8 @@ std::string searched_config(const SearchTask& task, const Layout& layout,
 namespace {
 
 /// Writes the page of the layout that was found, with what is in the way of others.
-void write_page(const SearchOptions& options, const SearchTask& task, const SearchResult& result,
-                const nlohmann::ordered_json& search) {
+void write_page(const SearchOptions& options, const AskedMachine& asked, const SearchTask& task,
+                const SearchResult& result, const nlohmann::ordered_json& search) {
   const Evaluation& best = result.choices.front();
   const Config config = std::get<Config>(try_layout(task, best.layout));
   const StepPlan own = plan_steps(config, task.model, 0);
@@ -139,13 +139,13 @@ void write_page(const SearchOptions& options, const SearchTask& task, const Sear
   StepRecord record;
   const StepTime time =
       predict_step(all, task.machine, {task.nodes, config.threads, task.slow}, &record);
-  PlanPage page;
-  page.facts = plan_facts(config, all, options.source, task.machine, task.nodes);
-  page.facts.push_back(cat("found: ", layout_text(best.layout)));
-  page.facts.push_back(
+  PlanPage page = begin_plan_page(
+      config, all, options.source, asked, task.nodes,
       cat("time of a step: ", format_number("%.4g", time.seconds), " s (predicted)"));
-  page.device_memory = device_budget(task, ranks_of_node(best.layout, task.nodes));
-  page.host_memory = task.host_memory;
+  page.facts.push_back(cat("found: ", layout_text(best.layout)));
+  const int64_t ranks = ranks_of_node(best.layout, task.nodes);
+  page.device_memory = device_budget(task, ranks);
+  page.host_memory = host_budget(task, ranks);
   page.search = search;
   page.search["lines"] = split(counts_text(task, result), '\n');
   write_plan_page(options.html, std::move(page), config, all, record);
@@ -154,9 +154,8 @@ void write_page(const SearchOptions& options, const SearchTask& task, const Sear
 
 }  // namespace
 
-int search_plan(const SearchOptions& options, Answer& answer) {
+int search_plan(const SearchOptions& options, const AskedMachine& asked, Answer& answer) {
   if (!options.out.empty()) refuse_existing("--out", options.out);
-  const AskedMachine asked = asked_machine(options.time, options.nodes);
   SearchTask task = search_task(options, asked.machine);
   task.slow = asked.slow;
   if (!task.slow.empty() && !task.machine.has_gpus)
@@ -190,7 +189,7 @@ int search_plan(const SearchOptions& options, Answer& answer) {
   } else {
     std::cout << "\n--out FILE writes the first one as a config\n";
   }
-  if (!options.html.empty()) write_page(options, task, result, json);
+  if (!options.html.empty()) write_page(options, asked, task, result, json);
   answer.add("search", json);
   return 0;
 }

@@ -41,6 +41,7 @@ std::string searched_config(const SearchTask& task, const Layout& layout,
 
 /// Searches the fastest layout of a config on a machine, prints it with the next ones and what is
 /// in the way of plain choices, and writes it where that is asked for.
-int search_plan(const SearchOptions& options, Answer& answer);
+/// `asked` is the machine that the options name.
+int search_plan(const SearchOptions& options, const AskedMachine& asked, Answer& answer);
 
 }  // namespace ftrun

@@ -466,8 +466,7 @@ Range UnitStore::gradient(const ParamPlace& place, int64_t bytes, int32_t micro_
 }
 
 bool UnitStore::begins_as_zero(UnitId id, TensorId tensor) const {
-  const std::vector<int>& layers = unit(id).layers;
-  const int first = layers.front(), last = layers.back();
+  const int first = unit(id).layers.front(), last = static_cast<int>(model_.layers.size()) - 1;
   if (first == last || !options_.pipeline.holds(options_.pipeline_stage, last)) return false;
   const auto reads = [&](int layer, TensorId wanted) {
     const std::vector<GraphParam>& params = model_.layers[static_cast<size_t>(layer)].params;
@@ -475,9 +474,13 @@ bool UnitStore::begins_as_zero(UnitId id, TensorId tensor) const {
       return std::find(param.tensors.begin(), param.tensors.end(), wanted) != param.tensors.end();
     });
   };
-  const std::vector<Slice>& slices = unit(id).slices;
-  const bool is_tied = std::any_of(slices.begin(), slices.end(), [&](const Slice& slice) {
-    return reads(first, slice.tensor) && reads(last, slice.tensor);
+  // The tied matrix may be in another unit: what counts is that a list of the first layer finds a
+  // gradient that the last layer's has begun.
+  const std::vector<GraphParam>& params = model_.layers[static_cast<size_t>(first)].params;
+  const bool is_tied = std::any_of(params.begin(), params.end(), [&](const GraphParam& param) {
+    return std::any_of(param.tensors.begin(), param.tensors.end(), [&](TensorId shared) {
+      return model_.tensor(shared).trainable && reads(last, shared);
+    });
   });
   return is_tied && reads(first, tensor) && !reads(last, tensor);
 }

@@ -7,6 +7,7 @@
 #include "graph/cost.h"
 #include "graph/layer_graph.h"
 #include "model/size.h"
+#include "program/step_plan.h"
 #include "program/training_model.h"
 
 namespace ftrun {
@@ -59,10 +60,8 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
   }
   run.steps = steps;
   run.hours = static_cast<double>(steps) * time.seconds / kSecondsPerHour;
-  const ParallelConfig& mesh = config.parallel;
-  const double devices = machine.has_gpus
-                             ? static_cast<double>(mesh.data * mesh.tensor * mesh.pipeline)
-                             : static_cast<double>(nodes * machine.devices);
+  const double devices = machine.has_gpus ? static_cast<double>(rank_mesh(config).world())
+                                          : static_cast<double>(nodes * machine.devices);
   run.device_hours = run.hours * devices;
   run.cost = run.device_hours * machine.price.an_hour;
   run.checkpoint_bytes = checkpoint_bytes(plan);

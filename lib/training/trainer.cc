@@ -270,7 +270,8 @@ void Trainer::finish() {
   session_.together("recording what the run used", [this] {
     journal_.update([this](RunManifest& manifest) {
       stepper_->use().add_to(manifest);
-      manifest.time = stepper_->times().record(stepper_->load().shares());
+      load_of_steps_ = stepper_->load().shares();
+      manifest.time = stepper_->times().record(load_of_steps_);
     });
   });
   session_.allow_work_of_one_rank();
@@ -326,7 +327,7 @@ void Trainer::conclude() {
   identity_.record();
   evaluator_->say_text(progress_.step);
   for (const std::string& text : stepper_->use().texts(session_.world())) journal_.say(text);
-  if (const std::string text = stepper_->times().text(stepper_->load().shares()); !text.empty())
+  if (const std::string text = stepper_->times().text(load_of_steps_); !text.empty())
     journal_.say(text);
   const std::string reason = how_it_ended();
   if (!stop_.reached() && progress_.step < total_steps_) journal_.say(reason);

@@ -78,6 +78,8 @@ class Trainer {
   std::optional<Checkpointer> checkpointer_;
   std::optional<RunEvaluator> evaluator_;
   std::optional<RunStepper> stepper_;
+  /// What this machine did while the steps ran.
+  LoadShares load_of_steps_;
   std::unique_ptr<Loader> loader_;
   /// The schedule of the config, over all steps.
   SchedulerConfig lr_schedule_;
