@@ -54,6 +54,7 @@ Json small_config(const Family& family) {
             {keys.attention_dropout, 0},
             {"embd_pdrop", 0},
             {"resid_pdrop", 0},
+            {"dropout", 0},
             {"pad_token_id", 0}};
   if (keys.feed_forward != nullptr) json[keys.feed_forward] = 512;
   if (keys.kv_heads != nullptr) json[keys.kv_heads] = 2;
@@ -249,8 +250,11 @@ std::string norm_text(const ModelConfig& config) {
   std::string text = config.norm == NormKind::kLayer        ? "layer norm"
                      : config.norm == NormKind::kRmsLessOne ? "RMS, stored less 1"
                                                             : "RMS";
-  if (config.output_norms) text += ", behind both parts too";
-  if (config.qk_norm) text += ", of query and key heads";
+  if (config.output_norms)
+    text += config.input_norm ? ", behind both parts too" : ", behind both parts only";
+  if (config.qk_norm)
+    text += config.whole_qk_norm ? ", of all query and of all key heads together"
+                                 : ", of each query and key head";
   return text;
 }
 

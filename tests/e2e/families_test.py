@@ -48,12 +48,13 @@ def check_weights(out, reference, still):
 LAYOUTS = {"zero-1": {"zero_optimization": {"stage": 1}},
            "zero-3": {"zero_optimization": {"stage": 3}},
            # A unit of its own for the position table, beside the tied matrix's.
-          "units": {"zero_optimization": {"stage": 2,
-                                          "stage3_param_persistence_threshold": 5000}},
-          "tensor": {"parallel": {"tensor": 2}}, "pipeline": {"parallel": {"pipeline": 2}}}
+           "units": {"zero_optimization": {"stage": 2,
+                                           "stage3_param_persistence_threshold": 5000}},
+           "tensor": {"parallel": {"tensor": 2}}, "pipeline": {"parallel": {"pipeline": 2}}}
 LAYOUTS_OF = {"yarn_rope": ("tensor", "pipeline"), "granite": ("zero-3", "tensor", "pipeline"),
               "phi3": ("zero-3", "tensor", "pipeline"),
-              "gpt2": ("zero-3", "units", "tensor", "pipeline"), "gemma2": ("zero-3", "tensor", "pipeline"),
+              "gpt2": ("zero-3", "units", "tensor", "pipeline"),
+              "gemma2": ("zero-3", "tensor", "pipeline"),
               "gemma3": ("zero-3", "tensor", "pipeline"), "padding_untied": ("zero-1", "tensor"),
               "padding_tied": ("zero-3", "pipeline"),
               # These bring what no other block has: norms that ranks sum, layers that do not
