@@ -99,7 +99,9 @@ with tempfile.TemporaryDirectory() as scratch:
                                          "--set", "recompute.policy=full")["time"]["seconds"]
         assert (seconds["b200-180gb"] < seconds["h200-141gb"] <= seconds["h100-80gb"]
                 < seconds["a100-80gb"] <= seconds["a100-40gb"] < seconds["rtx4090-24gb"]), seconds
-        for file in sorted((SOURCE / "configs/stacks").glob("*.yaml")):
+        stacks = sorted((SOURCE / "configs/stacks").glob("*.yaml"))
+        assert len(stacks) >= 8, stacks
+        for file in stacks:
             answer = planned("--params", "1B", "--machine", machine, "--stack", file)
             assert answer["time"]["machine"] == f"h100-80gb with {file.stem}", answer
 

@@ -109,6 +109,8 @@ bool is_possible(const AxisValues& row) {
   if (mesh.stages == 1 && row[kSchedule] > 0) return false;
   if (row[kSecondary] > 0 && (row[kStage] < 3 || mesh.shards < 4)) return false;
   if (row[kTier] > 0 && row[kStage] == 0) return false;
+  // Only steps that leave all to the device are recorded.
+  if (row[kSteps] == kRecorded && (row[kPipeline] > 0 || row[kTier] > 0)) return false;
   // The config refuses these (resolve_checks.cc).
   if (precision_of(row) == fixtures::kNarrowMasters && row[kStage] == 0) return false;
   return precision_of(row) != fixtures::kNarrowMoments ||
@@ -142,9 +144,8 @@ std::string text_of(const AxisValues& row) {
              kRecomputeNames[row[kRecompute]], ", steps ", kStepNames[row[kSteps]]);
 }
 
-/// Says whether a step leaves all to the device, so that it is recorded where that is asked for.
 bool is_recorded(const AxisValues& row) {
-  return row[kSteps] == kRecorded && row[kPipeline] == 0 && row[kTier] == 0;
+  return row[kSteps] == kRecorded;
 }
 
 constexpr int64_t kPairSteps = 2;

@@ -44,7 +44,15 @@ TEST_CASE("presets have the numbers of parameters that their models are publishe
                                                  {"gpt2-medium", 354'823'168},
                                                  {"gpt2-large", 774'030'080},
                                                  {"gpt2-xl", 1'557'611'200},
-                                                 {"opt-1.3b", 1'315'758'080}};
+                                                 {"opt-1.3b", 1'315'758'080},
+                                                 {"opt-6.7b", 6'658'473'984},
+                                                 {"smollm2-360m", 361'821'120},
+                                                 {"smollm2-1.7b", 1'711'376'384},
+                                                 {"llama-3-70b", 70'553'706'496},
+                                                 {"llama-3.1-8b", 8'030'261'248},
+                                                 {"qwen2.5-3b", 3'085'938'688},
+                                                 {"qwen3-1.7b", 1'720'574'976},
+                                                 {"qwen3-4b", 4'022'468'096}};
   for (const auto& [name, count] : published) {
     INFO(name);
     CHECK(parameters_of(find_preset(name)) == count);

@@ -212,9 +212,11 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
     CHECK(bound.memory.device > 0);
     ++compared;
   }
-  CHECK(legal > 100'000);
+  // The numbers of docs/plan.md.
+  CHECK(all == 375'558);
+  CHECK(legal == 143'586);
+  CHECK(rules.asked() == 4'757);
   CHECK(compared > 50);
-  CHECK(rules.asked() < all / 20);
 }
 
 TEST_CASE("a search finds what planning all layouts finds", "[long]") {

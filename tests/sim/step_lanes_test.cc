@@ -126,6 +126,7 @@ TEST_CASE("a record has all instructions of the lowest rank of each class, and i
   REQUIRE(step.record.ranks.size() == static_cast<size_t>(step.all->classes().count()));
   CHECK(static_cast<double>(step.record.end) / kPicosecondsPerSecond == step.time.seconds);
   bool waits_for_groups = false;
+  double most = 0;
   for (size_t r = 0; r < step.record.ranks.size(); ++r) {
     const RecordedRank& rank = step.record.ranks[r];
     CHECK(rank.rank == step.all->classes().first[r]);
@@ -139,8 +140,11 @@ TEST_CASE("a record has all instructions of the lowest rank of each class, and i
     double parts = 0;
     for (const auto& [name, seconds] : parts_of(rank.time)) parts += seconds;
     CHECK(parts <= rank.time.seconds * (1 + 1e-9));
+    most = std::max(most, parts / rank.time.seconds);
   }
   CHECK(waits_for_groups);
+  // The rank that ends last waits for nobody then: its parts are all of the step.
+  CHECK(most == Approx(1).epsilon(1e-9));
 }
 
 TEST_CASE("memory over a step has the fullest moment that the plan knows") {
