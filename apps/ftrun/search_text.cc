@@ -48,7 +48,7 @@ std::string waits_text(const StepTime& time) {
 }
 
 /// "needs 95.10 GiB of 78.70 GiB"; `at_least`: by a bound alone.
-std::string lack_text(const SearchTask& task, const RankMemory& memory, int64_t ranks,
+std::string lack_text(const SearchTask& task, const MemoryNeed& memory, int64_t ranks,
                       bool at_least) {
   const int64_t budget = device_budget(task, ranks);
   const char* needs = at_least ? "needs at least " : "needs ";
@@ -58,7 +58,7 @@ std::string lack_text(const SearchTask& task, const RankMemory& memory, int64_t 
              " of main memory a rank");
 }
 
-Json memory_numbers(const RankMemory& memory) {
+Json memory_numbers(const MemoryNeed& memory) {
   return {{"device", memory.device}, {"host", memory.host}};
 }
 
@@ -82,7 +82,7 @@ std::string machine_place(const SearchTask& task) {
              machine.name, ")");
 }
 
-std::string rank_memory_text(const RankMemory& memory) {
+std::string rank_memory_text(const MemoryNeed& memory) {
   return cat(human_bytes(memory.device),
              memory.host > 0 ? cat(" and ", human_bytes(memory.host), " of main memory") : "");
 }

@@ -71,7 +71,7 @@ struct Machine {
   /// bandwidth of 0: there is none.
   Link node, cluster, host;
   /// Bytes a second of main memory for one rank of GPUs; 0: not known.
-  double host_memory = 0;
+  double host_memory_bandwidth = 0;
   /// Bytes of main memory that a node has beside its GPUs; 0: not known.
   double host_memory_capacity = 0;
   /// Seconds of a collective among so many ranks of a node by its bytes: "all_reduce 2".

@@ -366,7 +366,7 @@ class Search {
   }
 
   /// What a layout lacks, then what it needs of a device.
-  std::pair<int64_t, int64_t> needs(const Layout& layout, const RankMemory& memory) const {
+  std::pair<int64_t, int64_t> needs(const Layout& layout, const MemoryNeed& memory) const {
     return {lacking(task_, memory, ranks_of_node(layout, task_.nodes)), memory.device};
   }
   std::pair<int64_t, int64_t> needs(const Candidate& one) const {

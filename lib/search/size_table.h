@@ -32,7 +32,7 @@ struct SizeQuestion {
 /// SizeLine is a part of a rank's memory, in bytes, by the course's arithmetic and in the plan.
 struct SizeLine {
   std::string part;
-  double course = 0;
+  double formula = 0;
   double planned = 0;
   /// The reason for the difference; "" where there is none to speak of.
   std::string why;
@@ -53,7 +53,7 @@ struct SizeRow {
   double waits = -1;
   double seconds = -1;
 
-  double course() const;
+  double formula() const;
   double planned() const;
 };
 
@@ -84,6 +84,6 @@ inline constexpr double kStatedActivations = 10;
 inline constexpr std::array<StatedSize, 4> kStatedSizes{{{0, 95}, {1, 52}, {2, 38}, {3, 16}}};
 
 /// The course's bytes a parameter on each rank without activations: 12 at stage 0.
-double course_state_bytes(int zero, int64_t ranks);
+double formula_state_bytes(int zero, int64_t ranks);
 
 }  // namespace ftrun

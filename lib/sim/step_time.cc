@@ -78,7 +78,7 @@ class StepRecorder {
     }
   }
 
-  void add(const TimedStep& step) {
+  void add(const TimedInstr& step) {
     const int32_t place = place_[static_cast<size_t>(step.rank)];
     if (place < 0) return;
     record_.ranks[static_cast<size_t>(place)].instrs.push_back({step.instr, step.begin, step.end});
@@ -281,8 +281,8 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   }
   std::optional<StepRecorder> recorder;
   if (record != nullptr) recorder.emplace(classes, place.slow, world, *record);
-  TimedStepSink sink;
-  if (recorder) sink = [&](const TimedStep& step) { recorder->add(step); };
+  TimedInstrSink sink;
+  if (recorder) sink = [&](const TimedInstr& step) { recorder->add(step); };
   const std::vector<RankTime> times = timed_walk(
       world, kinds.courses, {ranks_here, machine.devices},
       [&](int32_t program, const Instr& instr) {

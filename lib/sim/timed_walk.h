@@ -36,8 +36,8 @@ struct SharedProcessors {
   int processors = 1;
 };
 
-/// TimedStep is one step of a walk.
-struct TimedStep {
+/// TimedInstr is an instruction that a rank ran in a walk.
+struct TimedInstr {
   /// An index of world.ranks.
   int32_t rank = 0;
   const Instr* instr = nullptr;
@@ -45,7 +45,7 @@ struct TimedStep {
   Picoseconds end = 0;
 };
 /// Gets each step when it ends, those that take no time too; null: nobody does.
-using TimedStepSink = std::function<void(const TimedStep&)>;
+using TimedInstrSink = std::function<void(const TimedInstr&)>;
 
 /// Runs all ranks of a world from the begin of a step to its end: a step begins when its lane is
 /// free and what it waits for is done, what ranks do together when the last of them has come.
@@ -54,6 +54,6 @@ using TimedStepSink = std::function<void(const TimedStep&)>;
 std::vector<RankTime> timed_walk(
     const World& world, std::span<const Course> courses, const SharedProcessors& shared,
     const std::function<InstrCost(int32_t program, const Instr&)>& cost,
-    const TimedStepSink& sink = nullptr);
+    const TimedInstrSink& sink = nullptr);
 
 }  // namespace ftrun
