@@ -23,7 +23,7 @@ namespace ftrun {
 /// Bound is what a step of a layout takes at least, by arithmetic alone: no program is built.
 struct Bound {
   double seconds = 0;
-  /// The same where nothing runs beside anything else: no bound, but a guess at what is worth
+  /// The seconds if nothing ran beside anything else: no bound, but a guess at what is worth
   /// planning.
   double in_turn = 0;
   MemoryNeed memory;
@@ -56,8 +56,8 @@ class Bounds {
     double apart = 0;
     /// Exchange between tensor ranks.
     double exchange = 0;
-    /// Bytes that forward leaves for backward; where gradients are two lists, for the one by
-    /// weights and for the other alone, and what that leaves for the first.
+    /// Bytes that forward saves for backward. Where gradients are two lists: bytes saved for the
+    /// weight gradients, for the input gradients alone, and from the latter for the former.
     int64_t saved = 0;
     int64_t saved_for_weights = 0;
     int64_t saved_for_inputs = 0;
@@ -75,7 +75,7 @@ class Bounds {
     std::vector<GraphCost> until;
     std::vector<double> weights;
     Weights whole_weights;
-    /// Why there is none of it.
+    /// The error that kept the card from being made.
     std::optional<Error> failure;
   };
   using CardKey = std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>;

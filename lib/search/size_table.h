@@ -53,6 +53,7 @@ struct SizeRow {
   double waits = -1;
   double seconds = -1;
 
+  /// Bytes of all lines together, by the course's arithmetic and in the plan.
   double formula() const;
   double planned() const;
 };
@@ -80,7 +81,9 @@ struct StatedSize {
   int zero = 0;
   double gigabytes = 0;
 };
+/// The activations that the stated sizes have, in GB.
 inline constexpr double kStatedActivations = 10;
+/// The sizes that the course states, by ZeRO stage.
 inline constexpr std::array<StatedSize, 4> kStatedSizes{{{0, 95}, {1, 52}, {2, 38}, {3, 16}}};
 
 /// The course's bytes a parameter on each rank without activations: 12 at stage 0.

@@ -98,7 +98,7 @@ class StepRecorder {
   std::vector<int32_t> place_;
 };
 
-/// Adds what an instruction sends, or copies, to bytes of links.
+/// Adds the bytes that an instruction copies between a GPU and main memory.
 void add_bytes(const Program& program, const Instr& instr, bool has_gpus, LinkBytes& sum) {
   if (instr.kind != InstrKind::kCopy) return;
   const Tier from = program.at(instr.reads[0].buffer).tier,

@@ -23,9 +23,9 @@ struct RankTime {
   std::array<Picoseconds, kInstrKinds> busy{};
   /// Compute stood still, by what it waited for last, as runs measure it.
   std::array<Picoseconds, kWaitedForKinds> waited{};
-  /// The same time by the lane that ran meanwhile, or waited for its members: an exchange that
-  /// begins when something has come from another stage has not lasted since then. Lanes behind the
-  /// last one have none.
+  /// The waits of `waited`, divided by the lane that was busy meanwhile. An exchange is charged
+  /// from its begin on; the time before is charged to what it waited for, or to the exchange too if
+  /// that was other ranks alone. Lanes beyond the end of the list have no time.
   std::vector<Picoseconds> waited_on;
 };
 

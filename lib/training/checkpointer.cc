@@ -227,7 +227,7 @@ void Checkpointer::save(TrainingProgress& progress, const std::string& data_fing
   held_seconds_ += parts_.clock() - start;
 }
 
-/// The state was saved before it was known to be the best.
+/// Records that the state saved last, which was not known to be the best then, is the best.
 void Checkpointer::mark_best(const TrainingProgress& progress) {
   const std::optional<BestCheckpoint> best = best_of(progress);
   if (!best || marked_step_ == best->step) return;
@@ -247,8 +247,9 @@ void Checkpointer::take_up_best(TrainingProgress& progress) {
   while (progress.evaluations.best() &&
          !session_.first_decides("looking for the best checkpoint", exists)) {
     const int64_t step = progress.evaluations.best()->step;
-    parts_.journal.warn(cat(root, "/", step_folder_name(step),
-                            ": the best checkpoint is gone; it is chosen among those to come"));
+    parts_.journal.warn(
+        cat(root, "/", step_folder_name(step),
+            ": the best checkpoint is missing; the one before it or a later one replaces it"));
     progress.evaluations.lose_best(step);
   }
   const auto& best = progress.evaluations.best();

@@ -120,7 +120,7 @@ class Checkpointer : public Saver {
   double held_seconds_ = 0;
   /// Seconds that training paused for the save in progress.
   double paused_seconds_ = 0;
-  /// Makes the snapshot's pages come, once, before the first copy waits for them.
+  /// The thread that touches the snapshot's pages once, so that the first copy need not wait.
   std::optional<std::jthread> room_;
 };
 
