@@ -54,15 +54,15 @@ GEMMA3 = "gemma3-270m"
 # ---- reading the GGUF file ----
 
 
-def package_files(module, package, folder, end):
-    """The files of an installed package whose names end so."""
+def package_files(module, package, folder, part):
+    """The files of an installed package whose names contain `part`."""
     spec = importlib.util.find_spec(module)
     if spec is None:
         raise UserError(f"the package {package} is not installed; run scripts/setup.sh")
     place = os.path.join(spec.submodule_search_locations[0], folder)
-    files = sorted(f for f in os.listdir(place) if end in f) if os.path.isdir(place) else []
+    files = sorted(f for f in os.listdir(place) if part in f) if os.path.isdir(place) else []
     if not files:
-        raise UserError(f"{place}: holds no {end} file; install {package} again")
+        raise UserError(f"{place}: holds no {part} file; install {package} again")
     return [os.path.join(place, file) for file in files]
 
 

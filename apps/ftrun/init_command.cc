@@ -315,7 +315,7 @@ int init_command(const InitOptions& options) {
     search.nodes = options.nodes;
     search.seconds = options.seconds;
     Found tried{&variant, search_task(search, machine.machine), {}};
-    // What main memory is beside GPUs may not be known.
+    // The machine file need not say how much main memory is beside GPUs.
     tried.task.offloads = !machine.machine.has_gpus || machine.machine.host_memory_capacity > 0;
     const bool is_last = &variant == &kVariants.back();
     tried.result = search_layouts(tried.task, {options.seconds, is_last});

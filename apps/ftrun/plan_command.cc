@@ -173,7 +173,7 @@ void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded,
                              first.needed - first.budget));
 }
 
-/// Answers a program.
+/// Fills the answer of --json; `program` is the step program that --rank and its like choose.
 void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, const Program& program,
           int programs, const MemoryPlan& memory, const std::vector<std::string>& warnings,
           int rank) {

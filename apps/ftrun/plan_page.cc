@@ -205,7 +205,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
       {"ranks", std::move(ranks)},
       {"traffic", traffic_json(program_traffic(all.plan(0).train.program))["collectives"]},
       {"search", std::move(page.search)}};
-  // A search has taken its time.
+  // Another file may have come to `path` while the search ran.
   admit_plan_page(path);
   write_file_atomic(posix_files(), path, filled_page(plan_parts(), data));
 }

@@ -21,7 +21,7 @@ struct PlanPage {
   /// Bytes of a device and of main memory that a rank may take; 0: not known.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
-  /// What search_json() says of a search, with "lines" about its end; null without one.
+  /// The object that search_json() makes of a search, with "lines" about its end; null without one.
   nlohmann::ordered_json search;
 };
 

@@ -40,15 +40,15 @@ std::string gigabytes(double bytes) {
   return fixed_text(bytes / kGigabyte, 2);
 }
 
-/// "+12.3 %" of `course`.
-std::string off_text(double planned, double course) {
-  const double share = 100 * (planned / course - 1);
+/// "+12.3 %" of `formula`.
+std::string off_text(double planned, double formula) {
+  const double share = 100 * (planned / formula - 1);
   return cat(share < 0 ? "" : "+", fixed_text(share, 1), " %");
 }
 
 std::string fits_text(const SizeRow& row, const SizeGpu& gpu) {
-  const bool course = row.course() <= gpu.bytes, planned = row.planned() <= gpu.bytes;
-  if (course == planned) return planned ? "fits" : "no";
+  const bool formula = row.formula() <= gpu.bytes, planned = row.planned() <= gpu.bytes;
+  if (formula == planned) return planned ? "fits" : "no";
   return planned ? "fits, not by the formulas" : "no, but by the formulas";
 }
 
@@ -56,11 +56,11 @@ Json row_json(const SizeModel& model, const SizeRow& row, const std::vector<Size
   Json lines = Json::array(), fits = Json::object();
   for (const SizeLine& line : row.lines)
     lines.push_back({{"part", line.part},
-                     {"course", std::llround(line.course)},
+                     {"course", std::llround(line.formula)},
                      {"planned", std::llround(line.planned)},
                      {"why", line.why}});
   for (const SizeGpu& gpu : gpus)
-    fits[gpu.name] = {{"course", row.course() <= gpu.bytes},
+    fits[gpu.name] = {{"course", row.formula() <= gpu.bytes},
                       {"planned", row.planned() <= gpu.bytes}};
   Json json{{"model", model.name},
             {"parameters", row.counted},
@@ -68,7 +68,7 @@ Json row_json(const SizeModel& model, const SizeRow& row, const std::vector<Size
             {"gpus", row.question.ranks},
             {"row_tokens", row.question.row},
             {"recompute", name_of(row.question.recompute)},
-            {"course", std::llround(row.course())},
+            {"course", std::llround(row.formula())},
             {"planned", std::llround(row.planned())},
             {"fullest", row.fullest},
             {"lines", lines},
@@ -87,10 +87,10 @@ void print_lines(const SizeModel& model, const SizeRow& row) {
             << " GPUs, GB a GPU at its fullest moment, " << row.fullest << '\n';
   std::vector<std::vector<std::string>> cells;
   for (const SizeLine& line : row.lines)
-    cells.push_back({line.part, gigabytes(line.course), gigabytes(line.planned),
-                     gigabytes(line.planned - line.course), line.why});
-  cells.push_back({"all", gigabytes(row.course()), gigabytes(row.planned()),
-                   gigabytes(row.planned() - row.course()), ""});
+    cells.push_back({line.part, gigabytes(line.formula), gigabytes(line.planned),
+                     gigabytes(line.planned - line.formula), line.why});
+  cells.push_back({"all", gigabytes(row.formula()), gigabytes(row.planned()),
+                   gigabytes(row.planned() - row.formula()), ""});
   std::cout << format_table({"part", "formula", "planned", "more", "why"}, cells);
 }
 
@@ -100,7 +100,7 @@ Json print_stated(const std::vector<SizeRow>& rows, double parameters) {
   std::vector<std::vector<std::string>> cells;
   for (const StatedSize& stated : kStatedSizes) {
     const double formula =
-        course_state_bytes(stated.zero, kExplained) * parameters / kGigabyte + kStatedActivations;
+        formula_state_bytes(stated.zero, kExplained) * parameters / kGigabyte + kStatedActivations;
     const SizeRow& row = rows[static_cast<size_t>(stated.zero)];
     cells.push_back({cat("ZeRO ", stated.zero), fixed_text(stated.gigabytes, 0),
                      fixed_text(formula, 1), off_text(formula, stated.gigabytes),
@@ -132,7 +132,7 @@ Json print_two_gpus(const std::optional<Machine>& machine, const std::vector<Siz
   std::vector<std::vector<std::string>> cells;
   for (const SizeRow& row : rows) {
     cells.push_back({row.question.zero == 0 ? "DDP" : "FSDP, FULL_SHARD (ZeRO 3)",
-                     std::string(name_of(row.question.recompute)), gigabytes(row.course()),
+                     std::string(name_of(row.question.recompute)), gigabytes(row.formula()),
                      gigabytes(row.planned()),
                      row.seconds < 0 ? "?" : format_number("%.4g", row.seconds),
                      row.waits < 0 ? "?" : percent_text(row.waits, 1)});
@@ -182,8 +182,8 @@ int size_table(const TableOptions& options, Answer& answer) {
     const std::vector<SizeRow> rows = size_rows(model, questions);
     for (const SizeRow& row : rows) {
       cells.push_back({model.name, std::to_string(row.question.zero),
-                       std::to_string(row.question.ranks), gigabytes(row.course()),
-                       gigabytes(row.planned()), off_text(row.planned(), row.course())});
+                       std::to_string(row.question.ranks), gigabytes(row.formula()),
+                       gigabytes(row.planned()), off_text(row.planned(), row.formula())});
       for (const SizeGpu& gpu : gpus) cells.back().push_back(fits_text(row, gpu));
       rows_json.push_back(row_json(model, row, gpus));
     }

@@ -22,7 +22,7 @@ struct TimeOptions {
   std::string machine;
   /// The path of a file of another program's rates; "" for none.
   std::string stack;
-  /// What --slow, --network and --price were given.
+  /// The texts given with --slow, --network and --price.
   std::vector<std::string> slow;
   std::string network;
   std::string price;

@@ -22,7 +22,7 @@ inline void refuse_existing(const char* option, const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored)))
     throw Error(ExitCode::kUsage,
-                cat(option, " ", path, ": there is such a file, which stays as it is"),
+                cat(option, " ", path, ": already exists, and is not overwritten"),
                 "give another name, or move it away");
 }
 

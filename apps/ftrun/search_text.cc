@@ -48,7 +48,7 @@ std::string waits_text(const StepTime& time) {
 }
 
 /// "needs 95.10 GiB of 78.70 GiB"; `at_least`: by a bound alone.
-std::string lack_text(const SearchTask& task, const RankMemory& memory, int64_t ranks,
+std::string lack_text(const SearchTask& task, const MemoryNeed& memory, int64_t ranks,
                       bool at_least) {
   const int64_t budget = device_budget(task, ranks);
   const char* needs = at_least ? "needs at least " : "needs ";
@@ -58,7 +58,7 @@ std::string lack_text(const SearchTask& task, const RankMemory& memory, int64_t 
              " of main memory a rank");
 }
 
-Json memory_numbers(const RankMemory& memory) {
+Json memory_numbers(const MemoryNeed& memory) {
   return {{"device", memory.device}, {"host", memory.host}};
 }
 
@@ -82,7 +82,7 @@ std::string machine_place(const SearchTask& task) {
              machine.name, ")");
 }
 
-std::string rank_memory_text(const RankMemory& memory) {
+std::string rank_memory_text(const MemoryNeed& memory) {
   return cat(human_bytes(memory.device),
              memory.host > 0 ? cat(" and ", human_bytes(memory.host), " of main memory") : "");
 }
@@ -104,8 +104,8 @@ std::string counts_text(const SearchTask& task, const SearchResult& result) {
                 " that fit could not be timed: ", first_line(result.problem), "\n");
   if (result.least >= best && counts.tried == counts.all) return text;
   text +=
-      cat("not proved: the time was over; of the layouts whose bounds are known none is faster by "
-          "more than ",
+      cat("not proved: the time limit was reached; no layout with a known bound is faster by more "
+          "than ",
           percent_text((best - result.least) / best, 1));
   if (counts.tried < counts.all)
     text += cat("; ", counts.all - counts.tried, " were not looked at");
@@ -116,7 +116,7 @@ std::string why_not_text(const SearchTask& task, const SearchResult& result, con
   if (why.chosen) return "chosen";
   if (!why.refusal.empty()) return cat("refused: ", in_one_line(why.refusal));
   if (!why.best && why.bound)
-    return why.may_fit ? cat("not planned: the time was over; takes at least ",
+    return why.may_fit ? cat("not planned: the time limit was reached; takes at least ",
                              seconds_text(why.bound->seconds))
                        : lack_text(task, why.bound->memory, why.ranks, true);
   const Evaluation& best = *why.best;

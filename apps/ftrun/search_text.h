@@ -12,7 +12,7 @@ namespace ftrun {
 std::string machine_place(const SearchTask& task);
 
 /// "23.10 GiB", and what a rank needs of main memory beside a GPU.
-std::string rank_memory_text(const RankMemory& memory);
+std::string rank_memory_text(const MemoryNeed& memory);
 
 /// Says in a line what became of the layouts, and whether the first choice is proved.
 std::string counts_text(const SearchTask& task, const SearchResult& result);

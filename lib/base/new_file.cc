@@ -47,7 +47,7 @@ void write_new_file(const std::string& path, std::string_view content) {
   }
   remove_tree(temporary);
   if (error_number == EEXIST)
-    throw Error(ExitCode::kUsage, cat(path, ": there is such a file, which stays as it is"),
+    throw Error(ExitCode::kUsage, cat(path, ": already exists, and is not overwritten"),
                 "give another name, or move it away");
   if (error_number != 0)
     throw Error(ExitCode::kEnvironment,

@@ -350,7 +350,7 @@ void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) con
                                release(stored, from, to);
                              });
       });
-    // Pages hold some of every row: who reads the last one is done with all of them.
+    // Pages have elements of every row of the part: they are released after the last row.
     if (end == known->info.elements) release(place.name, 0, at(place.name).elements);
     return;
   }

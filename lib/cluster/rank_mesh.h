@@ -119,7 +119,7 @@ class RankMesh {
 
  private:
   int place(int rank, MeshAxis axis) const;
-  /// How far a place on the line along axes is from its first rank.
+  /// Returns the distance of a place on the line along axes from the line's first rank.
   int offset_of(int place, MeshAxes axes) const;
   std::string label_of(const GroupSpan& span) const;
 

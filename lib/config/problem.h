@@ -14,8 +14,7 @@ struct Position {
   bool operator==(const Position&) const = default;
 };
 
-/// Goes over one byte of a text, `at` being its place. Columns are characters, as editors count
-/// them.
+/// Moves the position `at` past one byte of a text. Columns are characters, as editors count them.
 inline void step_over(char byte, Position& at) {
   if (byte == '\n') {
     ++at.line;

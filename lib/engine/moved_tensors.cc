@@ -35,7 +35,8 @@ MovedTensors::MovedTensors(const ModelDescription& model, const FirstWeights& fi
       trained_[tensor.name] = &tensor;
 }
 
-void MovedTensors::look(const std::string& tensor, int64_t begin, std::span<const float> values) {
+void MovedTensors::compare(const std::string& tensor, int64_t begin,
+                           std::span<const float> values) {
   const auto known = trained_.find(tensor);
   if (known == trained_.end()) return;
   State& state = states_.try_emplace(tensor, State::kUnmoved).first->second;

@@ -21,8 +21,8 @@ class MovedTensors {
   /// `model` and `first` are borrowed; `dtype` is that of the exported file.
   MovedTensors(const ModelDescription& model, const FirstWeights& first, DType dtype);
 
-  /// Elements from `begin` on of a tensor, in fp32 before they are rounded.
-  void look(const std::string& tensor, int64_t begin, std::span<const float> values);
+  /// Compares elements of a tensor from `begin` on, in fp32 before they are rounded.
+  void compare(const std::string& tensor, int64_t begin, std::span<const float> values);
 
   /// Makes a warning about those that have not moved, and about those that the export never asked
   /// for and so does not hold; "" where there are none.

@@ -97,9 +97,9 @@ bool is_gpu_pair(std::span<const Op> list, size_t i);
 /// of x and w). False: it is its part of the result.
 bool result_is_term(OpKind kind, size_t result, char letter);
 
-/// Says it of the gradient with respect to an operand that each rank has whole: true when each
-/// makes a term of it, from its part of the results' gradients. False: each makes all of it, or it
-/// has a part of the operand and of its gradient.
+/// Says whether the gradient with respect to an operand is a term: true when each rank has all of
+/// the operand and makes a term of its gradient from its part of the results' gradients. False:
+/// each rank makes the whole gradient, or has a part of the operand and of its gradient.
 bool gradient_is_term(OpKind kind, size_t operand, char letter);
 
 }  // namespace ftrun

@@ -26,7 +26,7 @@ bool takes_part(const StorageRequest& request) {
   return request.bytes > 0 && request.first <= request.last;
 }
 
-bool meet(const StorageRequest& a, const StorageRequest& b) {
+bool overlap(const StorageRequest& a, const StorageRequest& b) {
   return a.first <= b.last && b.first <= a.last;
 }
 
@@ -226,7 +226,7 @@ class Gaps {
     looks_ += static_cast<int64_t>(taken_.size());
     std::vector<Extent> taken;
     for (const Placed& other : taken_)
-      if (meet(other.request, request))
+      if (overlap(other.request, request))
         taken.emplace_back(other.offset, other.offset + other.request.bytes);
     return taken;
   }

@@ -71,7 +71,7 @@ struct Machine {
   /// bandwidth of 0: there is none.
   Link node, cluster, host;
   /// Bytes a second of main memory for one rank of GPUs; 0: not known.
-  double host_memory = 0;
+  double host_memory_bandwidth = 0;
   /// Bytes of main memory that a node has beside its GPUs; 0: not known.
   double host_memory_capacity = 0;
   /// Seconds of a collective among so many ranks of a node by its bytes: "all_reduce 2".
@@ -80,7 +80,7 @@ struct Machine {
   double disk_read = 0, disk_write = 0;
   /// Seconds that an operation takes at least.
   double launch = 0;
-  /// What a device costs.
+  /// The price of a device for an hour.
   Price price;
   /// The processor that it was measured on, and when; "" where it was not.
   std::string processor, measured;
@@ -94,12 +94,12 @@ struct Machine {
 /// one.
 double slowed(const Rates& rates, const std::string& kind, double ideal);
 
-/// Seconds of a collective ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send") of
-/// `bytes` bytes, the whole of what all ranks have in the end (or of the begin; what one rank has
-/// of an all-to-all), among `ranks` ranks, `on_node` or more of them on each node that has any:
-/// measured on the node, else by a ring (Thakur et al. 2005, "Optimization of Collective
-/// Communication Operations in MPICH"). A ring over several nodes enters each by the links of all
-/// its ranks there, as NCCL's do.
+/// Seconds of a collective ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
+/// among `ranks` ranks, `on_node` or more of them on each node that has any. `bytes` is the whole
+/// result; of a reduce-scatter the whole input; of an all-to-all what one rank has. The time is
+/// what was measured on the node, else that of a ring (Thakur et al. 2005, "Optimization of
+/// Collective Communication Operations in MPICH"). A ring over several nodes enters each by the
+/// links of all its ranks there, as NCCL's do.
 double exchange_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
                         int on_node);
 

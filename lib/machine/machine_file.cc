@@ -207,7 +207,7 @@ Machine machine_of(const Node& root, Problems& problems) {
     machine.disk_write = section.quantity("write", QuantityUnit::kByteRate, true);
   }
   machine.launch = top.quantity("launch", QuantityUnit::kSeconds);
-  machine.host_memory = top.quantity("host_memory", QuantityUnit::kByteRate);
+  machine.host_memory_bandwidth = top.quantity("host_memory", QuantityUnit::kByteRate);
   machine.host_memory_capacity = top.quantity("host_memory_capacity", QuantityUnit::kBytes);
   if (!machine.has_gpus && machine.host_memory_capacity > 0)
     top.problem(top.find("host_memory_capacity")->at,
@@ -344,8 +344,10 @@ std::string machine_text(const Machine& machine) {
   if (machine.disk_read > 0)
     text += cat("disk: {read: ", quantity_text(machine.disk_read, QuantityUnit::kByteRate),
                 ", write: ", quantity_text(machine.disk_write, QuantityUnit::kByteRate), "}\n");
-  if (machine.host_memory > 0)
-    text += cat("host_memory: ", quantity_text(machine.host_memory, QuantityUnit::kByteRate), "\n");
+  if (machine.host_memory_bandwidth > 0)
+    text +=
+        cat("host_memory: ", quantity_text(machine.host_memory_bandwidth, QuantityUnit::kByteRate),
+            "\n");
   if (machine.host_memory_capacity > 0)
     text += cat("host_memory_capacity: ",
                 quantity_text(machine.host_memory_capacity, QuantityUnit::kBytes), "\n");

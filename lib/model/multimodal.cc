@@ -19,7 +19,8 @@ constexpr std::array<MultimodalClass, 2> kClasses{{
     {"mistral3", "Mistral3ForConditionalGeneration", "mistral"},
 }};
 
-/// Beginnings of the names of the other parts' tensors, as transformers 4 and 5 write them.
+/// kOtherParts lists how the names of the other parts' tensors begin, as transformers 4 and 5 write
+/// them.
 constexpr std::array<std::string_view, 4> kOtherParts{"vision_tower.", "multi_modal_projector.",
                                                       "model.vision_tower.",
                                                       "model.multi_modal_projector."};

@@ -11,6 +11,7 @@ namespace ftrun {
 /// Bytes by Category.
 using CategoryBytes = std::array<int64_t, kCategoryCount>;
 
+/// Returns the bytes of all categories together.
 int64_t sum_of(const CategoryBytes& bytes);
 
 /// Lists what the arenas of a tier hold at each position of the program's instruction list, and

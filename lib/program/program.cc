@@ -84,13 +84,13 @@ bool share_bytes(const Program& program, const Range& a, const Range& b) {
 }
 
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b) {
-  const auto meet = [&](const std::vector<Range>& some, const std::vector<Range>& others) {
+  const auto overlap = [&](const std::vector<Range>& some, const std::vector<Range>& others) {
     return std::any_of(some.begin(), some.end(), [&](const Range& x) {
       return std::any_of(others.begin(), others.end(),
                          [&](const Range& y) { return share_bytes(program, x, y); });
     });
   };
-  return meet(a.writes, b.reads) || meet(a.reads, b.writes) || meet(a.writes, b.writes);
+  return overlap(a.writes, b.reads) || overlap(a.reads, b.writes) || overlap(a.writes, b.writes);
 }
 
 int lane_count(const Program& program) {

@@ -62,7 +62,7 @@ struct StateSpec {
   /// Ranks that hold a part each of what is cut, and ranks that hold the same as this one.
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;
-  /// This rank's place in `shard`: of one rank where there is none.
+  /// The place of this rank in `shard`: of one rank where there is none.
   ShardPlace place;
   /// The states that are cut over `shard`; each rank holds the rest whole.
   bool cuts_parameters = false;

@@ -48,8 +48,7 @@ void refuse_foreign_page(const std::string& path, const PageParts& parts, const 
   const fs::file_status status = fs::symlink_status(path, error);
   if (!fs::exists(status)) return;
   if (fs::is_regular_file(status) && begins_like(path, parts.page)) return;
-  throw Error(ExitCode::kUsage,
-              cat(path, ": there is something that is not ", what, "; it stays as it is"),
+  throw Error(ExitCode::kUsage, cat(path, ": is not ", what, ", and is not overwritten"),
               cat("give another name ", option, ", or move that away"));
 }
 

@@ -10,7 +10,7 @@ struct PageParts {
   /// The page with places for the rest: @CSS@, @JS@, @DATA@. It begins with a comment that tells
   /// it from others' files.
   const char* page = nullptr;
-  /// What all pages have comes before these.
+  /// The page's own style and script, which follow those that all pages have.
   const char* style = "";
   const char* script = "";
 };
@@ -20,8 +20,8 @@ struct PageParts {
 /// replaced.
 std::string filled_page(const PageParts& parts, const nlohmann::ordered_json& data);
 
-/// Error(kUsage) where `path` is there and is not a page of these parts: "FILE: there is something
-/// that is not `what`; it stays as it is". `option` is how another name is given.
+/// Throws Error(kUsage) where `path` is there and is not a page of these parts: "FILE: is not
+/// `what`, and is not overwritten". `option` is how another name is given.
 void refuse_foreign_page(const std::string& path, const PageParts& parts, const char* what,
                          const char* option);
 

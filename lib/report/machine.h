@@ -53,7 +53,7 @@ struct MachineTimes {
 
 MachineInfo read_machine();
 ProcessMemory read_process_memory();
-/// All zeros where /proc/stat cannot be read.
+/// Reads the times of all processors; they are all 0 where /proc/stat cannot be read.
 MachineTimes read_machine_times();
 ProcessTimes read_process_times();
 

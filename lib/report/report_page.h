@@ -4,7 +4,7 @@ namespace ftrun {
 
 // lib/report/page/, as it is compiled in (lib/CMakeLists.txt).
 
-/// What all pages have.
+/// The style and script that all pages have.
 extern const char* const kPageStyle;
 extern const char* const kPageScript;
 /// Pages with places for the rest (report/html_page.h), and what they alone have.

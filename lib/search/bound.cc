@@ -276,7 +276,7 @@ const std::vector<Bounds::StageWeights>& Bounds::weights_of(const Card& card, Cu
 double Bounds::update_seconds(double bytes, const Layout& layout) const {
   const Rates& rates = rates_for(task_, layout);
   const double here = rates.memory / least_slowdown(rates, "update");
-  return bytes / std::max(here, task_.machine.has_gpus ? task_.machine.host_memory : 0);
+  return bytes / std::max(here, task_.machine.has_gpus ? task_.machine.host_memory_bandwidth : 0);
 }
 
 /// Exchange takes time in proportion to its bytes, at least.
@@ -342,7 +342,7 @@ int64_t Bounds::saved_of(const Card& card, const PipelineLayout& cut, int stage,
   return most;
 }
 
-RankMemory Bounds::memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,
+MemoryNeed Bounds::memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,
                              const StateFacts& facts) const {
   const auto shards = static_cast<double>(layout.shards());
   const bool keeps_optimizer = layout.optimizer == OffloadDevice::kNone;
@@ -369,40 +369,40 @@ RankMemory Bounds::memory_of(const StageWeights& weights, int64_t saved, const L
   return {static_cast<int64_t>(device), static_cast<int64_t>(host)};
 }
 
-Bounds::Course& Bounds::course_of(const Layout& layout) {
+Bounds::SharedCosts& Bounds::shared_costs_of(const Layout& layout) {
   const auto [known, added] =
-      courses_.try_emplace({layout.ranks(), layout.tensor, layout.pipeline, layout.chunks,
-                            static_cast<int64_t>(layout.schedule), layout.micro_batch,
-                            layout.accumulation, static_cast<int64_t>(layout.recompute)});
-  Course& course = known->second;
-  if (!added) return course;
+      shared_costs_.try_emplace({layout.ranks(), layout.tensor, layout.pipeline, layout.chunks,
+                                 static_cast<int64_t>(layout.schedule), layout.micro_batch,
+                                 layout.accumulation, static_cast<int64_t>(layout.recompute)});
+  SharedCosts& shared = known->second;
+  if (!added) return shared;
   try {
-    course.card = &card_of(layout);
-    course.cut = &cut_of(*course.card, layout);
-    const PipelineLayout& cut = course.cut->layout;
-    course.compute = compute_seconds(*course.card, cut, layout);
+    shared.card = &card_of(layout);
+    shared.cut = &cut_of(*shared.card, layout);
+    const PipelineLayout& cut = shared.cut->layout;
+    shared.compute = compute_seconds(*shared.card, cut, layout);
     for (int stage = 0; stage < cut.stages(); ++stage)
-      course.saved.push_back(saved_of(*course.card, cut, stage, layout));
+      shared.saved.push_back(saved_of(*shared.card, cut, stage, layout));
   } catch (...) {
-    courses_.erase(known);
+    shared_costs_.erase(known);
     throw;
   }
-  return course;
+  return shared;
 }
 
 Bound Bounds::of(const Layout& layout, const StateFacts& facts) {
-  const Course& course = course_of(layout);
-  const std::vector<StageWeights>& stages = weights_of(*course.card, *course.cut, facts);
+  const SharedCosts& shared = shared_costs_of(layout);
+  const std::vector<StageWeights>& stages = weights_of(*shared.card, *shared.cut, facts);
   Bound bound;
   double update = 0;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    const RankMemory memory = memory_of(stages[stage], course.saved[stage], layout, facts);
+    const MemoryNeed memory = memory_of(stages[stage], shared.saved[stage], layout, facts);
     bound.memory.device = std::max(bound.memory.device, memory.device);
     bound.memory.host = std::max(bound.memory.host, memory.host);
     update = std::max(update, 2 * stages[stage].trained * facts.state_bytes /
                                   static_cast<double>(layout.shards()));
   }
-  const double compute = course.compute + update_seconds(update, layout),
+  const double compute = shared.compute + update_seconds(update, layout),
                exchange = exchange_seconds_of(stages, layout, facts);
   bound.seconds = (1 - kSlack) * std::max(compute, exchange);
   bound.in_turn = compute + exchange;

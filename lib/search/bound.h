@@ -23,10 +23,10 @@ namespace ftrun {
 /// Bound is what a step of a layout takes at least, by arithmetic alone: no program is built.
 struct Bound {
   double seconds = 0;
-  /// The same where nothing runs beside anything else: no bound, but a guess at what is worth
+  /// The seconds if nothing ran beside anything else: no bound, but a guess at what is worth
   /// planning.
   double in_turn = 0;
-  RankMemory memory;
+  MemoryNeed memory;
 };
 
 /// Bounds finds the bounds of layouts. The time is that of the computation of the busiest stage
@@ -56,8 +56,8 @@ class Bounds {
     double apart = 0;
     /// Exchange between tensor ranks.
     double exchange = 0;
-    /// Bytes that forward leaves for backward; where gradients are two lists, for the one by
-    /// weights and for the other alone, and what that leaves for the first.
+    /// Bytes that forward saves for backward. Where gradients are two lists: bytes saved for the
+    /// weight gradients, for the input gradients alone, and from the latter for the former.
     int64_t saved = 0;
     int64_t saved_for_weights = 0;
     int64_t saved_for_inputs = 0;
@@ -75,7 +75,7 @@ class Bounds {
     std::vector<GraphCost> until;
     std::vector<double> weights;
     Weights whole_weights;
-    /// Why there is none of it.
+    /// The error that kept the card from being made.
     std::optional<Error> failure;
   };
   using CardKey = std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>;
@@ -95,8 +95,8 @@ class Bounds {
     PipelineLayout layout;
     std::map<std::pair<int64_t, bool>, std::vector<StageWeights>> weights;
   };
-  /// Course is what layouts take that differ in their state alone.
-  struct Course {
+  /// SharedCosts is what layouts take that differ in their state alone.
+  struct SharedCosts {
     const Card* card = nullptr;
     Cut* cut = nullptr;
     double compute = 0;
@@ -108,7 +108,7 @@ class Bounds {
   Card make_card(const Layout& layout) const;
   const Card& card_of(const Layout& layout);
   Cut& cut_of(const Card& card, const Layout& layout);
-  Course& course_of(const Layout& layout);
+  SharedCosts& shared_costs_of(const Layout& layout);
   GraphCost cost_of(const LayerGraph& graph, const Layout& layout) const;
   double compute_seconds(const Card& card, const PipelineLayout& cut, const Layout& layout) const;
   double exchange_seconds_of(const std::vector<StageWeights>& stages, const Layout& layout,
@@ -118,7 +118,7 @@ class Bounds {
   double seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing);
   int64_t saved_of(const Card& card, const PipelineLayout& cut, int stage,
                    const Layout& layout) const;
-  RankMemory memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,
+  MemoryNeed memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,
                        const StateFacts& facts) const;
 
   const SearchTask& task_;
@@ -127,9 +127,9 @@ class Bounds {
   std::map<std::pair<Weights, int64_t>, std::vector<int64_t>> blocks_;
   /// Cuts by tensor ranks, stages, chunks, their placement, and numbers of blocks.
   std::map<std::tuple<int64_t, int64_t, int64_t, ChunkPlacement, std::vector<int64_t>>, Cut> cuts_;
-  /// Courses by ranks, tensor ranks, stages, chunks, schedule, micro-batch and their number, and
-  /// recompute.
-  std::map<std::array<int64_t, 8>, Course> courses_;
+  /// Shared costs by ranks, tensor ranks, stages, chunks, schedule, micro-batch and their number,
+  /// and recompute.
+  std::map<std::array<int64_t, 8>, SharedCosts> shared_costs_;
   std::map<std::tuple<std::string_view, int64_t, Crossing>, double> seconds_of_byte_;
 };
 

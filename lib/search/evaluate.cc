@@ -12,8 +12,8 @@
 
 namespace ftrun {
 
-RankMemory memory_of_ranks(const SearchTask& task, const Config& config, const ClassPlans& all) {
-  RankMemory most;
+MemoryNeed memory_of_ranks(const SearchTask& task, const Config& config, const ClassPlans& all) {
+  MemoryNeed most;
   for (const MemoryPlan& plan : all.memory()) {
     const bool shares = !task.machine.has_gpus;
     most.device = std::max(most.device, shares ? plan.main_memory() : plan.at(Tier::kDevice).total);

@@ -14,7 +14,7 @@ namespace ftrun {
 struct Evaluation {
   Layout layout;
   /// The rank that needs most of each.
-  RankMemory memory;
+  MemoryNeed memory;
   bool fits = false;
   /// The time of a step, unless it was not asked for or the machine lacks a rate (`problem`).
   std::optional<StepTime> time;
@@ -28,6 +28,6 @@ struct Evaluation {
 Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed = true);
 
 /// The memory of the ranks of a config that was resolved for a layout.
-RankMemory memory_of_ranks(const SearchTask& task, const Config& config, const ClassPlans& all);
+MemoryNeed memory_of_ranks(const SearchTask& task, const Config& config, const ClassPlans& all);
 
 }  // namespace ftrun

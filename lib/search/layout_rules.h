@@ -25,9 +25,10 @@ class LayoutRules {
   struct Verdict {
     /// Null where the layout is legal.
     const std::string* refusal = nullptr;
-    /// What the bounds of a legal layout need.
+    /// The facts that the bounds of a legal layout need; null where it is refused.
     const StateFacts* facts = nullptr;
   };
+  /// Judges a layout of the task, by answers of try_layout() that it asks for where they are new.
   Verdict of(const Layout& layout);
 
   /// Layouts that try_layout() was asked about.
@@ -44,6 +45,7 @@ class LayoutRules {
   using LayoutKey = std::array<int64_t, 12>;
   /// The kinds of a layout's mesh, schedule, micro-batches, state and recompute.
   using KindKey = std::array<int64_t, 13>;
+  /// The data, tensor and pipeline ranks of a mesh.
   using MeshKey = std::array<int64_t, 3>;
   /// A mesh with a layout on it that is legal, where one was found; else the refusal of the
   /// plainest.

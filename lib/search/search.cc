@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 /// told of other choices.
 constexpr double kBoundsShare = 0.4;
 constexpr double kExactShare = 0.85;
-/// The share of it that each number of nodes gets which is tried where nothing fits.
+/// The share of the time for each number of nodes that is tried when nothing fits.
 constexpr double kNodesShare = 0.2;
 /// The time of a step that is not known.
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -182,7 +182,7 @@ class Search {
     candidates_.push_back(std::move(candidate));
   }
 
-  /// A layout that cannot be planned after all is none that fits.
+  /// Evaluates a layout exactly. One that cannot be planned counts as one that does not fit.
   Evaluation planned(const Layout& layout, bool timed) const {
     try {
       return evaluate(task_, layout, timed);
@@ -365,8 +365,8 @@ class Search {
     if (result_.nearest && limits_.more_nodes) find_nodes();
   }
 
-  /// What a layout lacks, then what it needs of a device.
-  std::pair<int64_t, int64_t> needs(const Layout& layout, const RankMemory& memory) const {
+  /// Returns the bytes that a layout lacks, then those that it needs of a device.
+  std::pair<int64_t, int64_t> needs(const Layout& layout, const MemoryNeed& memory) const {
     return {lacking(task_, memory, ranks_of_node(layout, task_.nodes)), memory.device};
   }
   std::pair<int64_t, int64_t> needs(const Candidate& one) const {

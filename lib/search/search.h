@@ -31,8 +31,9 @@ struct WhyNot {
   std::optional<Evaluation> best;
   /// The least that its legal layouts need and take by their bounds.
   std::optional<Bound> bound;
-  /// Some of them may fit, by their bounds, and ranks of a node of those that need least.
+  /// Some of its legal layouts may fit, by their bounds.
   bool may_fit = false;
+  /// Ranks a node of the legal layout whose bound of device memory is the lowest.
   int64_t ranks = 1;
   /// The first refusal, where none is legal.
   std::string refusal;
@@ -46,7 +47,8 @@ struct SearchCounts {
   int64_t tried = 0;
   int64_t refused = 0;
   int64_t legal = 0;
-  /// Those that the checks were asked about; all others are judged by these (LayoutRules).
+  /// Questions to the checks, about made-up layouts too; their answers judge all layouts
+  /// (LayoutRules).
   int64_t asked = 0;
   /// Legal ones that need too much memory by their bounds, that were planned exactly, and whose
   /// bounds are above the time that was found.

@@ -33,8 +33,8 @@ struct SearchTask {
   bool offloads = true;
 };
 
-/// RankMemory is what one rank needs at its fullest, as SearchTask counts it.
-struct RankMemory {
+/// MemoryNeed is what one rank needs at its fullest, as SearchTask counts it.
+struct MemoryNeed {
   int64_t device = 0;
   int64_t host = 0;
 };
@@ -46,9 +46,9 @@ int64_t device_budget(const SearchTask& task, int64_t ranks);
 int64_t host_budget(const SearchTask& task, int64_t ranks);
 
 /// Bytes that a rank, one of `ranks` of a node, needs beyond those that it may take.
-int64_t lacking(const SearchTask& task, const RankMemory& memory, int64_t ranks);
+int64_t lacking(const SearchTask& task, const MemoryNeed& memory, int64_t ranks);
 
 /// Says whether a rank, one of `ranks` of a node, has the memory that it needs.
-bool fits(const SearchTask& task, const RankMemory& memory, int64_t ranks);
+bool fits(const SearchTask& task, const MemoryNeed& memory, int64_t ranks);
 
 }  // namespace ftrun

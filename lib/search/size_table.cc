@@ -103,13 +103,13 @@ std::vector<SizeLine> lines_of(const SizeModel& model, const SizeQuestion& quest
   const std::string named = cat("the model has ", human_count(counted), " parameters");
   const bool is_named = std::abs(counts - 1) > 5e-4;
   // Bytes that the number of parameters does not explain.
-  const auto beside = [&](const SizeLine& line) { return line.planned - line.course * counts; };
+  const auto beside = [&](const SizeLine& line) { return line.planned - line.formula * counts; };
   for (size_t i = 0; i < 3; ++i) {
     SizeLine& line = lines[i];
     std::vector<std::string> why;
     if (is_named) why.push_back(named);
     const double rest = beside(line);
-    if (std::abs(rest) > 1e-3 * std::max(line.course, 1.0)) {
+    if (std::abs(rest) > 1e-3 * std::max(line.formula, 1.0)) {
       if (i == 1 && rest < 0)
         why.push_back(cat(gigabytes(-rest), " not there at ", planned.fullest));
       else
@@ -121,13 +121,13 @@ std::vector<SizeLine> lines_of(const SizeModel& model, const SizeQuestion& quest
     lines[3].why = "updates are made to weights in fp32: 16 bytes a parameter, not 12";
   SizeLine& activations = lines[4];
   const ModelConfig& shape = model.config;
-  activations.course = 2.0 * static_cast<double>(question.row * shape.hidden * shape.layers) * 2;
+  activations.formula = 2.0 * static_cast<double>(question.row * shape.hidden * shape.layers) * 2;
   activations.why =
-      planned.activations < activations.course
+      planned.activations < activations.formula
           ? cat("at ", planned.fullest, " most of them are used up")
       : question.recompute == RecomputeLevel::kFull
           ? "a layer keeps its input alone; one layer's and the loss's working sets beside them"
-          : cat(fixed_text(planned.activations / (activations.course / 2), 1),
+          : cat(fixed_text(planned.activations / (activations.formula / 2), 1),
                 " values of a layer's width a token (q, k, v, both halves of the MLP, sums), with "
                 "the loss's logits");
   if (planned.buckets > 0)
@@ -150,9 +150,9 @@ void add_time(const SizeModel& model, const Config& config, const StepPlan& plan
 
 }  // namespace
 
-double SizeRow::course() const {
+double SizeRow::formula() const {
   return std::accumulate(lines.begin(), lines.end(), 0.0,
-                         [](double sum, const SizeLine& line) { return sum + line.course; });
+                         [](double sum, const SizeLine& line) { return sum + line.formula; });
 }
 
 double SizeRow::planned() const {
@@ -160,7 +160,7 @@ double SizeRow::planned() const {
                          [](double sum, const SizeLine& line) { return sum + line.planned; });
 }
 
-double course_state_bytes(int zero, int64_t ranks) {
+double formula_state_bytes(int zero, int64_t ranks) {
   return shared(kWeights, zero >= 3, ranks) + shared(kGradients, zero >= 2, ranks) +
          shared(kMoments, zero >= 1, ranks);
 }

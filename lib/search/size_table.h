@@ -32,7 +32,7 @@ struct SizeQuestion {
 /// SizeLine is a part of a rank's memory, in bytes, by the course's arithmetic and in the plan.
 struct SizeLine {
   std::string part;
-  double course = 0;
+  double formula = 0;
   double planned = 0;
   /// The reason for the difference; "" where there is none to speak of.
   std::string why;
@@ -53,7 +53,8 @@ struct SizeRow {
   double waits = -1;
   double seconds = -1;
 
-  double course() const;
+  /// Bytes of all lines together, by the course's arithmetic and in the plan.
+  double formula() const;
   double planned() const;
 };
 
@@ -80,10 +81,12 @@ struct StatedSize {
   int zero = 0;
   double gigabytes = 0;
 };
+/// The activations that the stated sizes have, in GB.
 inline constexpr double kStatedActivations = 10;
+/// The sizes that the course states, by ZeRO stage.
 inline constexpr std::array<StatedSize, 4> kStatedSizes{{{0, 95}, {1, 52}, {2, 38}, {3, 16}}};
 
 /// The course's bytes a parameter on each rank without activations: 12 at stage 0.
-double course_state_bytes(int zero, int64_t ranks);
+double formula_state_bytes(int zero, int64_t ranks);
 
 }  // namespace ftrun

@@ -15,7 +15,9 @@ struct StateFacts {
   double state_bytes = 0;
   double gradient_bytes = 0;
   double exchanged_bytes = 0;
+  /// Says whether weights have a master copy in fp32 beside those that layers read.
   bool has_master = false;
+  /// Says whether ranks keep a second set of the weights' shards (zero_hpz_partition_size).
   bool has_secondary_shards = false;
   /// The share of optimizer state that goes elsewhere, where some does.
   double offloaded_share = 1;
@@ -25,6 +27,7 @@ struct StateFacts {
   auto operator<=>(const StateFacts&) const = default;
 };
 
+/// Takes the facts from a resolved config.
 StateFacts state_facts(const Config& config);
 
 }  // namespace ftrun

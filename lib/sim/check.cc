@@ -406,13 +406,13 @@ void check_forms(const Program& program, Faults& faults) {
 }
 
 bool touches_together(const Instr& a, const Instr& b) {
-  const auto meet = [](const std::vector<Range>& x, const std::vector<Range>& y) {
+  const auto overlap = [](const std::vector<Range>& x, const std::vector<Range>& y) {
     for (const Range& p : x)
       for (const Range& q : y)
         if (overlaps(p, q)) return true;
     return false;
   };
-  return meet(a.writes, b.writes) || meet(a.writes, b.reads) || meet(a.reads, b.writes);
+  return overlap(a.writes, b.writes) || overlap(a.writes, b.reads) || overlap(a.reads, b.writes);
 }
 
 void check_waits(const Program& program, Faults& faults) {

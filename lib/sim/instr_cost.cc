@@ -94,11 +94,11 @@ double InstrCosts::seconds_of_bytes(const Instr& instr) const {
   const double bytes = memory_bytes(instr);
   if (!machine_.has_gpus || !touches(instr, Tier::kHost))
     return slowed(rates_, kind, bytes / rates_.memory);
-  if (machine_.host_memory == 0)
+  if (machine_.host_memory_bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("the machine ", machine_.name, " has no host_memory, in which ", kind, " runs"),
                 "add host_memory: 200 GB/s to the machine file, or plan without offload");
-  return bytes / machine_.host_memory;
+  return bytes / machine_.host_memory_bandwidth;
 }
 
 bool InstrCosts::touches(const Instr& instr, Tier tier) const {

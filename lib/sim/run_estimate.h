@@ -11,8 +11,8 @@
 
 namespace ftrun {
 
-/// RunEstimate is what a run takes of which a step's time is predicted: how well it uses the
-/// machine, its hours, its price. What is 0 is not known.
+/// RunEstimate is what follows for a run from its predicted step: utilization, hours and cost.
+/// Fields that are 0 are unknown.
 struct RunEstimate {
   double tokens_per_second = 0;
   /// The arithmetic that the model needs (training_flops_per_token) as a share of what all ranks
@@ -22,11 +22,15 @@ struct RunEstimate {
   double mfu_causal = 0;
   /// Hardware FLOPs utilization of the same source: `mfu` and what backward computes again.
   double hfu = 0;
+  /// Steps of the whole run, and the hours that they take one after another; checkpoints,
+  /// evaluations and the start are not among them.
   int64_t steps = 0;
   double hours = 0;
   /// Devices that are paid for: GPUs of all ranks, or all processors of the nodes, for so long.
   double device_hours = 0;
+  /// Device-hours times the price of a device for an hour (Machine::price).
   double cost = 0;
+  /// Bytes of a checkpoint's tensors, all ranks' together.
   int64_t checkpoint_bytes = 0;
   /// Seconds in which the disks of all nodes, one each, write a checkpoint.
   double checkpoint_seconds = 0;

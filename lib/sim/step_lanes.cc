@@ -121,7 +121,7 @@ std::vector<MemoryPoint> memory_over_step(const RecordedRank& rank, Tier tier, P
   const Picoseconds width = std::max<Picoseconds>((end + parts - 1) / parts, 1);
   const std::vector<CategoryBytes> history = arena_history(program, tier);
   std::vector<MemoryPoint> points;
-  // What the part before ends with is there when the next one begins.
+  // A part begins with the bytes that the one before it ends with.
   MemoryPoint fullest;
   CategoryBytes now{};
   Picoseconds part = 0;

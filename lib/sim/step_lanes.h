@@ -25,6 +25,7 @@ inline constexpr std::array<WorkKind, 7> kWorkKinds{
     WorkKind::kForward,  WorkKind::kBackward, WorkKind::kWeightGrad, WorkKind::kUpdate,
     WorkKind::kExchange, WorkKind::kCopy,     WorkKind::kOther};
 
+/// Returns the kind that an instruction is drawn as.
 WorkKind work_kind(const Instr& instr);
 /// "forward", "weight gradients", "exchange".
 std::string_view work_name(WorkKind kind);
@@ -36,7 +37,7 @@ struct LaneBlock {
   Picoseconds end = 0;
   /// The time within it that its instructions take.
   Picoseconds busy = 0;
-  /// Its first and last instruction.
+  /// The first and the last of the block's instructions.
   const Instr* first = nullptr;
   const Instr* last = nullptr;
   int64_t count = 0;

@@ -78,7 +78,7 @@ class StepRecorder {
     }
   }
 
-  void add(const TimedStep& step) {
+  void add(const TimedInstr& step) {
     const int32_t place = place_[static_cast<size_t>(step.rank)];
     if (place < 0) return;
     record_.ranks[static_cast<size_t>(place)].instrs.push_back({step.instr, step.begin, step.end});
@@ -98,7 +98,7 @@ class StepRecorder {
   std::vector<int32_t> place_;
 };
 
-/// Adds what an instruction sends, or copies, to bytes of links.
+/// Adds the bytes that an instruction copies between a GPU and main memory.
 void add_bytes(const Program& program, const Instr& instr, bool has_gpus, LinkBytes& sum) {
   if (instr.kind != InstrKind::kCopy) return;
   const Tier from = program.at(instr.reads[0].buffer).tier,
@@ -281,8 +281,8 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   }
   std::optional<StepRecorder> recorder;
   if (record != nullptr) recorder.emplace(classes, place.slow, world, *record);
-  TimedStepSink sink;
-  if (recorder) sink = [&](const TimedStep& step) { recorder->add(step); };
+  TimedInstrSink sink;
+  if (recorder) sink = [&](const TimedInstr& step) { recorder->add(step); };
   const std::vector<RankTime> times = timed_walk(
       world, kinds.courses, {ranks_here, machine.devices},
       [&](int32_t program, const Instr& instr) {

@@ -56,7 +56,7 @@ struct StepTime {
   double stages = 0;
   double copies = 0;
   double disk = 0;
-  /// The same seconds, charged to what ran in them.
+  /// The seconds in which compute stood still, charged to what ran in them.
   Waits waits;
   /// Seconds that compute of each stage waits for other stages, of its rank that waits longest; of
   /// a pipeline alone.
@@ -85,7 +85,7 @@ struct RecordedRank {
   int rank = 0;
   const Program* program = nullptr;
   StepTime time;
-  /// In the order of their ends, those that take no time too.
+  /// The instructions in the order of their ends, those that take no time too.
   std::vector<RecordedInstr> instrs;
 };
 

@@ -22,7 +22,7 @@ Picoseconds scaled_up(Picoseconds time, int64_t by, int64_t over) {
 class TimedWalk {
  public:
   TimedWalk(const World& world, std::span<const Course> courses, const SharedProcessors& shared,
-            const std::function<InstrCost(int32_t, const Instr&)>& cost, const TimedStepSink& sink)
+            const std::function<InstrCost(int32_t, const Instr&)>& cost, const TimedInstrSink& sink)
       : world_(world),
         walk_(world, courses),
         shared_(shared),
@@ -196,7 +196,7 @@ class TimedWalk {
   Walk walk_;
   SharedProcessors shared_;
   const std::function<InstrCost(int32_t, const Instr&)>& cost_;
-  const TimedStepSink& sink_;
+  const TimedInstrSink& sink_;
   std::vector<RankTime> times_;
   std::vector<RunningStep> running_;
   /// Threads of what runs, by node.
@@ -215,7 +215,7 @@ class TimedWalk {
 std::vector<RankTime> timed_walk(const World& world, std::span<const Course> courses,
                                  const SharedProcessors& shared,
                                  const std::function<InstrCost(int32_t, const Instr&)>& cost,
-                                 const TimedStepSink& sink) {
+                                 const TimedInstrSink& sink) {
   return TimedWalk(world, courses, shared, cost, sink).run();
 }
 

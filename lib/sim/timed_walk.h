@@ -23,9 +23,9 @@ struct RankTime {
   std::array<Picoseconds, kInstrKinds> busy{};
   /// Compute stood still, by what it waited for last, as runs measure it.
   std::array<Picoseconds, kWaitedForKinds> waited{};
-  /// The same time by the lane that ran meanwhile, or waited for its members: an exchange that
-  /// begins when something has come from another stage has not lasted since then. Lanes behind the
-  /// last one have none.
+  /// The waits of `waited`, divided by the lane that was busy meanwhile. An exchange is charged
+  /// from its begin on; the time before is charged to what it waited for, or to the exchange too if
+  /// that was other ranks alone. Lanes beyond the end of the list have no time.
   std::vector<Picoseconds> waited_on;
 };
 
@@ -36,8 +36,8 @@ struct SharedProcessors {
   int processors = 1;
 };
 
-/// TimedStep is one step of a walk.
-struct TimedStep {
+/// TimedInstr is an instruction that a rank ran in a walk.
+struct TimedInstr {
   /// An index of world.ranks.
   int32_t rank = 0;
   const Instr* instr = nullptr;
@@ -45,7 +45,7 @@ struct TimedStep {
   Picoseconds end = 0;
 };
 /// Gets each step when it ends, those that take no time too; null: nobody does.
-using TimedStepSink = std::function<void(const TimedStep&)>;
+using TimedInstrSink = std::function<void(const TimedInstr&)>;
 
 /// Runs all ranks of a world from the begin of a step to its end: a step begins when its lane is
 /// free and what it waits for is done, what ranks do together when the last of them has come.
@@ -54,6 +54,6 @@ using TimedStepSink = std::function<void(const TimedStep&)>;
 std::vector<RankTime> timed_walk(
     const World& world, std::span<const Course> courses, const SharedProcessors& shared,
     const std::function<InstrCost(int32_t program, const Instr&)>& cost,
-    const TimedStepSink& sink = nullptr);
+    const TimedInstrSink& sink = nullptr);
 
 }  // namespace ftrun

@@ -41,7 +41,7 @@ SlowRank parse_slow_rank(const std::string& text) {
     throw Error(ExitCode::kUsage,
                 cat("--slow ", text, ": \"", rest.substr(colon + 1),
                     "\" is no number above 0 by which a rank takes longer"),
-                "1.3 is a third slower than the others, 0.5 twice as fast");
+                "1.3 takes 30 % longer than the others, 0.5 half as long");
   return {*rank, *times};
 }
 
@@ -81,12 +81,12 @@ void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine) 
   if (!rate) throw Error(ExitCode::kUsage, cat("--network ", why), "such as --network 200Gb/s");
   if (nodes == 1)
     throw Error(ExitCode::kUsage,
-                cat("--network ", bandwidth, ": nothing goes between nodes, as there is one"),
+                cat("--network ", bandwidth, ": there is one node, so nothing goes between nodes"),
                 "add --nodes, or leave --network out");
   if (machine.cluster.bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("--network ", bandwidth, ": the machine ", machine.name,
-                    " has no links.cluster, whose latency is not known"),
+                    " has no links.cluster, so the latency between its nodes is unknown"),
                 "add cluster: {latency: 8 us, bandwidth: 200 Gb/s} to the links of its file");
   machine.cluster.bandwidth = *rate;
 }

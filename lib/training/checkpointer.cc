@@ -143,7 +143,7 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
 
 bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& data_fingerprint) {
   if (background_ && !room_) room_.emplace([this] { parts_.model.populate_snapshot(); });
-  if (under_way_ && all_have_ended_) settle(progress);
+  if (under_way_ && all_have_ended_) finish_background_save(progress);
   const bool best = progress.evaluations.is_best(progress.step);
   if (!best && !is_due(progress.step)) return false;
   due_by_time_ = false;
@@ -169,7 +169,7 @@ void Checkpointer::save_in_background(TrainingProgress& progress,
                                       const std::string& data_fingerprint) {
   session_.show_phase(cat("copying the checkpoint of step ", progress.step));
   const double start = parts_.clock();
-  settle(progress);
+  finish_background_save(progress);
   if (room_ && room_->joinable()) room_->join();
   last_begun_ = start;
   under_way_ = std::make_unique<BackgroundSave>(
@@ -185,15 +185,15 @@ void Checkpointer::save_in_background(TrainingProgress& progress,
 
 /// Waits for a save in the background and logs how it ended. One that failed costs nothing but
 /// itself: those before it are there, and the next one will be tried.
-void Checkpointer::settle(TrainingProgress& progress) {
+void Checkpointer::finish_background_save(TrainingProgress& progress) {
   if (!under_way_) return;
   const std::unique_ptr<BackgroundSave> over = std::move(under_way_);
   const BackgroundSave::Outcome& outcome = over->finish();
   parts_.model.release_snapshot();
   if (outcome.failure.empty())
-    return tell_saved(over->step(), outcome.result, outcome.seconds,
-                      cat(" while training went on, which paused for ",
-                          std::llround(1e3 * paused_seconds_), " ms"));
+    return report_saved(over->step(), outcome.result, outcome.seconds,
+                        cat(" while training went on, which paused for ",
+                            std::llround(1e3 * paused_seconds_), " ms"));
   ++failed_;
   progress.evaluations.lose_best(over->step());
   parts_.journal.warn(
@@ -201,8 +201,8 @@ void Checkpointer::settle(TrainingProgress& progress) {
   parts_.journal.update([&](RunManifest& manifest) { add_to(manifest); });
 }
 
-void Checkpointer::tell_saved(int64_t step, const SaveResult& result, double seconds,
-                              const std::string& how) {
+void Checkpointer::report_saved(int64_t step, const SaveResult& result, double seconds,
+                                const std::string& how) {
   ++saved_;
   saved_step_ = step;
   longest_save_ = std::max(longest_save_, seconds);
@@ -216,18 +216,18 @@ void Checkpointer::tell_saved(int64_t step, const SaveResult& result, double sec
 void Checkpointer::save(TrainingProgress& progress, const std::string& data_fingerprint) {
   session_.show_phase(cat("writing the checkpoint of step ", progress.step));
   const double start = parts_.clock();
-  settle(progress);
+  finish_background_save(progress);
   if (has_saved(progress.step)) return mark_best(progress);
   last_begun_ = start;
   const SaveResult result =
       save_checkpoint(parts_.files, save_options(progress), meta_of(progress, data_fingerprint),
                       parts_.model.slices(), session_.checkpoint_group());
-  tell_saved(progress.step, result, parts_.clock() - start, "");
+  report_saved(progress.step, result, parts_.clock() - start, "");
   if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
   held_seconds_ += parts_.clock() - start;
 }
 
-/// The state was saved before it was known to be the best.
+/// Records that the state saved last, which was not known to be the best then, is the best.
 void Checkpointer::mark_best(const TrainingProgress& progress) {
   const std::optional<BestCheckpoint> best = best_of(progress);
   if (!best || marked_step_ == best->step) return;
@@ -247,8 +247,9 @@ void Checkpointer::take_up_best(TrainingProgress& progress) {
   while (progress.evaluations.best() &&
          !session_.first_decides("looking for the best checkpoint", exists)) {
     const int64_t step = progress.evaluations.best()->step;
-    parts_.journal.warn(cat(root, "/", step_folder_name(step),
-                            ": the best checkpoint is gone; it is chosen among those to come"));
+    parts_.journal.warn(
+        cat(root, "/", step_folder_name(step),
+            ": the best checkpoint is missing; the one before it or a later one replaces it"));
     progress.evaluations.lose_best(step);
   }
   const auto& best = progress.evaluations.best();

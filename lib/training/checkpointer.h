@@ -87,9 +87,9 @@ class Checkpointer : public Saver {
   SaveOptions save_options(const TrainingProgress& progress) const;
   std::optional<BestCheckpoint> best_of(const TrainingProgress& progress) const;
   void save_in_background(TrainingProgress& progress, const std::string& data_fingerprint);
-  void settle(TrainingProgress& progress);
+  void finish_background_save(TrainingProgress& progress);
   void mark_best(const TrainingProgress& progress);
-  void tell_saved(int64_t step, const SaveResult& result, double seconds, const std::string& how);
+  void report_saved(int64_t step, const SaveResult& result, double seconds, const std::string& how);
 
   const TrainRequest& request_;
   const Config& config_;
@@ -120,7 +120,7 @@ class Checkpointer : public Saver {
   double held_seconds_ = 0;
   /// Seconds that training paused for the save in progress.
   double paused_seconds_ = 0;
-  /// Makes the snapshot's pages come, once, before the first copy waits for them.
+  /// The thread that touches the snapshot's pages once, so that the first copy need not wait.
   std::optional<std::jthread> room_;
 };
 

@@ -86,7 +86,7 @@ class Pieces {
       if (sends())
         setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_,
                                *setup_.groups().host_model, out);
-      if (moved_ != nullptr && !out.empty()) moved_->look(piece.tensor, piece.begin, out);
+      if (moved_ != nullptr && !out.empty()) moved_->compare(piece.tensor, piece.begin, out);
     } catch (const std::exception& exception) {
       broken_ = true;
       const std::string reason =

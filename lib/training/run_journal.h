@@ -23,6 +23,7 @@ namespace ftrun {
 /// not ask which rank they are.
 class RunJournal : public Journal {
  public:
+  /// OpenLog opens the log of this rank.
   using OpenLog = std::function<void(const LogOptions&)>;
 
   /// Opens the journal; request and session are borrowed. `open_log` opens this rank's log.

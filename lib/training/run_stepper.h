@@ -32,7 +32,7 @@ class RunStepper : public Stepper {
 
   ResourceUse& use() { return use_; }
   const StepTimes& times() const { return times_; }
-  /// What else ran on this machine since the run began.
+  /// The watch of what else has run on this machine since the run began.
   const LoadWatch& load() const { return load_; }
 
  private:

@@ -5,6 +5,7 @@
 namespace ftrun {
 namespace {
 
+/// SetupModel is the model of a run's setup; config and setup are borrowed.
 class SetupModel : public SavedModel {
  public:
   SetupModel(const Config& config, TrainingSetup& setup) : config_(config), setup_(setup) {}

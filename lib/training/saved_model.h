@@ -31,10 +31,16 @@ class SavedModel {
   virtual std::map<std::string, int64_t> topology() const = 0;
   /// Fills the state with the model's weights, those of `adapter` first unless it is null.
   virtual void load_first(const AdapterFolder* adapter) = 0;
+  /// Fills the state from a checkpoint, and frozen weights from the model folder. Returns the
+  /// states that the checkpoint holds in another precision.
   virtual std::vector<StateConversion> load(Checkpoint& checkpoint) = 0;
+  /// Lists the slices of the state itself, which must not change while they are read.
   virtual std::vector<StateSlice> slices() = 0;
+  /// Lists the slices of a copy of the state as it is now, to be read while training goes on. There
+  /// is one copy at a time, until release_snapshot().
   virtual std::vector<StateSlice> snapshot() = 0;
   virtual void release_snapshot() = 0;
+  /// Touches the pages of the copy's memory, so that the first copy need not wait for them.
   virtual void populate_snapshot() = 0;
   /// The memory of saves; null for memory of each save's own.
   virtual const SaveRoom* room() const = 0;

@@ -39,9 +39,10 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t th
       predicted.why_not = "ftrun bench machine has not measured this machine";
     } else if (machine->processor != read_machine().cpu_model ||
                machine->devices != usable_processors()) {
-      predicted.why_not = cat(path, " is of other processors: ftrun bench machine measures these");
+      predicted.why_not =
+          cat(path, " describes other processors; run ftrun bench machine to measure these");
     } else if (ranks_here != all.classes().ranks()) {
-      predicted.why_not = cat(path, " knows one machine, and the run has several");
+      predicted.why_not = cat(path, " describes one machine, and the run uses several");
     } else {
       predicted.machine = cat(machine->name, ", measured ", machine->measured);
       predicted.time = predict_step(all, *machine, {.nodes = 1, .threads = threads});
@@ -105,10 +106,10 @@ std::vector<StepTimes::Part> StepTimes::parts() const {
   return parts;
 }
 
-/// Only a step that took longer can be so for what else ran.
+/// Describes the other work of the run's time. It explains only a step that took longer.
 std::string StepTimes::load_text(bool took_longer, const LoadShares& load) const {
   constexpr double kMuch = 0.05;
-  if (load.others + load.stolen < kMuch) return "; nothing else ran to speak of";
+  if (load.others + load.stolen < kMuch) return "; other work took less than 5 % of the processors";
   std::vector<std::string> loads;
   if (load.others >= kMuch / 2)
     loads.push_back(cat("other programs took ", percent_text(load.others, 0)));

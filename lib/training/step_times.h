@@ -61,6 +61,7 @@ class StepTimes {
  public:
   explicit StepTimes(PredictedStep predicted);
 
+  /// Adds a step to the medians, unless it is one of the first two; `seconds` are of this rank.
   void note(const StepMetrics& metrics, const StepSeconds& seconds);
   /// "time of a step: 1.25 s predicted, 1.39 s measured ...", the same by part, and beyond 15 % the
   /// part that is off most and whether `load` explains it. "" where too few steps were made.

@@ -43,7 +43,7 @@ TEST_CASE("a new file never takes the place of a file, a link or a folder") {
   for (const std::string& path : {file, link, nowhere, inner}) {
     INFO(path);
     CHECK_THROWS_WITH(write_new_file(path, "theirs"),
-                      Catch::Contains(path + ": there is such a file, which stays as it is"));
+                      Catch::Contains(path + ": already exists, and is not overwritten"));
   }
   CHECK(read_file(file) == "mine");
   CHECK(fs::is_symlink(fs::symlink_status(nowhere)));

@@ -121,6 +121,6 @@ with tempfile.TemporaryDirectory() as scratch:
             assert (word in told.stderr
                     and not os.path.exists(job.scratch / "new.yaml")), (word, told.stderr)
         told = init("here.yaml", code=2).stderr
-        assert "--out" in told and "there is such a file, which stays as it is" in told, told
+        assert "--out" in told and "already exists, and is not overwritten" in told, told
 
     run_cases()

@@ -114,8 +114,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert data_of(ours)["seconds"] and ours.read_text() != before
         mine.write_text("<!DOCTYPE html>\n<p>mine")
         told = plan(config(), mine, code=2).stderr
-        assert (f"{mine}: there is something that is not a page of ftrun plan's; it stays as it "
-                "is" in told and "--html FILE" in told), told
+        assert (f"{mine}: is not a page of ftrun plan's, and is not overwritten" in told
+                and "--html FILE" in told), told
         assert mine.read_text() == "<!DOCTYPE html>\n<p>mine"
         link.symlink_to(ours)
         plan(config(), link, code=2)

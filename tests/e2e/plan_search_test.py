@@ -99,7 +99,7 @@ with tempfile.TemporaryDirectory() as scratch:
         thesis = job.scratch / "thesis.yaml"
         thesis.write_text("mine")
         told = search(job.config("thesis", **settings), "--out", thesis, code=2).stderr
-        assert ("--out" in told and "there is such a file, which stays as it is" in told
+        assert ("--out" in told and "already exists, and is not overwritten" in told
                 and thesis.read_text() == "mine"), told
 
     @case

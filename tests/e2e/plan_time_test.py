@@ -110,8 +110,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def another_machines_file_is_not_believed():
         own.write_text(own.read_text().replace("processor: ", "processor: another ", 1))
         run = job.run("other", env=cache, **settings)
-        assert (f"not predicted: {own} is of other processors: ftrun bench machine measures "
-                "these\n" in run.stdout), run.stdout
+        assert (f"not predicted: {own} describes other processors; run ftrun bench machine to "
+                "measure these\n" in run.stdout), run.stdout
         own.write_text("machine: [\n")
         run = job.run("broken", env=cache, **settings)
         assert f"not predicted: {own}:" in run.stdout, run.stdout
@@ -151,7 +151,7 @@ with tempfile.TemporaryDirectory() as scratch:
         thesis = job.scratch / "thesis.txt"
         thesis.write_text("mine")
         told = must(ftrun("bench", "machine", "--quick", "--out", thesis, timeout=300), 2).stderr
-        assert ("there is such a file, which stays as it is" in told
+        assert ("already exists, and is not overwritten" in told
                 and thesis.read_text() == "mine"), told
 
     run_cases()

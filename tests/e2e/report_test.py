@@ -70,7 +70,7 @@ with tempfile.TemporaryDirectory() as scratch:
         mine = job.scratch / "mine.html"
         mine.write_text("<p>mine")
         refused = must(ftrun("report", out, "--out", mine), 2)
-        assert (f"{mine}: there is something that is not a report of ftrun's; it stays as it is"
+        assert (f"{mine}: is not a report of ftrun's, and is not overwritten"
                 in refused.stderr), refused.stderr
         assert mine.read_text() == "<p>mine"
         link = job.scratch / "link.html"

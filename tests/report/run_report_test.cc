@@ -130,8 +130,7 @@ TEST_CASE("only a report of ours is replaced") {
   put_file(path, "<!DOCTYPE html>\n<p>mine");
   Error error = error_of([&] { write_run_report(path, {folder.path()}); });
   REQUIRE(error.code() == ExitCode::kUsage);
-  REQUIRE(error.message() ==
-          path + ": there is something that is not a report of ftrun's; it stays as it is");
+  REQUIRE(error.message() == path + ": is not a report of ftrun's, and is not overwritten");
   REQUIRE(read_file(path) == "<!DOCTYPE html>\n<p>mine");
   std::filesystem::create_symlink(path, folder / "link.html");
   REQUIRE(error_of([&] { write_run_report(folder / "link.html", {folder.path()}); }).code() ==
@@ -179,7 +178,7 @@ TEST_CASE("pages are told from others' files by their first lines, and one kind 
   write_run_report(folder / "report.html", {folder.path()});
   for (const char* name : {"report.html", "run.json"})
     CHECK_THROWS_WITH(refuse_foreign_page(folder / name, parts, "a page", "(--html FILE)"),
-                      Catch::Contains("there is something that is not a page; it stays as it is"));
+                      Catch::Contains("is not a page, and is not overwritten"));
 }
 
 }  // namespace

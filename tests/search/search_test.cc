@@ -100,7 +100,7 @@ TEST_CASE("what several schedules keep of micro-batches under way is bounded, an
   }
 }
 
-TEST_CASE("layouts are legal by their aspects as they are by themselves") {
+TEST_CASE("the rules and a trial of each layout agree on which layouts are legal") {
   std::mt19937_64 random(28);
   for (int t = 0; t < sweep_rounds(6); ++t) {
     SearchTask task = random_task(random, one_of<int>(random, {2, 4}), 8);

@@ -15,20 +15,20 @@ using namespace fixtures;
 
 TEST_CASE("the course's formulas give its own figures") {
   // 12 bytes a parameter: 84 GB of 7 B, 840 GB of 70 B; shared out by stage.
-  CHECK(course_state_bytes(0, 1) * 7 == 84);
-  CHECK(course_state_bytes(0, 64) * 70 == 840);
-  CHECK(course_state_bytes(1, 8) * 7 == 35);
-  CHECK(course_state_bytes(2, 8) * 7 == 22.75);
-  CHECK(course_state_bytes(3, 8) * 7 == 10.5);
+  CHECK(formula_state_bytes(0, 1) * 7 == 84);
+  CHECK(formula_state_bytes(0, 64) * 70 == 840);
+  CHECK(formula_state_bytes(1, 8) * 7 == 35);
+  CHECK(formula_state_bytes(2, 8) * 7 == 22.75);
+  CHECK(formula_state_bytes(3, 8) * 7 == 10.5);
   SizeModel model{"seven", 7'000'000'000, small_config(2, false)};
   model.config.hidden = 64;
   const SizeRow row = size_row(model, {.zero = 1, .ranks = 4, .row = 32});
-  CHECK(row.lines[0].course == 14e9);
-  CHECK(row.lines[1].course == 14e9);
-  CHECK(row.lines[2].course == 14e9);
-  CHECK(row.lines[3].course == 0);
+  CHECK(row.lines[0].formula == 14e9);
+  CHECK(row.lines[1].formula == 14e9);
+  CHECK(row.lines[2].formula == 14e9);
+  CHECK(row.lines[3].formula == 0);
   // 2 b s h L 2 bytes.
-  CHECK(row.lines[4].course == 2 * 32 * 64 * 2 * 2);
+  CHECK(row.lines[4].formula == 2 * 32 * 64 * 2 * 2);
 }
 
 TEST_CASE("the lines of a size add up to what the fullest rank of the plan needs") {
@@ -64,7 +64,7 @@ TEST_CASE("the lines of a size add up to what the fullest rank of the plan needs
     for (const SizeLine& line : row.lines) {
       INFO(line.part);
       CHECK(line.planned >= 0);
-      if (std::abs(line.planned - line.course) > 1e6) CHECK(line.why != "");
+      if (std::abs(line.planned - line.formula) > 1e6) CHECK(line.why != "");
     }
   }
 }
@@ -76,7 +76,7 @@ TEST_CASE("a model of the exercises is told by line: a master copy is 4 bytes a 
   CHECK(std::abs(counted / 1e9 - 1) < 0.005);
   CHECK(row.lines[3].planned / (counted / 8) == Approx(4).epsilon(0.01));
   CHECK(row.lines[2].planned / (counted / 8) == Approx(8).epsilon(0.01));
-  CHECK(row.lines[2].planned / row.lines[2].course == Approx(1).epsilon(0.01));
+  CHECK(row.lines[2].planned / row.lines[2].formula == Approx(1).epsilon(0.01));
   CHECK(row.waits < 0);
 }
 

@@ -103,7 +103,7 @@ TEST_CASE(
 TEST_CASE("what a machine file lacks is named with what to add, and what cannot be is refused") {
   Priced priced;
   priced.machine.host = {};
-  priced.machine.host_memory = 0;
+  priced.machine.host_memory_bandwidth = 0;
   priced.machine.disk_read = 0;
   Instr copy{.kind = InstrKind::kCopy};
   copy.reads = {bytes(0, 1000)};

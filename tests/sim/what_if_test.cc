@@ -52,7 +52,7 @@ StepTime predicted(const Config& config, const ModelConfig& model, const Machine
   return predict_step(ClassPlans(config, model, 0, own), machine, place);
 }
 
-TEST_CASE("a slow rank among ranks that are walked as one takes the times of all, one by one") {
+TEST_CASE("a folded world with a slow rank has the times of a walk of every rank") {
   const ModelConfig model = small_config(4, false);
   int compared = 0, changed = 0;
   for (const int stage : {0, 1, 3})
@@ -179,7 +179,7 @@ TEST_CASE("a slow rank and a network are read, and what is wrong with them is na
   CHECK_THROWS_WITH(set_network("5 furlongs", 2, machine), Catch::Contains("the unit is one of"));
   CHECK_THROWS_WITH(set_network("-5 GB/s", 2, machine), Catch::Contains("not a number above 0"));
   CHECK_THROWS_WITH(set_network("5 GB/s", 1, machine),
-                    Catch::Contains("nothing goes between nodes, as there is one"));
+                    Catch::Contains("there is one node, so nothing goes between nodes"));
   machine.cluster = {};
   CHECK_THROWS_WITH(set_network("5 GB/s", 2, machine), Catch::Contains("has no links.cluster"));
 }

@@ -586,8 +586,9 @@ TEST_CASE("the best checkpoint of a run that goes on is one that is there") {
   }
   run.disk->remove_all(run.folder_of(2));
   run.checkpointer->take_up_best(run.progress);
-  CHECK(run.journal.warnings == Lines{cat(run.folder_of(2), ": the best checkpoint is gone; it is ",
-                                          "chosen among those to come")});
+  CHECK(run.journal.warnings ==
+        Lines{cat(run.folder_of(2), ": the best checkpoint is missing; the ",
+                  "one before it or a later one replaces it")});
   REQUIRE(run.progress.evaluations.best());
   CHECK(run.progress.evaluations.best()->step == 1);
   CHECK(run.best_on_disk() == 1);
@@ -607,7 +608,7 @@ TEST_CASE("a run has no best checkpoint where all that it knows of are gone") {
   CHECK(run.journal.warnings.size() == 2);
 }
 
-TEST_CASE("a record of a best checkpoint goes by its own step alone") {
+TEST_CASE("the record of the best checkpoint is removed only if it names the given step") {
   const TempFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(1)));
   ++run.progress.step;

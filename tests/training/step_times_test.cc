@@ -51,7 +51,7 @@ std::string last_line(const std::string& text) {
 TEST_CASE("the part that is off most is named beyond 15 %, and what else ran") {
   const StepTimes shorter = noted(predicted(2.0, 0), {0, 0, 1.5}, 0);
   CHECK(last_line(shorter.text({})) ==
-        "  most of the difference is in: layers; nothing else ran to speak of");
+        "  most of the difference is in: layers; other work took less than 5 % of the processors");
   // What else runs makes no step shorter.
   CHECK(last_line(shorter.text({.others = 0.5})) ==
         "  most of the difference is in: layers; meanwhile other programs took 50 % of the "
@@ -73,7 +73,8 @@ TEST_CASE("waits for other stages are a part of their own") {
   CHECK(times.text({}).find("\n  waits for other stages: 0.4 s predicted, 1.5 s measured\n") !=
         std::string::npos);
   CHECK(last_line(times.text({})) ==
-        "  most of the difference is in: waits for other stages; nothing else ran to speak of");
+        "  most of the difference is in: waits for other stages; other work took less than 5 % of "
+        "the processors");
   CHECK(times.record({}).at("measured").at("other_stages") == 1500000);
 }
 

@@ -20,7 +20,8 @@ class GraphBuilder;
 //   out: dwq[Hd], dwk[Kd]
 
 namespace ops {
-/// `weight_q` [Hd] and `weight_k` [Kd] hold the weights of one head after the other's.
+/// Adds a head_norm to the list and returns y. `weight_q` [Hd] and `weight_k` [Kd] hold the weights
+/// of one head after the other's.
 ValueId head_norm(GraphBuilder& g, ValueId qkv, ValueId weight_q, ValueId weight_k,
                   const HeadAttrs& heads);
 }  // namespace ops

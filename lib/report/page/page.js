@@ -1,5 +1,5 @@
 'use strict';
-// All that comes from data is put in by textContent or as numbers: never as markup.
+// Data enter the page by textContent or as numbers, never as markup.
 const data = JSON.parse(document.getElementById('data').textContent);
 const colours = ['#0969da', '#bc4c00', '#1a7f37', '#8250df', '#bf3989', '#9a6700', '#0a7d91', '#57606a'];
 const SVG = 'http://www.w3.org/2000/svg';

@@ -37,7 +37,7 @@ function table(columns, rows, classOf) {
   return scroll;
 }
 
-// Time by part.
+// drawParts() shows the time by part.
 function drawParts() {
   const names = data.ranks[0].parts.map(part => part[0]);
   const used = names.filter((name, at) => data.ranks.some(rank => rank.parts[at][1] > 0));
@@ -72,7 +72,8 @@ function drawParts() {
     { title: 'of the step', number: true }], rows));
 }
 
-// Memory by category: what is kept from step to step, and above it what the step holds.
+// Pictures of memory show by category what is kept from step to step, and above it what the step
+// holds.
 function categoriesOf(tier) {
   return Object.keys(categoryColours).filter(name => tier.kept[name] || tier.moments[name]);
 }
@@ -173,7 +174,7 @@ function drawMemory() {
   }
 }
 
-// Times below a picture.
+// drawTimes() writes the times below a picture.
 function drawTimes(picture, px, y, width) {
   const marks = ticks(view.from, view.to, width < 500 ? 3 : 7);
   const unit = [1e9, 1e6, 1e3, 1].find(size => view.to >= size) || 1, name = { 1e9: 's', 1e6: 'ms', 1e3: 'µs', 1: 'ns' }[unit];
@@ -209,7 +210,8 @@ function dragToZoom(picture, width, edge) {
   picture.addEventListener('dblclick', () => zoom(0, total));
 }
 
-// Lanes: a row a lane. Blocks are seven numbers each: begin, span, busy, kind, first, last, count.
+// Each lane has a row. Its blocks are seven numbers each: begin, span, busy, kind, first, last,
+// count.
 const SPAN = 7;
 function blockText(row, at) {
   const b = row.lane.blocks, i = at * SPAN, [begin, span, busy, kind, first, last, count] = b.slice(i, i + SPAN);
@@ -244,7 +246,7 @@ function makeLanes(place, rows, title, onRow) {
       for (let i = 0; i < b.length; i += SPAN) {
         if (b[i] > view.to || b[i] + b[i + 1] < view.from) continue;
         const x = px(b[i]), wide = Math.max(0.6, px(b[i] + b[i + 1]) - x - (px(b[i] + b[i + 1]) - x > 4 ? 1 : 0));
-        // What is half idle is half as strong.
+        // A block that is idle for more than half of its span is drawn half as strong.
         const strength = b[i + 2] * 2 < b[i + 1] ? 0.5 : 1;
         const key = b[i + 3] + ' ' + strength;
         paths[key] = (paths[key] || '') + `M${x.toFixed(1)} ${y}h${wide.toFixed(1)}v17h${(-wide).toFixed(1)}z`;

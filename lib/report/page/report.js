@@ -262,7 +262,7 @@ function makeTimes() {
       ? names.filter(name => run.load[name] > 2).map(name => `${name} took ${run.load[name]} %`) : [];
     $('times').append(element('div', (most ? `most of the difference is in: ${most.part}; ` : '') + (others.length
       ? `meanwhile ${others.join(' and ')} of the processors${most && step.measured > step.predicted ? ', which explains some of it' : ''}`
-      : 'nothing else ran to speak of'), 'soft'));
+      : 'other work took less than 5 % of the processors'), 'soft'));
   }
 }
 
