@@ -315,9 +315,10 @@ int export_step(const ConvertOptions& options) {
   if (options.merge || (!adapter && !source.model.trains_all()))
     return export_with_base(options, step, trained, source);
   if (adapter)
-    export_as_adapter(source.target, trained,
-                      peft_model(base.name, source.model.family, source.model.tied),
-                      wanted_dtype(options.dtype));
+    export_as_adapter(
+        source.target, trained,
+        peft_model(base.name, source.model.family, source.model.multimodal, source.model.tied),
+        wanted_dtype(options.dtype));
   export_checkpoint(umask_files(), step, source.target,
                     export_tensors(source.target, source.model));
   std::cout << terminal_text(cat(step, " -> ", options.out, "\n"));

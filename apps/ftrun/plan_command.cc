@@ -313,8 +313,10 @@ Command add_plan(CLI::App& app, Answer& answer) {
                        "a page of the plan for a browser: time, memory and lanes of the step")
           ->option_text("FILE")
           ->needs("--machine");
-  for (const char* text : {"--program", "--schedule", "--evaluation", "--text"})
+  for (const char* text : {"--program", "--schedule", "--evaluation", "--text"}) {
     html->excludes(text);
+    command->get_option("--trace")->excludes(text);
+  }
   CLI::Option* search =
       command
           ->add_flag("--search", options->search,

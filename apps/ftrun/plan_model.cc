@@ -8,6 +8,7 @@
 #include "base/hub_cache.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
+#include "config/ranks.h"
 #include "config/write.h"
 #include "model/presets.h"
 #include "refusal.h"
@@ -77,8 +78,14 @@ void plan_for_model(ConfigSource& source, const NamedModel& model, const Machine
     source.overrides.push_back(machine == nullptr || machine->has_gpus ? "device=cuda"
                                                                        : "device=cpu");
   const bool says_ranks = source.nproc || config.origins.given("parallel.data");
-  if (machine != nullptr && !says_ranks)
-    source.nproc = nodes * (machine->has_gpus ? machine->devices : machine->rates.back().ranks);
+  if (machine == nullptr || says_ranks) return;
+  const int64_t of_node = machine->has_gpus ? machine->devices : machine->rates.back().ranks;
+  if (of_node > kMostRanks / nodes)
+    throw Error(ExitCode::kUsage,
+                cat("--nodes ", nodes, ": ", of_node, " ranks a node are more than ", kMostRanks,
+                    " in all, the most that a run can have"),
+                "plan for fewer nodes");
+  source.nproc = nodes * of_node;
 }
 
 std::string named_model_text(const NamedModel& model) {

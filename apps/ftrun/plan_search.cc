@@ -33,6 +33,8 @@ ConfigSource on_device_of(ConfigSource source, const Machine& machine) {
 std::string options_text(const SearchOptions& options) {
   std::string text = cat(" --machine ", shell_word(options.time.machine));
   if (options.nodes > 1) text += cat(" --nodes ", options.nodes);
+  if (options.device_memory > 0) text += cat(" --device-memory ", options.device_memory);
+  if (options.host_memory > 0) text += cat(" --host-memory ", options.host_memory);
   for (const std::string& slow : options.time.slow) text += cat(" --slow ", shell_word(slow));
   if (!options.time.network.empty()) text += cat(" --network ", shell_word(options.time.network));
   return text;

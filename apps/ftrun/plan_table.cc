@@ -169,7 +169,12 @@ int size_table(const TableOptions& options, Answer& answer) {
   for (const int64_t count : ranks)
     for (int zero = 0; zero < kStages; ++zero) questions.push_back({.zero = zero, .ranks = count});
 
-  std::cout << "memory of a GPU, all weights trained in bf16, a row of " << questions.front().row
+  std::vector<std::pair<SizeModel, std::vector<SizeRow>>> explained;
+  for (const SizeModel& model : models_of(options))
+    explained.emplace_back(model, size_rows(model, questions));
+
+  std::cout << "memory of a GPU, all weights trained in bf16, a row of "
+            << explained.front().second.front().question.row
             << " tokens on each: the course's formulas (2 + 2 + 8 bytes a parameter, shared out "
                "from ZeRO 3, 2 and 1 on, and 2 b s h L 2 of activations) beside what ftrun "
                "would allocate, and libraries with it; in GB of 10^9 bytes\n\n";
@@ -177,9 +182,7 @@ int size_table(const TableOptions& options, Answer& answer) {
   for (const SizeGpu& gpu : gpus) headers.push_back(cat(gpu.name, ", ", gigabytes(gpu.bytes)));
   std::vector<std::vector<std::string>> cells;
   Json rows_json = Json::array();
-  std::vector<std::pair<SizeModel, std::vector<SizeRow>>> explained;
-  for (const SizeModel& model : models_of(options)) {
-    const std::vector<SizeRow> rows = size_rows(model, questions);
+  for (const auto& [model, rows] : explained)
     for (const SizeRow& row : rows) {
       cells.push_back({model.name, std::to_string(row.question.zero),
                        std::to_string(row.question.ranks), gigabytes(row.formula()),
@@ -187,8 +190,6 @@ int size_table(const TableOptions& options, Answer& answer) {
       for (const SizeGpu& gpu : gpus) cells.back().push_back(fits_text(row, gpu));
       rows_json.push_back(row_json(model, row, gpus));
     }
-    explained.emplace_back(model, rows);
-  }
   std::cout << format_table(headers, cells);
 
   Json json{{"rows", rows_json}};

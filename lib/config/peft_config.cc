@@ -81,6 +81,8 @@ std::string peft_config(const AdapterConfig& adapter, const PeftModel& model) {
   json["target_modules"] = modules(adapter.target_modules, adapter.target_pattern, model);
   if (json["target_modules"].is_null()) json["target_modules"] = model.adapted;
   json["exclude_modules"] = modules(adapter.exclude_modules, adapter.exclude_pattern, model);
+  if (json["exclude_modules"].is_null() && !model.other_parts.empty())
+    json["exclude_modules"] = model.other_parts;
   json["layers_to_transform"] = list_or_null(adapter.layers_to_transform);
   json["layers_pattern"] = nullptr;
   json["rank_pattern"] = pattern(adapter.rank_pattern, adapter.rank_pattern_ranks);

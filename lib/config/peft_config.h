@@ -29,6 +29,8 @@ struct PeftModel {
   std::string head;
   /// The modules keep matrices as [inputs, outputs] (transformers' Conv1D).
   bool transposed = false;
+  /// The expression of modules of other parts than what trains, which get no adapter; "" for none.
+  std::string other_parts;
 };
 
 /// Writes the adapter_config.json of PEFT, which desugar_adapter() reads.

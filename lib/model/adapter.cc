@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/pattern.h"
 #include "base/text.h"
+#include "model/multimodal.h"
 #include "model/products.h"
 
 namespace ftrun {
@@ -212,10 +213,21 @@ void require_blocks(const ModelConfig& config, const LoraOptions& options,
 
 }  // namespace
 
-Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
+Adapter make_adapter(const ModelConfig& config, const LoraOptions& given) {
   const TensorNames& names = tensor_names(config.family);
+  LoraOptions options = given;
+  // An adapter of a multimodal model's decoder says so in its file; here nothing else is.
+  if (!config.multimodal.empty() && options.exclude_pattern == kOtherPartsPattern)
+    options.exclude_pattern.clear();
   Choice choice(options, names);
   require_blocks(config, options, choice.problems);
+  const bool has_patterns = !options.target_pattern.empty() || !options.exclude_pattern.empty() ||
+                            !options.rank_pattern.empty() || !options.alpha_pattern.empty();
+  if (!config.multimodal.empty() && has_patterns)
+    choice.problems.push_back(
+        cat("expressions of modules are not supported yet for the decoder of a ", config.multimodal,
+            " model, whose modules PEFT calls otherwise: list modules by name, and leave out "
+            "rank_pattern and alpha_pattern"));
   if (options.r <= 0) choice.problems.push_back(cat("r ", options.r, ": must be above 0"));
   Adapter adapter;
   adapter.begin = options.begin;

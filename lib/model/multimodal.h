@@ -38,6 +38,10 @@ std::string name_in_multimodal_files(std::string_view name);
 /// the decoder ("model.language_model.norm.weight"). `root` is the prefix of the family's names
 /// that the head has not ("model.").
 std::string name_in_multimodal_model(std::string_view name, std::string_view root);
+/// The expression that keeps PEFT's adapters out of the other parts of a multimodal model, whose
+/// modules have names of the decoder's; files of adapters have it as exclude_modules.
+inline constexpr std::string_view kOtherPartsPattern = ".*(vision_tower|multi_modal_projector).*";
+
 /// Says whether a stored tensor is of another part than the decoder.
 bool is_of_other_part(std::string_view stored);
 

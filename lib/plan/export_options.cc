@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "base/error.h"
 #include "checkpoint/model_folder.h"
 #include "config/model_name.h"
 #include "model/adapter_tensors.h"
@@ -67,7 +68,8 @@ DType exported_dtype(ExportDtype wanted, const ModelConfig& model) {
   return exported_dtype(wanted, model.dtype.value_or(DType::kF32));
 }
 
-PeftModel peft_model(const std::string& base, const std::string& family, bool tied) {
+PeftModel peft_model(const std::string& base, const std::string& family,
+                     const std::string& multimodal, bool tied) {
   const TensorNames& names = tensor_names(family);
   return {.name = base_model_name(base),
           .linear = adaptable_names(names),
@@ -75,7 +77,8 @@ PeftModel peft_model(const std::string& base, const std::string& family, bool ti
           .tied = tied,
           .embedding = std::string(last_part(names.embedding)),
           .head = std::string(last_part(names.head)),
-          .transposed = names.transposed};
+          .transposed = names.transposed,
+          .other_parts = std::string(multimodal.empty() ? "" : kOtherPartsPattern)};
 }
 
 void export_as_adapter(ExportOptions& options, const Config& config, const PeftModel& model,
@@ -100,8 +103,9 @@ ExportOptions export_options(const Config& config, const ModelConfig& model) {
   options.source_folder = folder_of(config.model);
   const ExportDtype wanted = config.model_export.dtype;
   if (exports_adapter(config)) {
-    export_as_adapter(options, config,
-                      peft_model(lasting_name(config.model), model.family, model.tied), wanted);
+    export_as_adapter(
+        options, config,
+        peft_model(lasting_name(config.model), model.family, model.multimodal, model.tied), wanted);
     return options;
   }
   options.dtype = exported_dtype(wanted, model);
@@ -125,6 +129,12 @@ void keep_other_parts(ExportOptions& options, const ModelConfig& model) {
   for (const std::string& name : source.names())
     if (is_of_other_part(name))
       options.kept.push_back({name, source.at(name).dtype, source.at(name).shape});
+  if (options.kept.empty())
+    throw Error(ExitCode::kBadInput,
+                cat(options.source_folder, ": its config.json is of a ", model.multimodal,
+                    " model, and its weights hold the decoder alone"),
+                "give the folder of the whole model; to train the decoder alone, make text_config "
+                "its config.json");
 }
 
 std::vector<ExportTensor> export_tensors(const ExportOptions& options,

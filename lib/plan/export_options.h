@@ -23,8 +23,10 @@ DType exported_dtype(ExportDtype wanted, DType own);
 /// The dtype of the model's own files; fp32 if its config.json does not say what these hold.
 DType exported_dtype(ExportDtype wanted, const ModelConfig& model);
 
-/// Describes, for PEFT's file, a model of the family that the config or the command calls `base`.
-PeftModel peft_model(const std::string& base, const std::string& family, bool tied);
+/// Describes, for PEFT's file, a model that the config or the command calls `base`: its family, its
+/// multimodal class ("" for none), and whether it is tied.
+PeftModel peft_model(const std::string& base, const std::string& family,
+                     const std::string& multimodal, bool tied);
 
 /// Makes the options export the adapter alone, in PEFT's layout: in fp32 unless `wanted` is another
 /// dtype.

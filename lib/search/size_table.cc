@@ -165,7 +165,10 @@ double formula_state_bytes(int zero, int64_t ranks) {
          shared(kMoments, zero >= 1, ranks);
 }
 
-SizeRow size_row(const SizeModel& model, const SizeQuestion& question, const Machine* machine) {
+SizeRow size_row(const SizeModel& model, const SizeQuestion& asked, const Machine* machine) {
+  SizeQuestion question = asked;
+  if (model.config.max_positions > 0)
+    question.row = std::min(question.row, model.config.max_positions);
   const Config config = config_of(model, question, machine);
   const StepPlan plan = plan_steps(config, model.config, 0);
   SizeRow row;

@@ -62,7 +62,8 @@ struct SizeRow {
 /// a parameter, divided by the ranks from stage 3, 2 and 1 on; activations 2 b s h L 2 bytes) and
 /// by the plan of a rank of GPUs. `machine`, where it is given, says what a step takes, on nodes
 /// enough.
-SizeRow size_row(const SizeModel& model, const SizeQuestion& question,
+/// Rows have fewer tokens than asked where the model has fewer positions.
+SizeRow size_row(const SizeModel& model, const SizeQuestion& asked,
                  const Machine* machine = nullptr);
 
 /// Answers all of them, side by side.

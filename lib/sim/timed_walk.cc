@@ -161,6 +161,11 @@ class TimedWalk {
         first = i;
       }
     }
+    // Sums of longer times would wrap: they are no step's, but a wrong rate's.
+    constexpr Picoseconds kMost = 1'000'000'000'000'000'000;
+    if (soonest > kMost - now_)
+      throw Error(ExitCode::kUsage, "a step would take more than 1,000,000 s",
+                  "look at the rates of the machine file, and at --slow and --stack");
     now_ += soonest;
     for (size_t i = 0; i < running_.size(); ++i)
       running_[i].left = std::max<Picoseconds>(
