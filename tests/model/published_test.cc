@@ -37,7 +37,8 @@ TEST_CASE("published configs have the parameters of transformers' models, or are
     ++read[config.family];
   }
   CHECK(read["llama"] >= 15);
-  for (const char* family : {"gpt_neox", "opt", "gpt2", "qwen2", "qwen3"}) CHECK(read[family] >= 5);
+  for (const char* family : {"gpt_neox", "opt", "gpt2", "qwen2", "qwen3", "mistral", "phi3"})
+    CHECK(read[family] >= 5);
 }
 
 }  // namespace
