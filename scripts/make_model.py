@@ -251,10 +251,10 @@ def make_model(model, out, dtype, gguf_path, kv_heads, force):
     if not force and recorded_source(weights) == source and holds_all(out):
         print(f"{out}: up to date (made from {source})")
         return
-    print(f"writing {out} from {source}")
     with whole_file(parts) as gguf_path:
         gguf = WithAddedHeads(gguf_path, kv_heads) if kv_heads else GgufFile(gguf_path)
         config, generation = folder_config(gguf, dtype)
+        print(f"writing {out} from {source}")
         with new_folder(out) as made:
             write_json(made, "config.json", config)
             write_json(made, "generation_config.json", generation)

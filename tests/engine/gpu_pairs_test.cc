@@ -111,7 +111,10 @@ bool is_possible(const AxisValues& row) {
   if (row[kTier] > 0 && row[kStage] == 0) return false;
   // Only steps that leave all to the device are recorded.
   if (row[kSteps] == kRecorded && (row[kPipeline] > 0 || row[kTier] > 0)) return false;
-  // The config refuses these (resolve_checks.cc).
+  // The config refuses these (capability.cc, resolve_checks.cc).
+  if (adapter_of(row) == fixtures::kLoraOnNf4 && row[kStage] == 3 &&
+      kTiers[row[kTier]] == OffloadDevice::kNvme)
+    return false;
   if (precision_of(row) == fixtures::kNarrowMasters && row[kStage] == 0) return false;
   return precision_of(row) != fixtures::kNarrowMoments ||
          optimizer_type_of(row) != OptimizerType::kAdamW8bit;
