@@ -5,11 +5,11 @@
 
 namespace ftrun::testing {
 
-/// Something that a machine may lack. Tests that cannot do without it are a CTest entry of
-/// their own (ftrun_entry_that_needs), whose environment names it in FTRUN_TEST_NEEDS: before
-/// the first test the program asks what is missing, and where something is, says so and ends
-/// with 77, which CTest counts as skipped. A test case that only such an entry may run has
-/// the tag "[.needs-NAME]".
+/// Need is something that a machine may lack. Tests that cannot do without it are a CTest entry of
+/// their own (ftrun_entry_that_needs), whose environment names it in FTRUN_TEST_NEEDS: before the
+/// first test the program asks what is missing, and if something is, it says so and ends with 77,
+/// which CTest counts as skipped. A test case that only such an entry may run has the tag
+/// "[.needs-NAME]".
 ///
 ///   const testing::Need kRing("io_uring", [] { return ring_refusal(); });
 struct Need {
@@ -17,14 +17,14 @@ struct Need {
   Need(std::string name, std::function<std::string()> missing);
 };
 
-/// Names what the entry that runs this process needs; "" for the folder's own and for a run by
+/// Returns what the entry that runs this process needs; "" for the folder's own and for a run by
 /// hand.
 std::string needed();
 
-/// Why this process cannot run what it was started for; "" when it can.
+/// Returns why this process cannot run what it was started for; "" when it can.
 std::string missing();
 
-/// A file of the reference material that lies beside a checkout (the need "reference").
+/// Returns a file of the reference material that lies beside a checkout (the need "reference").
 std::string reference_file(const std::string& name);
 
 }  // namespace ftrun::testing

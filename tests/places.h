@@ -4,11 +4,11 @@
 
 namespace ftrun::testing {
 
-/// The checkout that these tests belong to. (A function, not a definition for the compiler: so that
-/// what one checkout has compiled is found in the cache by another.)
+/// Returns the checkout that these tests belong to. (A function, not a definition for the compiler,
+/// so that another checkout finds in the cache what one has compiled.)
 std::string source_dir();
 
-/// The build tree that these tests run in.
+/// Returns the build tree that these tests run in.
 std::string binary_dir();
 
 }  // namespace ftrun::testing

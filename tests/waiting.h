@@ -10,10 +10,10 @@
 
 #include <catch2/catch.hpp>
 
-// Waits of tests. A test program whose failures are waits alone says so in its last line, and its
+// Waits of tests. A test program whose failures are only waits says so in its last line, and its
 // CTest entry is run again (scripts/ctest_runs.py). A wait is a limit of a test's own that was
-// reached (fail_waiting), the exit code 6 of a program where another one was expected, and an
-// assertion that shows what an error of that code said. Nothing else is one.
+// reached (fail_waiting), the exit code 6 of a program where another one was expected, or an
+// assertion that shows the message of an error of that code. Nothing else is a wait.
 namespace ftrun::testing {
 
 /// Fails the test case by waiting: "60 s for a line of rank 1".
@@ -41,7 +41,7 @@ inline void require_exit(int found, int expected, const std::string& output) {
   FAIL(said);
 }
 
-/// Returns what an error says; notes it where it is an error of a wait.
+/// Returns the message of an error; notes it where it is an error of a wait.
 inline std::string said_by(const std::exception& error) {
   const auto* ours = dynamic_cast<const Error*>(&error);
   if (ours != nullptr && ours->code() == ExitCode::kPeerLost) note_wait(ours->what());

@@ -30,7 +30,7 @@ std::string ranks_text(int64_t local) {
   return local == 1 ? "this rank" : cat("the ", local, " ranks of this machine");
 }
 
-/// The largest category: what the memory is for, above all.
+/// Names the largest category: the main use of the memory.
 std::string largest_text(const MemoryPlan& plan) {
   int64_t most = 0;
   std::string name;
@@ -50,15 +50,15 @@ std::string needs_text(const MemoryPlan& plan, const MemoryMeasure& measure, int
              " a rank; most of it ", largest_text(plan), ")");
 }
 
-/// `lacking`: bytes that all ranks of this machine need beside what there is.
+/// Lists savings. `lacking`: bytes that all ranks of this machine need beyond what it has.
 std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure, int64_t lacking,
                        int64_t local) {
   return savings_remedy(memory_savings(loaded.config, *loaded.model, 0, measure),
                         (lacking + local - 1) / local);
 }
 
-/// Why the ranks of this machine cannot have the memory that they need, with what
-/// helps; nothing where they can.
+/// Returns why the ranks of this machine cannot have the memory that they need, with what helps;
+/// nothing where they can.
 std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                                     const MemoryLimit& limit) {
   const MemoryPlan plan = memory_plan(step);
@@ -84,8 +84,8 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
   return std::nullopt;
 }
 
-/// Why the system may end the ranks of this machine: their plan, and what a process holds beside
-/// it, is more than `bytes`, which `what` says ("free now"). "" where it is not.
+/// Returns why the system may end the ranks of this machine: their plan, and what a process holds
+/// beside it, is more than `bytes`, which `what` describes ("free now"). "" where it is not.
 std::string tight_text(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                        int64_t bytes, const std::string& what) {
   const MemoryPlan plan = memory_plan(step);
@@ -95,7 +95,8 @@ std::string tight_text(const LoadedConfig& loaded, const StepPlan& step, int64_t
              " of the program itself, ", what, ": the run may be ended by the system");
 }
 
-/// A folder that cannot be used, or one that is too full: then with what would need less of it.
+/// Returns the problem of a folder that cannot be used, or that is too full: then with what would
+/// need less of it.
 std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::string& folder,
                                     int64_t bytes, int64_t local) {
   if (const auto unusable = swap_folder_problem(folder)) return unusable;
@@ -151,7 +152,7 @@ bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const
   if (std::ranges::any_of(problems,
                           [](const std::optional<Error>& problem) { return problem.has_value(); }))
     return true;
-  // Memory that is free now is no matter of the config.
+  // Memory that is free now does not depend on the config.
   const std::string tight = limit.total == 0
                                 ? ""
                                 : tight_text(loaded, plan, local, limit.total,

@@ -16,12 +16,12 @@ class App;
 
 namespace ftrun {
 
-/// Answer is what a command says to a program that asked with --json: one JSON object on standard
-/// output, alone there and last (its schema: answer_schema()). The text for people is not printed
-/// then; messages on standard error stay as they are.
+/// Answer is the result of a command for a program that asked with --json: one JSON object on
+/// standard output, the only text there (its schema: answer_schema()). The text for people is not
+/// printed then; messages on standard error stay as they are.
 class Answer {
  public:
-  /// Makes standard output silent where --json is among the arguments, which asks for the answer.
+  /// Silences standard output where --json is among the arguments, which asks for the answer.
   explicit Answer(const std::vector<std::string>& arguments);
   ~Answer();
   Answer(const Answer&) = delete;
@@ -31,7 +31,7 @@ class Answer {
   static void add_option(CLI::App& command);
   bool is_wanted() const { return silenced_ != nullptr; }
 
-  /// Names the command that runs.
+  /// Sets the name of the command that runs.
   void name_command(const std::string& command) { command_ = command; }
   /// Adds a part of the result.
   template <class Value>
@@ -39,10 +39,10 @@ class Answer {
     if (is_wanted()) result_[key] = value;
   }
 
-  /// Prints the answer of a command that has ended; nothing where it was not asked for.
+  /// Prints the answer of a command that has ended; does nothing where it was not asked for.
   void print(int exit_code);
   void print_failure(const std::exception& failure);
-  /// Lets text through again: help was asked for.
+  /// Prints text again instead of an answer: help was asked for.
   void give_up();
 
  private:
@@ -53,8 +53,8 @@ class Answer {
   std::streambuf* silenced_ = nullptr;
 };
 
-/// Returns the word by which programs know a kind of failure; each has a section in
-/// docs/errors.md.
+/// Returns the word by which programs know a kind of failure; docs/errors.md has a section for
+/// each.
 const char* error_code_name(ExitCode code);
 
 /// Returns the JSON Schema of all answers (`ftrun schema --answers`).

@@ -41,7 +41,8 @@ std::string own_path() {
   return path;
 }
 
-/// Error(kEnvironment) where no file can be made beside `path`, before minutes of measuring.
+/// Refuses a `path` beside which no file can be made, with Error(kEnvironment), before minutes of
+/// measuring.
 void require_place_for(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   if (::access(folder.c_str(), W_OK | X_OK) != 0)

@@ -57,7 +57,7 @@ void check_data(const Config& config, const ModelConfig& model) {
               has_remedy ? "" : "prepare it again with the tokenizer of this model");
 }
 
-/// "1.68 GiB, host 317.25 MiB, nvme 769.50 MiB".
+/// Returns the memory by tier: "1.68 GiB, host 317.25 MiB, nvme 769.50 MiB".
 std::string tiers_text(const MemoryPlan& plan) {
   std::string text = human_bytes(plan.at(Tier::kDevice).total);
   for (const Tier tier : {Tier::kHost, Tier::kNvme})
@@ -86,7 +86,7 @@ std::vector<std::string> warnings_of(const LoadedConfig& loaded, const StepPlan&
   return warnings;
 }
 
-/// Answers a program.
+/// Fills the answer of --json.
 void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan,
           const std::vector<std::string>& warnings, bool runs_here) {
   const ModelDescription& model = plan.train.model;

@@ -12,12 +12,12 @@ namespace ftrun {
 
 class Answer;
 
-/// Does what main does, but for ending the process: reads the arguments (the program's own name
-/// first), runs the command, tells of an error. Returns the exit code. In the process of a rank
-/// that the supervisor starts it is all that runs, as where a launcher starts one.
+/// Does everything that main does except ending the process: reads the arguments (the program's own
+/// name first), runs the command, reports an error. Returns the exit code. A rank's process runs
+/// only this, whether the supervisor or a launcher starts it.
 int run_arguments(const std::vector<std::string>& arguments);
 
-/// Runs a command after its options were read; returns the exit code or throws Error.
+/// Command runs a command after its options were read; returns the exit code or throws Error.
 using Command = std::function<int()>;
 
 // Functions that add a subcommand to the application (train also as the application itself) and

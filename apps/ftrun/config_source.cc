@@ -37,7 +37,8 @@
 namespace ftrun {
 namespace {
 
-/// A file that cannot be read names itself, as its place in a problem does already.
+/// Removes the name of a file that cannot be read from its message: the problem's place names it
+/// too.
 std::string said_once(Problem problem) {
   const std::string itself = problem.at.file + ": ";
   if (!problem.at.file.empty() && problem.message.starts_with(itself))
@@ -45,7 +46,8 @@ std::string said_once(Problem problem) {
   return to_text(problem);
 }
 
-/// Collects what several stages of reading have to say, so that all of it comes out at once.
+/// Report collects the problems and notices of several stages of reading, so that all are shown at
+/// once.
 struct Report {
   std::vector<std::string> errors;
   std::vector<std::string> notices;
@@ -108,7 +110,7 @@ std::string base_of_adapter(const std::string& folder) {
   return base.is_string() ? printable(base.get<std::string>()) : "";
 }
 
-/// Refuses a path that is no model's folder: what is not there, a file, an adapter, a folder
+/// Refuses a path that is not a model's folder: a missing path, a file, an adapter, a folder
 /// without config.json.
 void require_model_folder(const FoundFolder& found) {
   namespace fs = std::filesystem;
@@ -148,7 +150,7 @@ void require_model_folder(const FoundFolder& found) {
               cat("give the path of a Hugging Face model folder", hidden));
 }
 
-/// The folder of the model that a config names.
+/// Returns the folder of the model that a config names.
 std::string model_folder(const Config& config, Report& report) {
   const FoundFolder found = find_model_folder(pinned_name(config.model));
   require_model_folder(found);
@@ -168,8 +170,7 @@ std::string model_folder(const Config& config, Report& report) {
   return found.folder;
 }
 
-/// config.json of the model, when it can be read; what is wrong with it is a problem like any
-/// other.
+/// Reads config.json of the model, when it can be read; its faults are problems like any other.
 std::optional<ModelConfig> read_model(const Config& config, Report& report) {
   if (config.model.path.empty()) return std::nullopt;
   try {
@@ -320,7 +321,7 @@ void note_row_padding(const Config& config, Report& report) {
         report);
 }
 
-/// Checks what training would find when it opens the data, but for what takes a reading of all of
+/// Checks what training would find when it opens the data, except what takes a reading of all of
 /// it.
 void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, Report& report) {
   const SampleSetOptions options = sample_options(config);
@@ -336,7 +337,7 @@ void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, R
   }
 }
 
-/// Tells what looking up the names of the Hub has found; a plan does without data.
+/// Adds the results of looking up the names of the Hub; a plan does without data.
 void add_named_inputs(const Config& config, const ConfigSource& source, const NamedInputs& named,
                       Report& report) {
   report.add(named.notices);
@@ -376,13 +377,13 @@ const char* place_of(const Report& report) {
                       std::move(problems));
 }
 
-/// Ranks each process is to start, when that is said.
+/// Returns the ranks that each process is to start, if given.
 std::optional<int64_t> ranks_each(const LaunchEnvironment& launch, std::optional<int64_t> nproc) {
   return !nproc && launch.ranks_per_node ? std::optional<int64_t>(*launch.ranks_per_node) : nproc;
 }
 
-/// Nodes each of which starts its own ranks: how many in all. A launcher that sets RANK and
-/// WORLD_SIZE alone starts one process a rank, unless something says that each stands for several.
+/// Counts the ranks of nodes each of which starts its own. A launcher that sets only RANK and
+/// WORLD_SIZE starts one process a rank, unless something says that each stands for several.
 RankCount ranks_of_nodes(const Config& config, const LaunchEnvironment& launch,
                          std::optional<int64_t> nproc) {
   const std::string nodes = cat("WORLD_SIZE ", launch.nodes);
@@ -407,7 +408,8 @@ RankCount ranks_of_job(const Config& config, const LaunchEnvironment& launch,
   return count_ranks(config, std::nullopt, ranks_each(launch, nproc));
 }
 
-/// Launchers of others may show each rank its own GPU, and none of its neighbours'.
+/// Counts the ranks that see the same GPUs. Other launchers may show each rank its own GPU, and
+/// none of its neighbours'.
 int64_t ranks_that_share_gpus(const LaunchEnvironment& launch, int64_t ranks) {
   if (launch.kind == LaunchKind::kSupervised) return launch.local_size;
   return launch.is_rank() ? 1 : ranks / std::max(1, launch.nodes);
@@ -493,7 +495,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   result.context = context;
   Resolution resolution = resolve(loaded.config, context);
   if (!count.problems.empty()) {
-    // A problem that follows from a wrong number of ranks is none of its own.
+    // A problem that follows from a wrong number of ranks is not shown separately.
     const auto at = [&](const Problem& problem) { return problem.at == count.problems.front().at; };
     std::erase_if(resolution.problems, at);
   }

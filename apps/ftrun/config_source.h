@@ -19,7 +19,7 @@ namespace ftrun {
 /// ConfigSource says where a command's config comes from.
 struct ConfigSource {
   std::vector<std::string> files;
-  /// Texts that are read instead of files, where there are any.
+  /// Texts that are read instead of files, if any.
   std::vector<ConfigText> texts;
   std::vector<std::string> overrides;
   std::optional<int64_t> nproc;
@@ -30,7 +30,7 @@ struct ConfigSource {
   bool resumes = false;
   /// The model's config.json is enough: data may be missing.
   bool plans_only = false;
-  /// The model, where it is not read from the folder that the config names.
+  /// The model, if it is not read from the folder that the config names.
   std::optional<ModelConfig> model;
 };
 
@@ -40,11 +40,12 @@ void add_config_options(CLI::App& command, ConfigSource& source);
 /// Reads the files, or the texts, of a source with its overrides.
 LoadResult load_config(const ConfigSource& source);
 
-/// Reads the files of a source into its texts, so that all that is loaded of it afterwards is of
-/// one moment. A source with a file that cannot be read stays as it is, for load_source() to tell.
+/// Reads the files of a source into its texts, so that everything loaded from it afterwards is of
+/// one moment. A source with a file that cannot be read stays unchanged, for load_source() to
+/// report.
 ConfigSource with_texts(ConfigSource source);
 
-/// A config with nothing left open, and the model it names.
+/// LoadedConfig is a config with nothing left open, and the model it names.
 struct LoadedConfig {
   Config config;
   int64_t ranks = 1;
@@ -57,12 +58,12 @@ struct LoadedConfig {
   std::vector<std::string> lines;
 };
 
-/// Reads and resolves. Throws Error(kUsage) listing every problem at once, or Error(kUnsupported)
-/// listing every feature this build does not have.
+/// Reads and resolves a source. Error(kUsage) lists every problem at once; Error(kUnsupported)
+/// lists every feature this build does not have.
 LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch,
                          bool for_training);
 
-/// Reads a source, and looks up what it names on the Hub, without resolving it. Errors as
+/// Reads a source, and looks up its names on the Hub, without resolving it. Errors as
 /// load_source().
 Config read_unresolved(const ConfigSource& source);
 

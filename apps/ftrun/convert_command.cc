@@ -53,7 +53,7 @@ struct ConvertOptions {
   bool merge = false;
 };
 
-/// The newest checkpoint of a run or checkpoints/ folder; a step folder stands for itself.
+/// Returns the newest checkpoint of a run or checkpoints/ folder; for a step folder, itself.
 std::string step_folder(const std::string& path) {
   if (posix_files().exists(path + "/checkpoint.json")) return path;
   for (const std::string& root : {path + "/checkpoints", path})
@@ -74,19 +74,19 @@ bool is_another_model(const std::string& folder, const std::string& recorded) {
   }
 }
 
-/// A model's folder, and what the user or a file calls it.
+/// NamedModel is a model's folder, and the name that the user or a file gives it.
 struct NamedModel {
   std::string folder;
   std::string name;
 };
 
-/// The path that a run recorded; of a model of the Hub, its very commit.
+/// Returns the path that a run recorded; for a model of the Hub, its exact commit.
 std::string name_of_recorded(const InputRecord& model) {
   const std::optional<HubName> name = parse_hub_name(model.path);
   return name && !model.commit.empty() ? cat(name->repository, "@", model.commit) : model.path;
 }
 
-/// The folder of the model that a file names.
+/// Returns the folder of the model that a file names.
 std::string folder_of_named(const std::string& name, const std::string& file,
                             const std::string& remedy) {
   try {
@@ -103,12 +103,12 @@ std::string folder_of_named(const std::string& name, const std::string& file,
       remedy);
 }
 
-/// The model of --model.
+/// Returns the model of --model.
 NamedModel given_model(const ConvertOptions& options) {
   return {find_model_folder(options.model).folder, options.model};
 }
 
-/// The model that run.json names: it lies two folders above a step's.
+/// Returns the model that run.json names, which lies two folders above a step's.
 NamedModel recorded_model(const std::string& step) {
   const fs::path run = fs::absolute(step + "/.").parent_path().parent_path().parent_path();
   const std::string manifest = (run / "run.json").string();
@@ -132,7 +132,7 @@ NamedModel recorded_model(const std::string& step) {
   return {model, is_named ? lasting_name(named_so) : recorded.model.path};
 }
 
-/// The model that a config trains, whole on one rank: adapters, and which tensors train.
+/// Describes the model that a config trains, whole on one rank: adapters, and which tensors train.
 ModelDescription trained_model(const Config& trained, const ModelConfig& model) {
   Config config;
   config.adapter = trained.adapter;
@@ -143,14 +143,15 @@ ModelDescription trained_model(const Config& trained, const ModelConfig& model) 
   return training_model(config, model, 0);
 }
 
-/// The config that wrote a checkpoint, as far as it says what trained; an imported one has none.
+/// Returns the config that wrote a checkpoint, as far as it says what trained; an imported one has
+/// none.
 Config config_of(const CheckpointMeta& meta) {
   const auto record = meta.extra.find(kConfigRecord);
   return record == meta.extra.end() ? Config{}
                                     : load_config_text("config.json", record->second).config;
 }
 
-/// A config.json of another model would make a folder that nothing loads.
+/// Refuses a config.json of another model, which would make a folder that nothing loads.
 void require_same_model(const std::string& step,
                         const std::vector<std::pair<std::string, Dims>>& found,
                         const ModelDescription& model, const std::string& folder) {
@@ -176,7 +177,7 @@ void require_same_model(const std::string& step,
               "give the model folder that training began from (--model)");
 }
 
-/// The checkpoint that is read, and a run's others beside it.
+/// Returns the checkpoint that is read, and a run's others beside it.
 std::vector<std::string> kept_folders(const std::string& step) {
   const fs::path beside = fs::absolute(step + "/.").parent_path().parent_path();
   std::vector<std::string> kept{step};
@@ -184,7 +185,7 @@ std::vector<std::string> kept_folders(const std::string& step) {
   return kept;
 }
 
-/// `name` is one of the names.
+/// Returns the dtype of a name, which must be one of the names.
 ExportDtype wanted_dtype(const std::string& name) {
   const auto& names = EnumNames<ExportDtype>::kNames;
   return static_cast<ExportDtype>(std::find(names.begin(), names.end(), name) - names.begin());
@@ -325,7 +326,7 @@ int export_step(const ConvertOptions& options) {
   return 0;
 }
 
-/// The base model that PEFT's file names.
+/// Returns the base model that PEFT's file names.
 std::string named_base(const std::string& adapter) {
   const std::string file = adapter + "/adapter_config.json";
   const auto json = parse_json_strict(read_file(file, kLargestModelConfig), file);
@@ -373,7 +374,7 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options,
   return asked;
 }
 
-/// An adapter in PEFT's layout and its base become one model.
+/// Merges an adapter in PEFT's layout and its base into one model.
 int merge_folder(const ConvertOptions& options) {
   const std::string& folder = options.checkpoint;
   if (!options.merge)
@@ -407,7 +408,8 @@ int merge_folder(const ConvertOptions& options) {
   return 0;
 }
 
-/// Other programs' formats have scripts of their own, as no Python runs in this program.
+/// Refuses other programs' formats, which have scripts of their own, as no Python runs in this
+/// program.
 void refuse_other_format(const ConvertOptions& options) {
   if (options.to == "hf") return;
   if (options.to != "gguf")

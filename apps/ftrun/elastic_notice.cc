@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-/// Why no rank of the run can leave, whatever the config allows; "" where they can.
+/// Returns why no rank of the run can leave, whatever the config allows; "" where they can.
 std::string why_none_leaves(const LoadedConfig& loaded, const LaunchEnvironment& launch,
                             std::optional<int> restarts) {
   if (launch.is_rank())
@@ -36,7 +36,7 @@ std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& 
   const Config& config = loaded.config;
   const std::string why_none = why_none_leaves(loaded, launch, restarts);
   if (const int64_t own = config.elastic.min_ranks; own > 0) {
-    // A notice of the config itself tells when more ranks must stay than there are.
+    // A notice of the config itself says when more ranks must stay than there are.
     if (why_none.empty() || own > loaded.ranks) return "";
     return notice_at(config, "elastic.min_ranks",
                      cat("elastic.min_ranks ", own, " has no effect: ", why_none));

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// Tells what a person may not expect of ranks that keep failing: that elasticity lets them leave,
+/// Returns what a user may not expect of ranks that keep failing: that elasticity lets them leave,
 /// or that elastic.min_ranks has no effect on a run that is started like this, and why. "" for
 /// nothing. `restarts`: --restarts.
 std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& launch,

@@ -32,7 +32,7 @@ std::vector<std::string> overrides_for(const Config& config, const BatchShare& s
   return all;
 }
 
-/// The number of the data-parallel replica that a rank is part of.
+/// Returns the number of the data-parallel replica that a rank is part of.
 int replica_of(const ParallelConfig& mesh, int rank) {
   const auto size = [](int64_t degree) { return static_cast<int>(degree); };
   const RankMesh ranks({.pp = size(mesh.pipeline),
@@ -83,7 +83,7 @@ void ElasticRanks::leave(const FailureSummary& failure, int times) {
     log_warning(cat(failed, "; all ranks stay: ", why_not));
 }
 
-/// Why the config lets no rank leave; "" where it lets some.
+/// Returns why the config lets no rank leave; "" where it lets some.
 std::string ElasticRanks::why_none() const {
   const Config& config = loaded_.config;
   if (!smaller_shares(config).empty()) return "";
@@ -97,8 +97,8 @@ std::string ElasticRanks::why_none() const {
              config.train_batch_size);
 }
 
-/// Tries a share: says whether its ranks can train what all of them did; then they are what is
-/// left.
+/// Tries a share: says whether its ranks can train what all of them did; if so, they are the ranks
+/// that are left.
 bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
   ConfigSource source = source_;
   const std::vector<std::string> overrides = overrides_for(loaded_.config, share);
@@ -123,7 +123,7 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
   }
 }
 
-/// The failing rank's replica is the first to leave, then those with the highest numbers.
+/// Drops the failing rank's replica first, then those with the highest numbers.
 void ElasticRanks::drop_replicas(int rank, int64_t data_ranks) {
   ParallelConfig mesh = loaded_.config.parallel;
   mesh.data = static_cast<int64_t>(first_numbers_.size()) / model_ranks(mesh);

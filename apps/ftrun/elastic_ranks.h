@@ -11,22 +11,22 @@
 
 namespace ftrun {
 
-/// The ranks of a run on one machine, of which whole replicas leave when one of their ranks keeps
-/// failing: the data degree falls, the tensor, pipeline and context degrees and the global batch
-/// stay, and so does what each step computes but for its rounding.
+/// ElasticRanks are the ranks of a run on one machine. When one of a replica's ranks keeps failing,
+/// the whole replica leaves: the data degree falls; the tensor, pipeline and context degrees and
+/// the global batch stay, and so does the result of each step except for its rounding.
 class ElasticRanks {
  public:
-  /// `source`, `launch`: what `loaded` was read from; borrowed.
+  /// `source`, `launch`: where `loaded` was read from; borrowed.
   ElasticRanks(const ConfigSource& source, const LaunchEnvironment& launch,
                const LoadedConfig& loaded);
 
   /// Drops the replica of the failure's rank and keeps as many others as config and memory allow;
   /// logs what it did. `times`: how often in a row the rank failed. Where it drops none though the
-  /// config lets ranks leave, a warning says why, once.
+  /// config lets ranks leave, it warns once, with the reason.
   void leave(const FailureSummary& failure, int times);
-  /// The ranks that are left, and who is not.
+  /// Returns the ranks that are left, and which ones have left.
   RanksOfStart ranks() const;
-  /// Adds what the next start has to have for it; nothing while all ranks are there.
+  /// Adds what the next start needs to know; nothing while no rank has left.
   void add_to(Restart& restart) const;
 
  private:
@@ -38,19 +38,19 @@ class ElasticRanks {
   const LaunchEnvironment& launch_;
   /// The config of the ranks that are left.
   LoadedConfig loaded_;
-  /// Overrides of the config under which they share the batch: "parallel.data=2".
+  /// Overrides of the config with which the ranks that are left share the batch: "parallel.data=2".
   std::vector<std::string> overrides_;
-  /// The number of each rank that is left at the first start, which is that of its GPU.
+  /// The number that each rank that is left had at the first start, which is that of its GPU.
   std::vector<int> first_numbers_;
-  /// The number of ranks then.
+  /// The number of ranks at the first start.
   const int first_count_;
-  /// Why the last ones left.
+  /// The reason why the last ones left.
   std::string why_left_;
-  /// The reason that was last told why none leaves.
+  /// The reason last given why none leaves.
   std::string told_;
 };
 
-/// The ranks that our supervisor started again, as add_to() told them.
+/// Returns the ranks that our supervisor started again, as add_to() passed them on.
 RanksOfStart ranks_of_restart(const LaunchEnvironment& launch);
 
 }  // namespace ftrun

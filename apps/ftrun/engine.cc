@@ -30,7 +30,7 @@ bool engine_is_loaded = false;
 EngineEntry engine_entry = nullptr;
 BenchEntry bench_entry = nullptr;
 
-/// The folder above bin/ftrun, in whose lib the modules are.
+/// Returns the folder above bin/ftrun, in whose lib the modules are.
 std::string installation() {
   std::error_code error;
   const std::filesystem::path binary = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -47,7 +47,8 @@ std::string library_path(const char* name) {
   return cat(installation(), "/lib/", name);
 }
 
-/// LibTorch allocates while it is loaded, and nothing of what is thrown there can be caught.
+/// Handles failures while LibTorch is loaded: it allocates then, and its exceptions cannot be
+/// caught.
 [[noreturn]] void on_terminate_while_loading() {
   if (!lacks_memory(std::current_exception())) std::abort();
   std::fprintf(stderr, "ftrun: the engine cannot be loaded: out of memory\n  remedy: %s\n",

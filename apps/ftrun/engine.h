@@ -10,28 +10,29 @@ namespace ftrun {
 
 /// Loads the engine (LibTorch and what needs it), once in a process. Only ranks and their
 /// supervisor load LibTorch, so that everything else starts at once; ranks share the supervisor's
-/// pages. Loading starts no thread and looks at no device. Error(kEnvironment) where it is not
-/// there or is another version's.
+/// pages. Loading starts no thread and uses no device. Error(kEnvironment) where the engine is
+/// missing or of another version.
 void load_engine();
 
-/// The LibTorch of this build's version, wherever it is installed (base/torch_folder.h).
-/// Error(kEnvironment) where it is not.
+/// Returns the folder of the LibTorch of this build's version, wherever it is installed
+/// (base/torch_folder.h). Error(kEnvironment) where it is missing.
 std::string torch_folder();
-/// The folders of LibTorch's libraries, for open_library(); none where there is no LibTorch.
+/// Returns the folders of LibTorch's libraries, for open_library(); none where there is no
+/// LibTorch.
 std::vector<std::string> library_folders();
 
 /// Says whether this installation has the CUDA kernels, without loading anything.
 bool has_cuda_module();
 
-/// Trains as one rank, with the engine, which is loaded if it is not yet.
+/// Trains as one rank, with the engine, which is loaded if it is not loaded yet.
 int train_with_engine(const TrainRequest& request);
 
-/// Measures this machine with the engine, which is loaded if it is not yet.
+/// Measures this machine with the engine, which is loaded if it is not loaded yet.
 Machine bench_with_engine(const BenchRequest& request);
 
-/// Ends the process with what main returns. It does not return if the engine was loaded: output is
-/// flushed and the process is gone, without the destructors of LibTorch, which take its tables of
-/// operators down entry by entry, half as long as it took to load them.
+/// Ends the process with main's result. It does not return if the engine was loaded: it flushes
+/// output and ends the process without the destructors of LibTorch, which remove its tables of
+/// operators entry by entry, in half the time it took to load them.
 int end_process(int exit_code);
 
 }  // namespace ftrun

@@ -49,7 +49,7 @@ struct InitOptions {
   double seconds = 10;
 };
 
-/// The data of a run: what data.train and data.validation are given.
+/// InitData is the data of a run: the values of data.train and data.validation.
 struct InitData {
   std::string train;
   std::string validation;
@@ -61,7 +61,7 @@ struct InitMachine {
   std::string source;
 };
 
-/// A way to train, from the one that learns most to the one that needs least.
+/// Variant is a way to train, from the one that learns most to the one that needs least.
 struct Variant {
   const char* name;
   /// Lines of YAML.
@@ -88,8 +88,8 @@ constexpr int64_t kStepsOfRun = 100;
 constexpr int64_t kEpochs = 1;
 constexpr int64_t kEpochsOfConversations = 3;
 
-/// A folder holds train and validation, as prepare_data.py writes them; so may a data set of the
-/// Hub. Any other name is that of the data itself.
+/// Returns the data that a name means. A folder holds train and validation, as prepare_data.py
+/// writes them; so may a data set of the Hub. Any other name is that of the data itself.
 InitData data_of(const std::string& named) {
   std::error_code error;
   const auto in = [](const std::string& folder, const char* split) {
@@ -111,7 +111,7 @@ InitData data_of(const std::string& named) {
   return {named, has_validation ? named : ""};
 }
 
-/// A machine of which nothing was measured: its processors at the rates of a common server's.
+/// Returns a machine without measurements: its processors at the rates of a common server's.
 Machine usual_processors() {
   constexpr double kProducts = 50e9, kMemory = 8e9, kLatency = 20e-6, kBandwidth = 4e9;
   Machine machine;
@@ -131,8 +131,8 @@ Machine usual_processors() {
   return machine;
 }
 
-/// The machine that is named, else this one: as it was measured, or as most are. Its memory is the
-/// least of all limits.
+/// Returns the machine that is named, else this one: as it was measured, or as most are. Its memory
+/// is the least of all limits.
 InitMachine machine_of(const InitOptions& options) {
   if (!options.machine.empty()) {
     InitMachine named{read_machine_file(options.machine), options.machine};
@@ -161,7 +161,7 @@ std::string last_part(const std::string& path) {
   return at == std::string::npos ? name : name.substr(0, at);
 }
 
-/// Makes the config of one way to train, whose layout is open.
+/// Draft makes the config of one way to train, whose layout is open.
 class Draft {
  public:
   Draft(const InitOptions& options, const InitMachine& machine)
@@ -217,7 +217,7 @@ class Draft {
   int64_t epochs() const { return epochs_; }
   bool conversations() const { return conversations_; }
   int64_t steps() const { return std::max<int64_t>(1, (rows_ * epochs_ + batch_ - 1) / batch_); }
-  /// A thirtieth of the run.
+  /// Returns a thirtieth of the run.
   int64_t warmup() const { return steps() / 30; }
 
  private:
@@ -230,7 +230,7 @@ class Draft {
     return load_source(source, LaunchEnvironment{}, true);
   }
 
-  /// Conversations are not cut: rows are as long as the longest, in powers of two.
+  /// Fits rows to conversations, which are not cut: as long as the longest, in powers of two.
   void fit_rows(const Config& config) {
     if (!conversations_) return;
     Config cut = config;
@@ -241,8 +241,8 @@ class Draft {
     row_ = cut.data.sequence_length;
   }
 
-  /// The devices times a power of two: the largest that leaves steps enough, and no more tokens a
-  /// step than help. Fewer rows than devices: a power of two.
+  /// Chooses the devices times a power of two: the largest that leaves steps enough, and no more
+  /// tokens a step than help. Fewer rows than devices: a power of two.
   void choose_batch() {
     const int64_t wanted =
         std::min(rows_ * epochs_ / kStepsOfRun, kTokensOfStep / std::max<int64_t>(row_, 1));
@@ -266,14 +266,15 @@ class Draft {
   bool conversations_ = false;
 };
 
-/// A way to train that was searched for.
+/// Found is a way to train that was searched for.
 struct Found {
   const Variant* variant = nullptr;
   SearchTask task;
   SearchResult result;
 };
 
-/// Why the ways before one were left out: "all weights need 20.00 GiB of a rank's 16.00 GiB".
+/// Returns why the ways before one were left out: "all weights need 20.00 GiB of a rank's 16.00
+/// GiB".
 std::string left_out_text(const Found& tried) {
   const Evaluation& nearest = *tried.result.nearest;
   return cat(tried.variant->name, " would need ", rank_memory_text(nearest.memory),

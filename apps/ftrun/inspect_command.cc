@@ -19,7 +19,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// A run folder's checkpoints when it is one; the path itself otherwise.
+/// Returns a run folder's checkpoints when it is one; the path itself otherwise.
 std::string checkpoints_of(const std::string& path) {
   const std::string inside = path + "/checkpoints";
   return fs::is_directory(inside) ? inside : path;
@@ -53,7 +53,7 @@ nlohmann::ordered_json rows_json(const Description::Rows& rows) {
   return json;
 }
 
-/// Tells what is there, to people and to programs.
+/// Shows a description, to people and to programs.
 void tell(const char* kind, const std::string& path, const Description& description,
           Answer& answer) {
   std::cout << terminal_text(description.text());

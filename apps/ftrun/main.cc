@@ -33,8 +33,8 @@
 namespace ftrun {
 namespace {
 
-/// The supervisor shows the earliest failure of its ranks; a rank that prints too would say it
-/// twice.
+/// Reports a failure and returns its exit code. The supervisor shows the earliest failure of its
+/// ranks: a rank under it does not print, or the failure would be shown twice.
 int fail(const std::exception& exception) {
   const Error error = as_error(exception);
   const char* rank = std::getenv("RANK");
@@ -70,7 +70,7 @@ bool is_option(const std::string& argument) {
   return argument.size() > 1 && argument[0] == '-' && argument != "--";
 }
 
-/// "--confg=mine.yaml" for --config.
+/// Refuses an unknown option and names the nearest one: "--confg=mine.yaml" for --config.
 [[noreturn]] void refuse_option(const CLI::App& command, const std::string& argument) {
   const std::string option = argument.substr(0, argument.find('='));
   std::vector<std::string> names;
@@ -82,7 +82,8 @@ bool is_option(const std::string& argument) {
                   "--help lists the options"));
 }
 
-/// "chek" for check; what is near no command is no mistyped one, and is not refused here.
+/// Refuses an unknown command near a known one: "chek" for check. Accepts one that is near no
+/// command, which is not a mistyped one.
 void refuse_command_near(const CLI::App& app, const std::string& argument) {
   std::vector<std::string> commands;
   for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
@@ -92,8 +93,8 @@ void refuse_command_near(const CLI::App& app, const std::string& argument) {
               "ftrun --help lists the commands");
 }
 
-/// A command or an option that is unknown, and a config without --config before it, are told with
-/// what to write instead; all else is CLI11's to tell.
+/// Refuses an unknown command or option, and a config without --config before it, with what to
+/// write instead; CLI11 reports all else.
 int refuse_arguments(const CLI::App& app, const CLI::ParseError& error, Answer& answer) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const auto chosen = app.get_subcommands();
@@ -115,7 +116,7 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error, Answer& 
   return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);
 }
 
-/// A command does not see what stands before it.
+/// Refuses options before the command, which does not see them.
 void refuse_options_before(const CLI::App& app, const CLI::App& command) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() == 0) continue;
@@ -209,7 +210,7 @@ int run_arguments(const std::vector<std::string>& arguments) {
   Answer answer(arguments);
   try {
     open_standard_descriptors();
-    // Writing beyond a limit of files' sizes is told as an error, with its remedy.
+    // Writing beyond the limit on file size is reported as an error, with its remedy.
     std::signal(SIGXFSZ, SIG_IGN);
     set_library_folders(library_folders);
     return run(arguments, answer);

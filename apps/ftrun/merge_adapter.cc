@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-/// The adapter of one matrix [outputs, inputs].
+/// Adapted is the adapter of one matrix [outputs, inputs].
 struct Adapted {
   std::string module;
   /// The files' module that has the product, and A.
@@ -49,7 +49,7 @@ std::map<std::string, Adapted> adapted_matrices(const ModelDescription& model) {
   return all;
 }
 
-/// Adds adapters to what is read of a base, one matrix after the other.
+/// Merge adds adapters to the tensors that are read of a base, one matrix after the other.
 class Merge {
  public:
   Merge(const ModelDescription& model, DType dtype, const ReadTrained& trained, BaseWeights& base)
@@ -104,7 +104,7 @@ class Merge {
       factors_[o] = factors_[o] > 0 ? magnitudes[o] / factors_[o] : 0;
   }
 
-  /// Columns [first, last) of a row of W + scale B A, by its factor.
+  /// Adds columns [first, last) of a row of W + scale B A, by its factor.
   void add_row(int64_t row, int64_t first, int64_t last, std::span<float> out) {
     rows_.read(row, first, last, std::span(row_).first(static_cast<size_t>(last - first)));
     for (int64_t i = first; i < last; ++i) {

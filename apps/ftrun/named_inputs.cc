@@ -26,7 +26,7 @@ struct RecordedCommit {
   HubKind kind = HubKind::kModel;
 };
 
-/// Tells whether a revision is a whole commit, which nothing can move.
+/// Says whether a revision is a whole commit, which nothing can move.
 bool is_commit(const std::string& revision) {
   constexpr size_t kDigits = 40;
   return revision.size() == kDigits && is_hexadecimal(revision);
@@ -39,8 +39,8 @@ void add_data_commits(const std::vector<std::string>& files, std::vector<Recorde
       commits.push_back({from->name.repository, from->name.revision, HubKind::kDataset});
 }
 
-/// Reads the commits that the run in `output_dir` recorded; none where there is no run that can be
-/// read, which the resume itself tells.
+/// Reads the commits that the run in `output_dir` recorded; none where no run can be read, which
+/// the resume itself reports.
 std::vector<RecordedCommit> recorded_commits(const std::string& output_dir) {
   std::vector<RecordedCommit> commits;
   const std::string path = RunPaths(output_dir).manifest();
@@ -131,8 +131,8 @@ class NameLookup {
   NamedInputs& found_;
 };
 
-/// Tells whether an entry of data.train may be a data set's name: nothing on this machine is called
-/// so, and the cache holds it, or it is neither called a file nor in a folder that is there.
+/// Says whether an entry of data.train may be a data set's name: nothing on this machine has that
+/// name, and the cache holds it, or it is neither named like a file nor in a folder that exists.
 bool may_be_data_set(const std::string& path) {
   std::error_code error;
   if (!parse_hub_name(path) || fs::exists(fs::symlink_status(path, error)) || find_data_file(path))

@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// NamedInputs is what looking up a config's Hub names has to say.
+/// NamedInputs is the result of looking up a config's Hub names.
 struct NamedInputs {
   /// `notices` name the commits that a resumed run keeps though their names have moved on.
   std::vector<Problem> notices;
@@ -22,10 +22,10 @@ struct NamedInputs {
 };
 
 /// Looks up what a config names on the Hugging Face Hub, once for the process: notes the model's
-/// commit (ModelSection::commit), and puts the file of a commit, "owner/name@commit/train", in
-/// place of each name of a data set. A run that `resumes` keeps the commits that its run.json
-/// records, unless the config gives a whole commit itself. A model that is not there is left to its
-/// reader to refuse.
+/// commit (ModelSection::commit), and replaces each name of a data set by the file of a commit,
+/// "owner/name@commit/train". A run that `resumes` keeps the commits that its run.json records,
+/// unless the config gives a whole commit itself. The reader of the model refuses a model that is
+/// missing.
 NamedInputs find_named_inputs(Config& config, bool resumes);
 
 }  // namespace ftrun

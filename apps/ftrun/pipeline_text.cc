@@ -21,7 +21,7 @@ constexpr size_t kPageColumns = 120;
 /// A timeline holds every action of a step.
 constexpr int64_t kMostMicroBatches = 100'000;
 
-/// Layers of a part: "embed, 0-7", "8-15", "24-29, head".
+/// Lists the layers of a part: "embed, 0-7", "8-15", "24-29, head".
 std::string layers_text(const ModelDescription& model, const LayerRange& range) {
   std::vector<std::string> parts;
   const int32_t last = static_cast<int32_t>(model.layers.size()) - 1;
@@ -35,7 +35,7 @@ std::string layers_text(const ModelDescription& model, const LayerRange& range) 
   return join(parts, ", ");
 }
 
-/// Tells the layers of all parts of a stage, first chunk first.
+/// Lists the layers of all parts of a stage, first chunk first.
 std::string stage_layers(const ModelDescription& model, const PipelineLayout& layout, int stage) {
   std::vector<std::string> chunks;
   for (int chunk = 0; chunk < layout.chunks(); ++chunk)

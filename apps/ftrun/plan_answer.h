@@ -13,7 +13,7 @@ nlohmann::ordered_json memory_json(const MemoryPlan& memory);
 /// Lists the bytes that a rank sends in a step, by collective.
 nlohmann::ordered_json traffic_json(const Traffic& traffic);
 
-/// Lists what a step and a run take on a machine.
+/// Lists the time of a step and of a run on a machine.
 nlohmann::ordered_json time_json(const RunEstimate& run, const StepTime& time,
                                  const Machine& machine);
 

@@ -87,7 +87,7 @@ void print_savings(const LoadedConfig& loaded, int rank) {
   std::cout << '\n' << savings_text(memory_savings(loaded.config, *loaded.model, rank, measure));
 }
 
-/// The program that is asked for.
+/// Returns the program that is asked for.
 const Program& shown_program(const PlanOptions& options, const StepPlan& plan) {
   if (options.evaluation) return plan.evaluate.program;
   if (!options.text) return plan.train.program;
@@ -107,7 +107,7 @@ void print_traffic(const StepPlan& plan, const Program& program) {
                        : traffic_text(traffic));
 }
 
-/// Says what a plan goes by if there is no data.
+/// Says what a plan assumes if there is no data.
 std::string assumption_text(const Config& config) {
   return cat("assumed: every sequence has ", config.data.sequence_length,
              " tokens (data.sequence_length), because data.train ",
@@ -141,7 +141,7 @@ void print_checked(const RankClasses& classes) {
             << '\n';
 }
 
-/// `beside` bytes of the device are the libraries'.
+/// Returns the budget of each tier; `beside` bytes of the device are the libraries'.
 TierBudget budget_of(const PlanOptions& options, int64_t beside) {
   TierBudget budget = kNoBudget;
   if (options.device_memory > 0)
@@ -151,7 +151,8 @@ TierBudget budget_of(const PlanOptions& options, int64_t beside) {
   return budget;
 }
 
-/// The remedy is for the first tier that is too small.
+/// Refuses a plan that needs more than its budget; the remedy is for the first tier that is too
+/// small.
 void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded,
                         const PlanOptions& options, const StepPlan& plan) {
   const int64_t beside = total_bytes(gpu_overheads(loaded.config, plan));
@@ -187,8 +188,8 @@ void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, cons
   answer.add("warnings", warnings);
 }
 
-/// A GPU of the machine, and each of so many ranks of a node, have so much memory, if nothing else
-/// is given.
+/// Takes the memory of a GPU of the machine, and of each of so many ranks of a node, if nothing
+/// else is given.
 void take_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& options) {
   if (!machine.has_gpus) return;
   if (options.device_memory == 0) options.device_memory = static_cast<int64_t>(machine.memory);

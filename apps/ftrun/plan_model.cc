@@ -28,7 +28,7 @@ NamedModel model_of_file(const std::string& path, const std::string& name) {
   return {name, path, parse_model_config(read_file(path, kLargestModelConfig), path)};
 }
 
-/// The text of a config of a model that is planned without one.
+/// Returns the text of a config of a model that is planned without one.
 std::string config_for(const NamedModel& model) {
   const int64_t row =
       model.config.max_positions > 0 ? std::min(model.config.max_positions, kRow) : kRow;

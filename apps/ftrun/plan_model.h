@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// ModelOptions are what `ftrun plan` is told of a model that no config names: a folder, a
-/// config.json, a name of the Hub or a preset (`model`), or a number of parameters (`size`).
+/// ModelOptions name a model to `ftrun plan` that no config names: a folder, a config.json, a name
+/// of the Hub or a preset (`model`), or a number of parameters (`size`).
 struct ModelOptions {
   std::string model;
   std::string size;
@@ -17,9 +17,9 @@ struct ModelOptions {
   bool given() const { return !model.empty() || !size.empty(); }
 };
 
-/// NamedModel is the model that they say.
+/// NamedModel is the model that ModelOptions name.
 struct NamedModel {
-  /// The name that a config would call it by, and where its shape is from.
+  /// The name that a config would call it by, and the source of its shape.
   std::string name;
   std::string source;
   ModelConfig config;
@@ -29,14 +29,14 @@ struct NamedModel {
 /// config.json that cannot be read.
 NamedModel read_named_model(const ModelOptions& options);
 
-/// Lets a source's config be one of that model: of a source without files, a config that trains all
-/// weights in bf16, a row a rank; with as many ranks as the machine (null: none) has
-/// devices on `nodes` nodes, unless the source says how many. Error(kUsage) where the source's
-/// config names a model.
+/// Makes a source's config one of that model. A source without files becomes a config that trains
+/// all weights in bf16, a row a rank; with as many ranks as the machine (null: none) has devices on
+/// `nodes` nodes, unless the source says how many. Error(kUsage) where the source's config names a
+/// model.
 void plan_for_model(ConfigSource& source, const NamedModel& model, const Machine* machine,
                     int64_t nodes);
 
-/// The line that says of which model a plan is.
+/// Returns the line that says which model a plan is for.
 std::string named_model_text(const NamedModel& model);
 
 }  // namespace ftrun

@@ -46,7 +46,7 @@ std::vector<const RecordedRank*> rank_of_each_stage(const StepRecord& record) {
   return all;
 }
 
-/// Leaves `most` of them, evenly spread, the first and the last among them.
+/// Returns `most` of them, evenly spread, the first and the last among them.
 std::vector<const RecordedRank*> spread(const std::vector<const RecordedRank*>& all, size_t most) {
   if (all.size() <= most) return all;
   std::vector<const RecordedRank*> some;
@@ -99,8 +99,8 @@ Json parts_json(const StepTime& time) {
   return parts;
 }
 
-/// Tells what one tier of a rank holds over the step; null where it has none of it. `beside` bytes
-/// are the libraries'.
+/// Returns what one tier of a rank holds over the step; null where it holds nothing there. `beside`
+/// bytes are the libraries'.
 Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_t beside,
                int64_t limit, Picoseconds end, size_t moments) {
   if (plan.total == 0) return nullptr;

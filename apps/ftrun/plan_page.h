@@ -13,9 +13,9 @@
 
 namespace ftrun {
 
-/// PlanPage is what the page of `ftrun plan --html` shows.
+/// PlanPage is the content of the page of `ftrun plan --html`.
 struct PlanPage {
-  /// Lines for people: what was planned, and what a step takes.
+  /// Lines for people: what was planned, and how long a step takes.
   std::vector<std::string> facts;
   std::vector<std::string> warnings;
   /// Bytes of a device and of main memory that a rank may take; 0: not known.
@@ -25,17 +25,17 @@ struct PlanPage {
   nlohmann::ordered_json search;
 };
 
-/// Says before anything is computed that a page cannot be written: Error(kUsage) for a name that is
-/// none, or where something lies there that is not such a page; Error(kEnvironment) where this user
-/// may not write.
+/// Refuses before anything is computed a page that cannot be written: Error(kUsage) for a name that
+/// is not valid, or where something else than such a page exists; Error(kEnvironment) where this
+/// user may not write.
 void admit_plan_page(const std::string& path);
 
-/// Begins the page of a plan: what was planned, for which machine, what is assumed of it, and the
-/// line `time` of what a step takes.
+/// Begins the page of a plan: what was planned, for which machine, what is assumed of it, and
+/// `time`, the line about the time of a step.
 PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const ConfigSource& source,
                          const AskedMachine& asked, int64_t nodes, const std::string& time);
 
-/// Writes one HTML page of a plan that needs nothing else, no network either: the step's time by
+/// Writes one self-contained HTML page of a plan, which needs no network either: the step's time by
 /// part, memory by category and lanes over it, of the lowest rank of each stage (of 16 stages where
 /// there are more). Its size is bounded whatever the length of the program (step_lanes()). `config`
 /// is resolved, and `record` is of a prediction of `all`. Errors of write_file_atomic().

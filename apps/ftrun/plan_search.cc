@@ -22,14 +22,14 @@
 namespace ftrun {
 namespace {
 
-/// The machine's device, where the config names none.
+/// Sets the machine's device, where the config names none.
 ConfigSource on_device_of(ConfigSource source, const Machine& machine) {
   if (!load_config(source).config.origins.given("device"))
     source.overrides.push_back(machine.has_gpus ? "device=cuda" : "device=cpu");
   return source;
 }
 
-/// The options of a command that plans for the same machine.
+/// Returns the options of a command that plans for the same machine.
 std::string options_text(const SearchOptions& options) {
   std::string text = cat(" --machine ", shell_word(options.time.machine));
   if (options.nodes > 1) text += cat(" --nodes ", options.nodes);

@@ -12,7 +12,7 @@ namespace ftrun {
 
 class Answer;
 
-/// SearchOptions are what `ftrun plan --search` is asked for.
+/// SearchOptions are the options of `ftrun plan --search`.
 struct SearchOptions {
   ConfigSource source;
   TimeOptions time;
@@ -26,22 +26,22 @@ struct SearchOptions {
   std::string html;
 };
 
-/// Makes the task of a source on a machine: the batch that its config says, and all of its layout
-/// open. A config that leaves the device open computes on the machine's. Errors of load_source().
+/// Makes the task of a source on a machine: the batch of its config, with all of its layout open. A
+/// config that leaves the device open computes on the machine's. Errors of load_source().
 SearchTask search_task(const SearchOptions& options, const Machine& machine);
 
-/// Error(kUsage, kEnvironment) where a search has found no layout: what was refused, or what is
-/// short and how many nodes would do.
+/// Throws Error(kUsage, kEnvironment) where a search has found no layout: what was refused, or what
+/// is short and how many nodes would do.
 void require_choice(const SearchTask& task, const SearchResult& result);
 
-/// The text of a config with a layout that was found for it, `why` as comments before it, a line
-/// each.
+/// Returns the text of a config with the layout found for it, with the lines `why` as comments
+/// before it.
 std::string searched_config(const SearchTask& task, const Layout& layout,
                             const std::vector<std::string>& why);
 
-/// Searches the fastest layout of a config on a machine, prints it with the next ones and what is
-/// in the way of plain choices, and writes it where that is asked for.
-/// `asked` is the machine that the options name.
+/// Searches the fastest layout of a config on a machine. Prints it with the next ones and the
+/// obstacles to plain choices, and writes it to a file if asked. `asked` is the machine that the
+/// options name.
 int search_plan(const SearchOptions& options, const AskedMachine& asked, Answer& answer);
 
 }  // namespace ftrun

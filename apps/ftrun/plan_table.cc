@@ -25,7 +25,7 @@ constexpr int kStages = 4;
 /// GPUs of the row whose differences are told by line, where the table has such a row.
 constexpr int64_t kExplained = 8;
 
-/// A GPU whose memory rows are compared with.
+/// SizeGpu is a GPU whose memory rows are compared with.
 struct SizeGpu {
   std::string name;
   double bytes = 0;
@@ -40,7 +40,7 @@ std::string gigabytes(double bytes) {
   return fixed_text(bytes / kGigabyte, 2);
 }
 
-/// "+12.3 %" of `formula`.
+/// Returns the difference from `formula`: "+12.3 %".
 std::string off_text(double planned, double formula) {
   const double share = 100 * (planned / formula - 1);
   return cat(share < 0 ? "" : "+", fixed_text(share, 1), " %");

@@ -10,7 +10,7 @@ namespace ftrun {
 
 class Answer;
 
-/// TableOptions are what `ftrun plan --table` is asked with.
+/// TableOptions are the options of `ftrun plan --table`.
 struct TableOptions {
   /// The model that is asked about, instead of those of the exercises.
   ModelOptions model;

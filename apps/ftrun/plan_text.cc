@@ -66,7 +66,7 @@ std::string coefficient(double value, const std::string& parameters) {
   return cat(number_text(value), " ", parameters);
 }
 
-/// "4 Psi + 12 Psi/2"; the secondary shards of a node last.
+/// Returns a formula as text: "4 Psi + 12 Psi/2"; the secondary shards of a node last.
 std::string formula_text(const StateFormula& formula, int stage, int ranks,
                          const std::string& parameters) {
   const double optimizer = formula.moments + formula.master;
@@ -88,7 +88,7 @@ struct UsedParameters {
   int64_t used = 0;
   int64_t all = 0;
 
-  /// "1000", or "500 of 1000" where tensor-parallel ranks use parts of the model.
+  /// Returns "1000", or "500 of 1000" where tensor-parallel ranks use parts of the model.
   std::string text() const { return used == all ? std::to_string(used) : cat(used, " of ", all); }
 };
 
@@ -104,8 +104,8 @@ UsedParameters used_parameters(const StepPlan& plan, bool trainable) {
   return found;
 }
 
-/// Bytes of a frozen parameter: of those that are packed and the others together, to four
-/// decimals, as it is shown.
+/// Returns the bytes of a frozen parameter: the mean over packed ones and others, to four decimals,
+/// as it is shown.
 double frozen_weight_bytes(const StepPlan& plan, double plain) {
   double elements = 0, bytes = 0;
   for (const Unit& unit : plan.partition.units) {
@@ -122,7 +122,7 @@ double frozen_weight_bytes(const StepPlan& plan, double plain) {
   return elements > 0 ? std::round(bytes / elements * 1e4) / 1e4 : plain;
 }
 
-/// ModelStates are what trains, Psi, and what is frozen, Phi, of which there are the weights alone.
+/// ModelStates are the trained parameters, Psi, and the frozen ones, Phi, which have only weights.
 class ModelStates {
  public:
   ModelStates(const StepPlan& plan, const StateFormula& formula)
@@ -133,7 +133,7 @@ class ModelStates {
     of_frozen_.node = formula.node;
   }
 
-  /// "4 Psi + 12 Psi/2 + 4 Phi"
+  /// Returns the formula as text: "4 Psi + 12 Psi/2 + 4 Phi".
   std::string formula(int stage, int ranks) const {
     const std::string text = formula_text(formula_, stage, ranks, "Psi");
     return frozen_.used == 0 ? text

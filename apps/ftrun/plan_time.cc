@@ -30,7 +30,7 @@ Price asked_price(const TimeOptions& options, const Machine& machine) {
   return *price;
 }
 
-/// The optimizer steps of the run; 0 where its data decides them and cannot be read.
+/// Returns the optimizer steps of the run; 0 where its data decides them and cannot be read.
 int64_t planned_steps(const Config& config) {
   if (config.train.steps > 0) return config.train.steps;
   if (!has_data(config)) return 0;
@@ -42,7 +42,8 @@ int64_t planned_steps(const Config& config) {
   }
 }
 
-/// "what if rank 5 takes 1.3 times as long: 0.072 s a step instead of 0.056 s, +28.6 %".
+/// Returns a line such as "what if rank 5 takes 1.3 times as long: 0.072 s a step instead of 0.056
+/// s, +28.6 %".
 std::string what_if_line(const std::string& what_if, double seconds, double as_filed) {
   const double more = seconds / as_filed - 1;
   return cat("what if ", what_if, ": ", format_number("%.4g", seconds), " s a step instead of ",

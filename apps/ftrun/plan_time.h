@@ -16,7 +16,7 @@ namespace ftrun {
 
 class Answer;
 
-/// TimeOptions are what is asked about the time of a step on another machine.
+/// TimeOptions ask about the time of a step on another machine.
 struct TimeOptions {
   /// The path of a machine file; "" for none.
   std::string machine;
@@ -31,7 +31,7 @@ struct TimeOptions {
 /// AskedMachine is the machine that a plan is for.
 struct AskedMachine {
   Machine machine;
-  /// The machine as its file has it, and what is assumed to differ from that ("" for nothing).
+  /// The machine as its file describes it, and the assumed differences ("" for none).
   Machine as_filed;
   std::vector<SlowRank> slow;
   std::string what_if;
@@ -44,12 +44,12 @@ void add_time_options(CLI::App& command, TimeOptions& options);
 /// them is wrong.
 AskedMachine asked_machine(const TimeOptions& options, int64_t nodes);
 
-/// Writes a page of a step, of whose time `text` is printed.
+/// PageWriter writes a page of a step; `text` is the text that is printed about its time.
 using PageWriter = std::function<void(const StepRecord& record, const std::string& text)>;
 
-/// Prints and answers what a step, and the run, take on the machine that is asked about, or why
-/// that is not known. `plan` is any rank's; a new file `trace` gets the step in time ("": none),
-/// and so does `write_page` (null: nobody).
+/// Prints and answers the time of a step, and of the run, on the machine that is asked about, or
+/// why it is not known. `plan` is any rank's. The step over time is written to a new file `trace`
+/// ("": none) and passed to `write_page` (null: nobody).
 void print_time(const LoadedConfig& loaded, const AskedMachine& asked, int64_t nodes,
                 const std::string& trace, const PageWriter& write_page, const ClassPlans& all,
                 const StepPlan& plan, Answer& answer);

@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// Error(kUsage) where `option` names "-", as if the file could go to standard output.
+/// Refuses "-" as the file of `option` with Error(kUsage): it cannot go to standard output.
 inline void refuse_standard_output(const char* option, const std::string& path) {
   if (path == "-")
     throw Error(ExitCode::kUsage,
@@ -15,7 +15,7 @@ inline void refuse_standard_output(const char* option, const std::string& path) 
                 "name a file");
 }
 
-/// Error(kUsage) where `option` names a file, link or folder that is there: what a user has is
+/// Refuses a file, link or folder of `option` that exists with Error(kUsage): a user's data is
 /// never overwritten.
 inline void refuse_existing(const char* option, const std::string& path) {
   refuse_standard_output(option, path);

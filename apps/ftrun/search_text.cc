@@ -26,7 +26,7 @@ std::string count_text(int64_t count, const char* noun) {
   return cat(count, " ", noun, count == 1 ? "" : "s");
 }
 
-/// The first two lines of a refusal: what is refused, and why.
+/// Returns the first two lines of a refusal: what is refused, and why.
 std::string in_one_line(const std::string& text) {
   std::vector<std::string> lines = split(text, '\n');
   lines.resize(std::min<size_t>(lines.size(), 2));
@@ -34,7 +34,7 @@ std::string in_one_line(const std::string& text) {
   return join(lines, "; ");
 }
 
-/// "; waits for collectives take 41 %", of what a step waits for most.
+/// Returns the wait that takes most of a step: "; waits for collectives take 41 %".
 std::string waits_text(const StepTime& time) {
   const std::pair<const char*, double> waits[] = {{"collectives", time.waits.collectives()},
                                                   {"other stages", time.waits.stages},
@@ -47,7 +47,8 @@ std::string waits_text(const StepTime& time) {
   return cat("; waits for ", most->first, " take ", percent_text(most->second / time.seconds, 0));
 }
 
-/// "needs 95.10 GiB of 78.70 GiB"; `at_least`: by a bound alone.
+/// Returns the memory that is short: "needs 95.10 GiB of 78.70 GiB"; `at_least`: only a bound is
+/// known.
 std::string lack_text(const SearchTask& task, const MemoryNeed& memory, int64_t ranks,
                       bool at_least) {
   const int64_t budget = device_budget(task, ranks);

@@ -8,23 +8,23 @@
 
 namespace ftrun {
 
-/// "2 nodes of 8 GPUs (h100-80gb)".
+/// Describes the task's machine: "2 nodes of 8 GPUs (h100-80gb)".
 std::string machine_place(const SearchTask& task);
 
-/// "23.10 GiB", and what a rank needs of main memory beside a GPU.
+/// Returns the memory of a rank, "23.10 GiB", and the main memory that it needs beside a GPU.
 std::string rank_memory_text(const MemoryNeed& memory);
 
-/// Says in a line what became of the layouts, and whether the first choice is proved.
+/// Returns a line that says what became of the layouts, and whether the first choice is proved.
 std::string counts_text(const SearchTask& task, const SearchResult& result);
 
-/// Why a plain choice is not the one that was found: "needs 95.10 GiB of 78.70 GiB", "0.1 s, 23 %
-/// slower; waits for collectives take 41 %".
+/// Returns why a plain choice is not the one that was found: "needs 95.10 GiB of 78.70 GiB",
+/// "0.1 s, 23 % slower; waits for collectives take 41 %".
 std::string why_not_text(const SearchTask& task, const SearchResult& result, const WhyNot& why);
 
-/// A result as `ftrun plan --search` prints it.
+/// Returns a result as `ftrun plan --search` prints it.
 std::string search_text(const SearchTask& task, const SearchResult& result);
 
-/// A result as `ftrun plan --search --json` prints it.
+/// Returns a result as `ftrun plan --search --json` prints it.
 nlohmann::ordered_json search_json(const SearchTask& task, const SearchResult& result);
 
 }  // namespace ftrun

@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-/// The options of a command that its help shows.
+/// Returns the options of a command that its help shows.
 std::vector<const CLI::Option*> shown_options(const CLI::App& command) {
   std::vector<const CLI::Option*> shown;
   for (const CLI::Option* option : command.get_options())
@@ -26,7 +26,7 @@ std::vector<const CLI::App*> shown_commands(const CLI::App& app) {
   return shown;
 }
 
-/// The names of an option: "-c", "--config".
+/// Returns the names of an option: "-c", "--config".
 std::vector<std::string> flags_of(const CLI::Option& option) {
   std::vector<std::string> flags;
   for (const std::string& name : option.get_snames()) flags.push_back("-" + name);
@@ -46,7 +46,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 // ---- the manual page ----
 
-/// A text as man shows it: backslashes, and a point or quote that would begin a request.
+/// Escapes a text for man: backslashes, and a point or quote that would begin a request.
 std::string roff(const std::string& text) {
   std::string safe = replaced(replaced(text, "\\", "\\e"), "-", "\\-");
   return safe.starts_with(".") || safe.starts_with("'") ? "\\&" + safe : safe;

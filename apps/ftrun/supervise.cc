@@ -28,14 +28,14 @@ constexpr int kFailuresOfRank = 2;
 /// Tells the ranks of a restart what to resume; "" at the first start.
 constexpr const char* kResumeVariable = "FTRUN_RESUME";
 
-/// The log of a rank that has come to open one.
+/// Returns the log of a rank that got as far as opening one; else "".
 std::string log_of(const std::string& output_dir, int rank) {
   std::error_code unseen;
   const std::string path = RunPaths(output_dir).log(rank);
   return std::filesystem::exists(path, unseen) ? path : "";
 }
 
-/// The folder of a run, as the supervisor of its ranks sees it.
+/// SupervisedRun is the folder of a run, as the supervisor of its ranks sees it.
 class SupervisedRun {
  public:
   SupervisedRun(const std::string& output_dir, const ResumeRequest& asked)
@@ -45,13 +45,13 @@ class SupervisedRun {
                 {.supervisor = ::getpid(), .started = started_, .attempt = started_}),
         saved_before_(saved()) {}
 
-  /// The manifest of a failed run names the rank that was the cause, which rank 0 may not know.
+  /// Notes in the manifest of a failed run the rank that was the cause, which rank 0 may not know.
   void note(const FailureSummary& failure) {
     record_.note({failure.exit_code, failure.rank, failure.reason});
   }
 
-  /// The newest checkpoint, "" for none; another text when a step is saved again. Whether all of it
-  /// is good the ranks see that resume from it.
+  /// Returns the newest checkpoint, "" for none; another text when a step is saved again. The ranks
+  /// that resume from it check whether all of it is good.
   std::string saved() const {
     const auto newest = newest_checkpoint();
     return newest ? cat(newest->folder, " ", newest->serial) : "";

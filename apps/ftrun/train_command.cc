@@ -69,7 +69,8 @@ int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvir
   return train_with_engine(request);
 }
 
-/// A launcher that starts one task lets us start the ranks; one that starts several has done so.
+/// Returns the launch of this process. A launcher that starts one task lets us start the ranks; one
+/// that starts several has done so.
 LaunchEnvironment find_launch(const TrainOptions& options) {
   const LaunchEnvironment launch = detect_launch(process_environment());
   if (!launch.is_rank() || launch.kind == LaunchKind::kSupervised || !options.source.nproc)

@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// adapter.init_lora_weights: how A and B begin, in PEFT's words. All but kBothUniform leave the
-/// model as it is.
+/// LoraInit is adapter.init_lora_weights: the initial A and B, in PEFT's words. All but
+/// kBothUniform leave the model as it is.
 enum class LoraInit : uint8_t {
   kUniform,   // A as torch.nn.Linear (uniform up to 1 / sqrt(inputs)), B zero
   kGaussian,  // A normal of deviation 1 / rank, B zero
@@ -23,7 +23,7 @@ struct EnumNames<LoraInit> {
                                                           "false"};
 };
 
-/// adapter.bias: which biases train beside an adapter.
+/// AdapterBias is adapter.bias: which biases train beside an adapter.
 enum class AdapterBias : uint8_t {
   kNone,
   kAll,

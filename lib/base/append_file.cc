@@ -79,7 +79,7 @@ void AppendFile::append(std::string_view bytes) {
     const ssize_t n = uninterrupted([&] { return ::write(fd_, bytes.data(), bytes.size()); });
     if (n <= 0) {
       const int error_number = n < 0 ? errno : ENOSPC;
-      // Devices cannot be cut; for them there is nothing to take back.
+      // Devices cannot be truncated; for them there is nothing to undo.
       if (::ftruncate(fd_, before.st_size) != 0) errno = error_number;
       append_error(path_, "write", error_number);
     }

@@ -9,11 +9,11 @@
 
 namespace ftrun {
 
-/// A file that only grows, made with mode 0600. What append() returned from is in the kernel's
-/// hands: it survives the death of this process, though not of the machine.
+/// AppendFile is a file that only grows, made with mode 0600. Bytes are with the kernel once
+/// append() returns: they survive the death of this process, though not of the machine.
 class AppendFile {
  public:
-  /// Opens or makes the file; never follows a symbolic link. Error(kEnvironment).
+  /// Opens or makes the file and never follows a symbolic link. Error(kEnvironment).
   explicit AppendFile(const std::string& path);
   ~AppendFile();
   AppendFile(AppendFile&& other) noexcept;
@@ -21,13 +21,13 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  /// Adds all of `bytes` or, with Error(kEnvironment), none of them: what a full disk cut short is
-  /// taken back, so that the file never holds half a record.
+  /// Adds all of `bytes` or, with Error(kEnvironment), none of them: a write that a full disk cut
+  /// short is undone, so that the file never holds half a record.
   void append(std::string_view bytes);
 
   /// Opens or makes the file again where it was removed, renamed or replaced under its name, and
-  /// says so: what was appended to it is no longer there. Where its folder is gone, or another one
-  /// has its name (another run's, perhaps), it goes on with the file that has no name.
+  /// returns whether it did: what was appended to it is lost. Where its folder is gone, or another
+  /// folder has its name (another run's, perhaps), it goes on with the file that has no name.
   /// Error(kEnvironment).
   bool begin_anew_if_lost();
 

@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-/// A queue between threads that holds at most `capacity` items. close() wakes everyone: push
-/// returns false from then on, pop hands out what is left and then nothing.
+/// BoundedQueue is a queue between threads that holds at most `capacity` items. close() wakes every
+/// thread: push returns false from then on, pop returns the remaining items and then nothing.
 template <typename T>
 class BoundedQueue {
  public:
@@ -32,7 +32,7 @@ class BoundedQueue {
     return take();
   }
 
-  /// Pops an item; nothing when `timeout` passes first.
+  /// Pops an item; returns nothing when `timeout` passes first.
   template <typename Duration>
   std::optional<T> pop_for(Duration timeout) {
     std::unique_lock lock(mutex_);

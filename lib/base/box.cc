@@ -8,15 +8,15 @@
 namespace ftrun {
 namespace {
 
-/// Elements of one step along each dimension.
+/// Counts the elements of one step along each dimension.
 std::vector<int64_t> strides_of(const std::vector<int64_t>& extent) {
   std::vector<int64_t> strides(extent.size(), 1);
   for (size_t d = extent.size(); d-- > 1;) strides[d - 1] = strides[d] * extent[d];
   return strides;
 }
 
-/// Elements [begin, end) of `box` along dimension `d` and those after it; what lies before `d` is
-/// one place.
+/// Cuts elements [begin, end) of `box` along dimension `d` and those after it; the dimensions
+/// before `d` are at one place.
 void cut_from(const Box& box, const std::vector<int64_t>& strides, size_t d, int64_t begin,
               int64_t end, std::vector<Box>& out) {
   if (begin >= end) return;

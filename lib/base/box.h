@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// A part of a tensor: elements [offset[d], offset[d] + extent[d]) along each dimension d.
+/// Box is a part of a tensor: elements [offset[d], offset[d] + extent[d]) along each dimension d.
 struct Box {
   std::vector<int64_t> offset;
   std::vector<int64_t> extent;
@@ -16,21 +16,22 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-/// The whole of a tensor of this shape.
+/// Returns the box of a whole tensor of this shape.
 Box whole_box(const std::vector<int64_t>& shape);
 
-/// Says whether all of `part` lies inside of `box`, and both have the same dimensions.
+/// Says whether all of `part` lies inside `box`, and both have the same dimensions.
 bool holds(const Box& box, const Box& part);
 
-/// Elements [begin, end) of the box's own row-major order, as boxes of the tensor, in that order
-/// and each in one piece: one box where [begin, end) is whole rows, else at most 2 dimensions - 1.
+/// Cuts elements [begin, end) of the box's own row-major order into boxes of the tensor, in that
+/// order and each in one piece: one box where [begin, end) is whole rows, else at most 2 dimensions
+/// - 1.
 std::vector<Box> cut_box(const Box& box, int64_t begin, int64_t end);
 
-/// The elements that are in both; nothing when there are none.
+/// Returns the elements that are in both; nothing when there are none.
 std::optional<Box> intersection(const Box& a, const Box& b);
 
-/// `box` without `hole`, which lies inside it: boxes that share no element, at most 2 for each
-/// dimension.
+/// Returns `box` without `hole`, which lies inside it, as boxes that share no element, at most 2
+/// for each dimension.
 std::vector<Box> difference(const Box& box, const Box& hole);
 
 /// Calls `run(begin, end, position)` for each run of elements of the box that is one range in a
@@ -39,9 +40,10 @@ std::vector<Box> difference(const Box& box, const Box& hole);
 void visit_runs(const std::vector<int64_t>& shape, const Box& box,
                 const std::function<void(int64_t begin, int64_t end, int64_t position)>& run);
 
-/// Calls `run(from, to, count)` for each run of elements of `part`, which lies inside of both
-/// boxes, that is one range in either: `count` elements at `from` of `source` are those at `to` of
-/// `target`, both counted in the boxes' own row-major order. In order, and as few as there can be.
+/// Calls `run(from, to, count)` for each run of elements of `part`, which lies inside both boxes,
+/// that is one range in each of them: `count` elements at `from` of `source` are those at `to` of
+/// `target`, both counted in the boxes' own row-major order. Runs come in order and are as few as
+/// possible.
 void visit_shared_runs(const Box& source, const Box& target, const Box& part,
                        const std::function<void(int64_t from, int64_t to, int64_t count)>& run);
 

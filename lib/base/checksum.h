@@ -7,10 +7,10 @@
 
 namespace ftrun {
 
-/// XXH3, 64 bit, of `size` bytes.
+/// Computes the 64-bit XXH3 of `size` bytes.
 uint64_t xxh3(const void* data, size_t size);
 
-/// XXH3 of data that arrives in pieces.
+/// Xxh3Stream computes the XXH3 of data that arrives in pieces.
 class Xxh3Stream {
  public:
   Xxh3Stream();
@@ -25,10 +25,10 @@ class Xxh3Stream {
   std::unique_ptr<State> state_;
 };
 
-/// 16 lower-case hexadecimal digits.
+/// Writes `value` as 16 lower-case hexadecimal digits.
 std::string hex64(uint64_t value);
 
-/// CRC-32C (Castagnoli), as TensorBoard's record format uses it.
+/// Computes the CRC-32C (Castagnoli), as TensorBoard's record format uses it.
 uint32_t crc32c(const void* data, size_t size);
 
 }  // namespace ftrun

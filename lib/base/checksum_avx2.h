@@ -9,7 +9,7 @@ namespace ftrun {
 // half the time.
 
 uint64_t xxh3_avx2(const void* data, size_t size);
-/// `state`: an XXH3_state_t.
+/// Adds `size` bytes to `state`, an XXH3_state_t.
 void update_xxh3_avx2(void* state, const void* data, size_t size);
 
 }  // namespace ftrun

@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-/// A hierarchy of control groups where it is mounted.
+/// GroupMount is a hierarchy of control groups where it is mounted.
 struct GroupMount {
   /// The group whose folder `point` is: "/", or a container's own.
   std::string group;
@@ -25,7 +25,8 @@ bool lists(std::string_view comma_separated, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// mountinfo writes blanks, tabs, line ends and backslashes as \040 and the like.
+/// Undoes the escapes of mountinfo, which writes blanks, tabs, line ends and backslashes as \040
+/// and the like.
 std::string unescaped(const std::string& text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -39,8 +40,8 @@ std::string unescaped(const std::string& text) {
   return plain;
 }
 
-/// "36 35 98:0 /group /mount/point rw,... master:1 - cgroup cgroup rw,memory": the mount, where it
-/// is a hierarchy that has `controller` (version 1) or the unified one (version 2).
+/// Parses "36 35 98:0 /group /mount/point rw,... master:1 - cgroup cgroup rw,memory" where it is a
+/// hierarchy that has `controller` (version 1) or the unified one (version 2).
 std::optional<GroupMount> parse_mount(const std::string& line, std::string_view controller,
                                       int version) {
   const size_t dash = line.find(" - ");
@@ -56,7 +57,7 @@ std::optional<GroupMount> parse_mount(const std::string& line, std::string_view 
   return GroupMount{unescaped(group), unescaped(point)};
 }
 
-/// Finds where the hierarchy is mounted; without a list of mounts, where it usually is.
+/// Finds the mounts of the hierarchy; without a list of mounts, the usual one.
 std::vector<GroupMount> find_mounts(const std::string& root, std::string_view controller,
                                     const std::string& controllers, int version) {
   std::vector<GroupMount> mounts;
@@ -75,16 +76,16 @@ bool is_folder(const std::string& path) {
   return std::filesystem::is_directory(path, unseen);
 }
 
-/// The path of a group below the one that is mounted. Inside a container the path may name groups
-/// that are not to be seen there: it is tried as it is, and the mounted folder is the container's
-/// own group.
+/// Returns the path of a group below the mounted one. Inside a container the path may name groups
+/// that are not visible there: it is tried as it is, and the mounted folder is the container's own
+/// group.
 std::string below(const std::string& path, const std::string& mounted) {
   if (mounted == "/" || !path.starts_with(mounted)) return path;
   const std::string rest = path.substr(mounted.size());
   return rest.empty() || rest.front() == '/' ? rest : path;
 }
 
-/// The group of `path` and those around it up to the mounted one, as far as they can be seen.
+/// Adds the group of `path` and those around it up to the mounted one, as far as they are visible.
 void add_groups(std::vector<ControlGroup>& groups, const std::string& root, const GroupMount& mount,
                 const std::string& path, int version) {
   const std::string above = mount.group == "/" ? "" : mount.group;

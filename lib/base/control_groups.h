@@ -18,17 +18,17 @@ struct ControlGroup {
   int version = 2;
 };
 
-/// The groups that hold this process and have `controller` ("memory", "cpu", "pids"), each followed
-/// by those around it, in every hierarchy that is mounted (v1, v2 and both). `root` is the folder
+/// Lists the groups that hold this process and have `controller` ("memory", "cpu", "pids"), each
+/// followed by those around it, in every mounted hierarchy (v1, v2 and both). `root` is the folder
 /// that holds proc and sys: "" outside of tests.
 std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& root = "");
 
-/// The whole number that a file of a group begins with; `otherwise` for "max", another text and a
-/// file that cannot be read.
+/// Reads the whole number at the start of a group's file; returns `otherwise` for "max", any other
+/// text and a file that cannot be read.
 int64_t read_group_number(const std::string& path, int64_t otherwise);
 
-/// The text of a file of proc or sys, which has no size to be mapped by; "" where it cannot be
-/// read.
+/// Reads a file of proc or sys, which reports no size and so cannot be mapped; "" where it cannot
+/// be read.
 std::string read_pseudo_file(const std::string& path);
 
 }  // namespace ftrun

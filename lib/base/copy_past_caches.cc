@@ -9,8 +9,7 @@ namespace ftrun {
 namespace {
 
 constexpr size_t kLine = 64;
-/// The distance at which a line is asked for ahead of its turn: the hardware's own prefetching
-/// stops at the end of each page.
+/// The prefetch distance in bytes: the hardware's own prefetching stops at the end of each page.
 constexpr size_t kAhead = 2048;
 /// The size below which the caches do no harm.
 constexpr size_t kSmallest = 4096;
@@ -31,7 +30,7 @@ void copy_past_caches(void* to, const void* from, size_t bytes) {
         _mm_stream_si128(reinterpret_cast<__m128i*>(target + part),
                          _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + part)));
     }
-    _mm_sfence();  // before whoever is told that they are there
+    _mm_sfence();  // before anyone learns of the copied bytes
     target += head + lines;
     source += head + lines;
     bytes -= head + lines;

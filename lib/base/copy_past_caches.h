@@ -4,9 +4,9 @@
 
 namespace ftrun {
 
-/// Copies bytes that this processor does not read again soon: stores go past the caches, which else
-/// read what they are about to overwrite and drop what others need, and what is copied is asked for
-/// ahead of its turn. Ranges do not overlap.
+/// Copies bytes that this processor does not read again soon. Stores bypass the caches, which would
+/// otherwise read what they are about to overwrite and drop what others need; the source is
+/// prefetched. Ranges do not overlap.
 void copy_past_caches(void* to, const void* from, size_t bytes);
 
 }  // namespace ftrun

@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// data.format: kinds of data files.
+/// DataFormat is data.format: the kind of the data files.
 enum class DataFormat {
   kAuto,  // by name and content
   kMegatron,

@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// Element types, named as safetensors names them.
+/// DType lists the element types, named as in safetensors.
 // The numbers of kF64 to kBool are in records of other processes: new types come last.
 enum class DType : uint8_t {
   kF64,
@@ -26,7 +26,7 @@ enum class DType : uint8_t {
 };
 
 int64_t dtype_bytes(DType dtype);
-/// Safetensors' spelling: "F32", "BF16", ...
+/// Returns safetensors' name of a dtype: "F32", "BF16", ...
 std::string_view dtype_name(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view name);
 

@@ -6,7 +6,8 @@
 
 namespace ftrun {
 
-/// The names of an enumeration's values, in the order of their numbers, as a config writes them.
+/// EnumNames holds the names of an enumeration's values, in the order of their numbers, as a config
+/// writes them.
 template <typename E>
 struct EnumNames;
 

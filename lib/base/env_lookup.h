@@ -6,10 +6,10 @@
 
 namespace ftrun {
 
-/// Value of an environment variable; nothing when it is unset.
+/// EnvLookup returns the value of an environment variable; nothing when it is unset.
 using EnvLookup = std::function<std::optional<std::string>(const std::string& name)>;
 
-/// The variables of this process.
+/// Returns the lookup of this process's variables.
 EnvLookup process_environment();
 
 }  // namespace ftrun

@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// Exit codes of the ftrun binary (docs/errors.md). The supervisor decides by them: do not
-/// renumber.
+/// ExitCode lists the exit codes of the ftrun binary (docs/errors.md). The supervisor decides by
+/// them: do not renumber.
 enum class ExitCode : int {
   kOk = 0,
   kBug = 1,          // a check of ours failed
@@ -29,7 +29,7 @@ std::string cat(const Args&... args) {
   return out.str();
 }
 
-/// A failure that ends the command: what happened, what to do about it, and the exit code.
+/// Error is a failure that ends the command: what happened, what to do about it, and the exit code.
 /// what() is the message followed, when there is one, by "\n  remedy: ...".
 class Error : public std::runtime_error {
  public:
@@ -50,7 +50,7 @@ struct CodePlace {
   const char* file = "";
   int line = 0;
 
-  /// The place of the call that leaves it out, as a default argument.
+  /// Returns the place of the call that leaves out this default argument.
   static constexpr CodePlace current(const char* file = __builtin_FILE(),
                                      int line = __builtin_LINE()) {
     return {file, line};
@@ -65,7 +65,7 @@ inline void require(bool condition, const char* detail, CodePlace where = CodePl
   if (!condition) bug(detail, where);
 }
 
-/// Like strerror, safe in threads: "No space left on device".
+/// Returns the text of an errno as strerror does, but is thread-safe: "No space left on device".
 std::string errno_text(int error_number);
 
 }  // namespace ftrun

@@ -5,8 +5,8 @@
 
 namespace ftrun {
 
-/// Makes what exec and posix_spawn take: pointers to `arguments`, which must outlive it, and a
-/// null.
+/// Makes the array that exec and posix_spawn take: pointers to `arguments`, which must outlive it,
+/// and a null.
 inline std::vector<char*> exec_arguments(const std::vector<std::string>& arguments) {
   std::vector<char*> pointers;
   for (const std::string& argument : arguments)

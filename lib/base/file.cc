@@ -64,7 +64,8 @@ std::string wanted_and_free(const std::string& path, int64_t wanted) {
   return cat(" (", human_bytes(wanted), " wanted", there, ")");
 }
 
-/// The file system has no such call, or not on this kind of file: no matter of rights or space.
+/// Says whether the file system lacks a call, at least for this kind of file, and not rights or
+/// space.
 bool is_refused(int error_number) {
   return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
 }
@@ -83,7 +84,7 @@ bool is_refused(int error_number) {
       "this file system cannot tell when a file is on its disk: write to another one (output_dir)");
 }
 
-/// Modes are the bits that the umask takes its bits from.
+/// Modes are the permission bits before the umask removes its own.
 struct Modes {
   mode_t file;
   mode_t folder;
@@ -103,7 +104,7 @@ class PosixWritableFile : public WritableFile {
     write_at(position_, data, size);
     position_ += static_cast<int64_t>(size);
   }
-  /// Past the kernel's memory where its size makes that worthwhile and the file system can.
+  /// Writes without the page cache where the size makes that worthwhile and the file system can.
   void write_at(int64_t offset, const void* data, size_t size) override {
     const char* at = static_cast<const char*>(data);
     size_t left = size;
@@ -111,7 +112,7 @@ class PosixWritableFile : public WritableFile {
       set_direct(!refuses_direct_ && size >= kSmallestDirect && is_direct(at, left, offset));
       const ssize_t n = uninterrupted([&] { return ::pwrite(fd_, at, left, offset); });
       // File systems refuse direct writes with many errors. Once refused, the rest goes through the
-      // kernel's memory, where the same error counts.
+      // page cache, where the same error counts.
       if (n < 0 && direct_ && !leaves_no_room(errno)) {
         refuses_direct_ = true;
         continue;
@@ -134,8 +135,7 @@ class PosixWritableFile : public WritableFile {
   }
   void close() override {
     const int fd = std::exchange(fd_, -1);
-    // A signal that comes meanwhile leaves it closed on Linux, and what is to be on disk was synced
-    // before.
+    // A signal that comes meanwhile leaves it closed on Linux, and the data was synced before.
     if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) disk_error(path_, "close", errno);
   }
 
@@ -249,7 +249,7 @@ void write_synced(FileSystem& files, const std::string& path, std::string_view c
   file->close();
 }
 
-/// Removes a path on the way out of a failure, which is what the user is to hear of.
+/// Removes a path after a failure, and hides its own errors: the user must see the failure.
 void remove_quietly(FileSystem& files, const std::string& path) {
   try {
     files.remove_all(path);
@@ -262,7 +262,7 @@ size_t size_of(int fd) {
   return ::fstat(fd, &info) == 0 ? static_cast<size_t>(info.st_size) : 0;
 }
 
-/// Says whether any page of the file lies in memory, for all that the kernel tells.
+/// Says whether any page of the file lies in memory, as far as the kernel shows it.
 bool is_cached(int fd) {
   constexpr size_t kMappedBytes = 64 << 20;  // of the address space, which may be limited
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -308,7 +308,7 @@ bool is_cached(int fd) {
               "files of a model or checkpoint must lie inside its folder");
 }
 
-/// Large files, which are themselves, are not touched.
+/// Finds a stand-in by the head of a file. Does not read large files, which cannot be stand-ins.
 StandIn stand_in_at(int fd, const std::string& path) {
   std::array<std::byte, kStandInHead> head{};
   if (size_of(fd) > kLargestStandIn) return {};
@@ -316,8 +316,8 @@ StandIn stand_in_at(int fd, const std::string& path) {
   return stand_in_of(path, std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));
 }
 
-/// Says whether an id has a letter, so that a date is no id ("model.tmp-20251125"): what has such a
-/// name is somebody's own.
+/// Says whether an id has a letter, so that a date is not taken for an id ("model.tmp-20251125"): a
+/// file of such a name is the user's own.
 bool has_letter(std::string_view id) {
   return id.find_first_of("abcdef") != std::string_view::npos;
 }
@@ -412,8 +412,8 @@ MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
   if (size_ == 0) return;
   if (const StandIn found = stand_in_at(fd.get(), path); !found.kind.empty())
     refuse_stand_in(path, found);
-  // Some file systems (of FUSE) refuse shared mappings. What nobody writes is shared in a private
-  // one as well.
+  // Some file systems (of FUSE) refuse shared mappings. Pages that nobody writes are shared in a
+  // private mapping as well.
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED) cannot_read(path, errno);
   data_ = static_cast<const std::byte*>(data);

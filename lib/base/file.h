@@ -14,18 +14,18 @@
 
 namespace ftrun {
 
-/// Places in a file, and memory, that the kernel can move between each other without its own memory
-/// (O_DIRECT) are multiples of this many bytes.
+/// Alignment in bytes of places in a file, and of memory, between which the kernel can move data
+/// without a copy in its own memory (O_DIRECT).
 inline constexpr size_t kDirectAlignment = 4096;
 
-/// A file open for writing. Every call throws Error(kEnvironment) naming path, bytes wanted and
-/// bytes free. A failed sync is final: the file must not be trusted or retried.
+/// WritableFile is a file open for writing. Every call throws Error(kEnvironment) naming path,
+/// bytes wanted and bytes free. A failed sync is final: the file must not be trusted or retried.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
   virtual void write(const void* data, size_t size) = 0;
   virtual void write_at(int64_t offset, const void* data, size_t size) = 0;
-  /// Reserves `size` bytes on disk now, so that a full disk is met before data is.
+  /// Reserves `size` bytes on disk now, so that a full disk is found before data is written.
   virtual void reserve(int64_t size) = 0;
   virtual void sync() = 0;
   virtual void close() = 0;
@@ -35,67 +35,68 @@ class WritableFile {
 /// overflow.
 inline constexpr int64_t kFreeUnknown = int64_t{1} << 60;
 
-/// The file system as checkpoints see it: a seam where tests drop what was not synced and make
-/// any call fail.
+/// FileSystem is the file system as checkpoints see it: a seam where tests drop what was not synced
+/// and make any call fail.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
   virtual std::unique_ptr<WritableFile> create(const std::string& path) = 0;  // truncates
   virtual void make_folder(const std::string& path) = 0;                      // with parents
   virtual void rename(const std::string& from, const std::string& to) = 0;
-  /// Gives each of two existing names what the other has, in one step; false, and nothing is
-  /// changed, where the file system cannot.
+  /// Swaps two existing names in one step; where the file system cannot, returns false and changes
+  /// nothing.
   virtual bool exchange(const std::string& a, const std::string& b) = 0;
   virtual void remove_all(const std::string& path) = 0;
   virtual void sync_folder(const std::string& path) = 0;
   virtual std::vector<std::string> list(const std::string& folder) = 0;  // sorted names
   virtual bool exists(const std::string& path) = 0;
-  /// Free bytes, also for a path that is not there yet; kFreeUnknown at most.
+  /// Returns the free bytes, also for a path that does not exist yet; kFreeUnknown at most.
   virtual int64_t free_bytes(const std::string& path) = 0;
 };
 
-/// The machine's own file system. What it makes is for this user alone (files 0600, folders 0700),
-/// and a file is never made through a symbolic link of its name, nor anything through another
+/// Returns the machine's own file system. What it makes is for this user only (files 0600, folders
+/// 0700). It never makes a file through a symbolic link of that name, nor anything through another
 /// user's link in a folder that others may write to (base/written_path.h).
 FileSystem& posix_files();
-/// The file system for what others are to read: modes are as the umask says.
+/// Returns the file system for what others may read: modes follow the umask.
 FileSystem& umask_files();
 
-/// A name beside `path` that no other process makes: path, mark, 8 random hexadecimal digits, among
-/// them a letter.
+/// Makes a name beside `path` that no other process makes: path, mark, 8 random hexadecimal digits,
+/// at least one of them a letter.
 std::string unique_name(const std::string& path, std::string_view mark = ".tmp-");
-/// Finds what such a name was made of, "run.json" of "run.json.tmp-0123abcd"; nothing for any other
-/// name.
+/// Finds the name that a unique name was made from: "run.json" for "run.json.tmp-0123abcd"; nothing
+/// for any other name.
 std::optional<std::string> origin_of_unique(std::string_view name, std::string_view mark = ".tmp-");
 
-/// Makes the folder with its parents, each of them synced into the one it lies in, so that what is
-/// synced below it outlasts a power cut.
+/// Makes the folder with its parents and syncs each into the folder that holds it, so that what is
+/// synced below it survives a power cut.
 void make_lasting_folder(FileSystem& files, const std::string& path);
 
 /// Writes a file so that a reader sees the old or the new content, never a part: unique name in the
 /// same folder, sync, rename, sync of the folder. A failure before the rename leaves the old
 /// content and removes the temporary file.
 void write_file_atomic(FileSystem& files, const std::string& path, std::string_view content);
-/// Removes what a process that was killed in write_file_atomic(path) left beside `path`.
+/// Removes what processes that were killed in write_file_atomic() left in `folder` beside the files
+/// `names`.
 void remove_atomic_leftovers(FileSystem& files, const std::string& folder,
                              const std::vector<std::string>& names);
 
-/// Most bytes of a text that is read whole, where no smaller limit is given.
+/// The most bytes of a text that is read whole, where no smaller limit is given.
 inline constexpr int64_t kLargestText = int64_t{256} << 20;
 
-/// The content of a regular file of at most `most` bytes; its size is looked at first.
-/// Error(kBadInput) when it cannot be read or is larger.
+/// Reads a whole regular file of at most `most` bytes; its size is checked first. Error(kBadInput)
+/// when it cannot be read or is larger.
 std::string read_file(const std::string& path, int64_t most = kLargestText);
 
-/// Gives back the memory in which the kernel keeps a file, so that the next reading comes from its
-/// disk. False where that is refused (a file system in memory, a file that somebody else uses).
+/// Drops a file from the page cache, so that the next read comes from its disk. Returns false where
+/// that is refused (a file system in memory, a file in use by another process).
 bool drop_cached(const std::string& path);
 
-/// A file mapped read-only; pages are shared with every process that maps it.
+/// MappedFile is a file mapped read-only; its pages are shared with every process that maps it.
 class MappedFile {
  public:
-  /// Maps no more than `most` bytes: a larger file is refused (Error), as is what stands in for a
-  /// file that was not fetched (base/stand_in.h).
+  /// Maps at most `most` bytes: refuses a larger file (Error), and a stand-in for a file that was
+  /// not fetched (base/stand_in.h).
   explicit MappedFile(const std::string& path, int64_t most = std::numeric_limits<int64_t>::max());
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -107,11 +108,11 @@ class MappedFile {
   const std::string& path() const { return path_; }
   /// Tells the kernel that [offset, offset+size) will not be read again soon.
   void release(size_t offset, size_t size) const;
-  /// Has the kernel begin to read [offset, offset+size), and does not wait for it.
+  /// Asks the kernel to start reading [offset, offset+size), and does not wait for it.
   void read_ahead(size_t offset, size_t size) const;
 
  private:
-  /// The pages of [offset, offset+size).
+  /// Calls madvise on the pages of [offset, offset+size).
   void advise(size_t offset, size_t size, int advice) const;
 
   std::string path_;
@@ -119,25 +120,25 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// XXH3 of a whole file, read piece by piece: pages that stay mapped would count as this process's
-/// memory.
+/// Computes the XXH3 of a whole file, read piece by piece: pages that stay mapped would count as
+/// this process's memory.
 uint64_t xxh3_of_file(const std::string& path);
 /// Hashes a file, or returns nothing once `stop` is set.
 std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<bool>* stop);
-/// Why a file cannot be read ("it is a link to x, which is not there", "Permission denied", "it is
-/// a Git LFS pointer; fetch it: ...", ...), or "".
+/// Returns why a file cannot be read ("it is a link to x, which is not there", "Permission denied",
+/// "it is a Git LFS pointer; fetch it: ...", ...), or "".
 std::string reading_problem(const std::string& path);
 
-/// Why nothing can be written into a folder, or made where it is not there yet, or "". Changes
-/// nothing.
+/// Returns why a folder cannot be written to, or made if it is missing, or "". Changes nothing.
 std::string writing_problem(const std::string& folder);
 
-/// Joins `name` to `folder`, refusing what is no plain file name ("..", a path, NUL) and what is
-/// there and is no regular file. Links are followed wherever they lead. Error(kBadInput).
+/// Joins `name` to `folder`. Refuses a name that is not a plain file name ("..", a path, NUL), and
+/// an existing path that is not a regular file, with Error(kBadInput). Links are followed wherever
+/// they lead.
 std::string named_file(const std::string& folder, std::string_view name);
 
-/// Confines a path in folders that this program wrote, which hold no links: one that leaves the
-/// folder is refused too.
+/// Joins `name` to a folder that this program wrote, as named_file() does; refuses a link that
+/// leaves the folder, too.
 std::string confined_path(const std::string& folder, std::string_view name);
 
 }  // namespace ftrun

@@ -6,15 +6,16 @@
 
 namespace ftrun {
 
-// One 16-bit float (IEEE 754 binary16, and bfloat16) to fp32 and back, and one 8-bit float to fp32,
-// for any processor.
+// Conversions of a 16-bit float (IEEE 754 binary16, and bfloat16) to fp32 and back, and of an 8-bit
+// float to fp32, for any processor.
 
-/// Exact, bit for bit.
+/// Converts exactly, bit for bit.
 inline float f32_from_bf16(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-/// Exact, subnormals and infinities included; a NaN keeps sign and payload and is quiet afterwards.
+/// Converts exactly, subnormals and infinities included; a NaN keeps its sign and payload and
+/// becomes quiet.
 inline float f32_from_f16(uint16_t bits) {
   // Shifted into place the exponent is too small by 127 - 15; the product puts it right and turns
   // subnormals into normal numbers. Infinity and NaN keep the largest exponent.
@@ -35,7 +36,7 @@ inline uint16_t bf16_from_f32(float value) {
 }
 
 /// Rounds to the nearest, ties to even, so that 65520 and above become infinity; a NaN becomes the
-/// quiet one without payload, of its sign.
+/// quiet NaN of its sign without payload.
 inline uint16_t f16_from_f32(float value) {
   constexpr uint32_t kInfinity = 0x7f800000U, kTooLarge = 0x47800000U /* 2^16 */,
                      kSmallestNormal = 0x38800000U /* 2^-14 */;

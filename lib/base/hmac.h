@@ -10,16 +10,16 @@ namespace ftrun {
 
 using Digest = std::array<uint8_t, 32>;
 
-/// SHA-256 (FIPS 180-4).
+/// Computes SHA-256 (FIPS 180-4).
 Digest sha256(std::string_view message);
-/// HMAC-SHA256 (RFC 2104): who does not know the key cannot make it.
+/// Computes HMAC-SHA256 (RFC 2104), which nobody can make without the key.
 Digest hmac_sha256(std::string_view key, std::string_view message);
-/// Takes the same time wherever they differ.
+/// Compares two byte sequences in the same time wherever they differ.
 bool equal_in_constant_time(std::span<const uint8_t> a, std::span<const uint8_t> b);
 
-/// Bytes of the kernel's generator. Error(kEnvironment) where it has none.
+/// Returns bytes of the kernel's random generator. Error(kEnvironment) where it has none.
 std::string random_bytes(size_t count);
-/// "0aff": two digits a byte.
+/// Writes bytes as hexadecimal digits, two a byte: "0aff".
 std::string hex_text(std::string_view bytes);
 
 }  // namespace ftrun

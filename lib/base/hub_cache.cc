@@ -36,7 +36,8 @@ bool is_part(std::string_view part) {
          part.find("..") == std::string_view::npos;
 }
 
-/// Revisions become parts of a path: "refs/pr/1" may, what leaves the folder may not.
+/// Says whether a revision may become part of a path: "refs/pr/1" may, one that leaves the folder
+/// may not.
 bool is_revision(std::string_view text) {
   const std::vector<std::string> parts = split(std::string(text), '/');
   const auto is_allowed = [](char c) {
@@ -70,8 +71,8 @@ std::string expand_variables(const std::string& text, const EnvLookup& lookup) {
   return expanded;
 }
 
-/// Finds the home folder as Python's expanduser does: HOME, else the user's entry among the
-/// system's users; "~", which no shell reads any more, where there is neither.
+/// Finds the home folder as Python's expanduser does: HOME, else the user's entry in the system's
+/// user database; "~", which no shell expands any more, where there is neither.
 std::string home_folder(const EnvLookup& lookup) {
   std::string home = "~";
   if (const auto set = lookup("HOME"))
@@ -92,7 +93,7 @@ std::string joined(const std::string& folder, const std::string& name) {
   return folder.empty() || folder.ends_with('/') ? folder + name : cat(folder, "/", name);
 }
 
-/// KindNames are what one kind of repository is called in the cache, in a command, in a message.
+/// KindNames are the names of one kind of repository in the cache, in a command and in a message.
 struct KindNames {
   std::string_view prefix;
   std::string_view option;
@@ -103,7 +104,7 @@ KindNames names_of(HubKind kind) {
   return {"models--", "", "model"};
 }
 
-/// The cache's folder of a repository: "models--owner--name".
+/// Returns the cache's folder of a repository: "models--owner--name".
 std::string repository_folder(const std::string& cache, const std::string& repository,
                               HubKind kind) {
   std::string name = repository;
@@ -111,7 +112,7 @@ std::string repository_folder(const std::string& cache, const std::string& repos
   return joined(cache, cat(names_of(kind).prefix, name));
 }
 
-/// Reads a repository off the name of its folder in the cache; nothing for any other name.
+/// Reads a repository from the name of its folder in the cache; returns nothing for any other name.
 std::optional<std::string> repository_of(std::string_view folder, HubKind kind) {
   const std::string_view prefix = names_of(kind).prefix;
   if (!folder.starts_with(prefix)) return std::nullopt;
@@ -216,7 +217,7 @@ FoundFolder find_snapshot(const HubName& name, const std::string& file, const En
   return {snapshot, commit, false};
 }
 
-/// Refuses a link of that name which leads nowhere: its folder was meant, not the cache.
+/// Refuses a dangling link of that name: its folder was meant, not the cache.
 void refuse_dead_link(const std::string& path) {
   std::error_code error;
   if (!fs::is_symlink(fs::symlink_status(path, error))) return;

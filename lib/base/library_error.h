@@ -6,9 +6,9 @@
 
 namespace ftrun {
 
-/// Throws what a library of a rank's device answered, as the rank's own failure: "copying: CUDA
-/// says cudaErrorLaunchFailure, ...". `out_of_memory`: the config asks for too much, which is no
-/// fault of the machine's. Inline: modules throw it too.
+/// Throws an error of a library of a rank's device as the rank's own failure: "copying: CUDA says
+/// cudaErrorLaunchFailure, ...". `out_of_memory`: the config asks for too much, which is not the
+/// machine's fault. Inline: modules throw it too.
 [[noreturn]] inline void throw_library_error(const char* what, const char* library,
                                              const std::string& words, bool out_of_memory = false) {
   throw RankError({ExitCode::kEnvironment, cat(what, ": ", library, " says ", words)},

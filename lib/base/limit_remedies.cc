@@ -19,20 +19,20 @@
 namespace ftrun {
 namespace {
 
-/// The soft limit of a resource; nothing where there is none.
+/// Returns the soft limit of a resource; nothing where there is none.
 std::optional<int64_t> limit_of(__rlimit_resource_t resource) {
   rlimit limit{};
   if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
   return static_cast<int64_t>(limit.rlim_cur);
 }
 
-/// A limit of how many processes and threads there may be.
+/// ThreadLimit is a limit on the number of processes and threads.
 struct ThreadLimit {
   int64_t most = 0;
   std::string text;
 };
 
-/// Lists the limits that hold for this process, the tightest first.
+/// Lists the limits that apply to this process, the tightest first.
 std::vector<ThreadLimit> thread_limits(const std::string& root, bool is_superuser) {
   std::vector<ThreadLimit> limits;
   const auto add = [&](const std::string& of, int64_t most) {

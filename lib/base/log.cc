@@ -48,8 +48,8 @@ std::string_view label(LogLevel level) {
   }
 }
 
-/// spdlog's own file sink follows links, makes the file for all to read and throws what no caller
-/// knows.
+/// FileSink replaces spdlog's own file sink, which follows links, makes the file readable for all
+/// and throws exceptions that no caller knows.
 class FileSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit FileSink(const std::string& path) : file_(path) {}
@@ -65,7 +65,8 @@ class FileSink : public spdlog::sinks::base_sink<std::mutex> {
   AppendFile file_;
 };
 
-/// spdlog's own sink loses what standard error has no room for, where that does not wait.
+/// ErrorSink replaces spdlog's own sink, which loses text when standard error is non-blocking and
+/// full.
 class ErrorSink : public spdlog::sinks::base_sink<std::mutex> {
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
@@ -85,7 +86,7 @@ std::shared_ptr<spdlog::logger>& logger() {
   return instance;
 }
 
-/// The logger that writes to the log's file alone; null if there is none.
+/// Returns the logger that writes only to the log's file; null if there is none.
 std::shared_ptr<spdlog::logger>& file_logger() {
   static std::shared_ptr<spdlog::logger> instance;
   return instance;

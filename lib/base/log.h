@@ -7,14 +7,14 @@ namespace ftrun {
 
 enum class LogLevel { kDebug, kInfo, kNotice, kWarning, kError };
 
-/// LogOptions say where this process logs. Call once, before threads start. Lines go to stderr as
-/// "[prefix] message" and, when `file` is given, to that file with time and level.
+/// LogOptions say where this process logs. Lines go to stderr as "[prefix] message" and, when
+/// `file` is given, to that file with time and level.
 struct LogOptions {
   /// The level that stderr gets; the file gets everything.
   LogLevel level = LogLevel::kInfo;
   /// The text before each line: "rank 3" in a rank, "" for the command itself.
   std::string prefix;
-  /// Path of a log file that is appended to, made for this user alone; "" for none.
+  /// Path of a log file that is appended to, made for this user only; "" for none.
   /// Error(kEnvironment).
   std::string file;
   /// Says whether stderr gets the lines; false keeps it quiet (a rank whose output the supervisor
@@ -22,10 +22,11 @@ struct LogOptions {
   bool to_stderr = true;
 };
 
-/// Error(kEnvironment) when the file cannot be opened.
+/// Starts the log; called once, before threads start. Error(kEnvironment) when the file cannot be
+/// opened.
 void log_start(const LogOptions& options);
 void log_line(LogLevel level, std::string_view message);
-/// Writes a warning to the log's file alone: the screen has got it in another way.
+/// Writes a warning only to the log's file, as the screen got it in another way.
 void log_warning_to_file(std::string_view message);
 void log_flush();
 
@@ -35,7 +36,7 @@ inline void log_debug(std::string_view message) {
 inline void log_info(std::string_view message) {
   log_line(LogLevel::kInfo, message);
 }
-/// Something the user should know once: a default that was chosen, a key without effect.
+/// Logs something the user should know once: a default that was chosen, a key without effect.
 inline void log_notice(std::string_view message) {
   log_line(LogLevel::kNotice, message);
 }

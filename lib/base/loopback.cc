@@ -25,7 +25,7 @@ void require_loopback() {
 
 int find_route(const sockaddr_in& to) {
   const OwnedFd probe(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // To connect a datagram socket only chooses the route.
+  // A connect of a datagram socket only chooses the route.
   return !probe || ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0
              ? errno
              : 0;

@@ -4,11 +4,11 @@ struct sockaddr_in;
 
 namespace ftrun {
 
-/// Error(kEnvironment) where this machine's loopback interface is down: what its processes send to
-/// each other would reach nobody.
+/// Throws Error(kEnvironment) where this machine's loopback interface is down: its processes could
+/// not reach each other.
 void require_loopback();
 
-/// The errno of looking for a way to an address, 0 where there is one. Sends nothing.
+/// Looks for a route to an address; returns 0 where there is one, else the errno. Sends nothing.
 int find_route(const sockaddr_in& to);
 
 }  // namespace ftrun

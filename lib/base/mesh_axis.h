@@ -5,11 +5,11 @@
 
 namespace ftrun {
 
-/// The axes of the mesh of ranks, slowest to fastest: neighbours along a fast axis have
-/// neighbouring ranks, which launchers place on one machine.
+/// MeshAxis lists the axes of the mesh of ranks, slowest to fastest: neighbours along a fast axis
+/// have neighbouring ranks, which launchers place on one machine.
 enum class MeshAxis : int { kPipeline, kReplicate, kShard, kContext, kTensor };
 inline constexpr int kMeshAxes = 5;
-/// "pp", "dp_replicate", "dp_shard", "cp", "tp".
+/// Returns the axis's name: "pp", "dp_replicate", "dp_shard", "cp", "tp".
 constexpr std::string_view axis_name(MeshAxis axis) {
   constexpr std::string_view kNames[kMeshAxes] = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
   return kNames[static_cast<int>(axis)];

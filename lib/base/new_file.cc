@@ -14,8 +14,8 @@
 namespace ftrun {
 namespace {
 
-/// Moves a file to a name that nothing has, or else gives it that name beside its own; 0, or errno.
-/// File systems that cannot do the one can do the other.
+/// Moves a file to an unused name, or else gives it that name in addition to its own; returns 0, or
+/// errno. File systems that cannot do the one can do the other.
 int move_to_new(const std::string& from, const std::string& to) {
   const WrittenPath source = walk_to(from), target = walk_to(to);
   if (!source.folder || !target.folder) return errno;

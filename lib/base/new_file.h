@@ -5,9 +5,10 @@
 
 namespace ftrun {
 
-/// Writes a new file whole or not at all, for this user alone: a unique name in the same folder,
+/// Writes a new file whole or not at all, for this user only: a unique name in the same folder,
 /// sync, a move that replaces nothing, sync of the folder. Error(kUsage) where something of that
-/// name is there, whenever it came; it stays as it is. Error(kEnvironment) where the disk fails.
+/// name exists, even if it came meanwhile; it stays as it is. Error(kEnvironment) where the disk
+/// fails.
 void write_new_file(const std::string& path, std::string_view content);
 
 }  // namespace ftrun

@@ -20,8 +20,8 @@ const std::vector<std::string>& folders() {
   return found;
 }
 
-/// Reads "libcublas.so.13" off "libcublas.so.13: cannot open shared object file: No such file or
-/// directory"; "" off any other error.
+/// Reads "libcublas.so.13" from "libcublas.so.13: cannot open shared object file: No such file or
+/// directory"; "" from any other error.
 std::string missing_library(const std::string& error) {
   const size_t colon = error.find(": cannot open shared object file");
   return colon == std::string::npos ? "" : error.substr(0, colon);
@@ -43,7 +43,7 @@ LibraryHandle open_with(const std::string& file, int flags, std::set<std::string
     const std::string error = ::dlerror();
     const std::string path = path_in_folders(missing_library(error));
     if (path.empty() || path == file || !tried.insert(path).second) return {nullptr, error};
-    // It is opened by its whole path; what needs it finds it loaded, by its name.
+    // It is opened by its whole path; a library that needs it finds it by its name, already loaded.
     if (const LibraryHandle needed = open_with(path, flags, tried); needed.handle == nullptr)
       return needed;
     if (missing_library(error) == file) return {::dlopen(path.c_str(), flags), ""};

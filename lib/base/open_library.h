@@ -6,11 +6,11 @@
 
 namespace ftrun {
 
-/// Sets who tells the folders that open_library() looks in after the loader's own: it is asked
-/// once, when a library is first missing.
+/// Sets the function that returns the folders that open_library() searches after the loader's own.
+/// It is called once, when a library is first missing.
 void set_library_folders(std::function<std::vector<std::string>()> folders);
 
-/// A library that was opened, or why not.
+/// LibraryHandle is an opened library, or the error that says why it could not be opened.
 struct LibraryHandle {
   void* handle = nullptr;
   std::string error;

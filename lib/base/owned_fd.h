@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// A file descriptor that is closed when its owner goes.
+/// OwnedFd is a file descriptor that is closed when its owner is destroyed.
 class OwnedFd {
  public:
   OwnedFd() = default;
@@ -25,7 +25,7 @@ class OwnedFd {
 
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
-  /// Hands the descriptor to someone else, who must close it.
+  /// Hands the descriptor over to the caller, who must close it.
   int release() { return std::exchange(fd_, -1); }
   void reset() {
     if (fd_ >= 0) ::close(fd_);

@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// Elements of a record, the least that is packed by itself: what a shard never cuts
+/// Elements of a record, the smallest part that is packed by itself: a shard never cuts it
 /// (kTensorBlock).
 inline constexpr int64_t kPackedRecord = 256;
 
@@ -25,24 +25,25 @@ struct PackedFormat {
   /// kNf4: neighbouring elements with one scale: 64, 128 or 256. kInt8: neighbours of a row for
   /// which a record holds the row's scale.
   int64_t block = 64;
-  /// kNf4: scales are 8-bit codes themselves, 256 neighbouring ones with a scale and all with an
-  /// offset.
+  /// kNf4: says whether scales are 8-bit codes themselves, 256 neighbouring ones with a scale and
+  /// all with an offset.
   bool double_quantized = false;
-  /// Records hold the scales (F32) that those codes stand for: where one record's would have
-  /// different scales. The numbers are the same.
+  /// Says whether records hold the scales (F32) that those codes stand for: used where one record's
+  /// codes would have different scales. The numbers are the same.
   bool holds_scales = false;
 
   explicit operator bool() const { return kind != Kind::kNone; }
   bool operator==(const PackedFormat&) const = default;
 
-  /// Scales of a record.
+  /// Returns the number of scales in a record.
   int64_t scales() const { return kPackedRecord / block; }
-  /// Records hold codes of scales, and what unpacks those.
+  /// Says whether records hold codes of scales, and what unpacks those.
   bool holds_scale_codes() const { return double_quantized && !holds_scales; }
-  /// The byte of a record where its scales or their codes begin: behind the elements' codes.
+  /// Returns the byte of a record at which its scales or their codes begin: after the elements'
+  /// codes.
   int64_t scales_offset() const { return kind == Kind::kNf4 ? kPackedRecord / 2 : kPackedRecord; }
   int64_t record_bytes() const;
-  /// Bytes of `elements` from the beginning of a record: whole records.
+  /// Returns the bytes of `elements` from the beginning of a record: whole records.
   int64_t bytes(int64_t elements) const {
     return (elements + kPackedRecord - 1) / kPackedRecord * record_bytes();
   }
@@ -52,7 +53,8 @@ struct PackedFormat {
 /// offset (F32 both).
 inline constexpr int64_t kScaleOfScalesOffset = 4, kScaleOffsetOffset = 8, kScaleCodesBytes = 12;
 
-/// Bytes of `elements` of a dtype; where they are packed, from the beginning of a record.
+/// Returns the bytes of `elements` of a dtype; where they are packed, from the beginning of a
+/// record.
 inline int64_t stored_bytes(DType dtype, const PackedFormat& packed, int64_t elements) {
   return packed ? packed.bytes(elements) : elements * dtype_bytes(dtype);
 }

@@ -67,7 +67,7 @@ float as_fp16(float x) {
   return std::abs(rounded) > 65504.0F ? std::copysign(HUGE_VALF, x) : rounded;
 }
 
-/// NF4 codes of a block's elements: how many bounds lie below each.
+/// Computes the NF4 codes of a block's elements: how many bounds lie below each.
 void code_block(const float* x, int64_t count, float inverse_scale, uint8_t* codes) {
   static const std::array<float, 15> kBounds = bounds_between(kNf4Values);
   std::array<float, kPackedRecord> scaled;

@@ -30,31 +30,32 @@ inline constexpr std::array<float, 16> kNf4Values{-1.0F,
                                                   0.7229568362236023F,
                                                   1.0F};
 
-/// The 256 numbers of bitsandbytes' signed dynamic 8-bit code, ascending.
+/// Returns the 256 numbers of bitsandbytes' signed dynamic 8-bit code, ascending.
 const std::array<float, 256>& dynamic_values();
 
 /// An int8 code c of a row whose largest magnitude is m stands for c m (1/127).
 inline constexpr float kInt8Step = 7.874015718698502e-3F;
 
-/// The scales of a whole tensor, which is shown to them once, element by element; what a rank packs
-/// of it uses these, so that the numbers do not depend on the layout. NF4 and double quantization
-/// are bitsandbytes' own, but for the offset of scales, which is their mean added up in double.
+/// PackScales computes the scales of a whole tensor, which is shown to it once, element by element.
+/// A rank packs its part of the tensor with them, so that the numbers do not depend on the layout.
+/// NF4 and double quantization are bitsandbytes' own, except for the offset of scales, which is
+/// their mean summed in double.
 class PackScales {
  public:
   /// Begins the scales of a matrix with `columns` elements a row.
   PackScales(const PackedFormat& format, int64_t elements, int64_t columns);
 
-  /// The next elements.
+  /// Takes the next elements.
   void show(std::span<const float> values);
-  /// Ends the scales, after the last element. False: a number is not finite (kInt8: in fp16, as
-  /// which bitsandbytes takes weights).
+  /// Ends the scales, after the last element. Returns false when a number is not finite (kInt8: in
+  /// fp16, as which bitsandbytes takes weights).
   bool finish();
 
  private:
   friend void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element,
                           std::span<const float> values, int64_t position, std::byte* records);
   int64_t index_of(int64_t element) const { return element / elements_per_scale_; }
-  /// The factor that unpacking multiplies by.
+  /// Returns the factor that unpacking multiplies by.
   float scale(int64_t index) const;
 
   PackedFormat format_;
@@ -69,21 +70,20 @@ class PackScales {
   float offset_ = 0;
 };
 
-/// A matrix that is packed.
+/// PackedTensor is a matrix that is packed.
 struct PackedTensor {
   std::string name;
   int64_t elements = 0;
   /// Elements of a row.
   int64_t columns = 0;
 };
-/// The scales of a tensor that is read for them, `at_once` elements at a time. Error(kBadInput)
-/// naming it where a number is not finite.
+/// Computes the scales of a tensor, which is read `at_once` elements at a time. Error(kBadInput)
+/// naming the tensor where a number is not finite.
 PackScales scales_of(const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
                      const std::function<std::span<const float>(int64_t begin, int64_t end)>& read);
 
-/// Packs elements [element, element + values) of the tensor as elements from `position` on of what
-/// the rank has of it, whose first record is at `records`. Both begin on blocks
-/// (PackedFormat::block).
+/// Packs elements [element, element + values) of the tensor as elements from `position` on of the
+/// rank's part, whose first record is at `records`. Both begin on blocks (PackedFormat::block).
 void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element,
                  std::span<const float> values, int64_t position, std::byte* records);
 
@@ -92,10 +92,10 @@ struct PackedBlock {
   const std::byte* codes = nullptr;
   float scale = 0;
 };
-/// The block of `format.block` elements that begins at element `position`.
+/// Finds the block of `format.block` elements that begins at element `position`.
 PackedBlock packed_block(const PackedFormat& format, const std::byte* records, int64_t position);
 
-/// out[i] = element `position` + i, F32.
+/// Unpacks elements: out[i] = element `position` + i, F32.
 void unpack_values(const PackedFormat& format, const std::byte* records, int64_t position,
                    std::span<float> out);
 

@@ -5,9 +5,9 @@
 
 namespace ftrun {
 
-/// A regular expression (ECMAScript's) that a config or another program's file gives. Matching
-/// takes time polynomial in the text whatever the expression is. Error(kUsage) with the reason for
-/// one that is broken or longer than 1,000 characters.
+/// Compiles a regular expression (ECMAScript) of a config or of another program's file. Matching
+/// takes time polynomial in the text for any expression. Error(kUsage) with the reason for an
+/// expression that is broken or longer than 1,000 characters.
 std::regex user_pattern(const std::string& text);
 
 }  // namespace ftrun

@@ -17,7 +17,8 @@ namespace {
 
 constexpr size_t kMostProcessors = 1 << 16;
 
-/// The kernel refuses a set that has no room for all processors that the machine may have.
+/// Reads this process's affinity. The kernel refuses a set that has no room for all processors that
+/// the machine may have.
 std::vector<int> read_affinity() {
   for (size_t room = CPU_SETSIZE; room <= kMostProcessors; room *= 2) {
     cpu_set_t* const set = CPU_ALLOC(room);
@@ -38,7 +39,7 @@ std::vector<int> read_affinity() {
   return all;
 }
 
-/// Processors' worth of time that one group grants; 0 for no limit.
+/// Returns the processors' worth of time that one group grants; 0 for no limit.
 double quota_of(const ControlGroup& group) {
   double quota = 0, period = 0;
   if (group.version == 2) {

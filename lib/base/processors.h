@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// The processors that this process may use.
+/// ProcessorLimit holds the processors that this process may use.
 struct ProcessorLimit {
   /// Numbers of those that it may run on (its affinity, which control groups of sets of processors
   /// narrow).
@@ -13,23 +13,22 @@ struct ProcessorLimit {
   /// Processors' worth of time that its control groups grant it, the least of all around it; 0 for
   /// no limit.
   double quota = 0;
-  /// The group that grants no more, "" for none, and what no other group has (device and inode of
-  /// its folder).
+  /// The group that sets the quota, "" for none, and its unique id (device and inode of its
+  /// folder).
   std::string group, group_id;
 
   /// Counts the threads that can run at once: those it may run on, or the quota, rounded up.
   int count() const;
 };
 
-/// `root` is the folder that holds proc and sys: "" outside of tests. What cannot be read does not
-/// limit.
+/// Reads the limit of this process. `root` is the folder that holds proc and sys: "" outside of
+/// tests. What cannot be read does not limit.
 ProcessorLimit read_processor_limit(const std::string& root = "");
 
-/// ProcessorLimit::count() of this process. The affinity is looked at anew each time, the quota
-/// once.
+/// Returns ProcessorLimit::count() of this process. The affinity is read each time, the quota once.
 int usable_processors();
 
-/// A quota in whole threads: part of a processor is time for one more.
+/// Returns a quota in whole threads: part of a processor counts as one more.
 int threads_of_quota(double quota);
 
 }  // namespace ftrun

@@ -4,14 +4,14 @@
 
 namespace ftrun {
 
-/// A failure that belongs to one rank, also where all ranks of a group throw it.
+/// RankError is a failure that belongs to one rank, also where all ranks of a group throw it.
 class RankError : public Error {
  public:
   /// The value for `rank` that means the one that throws.
   static constexpr int kThisRank = -1;
 
-  /// `of_device`: the rank's GPU, memory or processor fails, whatever it is given; a lack of memory
-  /// is none.
+  /// Makes the failure of `rank`. `of_device` says whether its GPU, memory or processor fails on
+  /// any work; lack of memory does not count.
   RankError(const Error& error, int rank, bool of_device)
       : Error(error), rank_(rank), of_device_(of_device) {}
   int rank() const { return rank_; }

@@ -8,12 +8,12 @@
 
 namespace ftrun {
 
-/// recompute.policy: how much of what backward reads is made again instead of being kept from
-/// forward. Each level keeps no more than the one before it.
+/// RecomputeLevel is recompute.policy: how much of what backward reads is recomputed instead of
+/// kept from forward. Each level keeps no more than the one before it.
 enum class RecomputeLevel : uint8_t {
-  kNone,       // only results of cheap kinds (norms, gated products) are made again
-  kSelective,  // what frees most bytes within a budget of operations run again
-  kFull,       // everything that can be: a block keeps its input alone
+  kNone,       // only results of cheap kinds (norms, gated products) are recomputed
+  kSelective,  // what frees most bytes within a budget of recomputed operations
+  kFull,       // everything that can be: a block keeps only its input
 };
 template <>
 struct EnumNames<RecomputeLevel> {

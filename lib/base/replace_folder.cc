@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kReplaced = ".replaced-";
 
-/// Moves a folder to where it lies while it is removed: a removal cut short must not look like a
-/// complete folder.
+/// Moves a folder to the name under which it is removed: an interrupted removal must not look like
+/// a complete folder.
 std::string take_out_of_the_way(FileSystem& files, const std::string& old,
                                 const std::string& folder) {
   const auto leftover = leftover_of(fs::path(old).filename().string());
@@ -30,14 +30,14 @@ std::string take_out_of_the_way(FileSystem& files, const std::string& old,
   return going;
 }
 
-/// Removes a folder, or warns. That it stays is no failure: a folder of a network file system
-/// cannot be removed while any process reads a file of it. The next start tries again.
+/// Removes a folder, or warns. If it stays, that is not a failure: a folder of a network file
+/// system cannot be removed while any process reads a file of it. The next start tries again.
 void remove_or_warn(FileSystem& files, const std::string& old, const std::string& folder,
                     std::string_view mark, const char* what) {
   try {
     const std::string going = take_out_of_the_way(files, old, folder);
     std::error_code error;
-    // The target of a link is somebody's own.
+    // The target of a link is not ours.
     if (fs::is_symlink(fs::symlink_status(going, error))) return files.remove_all(going);
     for (const std::string& name : files.list(going))
       if (name != mark) files.remove_all((fs::path(going) / name).string());
@@ -47,7 +47,7 @@ void remove_or_warn(FileSystem& files, const std::string& old, const std::string
   }
 }
 
-/// Visits the leftovers of which `is_ours` says so: visit(its path, the path that it was made for,
+/// Visits the leftovers that `is_ours` accepts: visit(its path, the path that it was made for,
 /// whether it goes back there).
 template <typename Visit>
 void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& is_ours,
@@ -63,7 +63,8 @@ void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& i
   }
 }
 
-/// Bytes that come back when the entry goes: none of a file that has another name as well.
+/// Counts the bytes that are freed when the entry is removed: none for a file that has another name
+/// as well.
 int64_t disk_bytes(const fs::path& path) {
   struct stat info {};
   constexpr int64_t kBlock = 512;  // whatever the file system's own is
@@ -72,7 +73,7 @@ int64_t disk_bytes(const fs::path& path) {
   return goes ? static_cast<int64_t>(info.st_blocks) * kBlock : 0;
 }
 
-/// Bytes of all files below, as far as they can be seen.
+/// Counts the bytes of all files below, as far as they are visible.
 int64_t tree_bytes(const std::string& folder) {
   int64_t bytes = 0;
   std::error_code error;
@@ -96,7 +97,7 @@ void require_same(const std::string& folder, const std::optional<FolderIdentity>
       "look at what is there now; write it again, which replaces that, or choose another folder");
 }
 
-/// Returns where the old folder is.
+/// Returns the new path of the old folder.
 std::string move_aside(FileSystem& files, const std::string& made, const std::string& folder) {
   const std::string aside = unique_name(folder, kReplaced);
   files.rename(folder, aside);

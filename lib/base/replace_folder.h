@@ -11,25 +11,27 @@
 
 namespace ftrun {
 
-/// Replacing a folder as a whole, for checkpoints and exports alike. The new folder is written and
-/// synced under the name that temporary_beside() gives, then put in place. Where the file system
-/// can swap two names, one of the folders stands whole under its name at any moment; elsewhere the
-/// old one steps aside, and after a kill between the two renames recover_folders(), at the next
-/// start, puts it back.
+/// Functions to replace a folder as a whole, for checkpoints and exports alike. The new folder is
+/// written and synced under the name that temporary_beside() gives, then put in place. Where the
+/// file system can swap two names, a whole folder has the name at any moment; elsewhere the old one
+/// is renamed first, and after a kill between the two renames recover_folders() puts it back at the
+/// next start.
 
-/// "FOLDER.tmp-1a2b3c4d": a name for a folder that is being written, or removed.
+/// Makes a name for a folder that is being written or removed: "FOLDER.tmp-1a2b3c4d".
 std::string temporary_beside(const std::string& folder);
 
-/// Gives the synced folder `made` the name `folder` of the same parent. Returns where the folder is
-/// now that had the name, "" when there was none: for remove_replaced() once the parent is synced.
+/// Gives the synced folder `made` the name `folder` of the same parent. Returns the new path of the
+/// folder that had the name, "" when there was none, for remove_replaced() once the parent is
+/// synced.
 std::string put_in_place(FileSystem& files, const std::string& made, const std::string& folder);
 
-/// Removes what put_in_place(files, ..., folder) returned; the entry called `mark` goes last: what
-/// a kill leaves of the folder can still be told for ours. That it cannot be removed is a warning.
+/// Removes what put_in_place(files, ..., folder) returned. The entry called `mark` goes last, so
+/// that what a kill leaves of the folder is still known to be ours. A failure to remove it is a
+/// warning.
 void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder,
                      std::string_view mark = "");
 
-/// FolderIdentity tells which folder has a name: nothing if none has it.
+/// FolderIdentity identifies the folder that has a name.
 struct FolderIdentity {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -37,9 +39,9 @@ struct FolderIdentity {
 };
 std::optional<FolderIdentity> identity_of(const std::string& folder);
 
-/// put_in_place(), the sync and remove_replaced(). `before` is what had the name when `made` was
-/// begun: of two processes that write one folder, the one that is done first wins, and the other
-/// fails. Error(kEnvironment) before the new folder is in place.
+/// Runs put_in_place(), the sync and remove_replaced(). `before` is the folder that had the name
+/// when `made` was begun: of two processes that write one folder, the one that finishes first wins,
+/// and the other fails. Error(kEnvironment) before the new folder is in place.
 void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
                     std::string_view mark, const std::optional<FolderIdentity>& before);
 
@@ -56,20 +58,20 @@ std::optional<Leftover> leftover_of(std::string_view name);
 using IsOurs = std::function<bool(const Leftover& leftover, const std::string& path)>;
 
 /// Puts complete leftovers below `parent` back where nothing has their name and removes the others,
-/// as remove_replaced() does; those alone of which `is_ours` says so.
+/// as remove_replaced() does; only those that `is_ours` accepts.
 void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours,
                      std::string_view mark = "");
 
-/// The bytes on disk that recover_folders() would free. Changes nothing.
+/// Returns the bytes on disk that recover_folders() would free. Changes nothing.
 int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOurs& is_ours);
 
-/// Says that a folder is in use, until the result is closed: other processes see it with is_held().
-/// Best effort: on a network file system those of this machine see it, and where folders cannot be
-/// locked nobody. Never waits.
+/// Marks a folder as in use until the result is closed: other processes see it with is_held(). Best
+/// effort: on a network file system only processes of this machine see it, and where folders cannot
+/// be locked nobody does. Never waits.
 [[nodiscard]] OwnedFd hold_folder(const std::string& folder);
 bool is_held(const std::string& folder);
 
-/// The folder that holds `path`: "." for a name alone.
+/// Returns the folder that holds `path`: "." for a bare name.
 std::string parent_folder(const std::string& path);
 
 }  // namespace ftrun

@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<std::string_view, 8> kSecretWords{
     "password", "passwd", "passphrase", "secret", "credential", "credentials", "token", "auth"};
 
-/// Lower-case words of a name: "wandbApi_KEY" is wandb, api, key.
+/// Splits a name into lower-case words: "wandbApi_KEY" is wandb, api, key.
 std::vector<std::string> words_of(std::string_view name) {
   std::vector<std::string> words(1);
   bool after_lower = false;
@@ -31,7 +31,7 @@ std::vector<std::string> words_of(std::string_view name) {
 
 bool is_secret_name(std::string_view name) {
   const std::vector<std::string> words = words_of(name);
-  // Endings of names that are no secrets, as what a text is made of is none: "token_dtype",
+  // Endings of names that are not secrets, as they speak of tokens of a text: "token_dtype",
   // "pad_token_id", "trainable_token_indices".
   constexpr std::array<std::string_view, 4> kOfVocabulary{"dtype", "id", "ids", "indices"};
   const bool of_vocabulary = !words.empty() && std::find(kOfVocabulary.begin(), kOfVocabulary.end(),

@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// data.packing: how documents become rows of T tokens.
+/// SequencePacking is data.packing: how documents become rows of T tokens.
 enum class SequencePacking {
   /// The stream cut every T tokens, whatever the documents: row i is tokens iT ... iT+T.
   kConcat,

@@ -4,8 +4,8 @@
 
 namespace ftrun {
 
-// These limits say how collectives over shared memory reach the memory of peers. The memory plan
-// counts by it what they map, which counts as a rank's own memory.
+// Limits of how collectives over shared memory reach the memory of peers. The memory plan counts
+// what they map, which is part of a rank's own memory.
 
 /// Collectives of no more bytes than this copy them into a small staging area, which all ranks have
 /// mapped: one meeting with a copy is cheaper than reading in place, which needs two.

@@ -10,9 +10,9 @@
 
 namespace ftrun {
 
-/// A thread that does pieces of work, one after another in the order in which they came, while its
-/// owner prepares others. The destructor waits for the one under way and drops the rest. Used by
-/// one owner.
+/// SideThread is a thread that does pieces of work, one after another in the order in which they
+/// came, while its owner prepares others. The destructor waits for the one under way and drops the
+/// rest. It has one owner.
 class SideThread {
  public:
   SideThread();
@@ -20,13 +20,13 @@ class SideThread {
   SideThread(const SideThread&) = delete;
   SideThread& operator=(const SideThread&) = delete;
 
-  /// Starts work. What it needs must stay until it is done. After a failure nothing is done any
-  /// more.
+  /// Starts a piece of work, whose data must stay until it is done. After a failure no work is done
+  /// any more.
   void start(std::function<void()> work);
-  /// Returns when the first `count` pieces of work since the beginning are done; throws what one of
+  /// Waits until the first `count` pieces of work since the beginning are done; throws what one of
   /// them threw.
   void wait(int64_t count);
-  /// Returns when all are done.
+  /// Waits until all are done.
   void wait() { wait(started_); }
 
  private:

@@ -13,7 +13,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// Git LFS's limit for what it takes for a pointer; git-annex's are as short.
+/// The size up to which Git LFS takes a file as a pointer; git-annex's pointers are as short.
 constexpr size_t kLargestPointer = 1024;
 /// Git LFS's specification, and the name that it had before its first version.
 constexpr std::array<std::string_view, 2> kLfsStarts{"version https://git-lfs.github.com/spec/",
@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 2> kLfsStarts{"version https://git-lfs.gi
 constexpr std::string_view kAnnexStart = "/annex/objects/";
 constexpr std::array<std::string_view, 2> kPageStarts{"<!doctype html", "<html"};
 
-/// Says whether `text` begins with `start`, which is in small letters, in letters of either case.
+/// Says whether `text` begins with `start`, which is in lower case, ignoring case.
 bool begins_with_any_case(std::string_view text, std::string_view start) {
   return text.size() >= start.size() &&
          std::equal(start.begin(), start.end(), text.begin(), [](char small, char c) {
@@ -29,13 +29,13 @@ bool begins_with_any_case(std::string_view text, std::string_view start) {
          });
 }
 
-/// A page that is meant to be one.
+/// Says whether a file is meant to be a web page, by its name.
 bool is_page_by_name(const std::string& path) {
   const std::string extension = fs::path(path).extension().string();
   return extension == ".html" || extension == ".htm" || extension == ".xhtml";
 }
 
-/// "git -C FOLDER COMMAND", as a shell reads it.
+/// Writes "git -C FOLDER COMMAND", as a shell reads it.
 std::string git_in_folder_of(const std::string& path, std::string_view command) {
   const std::string folder = fs::path(path).parent_path().string();
   return cat("git", folder.empty() ? "" : cat(" -C ", shell_word(folder)), " ", command);

@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// StandIn is what lies under a file's name if the file itself was never fetched.
+/// StandIn is what has a file's name if the file itself was never fetched.
 struct StandIn {
   /// "a Git LFS pointer"; empty where the file is itself.
   std::string kind;
@@ -14,16 +14,16 @@ struct StandIn {
   std::string remedy;
 };
 
-/// No stand-in has more bytes.
+/// The most bytes that a stand-in has.
 inline constexpr size_t kLargestStandIn = 512 << 10;
-/// The number of a file's first bytes that tell what it is; shorter files are read whole.
+/// The number of a file's first bytes that show what it is; shorter files are read whole.
 inline constexpr size_t kStandInHead = 2048;
 
-/// Tells by its head whether the file at `path` is a pointer of Git LFS or git-annex, or the page
-/// that a web site shows of the file. Files that are read here never begin so.
+/// Finds out by its head whether the file at `path` is a pointer of Git LFS or git-annex, or the
+/// page that a web site shows of the file. Files that ftrun reads never begin so.
 StandIn stand_in_of(const std::string& path, std::span<const std::byte> head);
 
-/// Error(kBadInput) that says what lies at `path`.
+/// Throws Error(kBadInput) that says what lies at `path`.
 [[noreturn]] void refuse_stand_in(const std::string& path, const StandIn& found);
 
 }  // namespace ftrun

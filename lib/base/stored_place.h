@@ -38,12 +38,14 @@ struct StoredPlace {
 };
 
 /// Calls `visit(name, from, to, position)` for each stored tensor that holds some of elements
-/// [begin, end) of all that lies at `place`: its elements [from, to), `position` behind `begin`.
+/// [begin, end) of all that lies at `place`: its elements [from, to), `position` elements after
+/// `begin`.
 void visit_stored_tensors(const StoredPlace& place, int64_t begin, int64_t end,
                           const std::function<void(const std::string& name, int64_t from,
                                                    int64_t to, int64_t position)>& visit);
 
-/// Elements [begin, end) of the stored tensor are those of the part from `position` on.
+/// StoredRun is elements [begin, end) of the stored tensor, which are those of the part from
+/// `position` on.
 struct StoredRun {
   int64_t begin = 0;
   int64_t end = 0;
@@ -53,7 +55,7 @@ struct StoredRun {
 };
 
 /// Calls `visit` for each run of elements [begin, end) of a tensor that lies untransposed at
-/// `place`, in order and as few as there can be. Positions count from the tensor's first element.
+/// `place`, in order and as few as possible. Positions count from the tensor's first element.
 void visit_stored_runs(const StoredPlace& place, int64_t begin, int64_t end,
                        const std::function<void(const StoredRun&)>& visit);
 

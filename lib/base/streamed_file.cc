@@ -29,8 +29,8 @@ size_t piece_of(std::span<std::byte> staging) {
   return bytes;
 }
 
-/// The bytes of [offset, offset + bytes) that there are before the file's end; -1 where the file
-/// cannot be read so.
+/// Reads the bytes of [offset, offset + bytes) before the file's end and returns their number; -1
+/// where the file cannot be read this way.
 int64_t read_piece(int fd, std::byte* to, size_t bytes, int64_t offset) {
   size_t have = 0;
   while (have < bytes) {
@@ -44,7 +44,7 @@ int64_t read_piece(int fd, std::byte* to, size_t bytes, int64_t offset) {
   return static_cast<int64_t>(have);
 }
 
-/// Hashes a file past the kernel's memory; nothing if it cannot be read so.
+/// Hashes a file without the page cache; returns nothing if it cannot be read this way.
 std::optional<uint64_t> xxh3_read_directly(const std::string& path, std::span<std::byte> staging) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_DIRECT));
   struct stat info {};

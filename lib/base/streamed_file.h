@@ -11,16 +11,15 @@
 
 namespace ftrun {
 
-/// Large files that are written or read once, front to back, by way of a staging area of the
-/// caller's: pieces of it are on their way to or from the disk while others are filled or looked
-/// at. The area begins at a multiple of kDirectAlignment and is cut into kStagedPieces pieces of as
-/// many bytes each, multiples of kDirectAlignment as well, so that the kernel can move them between
-/// area and disk (O_DIRECT) and need not bring them into its own memory, which costs more than all
-/// the rest.
+/// Large files are written or read once, front to back, through a staging area of the caller's:
+/// pieces of it are on their way to or from the disk while others are filled or read. The area
+/// begins at a multiple of kDirectAlignment and is cut into kStagedPieces pieces of as many bytes
+/// each, multiples of kDirectAlignment as well, so that the kernel can move them between area and
+/// disk (O_DIRECT) without a copy in its own memory, which costs more than all the rest.
 inline constexpr size_t kStagedPieces = 4;
 
-/// Hands what is written on to `file` in such pieces, by write_at(), from a thread of its own. What
-/// fails there is thrown by a later call, by sync() at the latest.
+/// StreamedFile hands what is written on to `file` in such pieces, by write_at(), from a thread of
+/// its own. A failure there is thrown by a later call, by sync() at the latest.
 class StreamedFile : public WritableFile {
  public:
   StreamedFile(std::unique_ptr<WritableFile> file, std::span<std::byte> staging);
@@ -45,7 +44,8 @@ class StreamedFile : public WritableFile {
   SideThread writer_;  // last: uses the others
 };
 
-/// XXH3 of a whole file, read past the kernel's memory where its file system allows that.
+/// Computes the XXH3 of a whole file, read without the page cache where its file system allows
+/// that.
 uint64_t xxh3_of_disk(const std::string& path, std::span<std::byte> staging);
 
 }  // namespace ftrun

@@ -20,7 +20,7 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, error);
 }
 
-/// Reads "2.11.0+cu130" off the line `__version__ = '2.11.0+cu130'`.
+/// Reads "2.11.0+cu130" from the line `__version__ = '2.11.0+cu130'`.
 std::string version_of(const fs::path& torch) {
   const fs::path file = torch / "version.py";
   std::error_code error;
@@ -63,7 +63,7 @@ std::vector<TorchFolder> torch_candidates(const TorchSearch& search) {
     environments.emplace_back("/usr/local");
     for (const fs::path& environment : environments)
       for (fs::path& torch : of_environment(environment)) places.push_back(std::move(torch));
-    // Environment modules of a cluster name it so.
+    // Environment modules of a cluster name it this way.
     for (const std::string& folder : split(search.variable("LD_LIBRARY_PATH").value_or(""), ':'))
       if (const fs::path lib = folder; posix_files().exists(lib / "libtorch_cpu.so"))
         places.push_back(lib.parent_path());

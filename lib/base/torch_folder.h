@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// A torch package that was looked at: its folder, and the version that its version.py says (""
-/// where it says none).
+/// TorchFolder is a torch package: its folder, and the version in its version.py ("" where it gives
+/// none).
 struct TorchFolder {
   std::string folder;
   std::string version;
@@ -26,17 +26,18 @@ struct TorchSearch {
   EnvLookup variable;
 };
 
-/// The torch packages that may be LibTorch's, the first choice first, those that are not there
-/// left out: FTRUN_TORCH (alone, where it is set), PREFIX/torch, those in
-/// lib/python3*/{site,dist}-packages of PREFIX, of VIRTUAL_ENV, of CONDA_PREFIX and of
-/// /usr/local, those whose lib is in LD_LIBRARY_PATH, and that of the build.
+/// Lists the torch packages that may hold LibTorch, the first choice first, without missing ones:
+/// FTRUN_TORCH (only this one, where it is set), PREFIX/torch, those in
+/// lib/python3*/{site,dist}-packages of PREFIX, of VIRTUAL_ENV, of CONDA_PREFIX and of /usr/local,
+/// those whose lib is in LD_LIBRARY_PATH, and that of the build.
 std::vector<TorchFolder> torch_candidates(const TorchSearch& search);
 
-/// The first one of the wanted version. Error(kEnvironment) that lists what was found instead.
+/// Returns the first candidate of the wanted version. Error(kEnvironment) that lists what was found
+/// instead.
 std::string find_torch(const TorchSearch& search);
 
-/// Folders whose libraries LibTorch, CUDA's modules and the libraries of products are loaded from,
-/// beside the loader's own: of a torch package, and of the packages installed beside it.
+/// Lists the folders from which LibTorch, CUDA's modules and the libraries of products are loaded,
+/// besides the loader's own: those of a torch package, and of the packages installed beside it.
 std::vector<std::string> library_folders_of(const std::string& torch);
 
 }  // namespace ftrun

@@ -4,9 +4,9 @@
 
 namespace ftrun {
 
-/// The result of a system call that is made again as long as a signal interrupts it, as the one
-/// that asks a run to end may: calls to pipes, sockets and file systems of a network or of FUSE.
-/// Below 0 where it failed, with errno.
+/// Makes a system call again as long as a signal interrupts it, such as the one that asks a run to
+/// end: calls to pipes, sockets, and network or FUSE file systems. Returns its result, below 0 with
+/// errno where it failed.
 template <typename Call>
 auto uninterrupted(Call call) {
   decltype(call()) result{};

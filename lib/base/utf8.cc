@@ -17,7 +17,7 @@ std::string escaped_bytes(std::string_view bytes) {
   return out;
 }
 
-/// Says whether a character changes how what stands around it is shown.
+/// Says whether a character changes how the text around it is shown.
 bool steers_a_terminal(uint32_t character) {
   const bool is_control = (character < 0x20 && character != '\n' && character != '\t') ||
                           (character >= 0x7F && character < 0xA0);
@@ -26,16 +26,16 @@ bool steers_a_terminal(uint32_t character) {
   return is_control || turns_direction;
 }
 
-/// The well-formed second bytes after a first byte (Unicode standard, table 3-7): they exclude
-/// overlong forms, surrogates and values above U+10FFFF.
+/// Says whether a second byte is well-formed after a first one (Unicode standard, table 3-7), which
+/// excludes overlong forms, surrogates and values above U+10FFFF.
 bool may_follow(uint8_t first, uint8_t second) {
   const uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   return second >= low && second <= high;
 }
 
-/// A character below U+0100 in an encoding of several bytes a character, as a pattern: x where the
-/// character stands.
+/// WideEncoding is a character below U+0100 in an encoding of several bytes per character, as a
+/// pattern: x where the character stands.
 struct WideEncoding {
   std::string_view mark, pattern;
   const char* name;

@@ -14,28 +14,28 @@ struct CodePoint {
   bool valid = false;
 };
 
-/// The first character of a non-empty text. If bytes are not UTF-8, it takes those that could have
-/// begun a character, at least one, as the Unicode standard advises for replacements.
+/// Decodes the first character of a non-empty text. If bytes are not UTF-8, it takes those that
+/// could have begun a character, at least one, as the Unicode standard advises for replacements.
 CodePoint first_code_point(std::string_view text);
 
-/// The first byte that is not part of a character of UTF-8 (RFC 3629); nothing where all are.
+/// Finds the first byte that is not part of a UTF-8 character (RFC 3629); nothing where all are.
 std::optional<size_t> first_not_utf8(std::string_view text);
 
-/// "UTF-16 (little-endian)" and the like for a text that begins with the mark of such an encoding,
-/// or, without one, as ASCII looks in it; "" for any other.
+/// Names the encoding, "UTF-16 (little-endian)" and the like, of a text that begins with its byte
+/// order mark or, without one, as ASCII looks in it; "" for any other text.
 std::string wide_encoding(std::string_view text);
 
-/// Error(kBadInput) that names the encoding of a text that is UTF-16 or UTF-32; `where` is its
-/// file.
+/// Refuses a text that is UTF-16 or UTF-32 with Error(kBadInput) that names the encoding; `where`
+/// is its file.
 void refuse_wide_encoding(std::string_view text, const std::string& where);
 
 /// Writes bytes that are not UTF-8 as \xNN, for messages.
 std::string escape_not_utf8(std::string_view text);
 
-/// A text on one line: control characters, line ends among them, become blanks.
+/// Puts a text on one line: control characters, line ends among them, become blanks.
 std::string on_one_line(std::string text);
 
-/// A message as a terminal may show it, whatever file its values are from: control characters other
+/// Makes a message safe for a terminal, whatever file its values are from: control characters other
 /// than line ends and tabs, and marks that turn the direction of text, are written as \xNN, as is
 /// what is not UTF-8.
 std::string terminal_text(std::string_view message);

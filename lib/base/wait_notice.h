@@ -10,10 +10,9 @@
 
 namespace ftrun {
 
-/// WaitNoticeOptions say when a wait is told, and to whom.
+/// WaitNoticeOptions say when a wait is reported, and to whom.
 struct WaitNoticeOptions {
-  /// The time that a wait lasts before it is told for the first time, and between two times after
-  /// that.
+  /// The time that a wait lasts before its first report, and the time between later reports.
   std::chrono::milliseconds first = std::chrono::seconds(10);
   std::chrono::milliseconds every = std::chrono::seconds(30);
   /// Takes the line; the default is a notice of the log.
@@ -22,21 +21,20 @@ struct WaitNoticeOptions {
   static void log_wait(const std::string& line);
 };
 
-/// Tells what a wait is for, once it is long. It serves waits that look around now and then by
-/// themselves.
+/// WaitNotice reports what a wait is for, once it is long. It serves waits that poll.
 class WaitNotice {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// The wait begins at `since`.
+  /// Begins the wait at `since`.
   explicit WaitNotice(WaitNoticeOptions options = {}, Clock::time_point since = Clock::now());
 
-  /// Says whether the wait is to be told now; true once each time.
+  /// Says whether the wait is to be reported now; true once for each report.
   bool is_due(Clock::time_point now = Clock::now());
-  /// Says `what`, which gets the length of the wait so far ("10.0s"), where it is due.
+  /// Reports `what`, which gets the length of the wait so far ("10.0s"), when it is due.
   void look(const std::function<std::string(const std::string& waited)>& what,
             Clock::time_point now = Clock::now());
-  /// Looks whether the wait is to be told, where `what` may have nothing to say.
+  /// Reports as look() does, but `what` may have nothing to say.
   void look_if(const std::function<std::optional<std::string>(const std::string& waited)>& what,
                Clock::time_point now = Clock::now());
 
@@ -46,11 +44,10 @@ class WaitNotice {
   Clock::time_point due_;
 };
 
-/// ToldWait tells of waits that stand still: a thread tells what they are for while this object
-/// lives.
+/// ToldWait reports waits that block: a thread reports what they are for while this object lives.
 class ToldWait {
  public:
-  /// `what` is called from that thread.
+  /// Starts that thread, which calls `what`.
   ToldWait(WaitNoticeOptions options, std::function<std::string(const std::string& waited)> what);
   ~ToldWait() = default;
   ToldWait(const ToldWait&) = delete;

@@ -38,7 +38,8 @@ OwnedFd open_start(std::string_view path) {
   return OwnedFd(::open(path.starts_with('/') ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
-/// The names of a path, the last one first: a stack of what is still to be walked.
+/// Pushes the names of a path, the last one first, on the stack of names that are still to be
+/// walked.
 void push_names(const std::string& path, std::vector<std::string>& names) {
   std::vector<std::string> more = split(path, '/');
   std::erase_if(more, [](const std::string& name) { return name.empty() || name == "."; });
@@ -55,7 +56,7 @@ void push_names(const std::string& path, std::vector<std::string>& names) {
               "a folder that only you may write to");
 }
 
-/// Finds where a link in `folder` leads; "" with errno if it is none.
+/// Reads the target of a link in `folder`; "" with errno if it is not a link.
 std::string followed(const std::string& path, const OwnedFd& folder, const std::string& name) {
   const OwnedFd link(::openat(folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   struct stat of_link {
@@ -77,7 +78,8 @@ std::string without_slashes_at_end(std::string path) {
   return path;
 }
 
-/// Names in an open folder, which it takes; empty with errno where they cannot be read.
+/// Lists the names in an open folder, which it takes over; empty with errno where they cannot be
+/// read.
 std::vector<std::string> names_in(OwnedFd folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(folder.get()), ::closedir);
   if (!listing) return {};

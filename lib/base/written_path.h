@@ -23,21 +23,21 @@ bool link_counts(const struct stat& link, const struct stat& folder, uid_t user)
 /// link that does not count.
 OwnedFd open_on_the_way(const std::string& folder);
 
-/// The folder that the end of a path lies in, and the end's name in it.
+/// WrittenPath is the folder that holds the end of a path, and the end's name in it.
 struct WrittenPath {
   /// Empty where it could not be opened, and errno says why.
   OwnedFd folder;
   std::string name;
 };
-/// Error(kEnvironment) as open_on_the_way().
+/// Opens the folder that holds the end of a path. Error(kEnvironment) as open_on_the_way().
 WrittenPath walk_to(const std::string& path);
 
-/// open() of a file that is made or written, never through a link of its own name. Empty with errno
+/// Opens a file that is made or written, never through a link of its own name. Empty with errno
 /// where that fails; Error(kEnvironment) as open_on_the_way().
 OwnedFd open_to_write(const std::string& path, int flags, mode_t mode);
 
-/// Removes a file, a link, or a folder with all in it; 0, or the errno of what could not be
-/// removed. Nothing there is no failure.
+/// Removes a file, a link, or a folder with all in it. Returns 0, or the errno of what could not be
+/// removed; a missing path is not a failure.
 int remove_tree(const std::string& path);
 
 }  // namespace ftrun

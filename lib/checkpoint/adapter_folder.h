@@ -11,27 +11,27 @@
 
 namespace ftrun {
 
-/// Metadata of an adapter's file: the config's section quantization as JSON. PEFT's own files have
-/// no place for it, and what was trained is an adapter to these numbers.
+/// Metadata key of an adapter's file: the config's section quantization as JSON. PEFT's own files
+/// have no place for it, and an adapter fits only the base weights that it was trained on.
 inline constexpr const char* kBaseQuantization = "ftrun.base_quantization";
 
-/// The weights of an adapter in PEFT's layout: adapter_model.safetensors. (Its adapter_config.json
-/// is read with the config: config/desugar_adapter.h.)
+/// AdapterFolder reads the weights of an adapter in PEFT's layout: adapter_model.safetensors. (Its
+/// adapter_config.json is read with the config: config/desugar_adapter.h.)
 class AdapterFolder {
  public:
-  /// Error(kBadInput) when there is no such file, or one that is damaged or pickled.
+  /// Opens the file. Refuses a missing, damaged or pickled one with Error(kBadInput).
   explicit AdapterFolder(std::string folder);
 
   const std::string& path() const { return folder_; }
   const std::vector<StoredTensor>& tensors() const { return file_->tensors(); }
-  /// The metadata of the file: kBaseQuantization of an adapter that was trained on a quantized
+  /// Returns the metadata of the file: kBaseQuantization if the adapter was trained on a quantized
   /// base.
   const std::map<std::string, std::string>& metadata() const { return file_->metadata(); }
   /// Finds a tensor by PEFT's name; null when there is none.
   const StoredTensor* find(const std::string& name) const { return file_->find(name); }
-  /// Says whether two tensors that are there have the same bytes.
+  /// Says whether two tensors of the file have the same bytes.
   bool holds_equal(const std::string& one, const std::string& other) const;
-  /// Elements [begin, end), from F32, BF16 or F16.
+  /// Reads elements [begin, end) from F32, BF16 or F16.
   void read_f32(const std::string& name, int64_t begin, int64_t end, std::span<float> out) const;
 
  private:

@@ -9,7 +9,7 @@
 namespace ftrun {
 
 /// BestCheckpoint names the best checkpoint of a run: the file `best` beside `latest`
-/// (docs/checkpoint.md). What it names is not removed with the older ones.
+/// (docs/checkpoint.md). The checkpoint that it names is not removed with the older ones.
 struct BestCheckpoint {
   int64_t step = 0;
   /// "validation.loss", and its value after that step.
@@ -19,8 +19,8 @@ struct BestCheckpoint {
 
 /// Replaces the record below `root` atomically.
 void write_best(FileSystem& files, const std::string& root, const BestCheckpoint& best);
-/// Reads the best checkpoint; nothing if there is none, or one whose value is not finite.
-/// Error(kBadInput) for one that cannot be read.
+/// Reads the best checkpoint; nothing if there is none, or if its value is not finite.
+/// Error(kBadInput) if the record cannot be read.
 std::optional<BestCheckpoint> read_best(FileSystem& files, const std::string& root);
 void remove_best(FileSystem& files, const std::string& root);
 

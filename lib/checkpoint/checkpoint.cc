@@ -37,8 +37,7 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
              " is in no file");
 }
 
-/// Says whether a kept state may be read in another precision: that changes no more than its
-/// rounding.
+/// Says whether a kept state may be read in another precision, which changes only its rounding.
 bool can_become(DType stored, DType wanted) {
   return stored == wanted ||
          (is_weight_dtype(stored) && (wanted == DType::kF32 || wanted == DType::kBF16));
@@ -54,21 +53,21 @@ void copy_as(DType stored, const std::byte* from, DType wanted, std::byte* to, i
     convert_to_bf16(stored, from, {reinterpret_cast<uint16_t*>(to), elements});
 }
 
-/// The most bytes of a mapped file that are touched at a time: pages that stay mapped count as this
-/// process's memory.
+/// The most bytes of a mapped file that are touched at a time: mapped pages count as this process's
+/// memory.
 constexpr int64_t kMostTouched = int64_t{8} << 20;
-/// Bytes that are hashed and then copied: they are in the caches for the second.
+/// Bytes that are hashed and then copied: they are in the caches for the copy.
 constexpr int64_t kCachedBytes = int64_t{128} << 10;
-/// Bytes that are read ahead of what is hashed, in requests that are no longer than a disk takes at
-/// a time.
+/// Bytes that are read ahead of the hashed ones, in requests no longer than a disk takes at a time.
 constexpr int64_t kReadAheadPiece = int64_t{1} << 20;
 constexpr int64_t kReadAhead = int64_t{8} << 20;
 
-/// Reads a mapped tensor once, from its first element to its last, and lets go of what was read.
+/// TensorRead reads a mapped tensor once, from its first element to its last, and releases the
+/// pages that were read.
 class TensorRead {
  public:
-  /// `hashes`: on the way, also what is not copied. `until`: bytes of the file's data are wanted up
-  /// to there.
+  /// Begins a reading. `hashes`: also hashes elements that are not copied. `until`: the bytes of
+  /// the file's data before it are wanted.
   TensorRead(const SafetensorsFile& file, const StoredTensor& info, bool hashes, int64_t until)
       : file_(file),
         info_(info),
@@ -80,7 +79,7 @@ class TensorRead {
   TensorRead& operator=(const TensorRead&) = delete;
   ~TensorRead() { release(); }
 
-  /// Elements that come after those copied before, as `wanted`.
+  /// Copies elements that come after those copied before, as `wanted`.
   void copy(int64_t from, int64_t count, DType wanted, std::byte* out) {
     while (count > 0) {
       const int64_t piece = std::min(count, kCachedBytes / size_);
@@ -93,7 +92,7 @@ class TensorRead {
     }
   }
 
-  /// The checksum of all elements.
+  /// Computes the checksum of all elements.
   uint64_t checksum() {
     hash_before(info_.elements);
     return stream_.digest();

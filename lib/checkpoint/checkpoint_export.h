@@ -13,18 +13,19 @@
 
 namespace ftrun {
 
-/// Names and shapes of the weights that a checkpoint holds. Error(kBadInput) when it is damaged or
-/// holds none.
+/// Lists names and shapes of the weights that a checkpoint holds. Error(kBadInput) when it is
+/// damaged or holds none.
 std::vector<std::pair<std::string, std::vector<int64_t>>> checkpoint_weights(
     const std::string& checkpoint_folder);
 
-/// Reads the "param" states of a checkpoint in fp32.
+/// CheckpointWeights reads the "param" states of a checkpoint in fp32.
 class CheckpointWeights {
  public:
-  /// Error(kBadInput) when the checkpoint is damaged or holds no parameters.
+  /// Opens the checkpoint. Refuses one that is damaged or holds no parameters with
+  /// Error(kBadInput).
   explicit CheckpointWeights(const std::string& checkpoint_folder);
   bool has(const std::string& tensor) const { return parameters_.contains(tensor); }
-  /// Elements [begin, end) of a tensor.
+  /// Reads elements [begin, end) of a tensor.
   void read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out);
 
  private:
@@ -32,8 +33,8 @@ class CheckpointWeights {
   std::map<std::string, StateInfo> parameters_;
 };
 
-/// Exports `tensors` of a checkpoint, however many ranks wrote it. One process calls it; the model
-/// is never whole in memory. Errors of CheckpointWeights, Error(kEnvironment) from the disk.
+/// Exports `tensors` of a checkpoint, however many ranks wrote it. One process calls it; the whole
+/// model is never in memory. Errors of CheckpointWeights, Error(kEnvironment) from the disk.
 void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder,
                        const ExportOptions& options, const std::vector<ExportTensor>& tensors);
 

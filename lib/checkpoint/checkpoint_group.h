@@ -6,19 +6,20 @@
 
 namespace ftrun {
 
-/// The ranks that save or load a checkpoint together, as the caller's communicator sees them.
+/// CheckpointGroup is the ranks that save or load a checkpoint together, as the caller's
+/// communicator sees them.
 struct CheckpointGroup {
   int rank = 0;
   int world_size = 1;
-  /// Collective: gives every rank the texts of all ranks, in rank order. May throw when a peer is
-  /// lost; what was begun is then left to clean_checkpoints.
+  /// The collective that gives every rank the texts of all ranks, in rank order. May throw when a
+  /// peer is lost; clean_checkpoints() then removes what was begun.
   std::function<std::vector<std::string>(const std::string& text)> all_gather =
       [](const std::string& text) { return std::vector<std::string>{text}; };
 };
 
-/// Collective: runs `work` on this rank and gives every rank the texts that all ranks' work
-/// returned, in rank order. When the work of any rank threw, every rank throws the Error of the
-/// lowest such rank (RankError, which names it), its message preceded by `what` and the rank.
+/// Runs `work` on this rank and gives every rank the texts that all ranks' work returned, in rank
+/// order. Collective. When the work of any rank threw, every rank throws the Error of the lowest
+/// such rank (RankError, which names it), its message preceded by `what` and the rank.
 std::vector<std::string> together(const CheckpointGroup& group, const std::string& what,
                                   const std::function<std::string()>& work);
 

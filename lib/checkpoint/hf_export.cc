@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 struct WeightFile {
   std::string file;
   std::vector<TensorSpec> tensors;  // in stored order
-  /// The model's tensor that each is made of; those that are kept have none.
+  /// The model's tensor that each is made of; kept tensors have none.
   std::map<std::string, const ExportTensor*> made_of;
 };
 
@@ -49,8 +49,8 @@ std::string shard_name(ExportFormat format, size_t number, size_t count) {
   return text.data();
 }
 
-// Cuts the tensors into files as transformers does it: in model order, a new file when the next
-// tensor would not fit.
+// Cuts the tensors into files as transformers does: in model order, a new file when the next tensor
+// would not fit.
 std::vector<WeightFile> make_shards(const ExportOptions& options,
                                     const std::vector<ExportTensor>& tensors) {
   std::vector<WeightFile> shards(1);
@@ -86,7 +86,8 @@ bool lies_transposed(const ExportPart& part) {
   return part.place.transposed;
 }
 
-/// PartRun says that elements [begin, end) of a model tensor lie from `stored` on in the file's.
+/// PartRun says that elements [begin, end) of a model tensor lie from `stored` on in the file's
+/// tensor.
 struct PartRun {
   const ExportPart* part;
   int64_t begin;
@@ -94,8 +95,8 @@ struct PartRun {
   int64_t stored;
 };
 
-/// Lists the runs that fill a tensor of the file, in the file's order. Where a part lies
-/// transposed, each part is one run.
+/// Lists the runs that fill a tensor of the file, in the file's order. A transposed part is one
+/// run.
 std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
   const bool any_transposed = std::any_of(parts.begin(), parts.end(), lies_transposed);
   std::vector<PartRun> runs;
@@ -119,7 +120,7 @@ std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
   return runs;
 }
 
-/// Calls `visit(piece, part)` for all that the file's tensor is made of.
+/// Calls `visit(piece, part)` for all pieces of the file's tensor.
 template <typename Visit>
 void each_piece_of(const std::string& file, const std::vector<ExportPart>& parts,
                    int64_t piece_elements, Visit visit) {
@@ -137,7 +138,7 @@ void each_piece(const WeightFile& shard, int64_t piece_elements, Visit visit) {
                     [&](ExportPiece piece, const ExportPart&) { visit(std::move(piece)); });
 }
 
-/// Error(kNumerical) where a finite value became infinity.
+/// Refuses a finite value that became infinity, with Error(kNumerical).
 void require_held(const std::string& tensor, std::span<const float> values,
                   std::span<const uint16_t> halves) {
   constexpr uint16_t kMagnitude = 0x7fff, kInfinity = 0x7c00;
@@ -150,7 +151,7 @@ void require_held(const std::string& tensor, std::span<const float> values,
                   "--dtype)");
 }
 
-/// Writes a shard's tensors one after the other, in the dtype of the export.
+/// ShardWriter writes a shard's tensors one after the other, in the dtype of the export.
 class ShardWriter {
  public:
   ShardWriter(FileSystem& files, const std::string& folder, const ExportOptions& options,
@@ -208,7 +209,7 @@ class ShardWriter {
   }
 
   /// Writes a tensor whose parts lie transposed. Each of its rows takes an element of every row of
-  /// the parts, so that it is put together in memory first.
+  /// the parts, so the tensor is first put together in memory.
   void write_whole(const TensorSpec& tensor, const std::vector<ExportPart>& parts) {
     whole_.resize(static_cast<size_t>(elements_of(tensor)));
     const auto put = [&](const ExportPiece& piece, const ExportPart& part) {
@@ -280,8 +281,8 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-// Says whether a file of the source folder is copied: no weights in any format, nothing that this
-// export writes itself; the model card describes the base model.
+// Says whether a file of the source folder is copied: not weights in any format, nor a file that
+// this export writes itself, nor the model card, which describes the base model.
 bool is_copied(std::string_view name) {
   if (name.starts_with(".") || name == "config.json" || name == "adapter_config.json" ||
       name == "README.md" || name == kOutputMark)
@@ -294,7 +295,7 @@ bool is_copied(std::string_view name) {
 /// model's folder that is copied.
 constexpr std::string_view kTemplates = "additional_chat_templates";
 
-/// The source folder's files that come along, by their paths in it.
+/// Lists the files of the source folder that are copied, by their paths in it.
 std::vector<std::string> copied_files(FileSystem& files, const ExportOptions& options) {
   std::vector<std::string> names;
   if (options.source_folder.empty()) return names;
@@ -341,7 +342,7 @@ fs::path real_path(const std::string& path) {
   throw Error(ExitCode::kBadInput, cat(folder, ": is not written: ", why), "choose another folder");
 }
 
-/// Requires that the export does not touch what it reads, which must be there when all is written.
+/// Refuses an export that would touch the files it reads, which must still exist at its end.
 void require_apart(const std::string& folder, const ExportOptions& options) {
   if (!options.source_folder.empty() && is_within(real_path(options.source_folder), folder))
     refuse_input(folder, cat("the model is read from ", options.source_folder));
@@ -368,8 +369,8 @@ void require_room(FileSystem& files, const std::string& folder, const ExportOpti
                 "free space on that file system, or choose another folder");
 }
 
-/// A link may lead anywhere, also in a folder that somebody else made: what it brings along is
-/// said, but for a hub's cache, whose links all lead to its blobs.
+/// Logs a copied file that is a link: it may lead anywhere, also in a folder that somebody else
+/// made. Links of a Hub cache, which all lead to its blobs, are not logged.
 void say_where_from(const std::string& source, const std::string& name) {
   const fs::path folder = real_path(source), real = real_path((fs::path(source) / name).string());
   if (is_within(real, folder) || real.parent_path() == folder.parent_path().parent_path() / "blobs")
@@ -397,7 +398,7 @@ std::string config_name(const ExportOptions& options) {
   return options.format == ExportFormat::kAdapter ? "adapter_config.json" : "config.json";
 }
 
-/// Names of all files that write_all() makes.
+/// Lists the names of all files that write_all() makes.
 std::vector<std::string> written_files(FileSystem& files, const ExportOptions& options,
                                        const std::vector<ExportTensor>& tensors) {
   std::vector<std::string> names = copied_files(files, options);
@@ -430,7 +431,7 @@ IsOurs is_left_of(const std::string& place, FileSystem& files) {
   };
 }
 
-/// Removes an unfinished export on the way out of a failure, which is the one to tell.
+/// Removes an unfinished export after a failure, whose error is the one to report.
 void remove_unfinished(FileSystem& files, const std::string& made) {
   try {
     files.remove_all(made);
@@ -438,7 +439,7 @@ void remove_unfinished(FileSystem& files, const std::string& made) {
   }
 }
 
-/// Returns the rotation that transformers 4 spells as `theta` and, unless it is none, `scaling`, in
+/// Returns the rotation that transformers 4 spells as `theta` and, if there is one, `scaling`, in
 /// the one object of transformers 5.
 nlohmann::ordered_json as_rope_parameters(const nlohmann::ordered_json& theta,
                                           const nlohmann::ordered_json& scaling) {
@@ -449,15 +450,15 @@ nlohmann::ordered_json as_rope_parameters(const nlohmann::ordered_json& theta,
   return rope;
 }
 
-/// Returns the rope_scaling of transformers 4 that says what `rope` says beside its theta.
+/// Returns the rope_scaling of transformers 4 that is equivalent to `rope` without its theta.
 nlohmann::ordered_json as_rope_scaling(nlohmann::ordered_json rope) {
   rope.erase("rope_theta");
   const bool plain = !rope.contains("rope_type") || rope["rope_type"] == "default";
   return plain ? nlohmann::ordered_json(nullptr) : rope;
 }
 
-/// Writes rope settings both ways for a family whose layers with a window have a rotation of their
-/// own (Gemma 3).
+/// Writes rope settings both ways for a family whose layers with a window have their own rotation
+/// (Gemma 3).
 void spell_layer_ropes_both_ways(nlohmann::ordered_json& config) {
   constexpr const char* kFull = "full_attention";
   constexpr const char* kWindow = "sliding_attention";
@@ -528,7 +529,7 @@ std::string exported_config(const std::string& config_json, DType dtype, const s
   config["dtype"] = name;
   config["torch_dtype"] = name;
   config.erase("quantization_config");  // what is written are the weights themselves
-  // A multimodal config has the decoder's inside; what it says of other parts stays.
+  // A multimodal config has the decoder's inside; its settings for other parts stay.
   const bool has_inner = config.contains("text_config") && config["text_config"].is_object();
   auto& decoder = has_inner ? config["text_config"] : config;
   for (const char* key : {"dtype", "torch_dtype"})
@@ -574,7 +575,8 @@ void export_model(FileSystem& files, const ExportOptions& options,
   try {
     held = begin_output(files, made, written_files(files, options, tensors));
     write_all(files, made, options, tensors, read);
-    // That may have taken long, and so may this; the names once more, right before they go.
+    // Checks the names once more right before the files are replaced: both the export and this
+    // check may take long.
     require_replaceable(files, folder, OutputCheck::kContents);
     held_old = hold_folder(folder);
     require_replaceable(files, folder, OutputCheck::kSizes);

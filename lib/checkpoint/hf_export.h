@@ -30,18 +30,18 @@ struct ExportOptions {
   /// Hugging Face folder whose other files (tokenizer, generation, licence, ...) are copied through
   /// byte for byte; "" for none.
   std::string source_folder;
-  /// Text of the config.json to write, whose unknown keys are kept; of an adapter_config.json,
-  /// which is written as it is.
+  /// Text of the config.json to write, whose unknown keys are kept, or of an adapter_config.json,
+  /// which is written unchanged.
   std::string config_json;
-  /// Tensors of the source folder that are written as they are there, with dtype and shape.
+  /// Tensors of the source folder that are written unchanged, with dtype and shape.
   std::vector<TensorSpec> kept;
-  /// Metadata of the files of weights, beside "format".
+  /// Metadata of the weight files, beside "format".
   std::map<std::string, std::string> metadata;
   /// Dtype of the weights: kF32 or kBF16.
   DType dtype = DType::kF32;
-  /// A file of weights is closed when the next tensor would make it larger, in bytes.
+  /// Size limit of a weight file in bytes: it is closed when the next tensor would exceed it.
   int64_t shard_bytes = 50'000'000'000;
-  /// The export asks for so many elements at once and holds no more in memory, but for a tensor
+  /// Elements that the export asks for at once. It holds no more in memory, except for a tensor
   /// that the file holds transposed, which it holds whole.
   int64_t piece_elements = 4 << 20;
 };
@@ -50,18 +50,18 @@ struct ExportOptions {
 struct ExportPart {
   std::string tensor;
   std::vector<int64_t> shape;
-  /// The place in the file's tensor; without a name the part is all of it.
+  /// The place in the file's tensor; without a name the part is the whole tensor.
   StoredPlace place = {};
-  /// Elements [begin, end) of the model tensor are the file's tensor, where others hold the rest;
-  /// 0, 0: all of it lies at `place`.
+  /// Elements [begin, end) of the model tensor that the file's tensor holds, if other tensors hold
+  /// the rest; 0, 0: the whole model tensor lies at `place`.
   int64_t begin = 0, end = 0;
 };
 
-/// ExportTensor is a tensor of the file. Lists of them follow the model's state dict.
+/// ExportTensor is a tensor of the file. Lists of ExportTensor follow the model's state dict.
 struct ExportTensor {
   std::string name;
   std::vector<int64_t> shape;
-  /// The model tensors that it holds, which cover it; none: it is the model tensor of that name.
+  /// The model tensors that it holds, which cover it; empty: the model tensor of the same name.
   std::vector<ExportPart> parts = {};
 };
 
@@ -73,18 +73,18 @@ struct ExportPiece {
   int64_t end = 0;
 };
 
-/// The pieces in the order in which export_model asks for them, so that ranks which only help to
-/// gather can follow.
+/// Lists the pieces in the order in which export_model() asks for them, so that ranks which only
+/// help to gather can follow.
 std::vector<ExportPiece> export_pieces(const ExportOptions& options,
                                        const std::vector<ExportTensor>& tensors);
 
-/// The bytes of all weights.
+/// Returns the bytes of all weights.
 int64_t export_bytes(const ExportOptions& options, const std::vector<ExportTensor>& tensors);
 
 /// Finds what would keep an export from being written, as far as that can be known before:
 /// Error(kBadInput) for a folder that holds anything but an earlier export, that the model is read
 /// from, or that touches a kept folder, and for files of the source folder that cannot be read;
-/// Error(kEnvironment) where this user may not write. Changes nothing.
+/// Error(kEnvironment) if this user may not write. Changes nothing.
 void check_export_folder(FileSystem& files, const ExportOptions& options, OutputCheck check);
 
 /// Checks as check_export_folder() does, and throws Error(kEnvironment) if the weights do not fit;
@@ -92,14 +92,14 @@ void check_export_folder(FileSystem& files, const ExportOptions& options, Output
 void check_export(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors);
 
-/// Puts back or removes what an export to `folder` left that was killed. Exports begin with it; a
-/// run that will export calls it when it starts, so that the folder is there meanwhile. An export
-/// that another process is writing stays.
+/// Puts back or removes what a killed export to `folder` left. Exports begin with it; a run that
+/// will export calls it when it starts, so that the folder exists during the run. An export that
+/// another process is writing stays.
 void recover_export(FileSystem& files, const std::string& folder);
-/// The bytes on disk that recover_export() would free. Changes nothing.
+/// Returns the bytes on disk that recover_export() would free. Changes nothing.
 int64_t export_leftover_bytes(FileSystem& files, const std::string& folder);
 
-/// Fills `out` with the piece's elements in fp32.
+/// ReadPiece fills `out` with the piece's elements in fp32.
 using ReadPiece = std::function<void(const ExportPiece& piece, std::span<float> out)>;
 
 /// Writes a folder that transformers (4 and 5) loads: config.json, model.safetensors (or shards and
@@ -109,8 +109,9 @@ using ReadPiece = std::function<void(const ExportPiece& piece, std::span<float> 
 void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read);
 
-/// config.json for weights of `dtype`: both spellings of the dtype and of the rope settings, so
-/// that old and new readers agree; everything else unchanged. `where` names the text in errors.
+/// Returns the config.json for weights of `dtype`: both spellings of the dtype and of the rope
+/// settings, so that old and new readers agree; everything else unchanged. `where` names the text
+/// in errors.
 std::string exported_config(const std::string& config_json, DType dtype, const std::string& where);
 
 }  // namespace ftrun

@@ -37,7 +37,7 @@ std::vector<std::string> texts_of(const nlohmann::json& object, const char* key,
   return texts;
 }
 
-/// 0 where the field is null.
+/// Returns the field's integer; 0 if the field is null.
 int64_t known_or_zero(const nlohmann::json& object, const char* key, const std::string& where) {
   return object.contains(key) && object[key].is_null() ? 0 : json_int(object, key, where);
 }
@@ -171,8 +171,7 @@ std::vector<StateSlice> ImportedState::slices() const {
       const auto from = static_cast<size_t>(first) * size;
       const auto bytes = static_cast<size_t>(last - first) * size;
       std::memcpy(out, file.bytes(entry).subspan(from, bytes).data(), bytes);
-      // All that was read so far: what lies before `first` may have been mapped again together with
-      // it.
+      // Releases all elements read so far: those before `first` may have been mapped again with it.
       file.release(entry, 0, last);
     };
     all.push_back(std::move(slice));

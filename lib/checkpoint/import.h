@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// Another program's checkpoint, as scripts/import_checkpoint.py wrote it down: import.json and
+/// The file of another program's checkpoint that scripts/import_checkpoint.py writes beside the
 /// safetensors (docs/checkpoint.md has the format).
 inline constexpr const char* kImportFile = "import.json";
 
@@ -19,7 +19,7 @@ inline constexpr const char* kImportFile = "import.json";
 /// "unknown" and "zero_moments".
 inline constexpr const char* kImportRecord = "imported";
 
-/// The record of an imported checkpoint. On disk, as JSON.
+/// ImportRecord is the record of an imported checkpoint. On disk, as JSON.
 struct ImportRecord {
   /// "DeepSpeed ZeRO stage 2, 8 ranks (0.19.8)".
   std::string source;
@@ -30,7 +30,7 @@ struct ImportRecord {
   std::vector<std::string> unknown;
 };
 
-/// Error(kBadInput) beginning with `where`.
+/// Reads a record from JSON. Error(kBadInput) begins with `where`.
 ImportRecord import_record_from(const std::string& text, const std::string& where);
 
 /// Says whether a folder holds an import.json.
@@ -38,19 +38,20 @@ bool is_import(const std::string& folder);
 
 class ImportedState {
  public:
-  /// Reads and verifies all of the folder: every file is as its mark lists it, every tensor has
-  /// "param", "exp_avg" and "exp_avg_sq" in fp32. Error(kBadInput) naming file and tensor.
+  /// Reads and verifies the whole folder: every file is as its mark lists it, every tensor has
+  /// "param", "exp_avg" and "exp_avg_sq" in fp32. Error(kBadInput) names file and tensor.
   explicit ImportedState(std::string folder);
 
   const std::string& folder() const { return folder_; }
-  /// The model folder whose names and shapes the import has.
+  /// Returns the model folder whose names and shapes the import has.
   const std::string& model() const { return model_; }
   const ImportRecord& record() const { return record_; }
-  /// The meta of the checkpoint, without ftrun's version.
+  /// Returns the meta of the checkpoint, without ftrun's version.
   const CheckpointMeta& meta() const { return meta_; }
-  /// Name and shape of every tensor.
+  /// Lists name and shape of every tensor.
   std::vector<std::pair<std::string, std::vector<int64_t>>> tensors() const;
-  /// The slices for save_checkpoint(), which reads them piece by piece; they refer to this object.
+  /// Returns the slices for save_checkpoint(), which reads them piece by piece; they refer to this
+  /// object.
   std::vector<StateSlice> slices() const;
   int64_t bytes() const;
 

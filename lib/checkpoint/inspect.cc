@@ -74,7 +74,7 @@ std::vector<std::string> latest_problems(const std::string& root) {
   return {cat(path, ": names \"", printable(said), "\", the newest checkpoint is ", newest)};
 }
 
-// Two columns, the first as wide as its longest text.
+// Formats two columns, the first as wide as its longest text.
 std::string table(const std::vector<std::pair<std::string, std::string>>& rows) {
   size_t width = 0;
   for (const auto& [left, right] : rows) width = std::max(width, left.size());
@@ -123,7 +123,7 @@ std::string value_text(const nlohmann::json& value) {
   return printable(value.is_string() ? value.get<std::string>() : value.dump());
 }
 
-/// The keys of `object` that are there and say something.
+/// Adds a row for each of the keys that `object` has with a value.
 void add_key_rows(const nlohmann::json& object, std::initializer_list<const char*> keys,
                   Rows& rows) {
   if (!object.is_object()) return;
@@ -204,7 +204,7 @@ Description describe_root(const std::string& root) {
                             "data set its file or prefix");
 }
 
-// The keys of config.json that tell what the model is; absent ones are left out.
+// Adds rows for the keys of config.json that describe the model; absent ones are left out.
 void add_config_rows(const ModelFolder& model,
                      std::vector<std::pair<std::string, std::string>>& rows) {
   const auto config = parse_json_strict(model.config_json(), model.path() + "/config.json");

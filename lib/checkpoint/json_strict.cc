@@ -16,7 +16,8 @@ namespace {
 
 constexpr int kDeepest = 32;
 
-// `byte` counts from 1; one past the end is where the text stopped too early.
+// Formats the place of a byte. `byte` counts from 1; one past the end is where the text stopped too
+// early.
 std::string place(std::string_view text, const std::string& where, size_t byte) {
   const size_t at = std::max<size_t>(byte, 1);
   const std::string_view before = text.substr(0, std::min(at - 1, text.size()));
@@ -30,8 +31,8 @@ std::string place(std::string_view text, const std::string& where, size_t byte) 
               "the file is damaged or was not written by a known tool");
 }
 
-// Sees every key while the parser builds the tree: the only moment at which a key that comes twice
-// is still visible.
+// KeyGuard sees every key while the parser builds the tree: only then is a duplicate key still
+// visible.
 class KeyGuard {
  public:
   explicit KeyGuard(const std::string& where) : where_(where) {}

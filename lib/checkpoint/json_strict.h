@@ -12,26 +12,26 @@ namespace ftrun {
 /// Error(kBadInput).
 nlohmann::json parse_json_strict(std::string_view text, const std::string& where);
 
-/// The most that counters of a file may hold: far from where adding to one overflows, and exact as
-/// a double.
+/// The largest value of a file's counters: adding to one cannot overflow, and a double holds it
+/// exactly.
 inline constexpr int64_t kLargestJsonInt = int64_t{1} << 53;
 
-/// Fields of `object`; Error(kBadInput) "where: field "key" ..." when one is missing or of another
-/// kind. Integers must be written as integers, of no more than kLargestJsonInt.
+/// Returns a field of `object`; Error(kBadInput) "where: field "key" ..." when it is missing or of
+/// another kind. Integers must be written as integers; json_int() allows at most kLargestJsonInt.
 int64_t json_int(const nlohmann::json& object, const char* key, const std::string& where,
                  int64_t minimum = 0);
 uint64_t json_unsigned(const nlohmann::json& object, const char* key, const std::string& where);
 double json_number(const nlohmann::json& object, const char* key, const std::string& where);
 std::string json_text(const nlohmann::json& object, const char* key, const std::string& where);
-/// 16 hexadecimal digits, as hex64 writes them.
+/// Reads 16 hexadecimal digits, as hex64 writes them.
 uint64_t json_hash(const nlohmann::json& object, const char* key, const std::string& where);
 const nlohmann::json& json_array(const nlohmann::json& object, const char* key,
                                  const std::string& where);
 const nlohmann::json& json_object(const nlohmann::json& object, const char* key,
                                   const std::string& where);
 
-/// A text of unknown origin, fit for a message: bytes outside printable ASCII are written as \xNN,
-/// and what is longer than 120 bytes is cut.
+/// Makes a text of unknown origin fit for a message: writes bytes outside printable ASCII as \xNN,
+/// and cuts what is longer than 120 bytes.
 std::string printable(std::string_view text);
 
 }  // namespace ftrun

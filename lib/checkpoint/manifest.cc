@@ -63,13 +63,13 @@ Box box_from(const json& value, const std::vector<int64_t>& shape, const std::st
   return box;
 }
 
-/// "tensor.kind": the entry of a whole tensor, and how those of its parts begin.
+/// Returns "tensor.kind": the entry's name of a whole tensor, and the prefix for its parts.
 std::string whole_name(const SliceRecord& slice) {
   return cat(slice.tensor, ".", slice.kind);
 }
 
-/// Format 1: elements [begin, end) of the flattened tensor, whose entry has one dimension when it
-/// is not the whole tensor.
+/// Adds a range of format 1: elements [begin, end) of the flattened tensor, whose entry has one
+/// dimension when it is not the whole tensor.
 void add_range(SliceRecord& slice, const json& value, const std::string& where) {
   const Box whole = whole_box(slice.tensor_shape);
   const int64_t elements = whole.numel();
@@ -119,7 +119,7 @@ json record_json_without_slices(const RankRecord& record) {
   return value;
 }
 
-// Writes one slice a line: a person can read it and a tool can compare two.
+// Writes one slice a line, so that a person can read it and a tool can compare two.
 std::string record_lines(const RankRecord& record) {
   std::string text = record_json_without_slices(record).dump();
   text.pop_back();

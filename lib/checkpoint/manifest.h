@@ -24,10 +24,10 @@ inline constexpr const char* kConfigRecord = "config";
 /// Most dimensions of a state tensor.
 inline constexpr size_t kMostStateDimensions = 8;
 
-/// Most bytes of a checkpoint.json: what is larger is neither written nor read.
+/// Most bytes of a checkpoint.json: a larger one is neither written nor read.
 inline constexpr int64_t kLargestManifest = int64_t{256} << 20;
 
-/// A part of one state tensor in this rank's memory.
+/// StateSlice is a part of one state tensor in this rank's memory.
 struct StateSlice {
   /// Name of the model's tensor, as in its safetensors files.
   std::string tensor;
@@ -40,18 +40,18 @@ struct StateSlice {
   Box box;
   /// The box's elements in row-major order: read by a save, written by a load.
   void* data = nullptr;
-  /// Fills `out` with elements [first, last) of the box, counted in its row-major order, for a save
-  /// of what does not lie in memory. Asked for piece by piece.
+  /// The function that fills `out` with elements [first, last) of the box, counted in its row-major
+  /// order, for a save of what does not lie in memory. It is called piece by piece.
   std::function<void(int64_t first, int64_t last, void* out)> read;
 };
 
-/// A part of one state tensor in a file.
+/// SliceRecord is a part of one state tensor in a file.
 struct SliceRecord {
   std::string tensor;
   std::string kind;
   DType dtype = DType::kF32;
   std::vector<int64_t> tensor_shape;
-  /// The boxes that it holds, row by row and one after another: one, or several where a range of
+  /// The boxes that it holds, row by row and one after another: one, or several when a range of
   /// format 1 ends in the middle of a row.
   std::vector<Box> boxes;
   /// The entry's name and shape in the safetensors file.
@@ -61,11 +61,11 @@ struct SliceRecord {
   uint64_t xxh3 = 0;
 };
 
-/// The record of a box, without a checksum. Its entry has the box's shape and is named
+/// Returns the record of a box, without a checksum. Its entry has the box's shape and is named
 /// "tensor.kind", with "[begin:end,begin:end]" after it when it is not the whole tensor.
 SliceRecord slice_record(std::string tensor, std::string kind, DType dtype,
                          std::vector<int64_t> tensor_shape, Box box);
-/// The text in brackets at the end of the entry's name, "" for a whole tensor.
+/// Returns the text in brackets at the end of the entry's name, "" for a whole tensor.
 std::string part_text(const SliceRecord& slice);
 
 /// The source of a file's bytes when they were read back after it was written. On disk.
@@ -80,12 +80,12 @@ struct RankRecord {
   int64_t bytes = 0;
   uint64_t header_xxh3 = 0;
   uint64_t xxh3 = 0;
-  /// kReadFromDisk, kReadFromMemory (the kernel would not give up its own copy), "" for not at all.
+  /// kReadFromDisk, kReadFromMemory (the kernel kept its own copy), or "" if it was not read back.
   std::string read_back;
   std::vector<SliceRecord> slices;
 };
 
-/// Dynamic loss scaling, as DeepSpeed counts.
+/// LossScalerState is the state of dynamic loss scaling, as DeepSpeed counts.
 struct LossScalerState {
   double scale = 1;
   int64_t iteration = 0;
@@ -93,7 +93,7 @@ struct LossScalerState {
   int64_t hysteresis = 1;
 };
 
-/// CheckpointMeta is what a run needs to go on, apart from tensors.
+/// CheckpointMeta is what a run needs to resume, apart from tensors.
 struct CheckpointMeta {
   std::string ftrun_version;
   /// Optimizer steps done, skipped ones included.
@@ -110,15 +110,15 @@ struct CheckpointMeta {
   std::string config_hash;
   /// Degrees of the mesh and the world size ("world_size", "data", "tensor", ...).
   std::map<std::string, int64_t> topology;
-  /// Anything else, by name; kept as it is.
+  /// Anything else, by name; kept unchanged.
   std::map<std::string, std::string> extra;
 };
 
-/// checkpoint.json: what the checkpoint holds, and where.
+/// CheckpointManifest is checkpoint.json: what the checkpoint holds, and where.
 struct CheckpointManifest {
   CheckpointMeta meta;
-  /// Counts the commits of a run: the newest checkpoint is the one with the highest number, even
-  /// when the run went back to an earlier step.
+  /// Number of the commit in its run: the newest checkpoint is the one with the highest number,
+  /// even when the run went back to an earlier step.
   int64_t serial = 0;
   std::vector<RankRecord> files;
   /// The format of the text that it was read from.
@@ -126,19 +126,19 @@ struct CheckpointManifest {
 };
 
 std::string rank_record_text(const RankRecord& record);
-/// Error(kBadInput) beginning with `where`.
+/// Reads a record from its text. Error(kBadInput) begins with `where`.
 RankRecord rank_record_from(std::string_view text, const std::string& where);
 
-/// The text of checkpoint.json. It begins with a checksum of all that follows.
+/// Returns the text of checkpoint.json. The text begins with a checksum of all that follows.
 std::string manifest_text(const CheckpointManifest& manifest);
-/// Verifies the checksum, then every field. Error(kBadInput) beginning with `path`.
+/// Verifies the checksum, then every field. Error(kBadInput) begins with `path`.
 CheckpointManifest manifest_from(std::string_view text, const std::string& path);
 
-/// "step-00000100".
+/// Returns the name of a step's folder: "step-00000100".
 std::string step_folder_name(int64_t step);
-/// The step of such a name; nothing for any other name.
+/// Returns the step of such a name; nothing for any other name.
 std::optional<int64_t> step_of_folder(std::string_view name);
-/// "rank-00003.safetensors".
+/// Returns the name of a rank's file: "rank-00003.safetensors".
 std::string rank_file_name(int rank);
 
 }  // namespace ftrun

@@ -52,7 +52,7 @@ std::string dead_link_remedy(const std::string& folder) {
                       : cat(line, " brings what is missing");
 }
 
-/// The command that writes a model of pickles as safetensors.
+/// Returns the command that writes a model of pickles as safetensors.
 std::string conversion_line(const std::string& folder) {
   const bool is_plain = folder.find_first_of("'\"\\$`!\n") == std::string::npos;
   return cat("python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('",

@@ -19,42 +19,43 @@ namespace ftrun {
 /// (model/config.cc).
 inline constexpr int64_t kLargestModelConfig = 4 << 20;
 
-/// The file of a folder with several of weights that says in which of them each tensor is.
+/// The index of a sharded model folder: it names the file that holds each tensor.
 inline constexpr const char* kModelIndex = "model.safetensors.index.json";
 
-/// A Hugging Face model folder: config.json and model.safetensors, or shards and their index.
-/// Weights are mapped and only what is asked for is read. A matrix that is stored as codes and
-/// scales (quantized_weights.h) is one of BF16 for all readers. Nothing in the folder is trusted:
-/// an index that disagrees with its shards and names that leave the folder are refused with
-/// Error(kBadInput).
+/// ModelFolder is a Hugging Face model folder: config.json and model.safetensors, or shards and
+/// their index. Weights are mapped, and only the parts asked for are read. A matrix that is stored
+/// as codes and scales (quantized_weights.h) appears as BF16 to all readers. Nothing in the folder
+/// is trusted: an index that disagrees with its shards and names that leave the folder are refused
+/// with Error(kBadInput).
 class ModelFolder {
  public:
   explicit ModelFolder(std::string folder);
 
-  /// Reads the tensors that `stored` names (the folder's name by the new one) by new names from now
-  /// on. Each is there, and no new name is another tensor's.
+  /// Renames tensors: `stored` gives the folder's name by the new one. Each stored tensor exists,
+  /// and no new name is another tensor's.
   void rename(const std::map<std::string, std::string>& stored);
 
-  /// Gives what lies at a place of a tensor of the folder, or of several, a name and a shape of its
-  /// own, by which find() and what reads elements know it; names() lists the folder's own tensors.
-  /// The stored tensors are there, in the place's shape.
+  /// Gives a place of one or several tensors of the folder a name and a shape of its own, by which
+  /// find() and the functions that read elements know it; names() lists the folder's own tensors.
+  /// The stored tensors exist, in the place's shape.
   void name_part(const std::string& name, std::vector<int64_t> shape, StoredPlace place);
 
   const std::string& path() const { return folder_; }
-  /// The text of config.json.
+  /// Returns the text of config.json.
   const std::string& config_json() const { return config_json_; }
-  /// File names of the weights, in order.
+  /// Lists the file names of the weights, in order.
   std::vector<std::string> weight_files() const;
-  /// Names of all tensors, sorted.
+  /// Lists the names of all tensors, sorted.
   std::vector<std::string> names() const;
-  /// Null when there is no tensor of that name.
+  /// Finds a tensor by name; null when there is none.
   const StoredTensor* find(std::string_view name) const;
-  /// Error(kBadInput) naming the nearest tensor when there is none of that name.
+  /// Finds a tensor by name. Refuses an unknown name with Error(kBadInput), which names the nearest
+  /// tensor.
   const StoredTensor& at(std::string_view name) const;
-  /// File name that holds the tensor.
+  /// Returns the name of the file that holds the tensor.
   const std::string& file_of(std::string_view name) const;
   TensorView tensor(std::string_view name) const;
-  /// Error(kBadInput) when the tensor holds anything but F32, BF16 or F16.
+  /// Refuses a tensor that holds anything but F32, BF16 or F16, with Error(kBadInput).
   void require_weight_dtype(std::string_view name) const;
 
   /// Copies elements [begin, end) of the flattened tensor, converted from F32, BF16 or F16 (to
@@ -67,24 +68,24 @@ class ModelFolder {
   /// Lets the kernel drop the pages of elements [begin, end), which were read for the last time.
   void release(std::string_view name, int64_t begin, int64_t end) const;
 
-  /// Says whether every file of weights is still there and as long as when it was opened: to read
+  /// Says whether every weight file still exists and is as long as when it was opened: reading
   /// beyond the end of one that was cut short ends the process.
   bool is_as_long() const;
 
-  /// Counts the tensors that are read as what their codes stand for.
+  /// Counts the tensors whose codes are read as the numbers that they stand for.
   size_t quantized_tensors() const { return quantized_.size(); }
-  /// 16 hexadecimal digits that change with config.json and with the name, dtype, shape or place of
-  /// any tensor. The weights themselves are not read.
+  /// Returns 16 hexadecimal digits that change with config.json and with the name, dtype, shape or
+  /// place of any tensor. The weights themselves are not read.
   std::string fingerprint() const;
-  /// 16 hexadecimal digits of samples of the weights: the first and the last 4 KiB of each tensor,
-  /// with its name. Another fine-tune of the same model has others.
+  /// Returns 16 hexadecimal digits of samples of the weights: the first and the last 4 KiB of each
+  /// tensor, with its name. Another fine-tune of the same model has others.
   std::string weights_fingerprint() const;
 
  private:
   struct TensorPlace {
     size_t file;
     const StoredTensor* info;
-    /// `quantized` is the matrix that the tensor's codes stand for; null for a tensor of numbers.
+    /// The matrix that the tensor's codes stand for; null for a tensor of numbers.
     const QuantizedWeight* quantized = nullptr;
 
     const StoredTensor& shown() const { return quantized ? quantized->info() : *info; }

@@ -53,7 +53,7 @@ std::string mark_text(bool complete, const std::vector<OutputFile>& content) {
     ordered_json entry{
         {"name", escape_not_utf8(file.name)}, {"bytes", file.bytes}, {"xxh3", hex64(file.xxh3)}};
     if (first_not_utf8(file.name))
-      entry["name_hex"] = hex_text(file.name);  // JSON holds UTF-8 alone
+      entry["name_hex"] = hex_text(file.name);  // JSON holds only UTF-8
     list.push_back(std::move(entry));
   }
   const ordered_json mark{
@@ -91,15 +91,15 @@ bool is_unchanged(const std::string& path, const OutputFile& written, OutputChec
   return check == OutputCheck::kSizes || xxh3_of_file(path) == written.xxh3;
 }
 
-/// Says whether a file system is mounted at the folder: what lies in a mount can be replaced, not
-/// the place where it is mounted.
+/// Says whether a file system is mounted at the folder: the content of a mount can be replaced, the
+/// mount point cannot.
 bool is_mount_point(const std::string& folder) {
   struct statx found {};
   return ::statx(AT_FDCWD, folder.c_str(), 0, STATX_BASIC_STATS, &found) == 0 &&
          (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-/// Lists the paths in `folder`; of a folder in it that holds listed files, those of its files
+/// Lists the paths in `folder`; for a folder in it that holds listed files, the paths of its files
 /// ("folder/file").
 std::vector<std::string> paths_in(FileSystem& files, const std::string& folder,
                                   const Content& content) {
@@ -120,7 +120,7 @@ std::vector<std::string> paths_in(FileSystem& files, const std::string& folder,
   return paths;
 }
 
-/// "README.md was added", ...: how the folder differs from what was written.
+/// Lists how the folder differs from what was written: "README.md was added", ...
 std::vector<std::string> differences(FileSystem& files, const std::string& folder,
                                      const Content& content, OutputCheck check) {
   std::vector<std::string> found;
@@ -201,7 +201,7 @@ std::string output_place(const std::string& folder) {
     throw Error(ExitCode::kBadInput,
                 cat(folder, ": cannot be looked up: ", errno_text(error.value())),
                 "choose another folder");
-  // The path of a folder that is not there yet keeps the slash at its end.
+  // The path of a folder that does not exist yet keeps the slash at its end.
   return place.size() > 1 && place.ends_with('/') ? place.substr(0, place.size() - 1) : place;
 }
 

@@ -9,8 +9,9 @@
 
 namespace ftrun {
 
-/// The mark of a folder that this program wrote: a file in it that lists every other one. A folder
-/// is replaced only while it holds exactly what its mark says (docs/checkpoint.md has the format).
+/// The mark of a folder that this program wrote: a file in the folder that lists every other one. A
+/// folder is replaced only while it holds exactly what its mark says (docs/checkpoint.md has the
+/// format).
 inline constexpr const char* kOutputMark = "ftrun-output.json";
 
 struct OutputFile {
@@ -19,8 +20,8 @@ struct OutputFile {
   uint64_t xxh3 = 0;
 };
 
-/// Makes `folder` with a mark that says it is not complete, and what will be written (names as
-/// OutputFile's), and holds it (hold_folder()).
+/// Makes `folder` and holds it (hold_folder()), with a mark that says that it is not complete and
+/// what will be written (names as OutputFile's).
 [[nodiscard]] OwnedFd begin_output(FileSystem& files, const std::string& folder,
                                    const std::vector<std::string>& names);
 
@@ -28,26 +29,25 @@ struct OutputFile {
 void finish_output(FileSystem& files, const std::string& folder,
                    const std::vector<OutputFile>& content);
 
-/// Says whether a folder holds a mark, complete or not, or nothing at all, and besides nothing
-/// that the mark does not list, and that no process holds: what a killed process left under a
-/// temporary name.
+/// Says whether a folder is what a killed process left under a temporary name: no process holds it,
+/// it holds a mark (complete or not) or nothing at all, and nothing that the mark does not list.
 bool is_begun_output(FileSystem& files, const std::string& folder);
 
-/// Finds where an output called `folder` lies when links are followed, an absolute path.
-/// Error(kBadInput) for a link that leads nowhere, Error(kEnvironment) for another user's
-/// (base/written_path.h).
+/// Finds the absolute path of an output called `folder` when links are followed. Error(kBadInput)
+/// for a link that leads nowhere, Error(kEnvironment) for another user's (base/written_path.h).
 std::string output_place(const std::string& folder);
 
-/// The names of the files of a complete output that holds what its mark lists and nothing else,
-/// every content compared. Error(kBadInput) naming what was added, removed or changed.
+/// Lists the files of a complete output that holds what its mark lists and nothing else; compares
+/// every content. Error(kBadInput) names what was added, removed or changed.
 std::vector<std::string> require_complete_output(FileSystem& files, const std::string& folder);
 
 /// OutputCheck says how closely files are compared with what was written: by names and sizes, or by
 /// their contents too, which reads every one.
 enum class OutputCheck { kSizes, kContents };
 
-/// Error(kBadInput) unless `folder` (an output_place) is absent, is empty, or holds what this
-/// program wrote and nothing else: naming what was added, removed or changed.
+/// Refuses a `folder` (an output_place) with Error(kBadInput) unless it is absent, is empty, or
+/// holds what this program wrote and nothing else. The error names what was added, removed or
+/// changed.
 void require_replaceable(FileSystem& files, const std::string& folder,
                          OutputCheck check = OutputCheck::kContents);
 

@@ -24,7 +24,7 @@ constexpr const char* kRemedy =
               cat(matrix.path, ": tensor \"", printable(matrix.info->name), "\" ", what), kRemedy);
 }
 
-/// Floats are a tensor of scales where they lie in the file; one of bf16 or fp16 is exact in fp32.
+/// Floats is a tensor of scales in the file; one of bf16 or fp16 is exact in fp32.
 class Floats {
  public:
   Floats() = default;
@@ -47,7 +47,7 @@ class Floats {
   int64_t size_ = 0;
 };
 
-/// Reads the numbers whose places codes are.
+/// Reads the numbers that codes index.
 std::vector<float> read_table(const StoredBytes& stored) {
   const Floats floats(stored);
   std::vector<float> values;
@@ -80,10 +80,10 @@ const std::array<float, 256>& e4m3_values() {
   return values;
 }
 
-/// Fp8Blocks are F8_E4M3 codes with one scale for each block of rows and columns.
+/// Fp8Blocks holds F8_E4M3 codes with one scale for each block of rows and columns.
 class Fp8Blocks final : public QuantizedWeight {
  public:
-  /// BlockShape is how many rows and columns share a scale; 0: all of them.
+  /// BlockShape says how many rows and columns share a scale; 0: all of them.
   struct BlockShape {
     int64_t rows = 0;
     int64_t columns = 0;
@@ -133,7 +133,7 @@ class Fp8Blocks final : public QuantizedWeight {
   int64_t columns_ = 0, block_rows_ = 0, block_columns_ = 0, blocks_a_row_ = 0;
 };
 
-/// Int8Rows are bitsandbytes' 8-bit rows: code times the row's largest magnitude, SCB, over 127.
+/// Int8Rows holds bitsandbytes' 8-bit rows: code times the row's largest magnitude, SCB, over 127.
 class Int8Rows final : public QuantizedWeight {
  public:
   Int8Rows(const StoredBytes& matrix, const StoredBytes& scales)
@@ -167,10 +167,10 @@ class Int8Rows final : public QuantizedWeight {
   int64_t columns_ = 0;
 };
 
-/// FourBitBlocks are bitsandbytes' 4-bit codes: two a byte, the first one in the upper half, each a
-/// place in a table of 16 numbers, times its block's scale. Scales may be 8-bit codes themselves
-/// (double quantization): a place in a table of 256 numbers, times the scale of 256 of them, plus
-/// an offset.
+/// FourBitBlocks holds bitsandbytes' 4-bit codes: two a byte, the first one in the upper half, each
+/// an index into a table of 16 numbers, times its block's scale. Scales may be 8-bit codes
+/// themselves (double quantization): an index into a table of 256 numbers, times the scale of 256
+/// of them, plus an offset.
 class FourBitBlocks final : public QuantizedWeight {
  public:
   FourBitBlocks(const StoredBytes& matrix, const nlohmann::json& state, const std::string& where,
@@ -345,7 +345,7 @@ void QuantizedWeight::read(int64_t begin, int64_t end, std::span<float> out) con
 QuantizedWeights find_quantized_weights(const std::string& config_json, const std::string& path,
                                         const std::vector<std::string>& names,
                                         const FindStored& find) {
-  // A config.json that is no JSON is refused where it is read as a model's.
+  // A config.json that is not JSON is refused where it is read as a model's.
   const nlohmann::json config =
       nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) return {};

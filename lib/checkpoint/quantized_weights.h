@@ -16,8 +16,8 @@
 
 namespace ftrun {
 
-/// QuantizedWeight is a matrix that a folder holds as codes and scales. Every number that these
-/// stand for is rounded to bf16, whoever reads it.
+/// QuantizedWeight is a matrix that a folder holds as codes and scales. Every number that they
+/// stand for is rounded to bf16 for all readers.
 class QuantizedWeight {
  public:
   virtual ~QuantizedWeight() = default;
@@ -26,7 +26,7 @@ class QuantizedWeight {
   const StoredTensor& info() const { return info_; }
   /// Writes elements [begin, end) of the flattened matrix in fp32, rounded to bf16.
   void read(int64_t begin, int64_t end, std::span<float> out) const;
-  /// Returns the range of stored codes that holds elements [begin, end) and hardly others.
+  /// Returns the range of stored codes that holds elements [begin, end) and few others.
   virtual std::pair<int64_t, int64_t> codes_of(int64_t begin, int64_t end) const = 0;
 
  protected:
@@ -38,27 +38,27 @@ class QuantizedWeight {
   StoredTensor info_;
 };
 
-/// StoredBytes are a tensor as a folder stores it.
+/// StoredBytes is a tensor as a folder stores it.
 struct StoredBytes {
   const StoredTensor* info = nullptr;
   std::span<const std::byte> bytes;
-  /// `path` is that of its file.
+  /// The path of its file.
   std::string path;
 };
-/// Finds a stored tensor by its name; nothing where the folder has none.
+/// FindStored finds a stored tensor by its name; nothing if the folder has none.
 using FindStored = std::function<std::optional<StoredBytes>(const std::string& name)>;
 
-/// QuantizedWeights are the matrices of a folder that are stored as codes.
+/// QuantizedWeights holds the matrices of a folder that are stored as codes.
 struct QuantizedWeights {
-  /// `matrices`: each has the name of the tensor that holds its codes.
+  /// The matrices, each by the name of the tensor that holds its codes.
   std::map<std::string, std::unique_ptr<QuantizedWeight>> matrices;
-  /// `companions` are the tensors that hold scales and the like, which are no weights of the model.
+  /// The tensors that hold scales and the like, which are not weights of the model.
   std::vector<std::string> companions;
 };
 
 /// Finds the matrices among `names` that are stored as codes, by config.json's quantization_config:
 ///  * "fp8": F8_E4M3 codes and `NAME_scale_inv`, a scale for each block of weight_block_size (one
-///    for all of them where there is no block size), as DeepSeek-V3 and Qwen3 are published;
+///    for all of them if there is no block size), as DeepSeek-V3 and Qwen3 are published;
 ///  * "bitsandbytes": 4-bit codes (nf4, fp4; double quantization too) as its QuantState
 ///    writes them, and 8-bit rows with `SCB`.
 /// `config_json` is the text of config.json, `path` its path. Nothing for a model without

@@ -24,12 +24,12 @@ struct StoredTensor {
   std::vector<int64_t> shape;
   /// Product of the shape.
   int64_t elements = 0;
-  /// Bytes [begin, end) of the data part.
+  /// Range of bytes [begin, end) in the data part.
   int64_t begin = 0;
   int64_t end = 0;
 };
 
-/// SafetensorsHeader is what a header holds, after every check.
+/// SafetensorsHeader is the content of a header, after every check.
 struct SafetensorsHeader {
   /// Bytes before the data part: 8 + length of the JSON.
   int64_t data_offset = 0;
@@ -40,49 +40,50 @@ struct SafetensorsHeader {
 
 /// Reads and checks the header of a whole file in memory. Nothing in it is trusted: lengths are
 /// checked before use, products for overflow, names for being names, and the tensors must tile the
-/// data without hole or overlap. Error(kBadInput) naming `path` and, where there is one, the
-/// tensor.
+/// data without hole or overlap. Error(kBadInput) names `path` and, if there is one, the tensor.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path);
 
-/// Why `name` cannot be a tensor's name ("it is empty", ...), or "".
+/// Returns why `name` cannot be a tensor's name ("it is empty", ...), or "".
 std::string tensor_name_problem(std::string_view name);
 
-/// Product of a shape. Error(kBadInput) beginning with `what` when a dimension is negative or the
-/// product does not fit.
+/// Computes the product of a shape. Error(kBadInput) begins with `what` when a dimension is
+/// negative or the product does not fit.
 int64_t checked_elements(const std::vector<int64_t>& shape, const std::string& what);
 
-/// "[2, 3]".
+/// Formats a shape: "[2, 3]".
 std::string shape_text(const std::vector<int64_t>& shape);
 
-/// A tensor's bytes in the mapped file; they may lie at any alignment.
+/// TensorView is a tensor's bytes in the mapped file; they may lie at any alignment.
 struct TensorView {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
 };
 
-/// A safetensors file, mapped; pages are read when they are touched.
+/// SafetensorsFile is a mapped safetensors file; pages are read when they are touched.
 class SafetensorsFile {
  public:
-  /// Error(kBadInput) naming file and tensor when anything is wrong with it.
+  /// Maps the file and checks its header. Error(kBadInput) names file and tensor when anything is
+  /// wrong.
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   int64_t file_bytes() const { return static_cast<int64_t>(file_.bytes().size()); }
   const std::vector<StoredTensor>& tensors() const { return header_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
-  /// Null when there is none of that name.
+  /// Finds a tensor by name; null when there is none.
   const StoredTensor* find(std::string_view name) const;
-  /// Error(kBadInput) naming the nearest tensor when there is none of that name.
+  /// Finds a tensor by name. Refuses an unknown name with Error(kBadInput), which names the nearest
+  /// tensor.
   const StoredTensor& at(std::string_view name) const;
   TensorView tensor(std::string_view name) const;
   std::span<const std::byte> bytes(const StoredTensor& tensor) const;
-  /// XXH3 of everything before the data.
+  /// Computes the XXH3 of everything before the data.
   uint64_t header_xxh3() const;
   /// Lets the kernel drop the pages of elements [begin, end), which were read for the last time.
   void release(const StoredTensor& tensor, int64_t begin, int64_t end) const;
   int64_t data_bytes() const { return file_bytes() - header_.data_offset; }
-  /// Has the kernel begin to read bytes [begin, end) of the data, and does not wait.
+  /// Asks the kernel to begin reading bytes [begin, end) of the data, and does not wait.
   void read_ahead(int64_t begin, int64_t end) const;
 
  private:

@@ -19,9 +19,9 @@ constexpr const char* kHeaderRemedy =
   throw Error(ExitCode::kBadInput, message, kHeaderRemedy);
 }
 
-// Walks the header without building a tree: memory stays in proportion to the number of tensors,
-// and nothing deeper than the format allows is ever entered. A handler returns false to stop, after
-// saying why in problem_.
+// HeaderReader walks the header without building a tree: memory stays in proportion to the number
+// of tensors, and nothing deeper than the format allows is ever entered. A handler returns false to
+// stop, after saying why in problem_.
 class HeaderReader {
  public:
   using Json = nlohmann::json;
@@ -193,7 +193,8 @@ void check_size(StoredTensor& tensor, const std::string& path) {
                       " bytes, dtype and shape need ", bytes));
 }
 
-// Together with the size check this proves that every byte of the data belongs to one tensor.
+// Checks the tiling: together with the size check it proves that every byte of the data belongs to
+// one tensor.
 void check_tiling(const std::vector<StoredTensor>& tensors, int64_t data_bytes,
                   const std::string& path) {
   int64_t expected = 0;

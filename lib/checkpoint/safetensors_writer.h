@@ -15,15 +15,15 @@
 
 namespace ftrun {
 
-/// A tensor that will be written.
+/// TensorSpec describes a tensor that will be written.
 struct TensorSpec {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
 };
 
-/// Checksums of a file that was written: XXH3 of all of it, of everything before the data, and of
-/// each tensor in the order of SafetensorsWriter::tensors().
+/// WrittenFile holds the checksums of a file that was written: XXH3 of the whole file, of
+/// everything before the data, and of each tensor in the order of SafetensorsWriter::tensors().
 struct WrittenFile {
   int64_t bytes = 0;
   uint64_t header_xxh3 = 0;
@@ -34,26 +34,27 @@ struct WrittenFile {
 /// Sorts as the safetensors library stores tensors: widest dtype first, then by name.
 void sort_as_stored(std::vector<TensorSpec>& tensors);
 
-/// Length and JSON of the header, padded with spaces to a multiple of 8, for tensors in stored
-/// order; "format": "pt" is among the metadata.
+/// Returns length and JSON of the header, padded with spaces to a multiple of 8, for tensors in
+/// stored order; "format": "pt" is among the metadata.
 std::string safetensors_header(const std::vector<TensorSpec>& tensors,
                                std::map<std::string, std::string> metadata);
 
-/// Writes one safetensors file front to back, in pieces of any size. The whole size is reserved
-/// before the first byte, so that a full disk is met at once. With a staging area, which must stay
-/// until finish() and belongs to this file alone, as a StreamedFile. Error(kEnvironment) from the
-/// file system; a wrong order or amount of data is a bug of the caller.
+/// SafetensorsWriter writes one safetensors file front to back, in pieces of any size. The whole
+/// size is reserved before the first byte, so that a full disk is noticed at once. With a staging
+/// area, which must stay until finish() and belongs to this file only, it writes as a StreamedFile.
+/// Error(kEnvironment) from the file system; a wrong order or amount of data is a bug of the
+/// caller.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(FileSystem& files, const std::string& path, std::vector<TensorSpec> tensors,
                     const std::map<std::string, std::string>& metadata = {},
                     std::span<std::byte> staging = {});
 
-  /// The tensors in the order in which their data must come.
+  /// Returns the tensors in the order in which their data must come.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
-  /// The next bytes of tensor `name`.
+  /// Appends the next bytes of tensor `name`.
   void append(std::string_view name, std::span<const std::byte> bytes);
-  /// Syncs and closes; every tensor must be complete.
+  /// Syncs and closes the file; every tensor must be complete.
   WrittenFile finish();
 
  private:

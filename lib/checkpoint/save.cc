@@ -63,7 +63,7 @@ std::vector<TensorSpec> specs_of(const SlicesByEntry& entries) {
   return specs;
 }
 
-/// Appends a slice: in one piece if it lies in memory, else by way of `room`.
+/// Appends a slice: in one piece if it lies in memory, else through `room`.
 void append_slice(SafetensorsWriter& writer, const std::string& name, const StateSlice& slice,
                   std::span<std::byte> room) {
   if (!slice.read) {
@@ -100,9 +100,9 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
   return record;
 }
 
-// Reads a file back and compares checksums, so that what the disk, the memory or a network file
-// system did to the bytes on the way is found now, not when they are needed. The kernel's own copy
-// is given up first, where it can be. Returns what was read.
+// Reads a file back and compares checksums, so that damage by the disk, the memory or a network
+// file system is found now, not when the bytes are needed. Drops the kernel's own copy first, if
+// possible. Returns the source of the bytes that were read.
 const char* read_back(const std::string& path, uint64_t written, const SaveRoom& room) {
   const bool from_disk = drop_cached(path);
   const uint64_t found = from_disk ? xxh3_of_disk(path, room.file()) : xxh3_of_file(path);
@@ -173,7 +173,7 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
   files.sync_folder(folder);
 }
 
-// Removes a checkpoint, under a temporary name first: a removal cut short must not look like a
+// Removes a checkpoint, under a temporary name first: an interrupted removal must not look like a
 // damaged checkpoint.
 void remove_checkpoint(FileSystem& files, const std::string& folder) {
   const std::string going = temporary_beside(folder);
@@ -182,8 +182,8 @@ void remove_checkpoint(FileSystem& files, const std::string& folder) {
 }
 
 // Removes old checkpoints: only commits older than the new one, which was verified, so that the
-// newest good one always stays. Folders whose manifest cannot be read are left for a person to look
-// at; so are all while it cannot be read which is the best.
+// newest good one always stays. Folders whose manifest cannot be read are left for a person to
+// examine; so are all while the record of the best one cannot be read.
 void remove_old(FileSystem& files, const SaveOptions& options, int64_t newest_serial) {
   if (options.keep_last <= 0) return;
   const std::optional<BestCheckpoint> best = read_best(files, options.root);
@@ -200,8 +200,8 @@ void make_lasting(FileSystem& files, const std::string& root, const std::string&
   write_file_atomic(files, below(root, "latest"), name);
 }
 
-/// Moves what has the name of a step and is no checkpoint of ours, a link to one included, to a
-/// name beside: it is somebody's own and stays.
+/// Moves a file or folder that has the name of a step and is not our checkpoint, also a link to
+/// one, to a name beside: it belongs to somebody else and stays.
 void keep_what_is_not_ours(FileSystem& files, const std::string& place) {
   std::error_code error;
   const bool is_link = fs::is_symlink(fs::symlink_status(place, error));
@@ -211,15 +211,15 @@ void keep_what_is_not_ours(FileSystem& files, const std::string& place) {
   log_warning(cat(place, ": was there and is no checkpoint of this run; it is ", kept, " now"));
 }
 
-// Gives the checkpoint its name. Before put_in_place() the checkpoint does not exist, after it it
-// does. Returns "" or what went wrong after it.
+// Gives the checkpoint its name. The checkpoint exists only after put_in_place(). Returns "" or
+// what went wrong after it.
 std::string commit(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
                    const std::string& made, const std::vector<std::string>& records) {
   const CheckpointManifest manifest = manifest_of(options, meta, records);
   const std::string name = step_folder_name(meta.step);
   write_manifest(files, options, made, manifest);
   keep_what_is_not_ours(files, below(options.root, name));
-  // A resumed run can reach a step whose folder is there already.
+  // A resumed run can reach a step whose folder exists already.
   const std::string old = put_in_place(files, made, below(options.root, name));
   try {
     make_lasting(files, options.root, name);
@@ -236,7 +236,8 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
   return "";
 }
 
-// Best effort: the failure that led here is the one to tell, and the next start cleans up as well.
+// Removes what was begun, as far as possible: the failure that led here is the one to report, and
+// the next start cleans up as well.
 void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup& group) {
   if (group.rank != 0) return;
   try {
@@ -246,15 +247,16 @@ void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup
   }
 }
 
-// Refuses to go on after a commit: the checkpoint exists and is verified, but whether it outlasts a
-// power cut is not known.
+// Refuses to continue after a commit: the checkpoint exists and is verified, but may not outlast a
+// power cut.
 [[noreturn]] void refuse_after_commit(const std::string& name, const std::string& trouble) {
   throw Error(ExitCode::kEnvironment,
               cat("checkpoint ", name, " was written, but what follows a save failed: ", trouble),
               "look at that disk; --resume auto goes on from the checkpoint");
 }
 
-/// A folder, not a link to one: nothing else is made here under such a name.
+/// Says whether a leftover is a folder, not a link to one: nothing else is made here under such a
+/// name.
 bool is_our_leftover(const Leftover& leftover, const std::string& path) {
   std::error_code error;
   return step_of_folder(leftover.original) && fs::is_directory(fs::symlink_status(path, error));

@@ -16,14 +16,14 @@ namespace ftrun {
 struct SaveOptions {
   /// The run folder's checkpoints/, on a file system that all ranks see.
   std::string root;
-  /// Checkpoints that are kept, the new one among them; 0 keeps all. The best one, if there is one,
-  /// is kept beside them.
+  /// Number of checkpoints that are kept, the new one among them; 0 keeps all. The best one, if
+  /// there is one, is kept too.
   int64_t keep_last = 0;
-  /// Reads every file back and verifies it before the checkpoint counts.
+  /// Every file is read back and verified before the checkpoint counts.
   bool verify_written = true;
-  /// The rank's; null: memory for this save alone.
+  /// The rank's room; null: memory for this save only.
   const SaveRoom* room = nullptr;
-  /// The new one is the best so far.
+  /// The record of the new checkpoint if it is the best so far.
   std::optional<BestCheckpoint> best = std::nullopt;
 };
 
@@ -32,25 +32,25 @@ struct SaveResult {
   std::string folder;
   /// Bytes of all ranks' files.
   int64_t bytes = 0;
-  /// All of them were read back from the disk, none from the kernel's memory or not at all.
+  /// All files were read back from the disk, none from the kernel's memory or not at all.
   bool read_from_disk = true;
-  /// The part of the save's time in which this rank read its files back.
+  /// Seconds of the save in which this rank read its files back.
   double read_back_seconds = 0;
 };
 
-/// Collective: every rank of `group` calls this with its own slices and the same meta and options.
-/// The checkpoint appears complete and synced or not at all; when any rank fails, all throw the
-/// same Error and earlier checkpoints stay as they are. An Error that says "was written" came after
-/// the checkpoint was in place. A slice may be held by several ranks, and
-/// every element that a later run needs must be held by one.
+/// Saves a checkpoint. Collective: every rank of `group` calls this with its own slices and the
+/// same meta and options. The checkpoint appears complete and synced or not at all; when any rank
+/// fails, all throw the same Error and earlier checkpoints stay unchanged. An Error that says "was
+/// written" came after the checkpoint was in place. Several ranks may hold the same slice, and some
+/// rank must hold every element that a later run needs.
 SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
                            const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
                            const CheckpointGroup& group);
 
-/// Removes what interrupted saves left below `root`: folders and files that have, to the letter,
-/// the names a save gives them, and no links. One process calls it, before the run begins.
+/// Removes what interrupted saves left below `root`: folders and files that have exactly the names
+/// that a save gives them, and no links. One process calls it, before the run begins.
 void clean_checkpoints(FileSystem& files, const std::string& root);
-/// The bytes on disk that clean_checkpoints() would free. Changes nothing.
+/// Returns the bytes on disk that clean_checkpoints() would free. Changes nothing.
 int64_t checkpoint_leftover_bytes(FileSystem& files, const std::string& root);
 
 }  // namespace ftrun

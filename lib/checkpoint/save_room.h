@@ -5,25 +5,26 @@
 
 namespace ftrun {
 
-/// The memory by way of which a rank writes its checkpoints and reads them back: of one size for
-/// any model, so that what a save takes is known beforehand. It serves one save at a time.
+/// SaveRoom is the memory through which a rank writes its checkpoints and reads them back. Its size
+/// is the same for any model, so that the memory of a save is known beforehand. It serves one save
+/// at a time.
 class SaveRoom {
  public:
-  /// `file_bytes` of it for pieces of the file (a multiple of 4 x 4096). Error(kEnvironment) where
-  /// there is no memory.
+  /// Reserves the memory, `file_bytes` of it for pieces of the file (a multiple of 4 x 4096).
+  /// Error(kEnvironment) if there is not enough.
   explicit SaveRoom(size_t file_bytes = 4 << 20);
   ~SaveRoom();
   SaveRoom(const SaveRoom&) = delete;
   SaveRoom& operator=(const SaveRoom&) = delete;
 
-  /// Has the kernel give all of its pages now.
+  /// Makes the kernel provide all of its pages now.
   void populate();
 
-  /// The memory of a StreamedFile.
+  /// Returns the memory of a StreamedFile.
   std::span<std::byte> file() const { return {data_, file_bytes_}; }
-  /// The memory of values that do not lie in memory, on their way to the file.
+  /// Returns the memory of values that do not lie in memory, on their way to the file.
   std::span<std::byte> values() const { return {data_ + file_bytes_, kValuesBytes}; }
-  /// The memory of the sectors that hold as many values, on their way from a disk.
+  /// Returns the memory of the sectors that hold as many values, on their way from a disk.
   std::span<std::byte> sectors() const {
     return {data_ + file_bytes_ + kValuesBytes, kSectorsBytes};
   }

@@ -19,12 +19,12 @@
 namespace ftrun {
 namespace {
 
-/// Checkpoints holds the bytes that lie there before the run, and those that the run adds.
+/// Checkpoints counts the checkpoints that exist before the run, and those that the run adds.
 struct Checkpoints {
   int64_t there = 0;
   /// Saves to come; as many as there can be when the end is not known.
   int64_t saves = 0;
-  /// The most that lie there at once beyond those that are there.
+  /// The most that exist at once beyond those that exist before the run.
   int64_t more = 0;
 };
 
@@ -46,7 +46,7 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
     done = std::max(done, entry.step);
   }
   found.saves = saves_to_come(wanted, done) + (wanted.keep_best ? 1 : 0);
-  // All are kept, and how many that will be is not known: the next two.
+  // All are kept, and their number is not known: count the next two.
   const bool open_end = wanted.keep_last == 0 && (wanted.steps == 0 || wanted.by_minutes);
   const int64_t last = std::min<int64_t>(wanted.keep_last, std::numeric_limits<int32_t>::max());
   const int64_t at_once =
@@ -56,13 +56,14 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
   return found;
 }
 
-/// The bytes of that many checkpoints; no more than a file system of unknown size is taken to have.
+/// Computes the bytes of that many checkpoints; no more than the size assumed for an unknown file
+/// system.
 int64_t bytes_of(int64_t count, const SpaceWanted& wanted) {
   const bool counts = count <= kFreeUnknown / std::max<int64_t>(wanted.checkpoint_bytes, 1);
   return counts ? count * wanted.checkpoint_bytes : kFreeUnknown;
 }
 
-/// The file system of a folder, or of the one that it will be made in.
+/// Returns the file system of a folder, or of the one that it will be made in.
 std::optional<dev_t> disk_of(std::string folder) {
   struct stat info {};
   while (::stat(folder.c_str(), &info) != 0) {
@@ -82,7 +83,7 @@ std::string export_text(const SpaceWanted& wanted) {
   return cat("the exported model of ", human_bytes(wanted.export_bytes));
 }
 
-/// "more checkpoints": beside those that are there.
+/// Describes the checkpoints beside the existing ones, and the export.
 std::string wanted_text(const SpaceWanted& wanted, const Checkpoints& count, bool with_export) {
   std::string text = checkpoints_text(wanted, count.more);
   if (count.more > 1 && wanted.keep_last > 0)
@@ -94,11 +95,11 @@ std::string wanted_text(const SpaceWanted& wanted, const Checkpoints& count, boo
 /// Free is the room of a folder's file system once the run has started.
 struct Free {
   int64_t bytes = 0;
-  /// The part of what was free that the disk tier has taken.
+  /// The part of the free bytes that the disk tier has taken.
   int64_t swapped = 0;
 };
 
-/// "FOLDER: WHAT: X needed, Y free"; in exact bytes too where both read alike.
+/// Formats "FOLDER: WHAT: X needed, Y free"; in exact bytes too if both read alike.
 std::string space_text(const std::string& folder, const std::string& what, int64_t needed,
                        Free free) {
   const int64_t left = std::max<int64_t>(free.bytes, 0);
@@ -111,7 +112,7 @@ std::string space_text(const std::string& folder, const std::string& what, int64
   return cat(folder, ": ", what, ": ", text(needed), " needed, ", text(left), " free", beside);
 }
 
-/// `leftover`: bytes that the start will remove there.
+/// Computes the room of a folder. `leftover`: bytes that the start will remove from it.
 Free free_bytes(FileSystem& files, const SpaceWanted& wanted, const std::string& folder,
                 int64_t leftover) {
   const bool shared = wanted.swap_bytes > 0 && disk_of(wanted.swap) == disk_of(folder);
@@ -151,7 +152,7 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
   const int64_t one = std::min<int64_t>(count.more, 1) * wanted.checkpoint_bytes;
   if (one > free.bytes)
     refuse_without_space(wanted.checkpoints, checkpoints_text(wanted, 1), one, free);
-  // Checkpoints that are there may have gone when the model is exported.
+  // Existing checkpoints may be removed by the time the model is exported.
   const int64_t freed = wanted.keep_last > 0 ? count.there * wanted.checkpoint_bytes : 0;
   if (one + exported > free.bytes + freed)
     refuse_without_space(wanted.checkpoints,

@@ -10,11 +10,11 @@
 namespace ftrun {
 namespace {
 
-/// Boxes that are left of a wanted one at a time; columns of 128 ranks with unequal ranges leave
+/// The most boxes that may be left of a wanted one; columns of 128 ranks with unequal ranges leave
 /// 171.
 constexpr size_t kMostLeft = 2048;
 
-/// Gives away what `stored` holds of `left`; the rest stays there.
+/// Passes to `use` the parts of `left` that `stored` holds; the rest stays in `left`.
 void take(const StoredBox& stored, std::vector<Box>& left,
           const std::function<void(const StoredBox&, const Box&)>& use) {
   std::vector<Box> rest;

@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// A box of a state tensor in a file.
+/// StoredBox is a box of a state tensor in a file.
 struct StoredBox {
   Box box;
   /// Index of the file, and of the slice in it.
@@ -21,24 +21,25 @@ struct StoredBox {
   int64_t position = 0;
 };
 
-/// The boxes of one state tensor that a checkpoint's files hold: which of them fill a wanted box.
-/// They may overlap. They are ordered by the range of the flattened tensor that they span, so that
-/// only those are looked at whose range meets the wanted box's.
+/// StoredBoxes holds the boxes of one state tensor in a checkpoint's files and finds those that
+/// fill a wanted box. They may overlap. They are ordered by the range of the flattened tensor that
+/// they span, so that only boxes whose range meets the wanted box's are examined.
 class StoredBoxes {
  public:
-  /// Boxes that are not empty, in a tensor of this shape. `subject` begins what cover() refuses.
+  /// Takes boxes that are not empty, in a tensor of this shape. `subject` begins the errors of
+  /// cover().
   StoredBoxes(std::string subject, const std::vector<int64_t>& shape, std::vector<StoredBox> boxes);
 
   /// Calls `use(stored, part)` for parts of `wanted` and a box that holds each; no two parts share
-  /// an element. Gives the first element of `wanted`, counted row by row in the tensor, that is in
-  /// no box; nothing when the parts are all of it. Error(kBadInput) where the boxes interlock as
-  /// those of no layout of ranks do, and putting them together would take hours.
+  /// an element. Returns the first element of `wanted`, counted row by row in the tensor, that is
+  /// in no box; nothing when the parts cover it. Error(kBadInput) if the boxes interlock as in no
+  /// layout of ranks, so that putting them together would take hours.
   std::optional<int64_t> cover(
       const Box& wanted,
       const std::function<void(const StoredBox& stored, const Box& part)>& use) const;
 
  private:
-  /// A span reaches from the first element of a box to past its last, counted row by row in the
+  /// Span reaches from the first element of a box to past its last, counted row by row in the
   /// tensor.
   struct Span {
     int64_t begin = 0;
@@ -49,7 +50,7 @@ class StoredBoxes {
 
   std::string subject_;
   std::vector<int64_t> shape_;
-  /// The boxes by where their spans begin; of those that begin alike the longest first.
+  /// The boxes in the order in which their spans begin; the longest first if several begin alike.
   std::vector<StoredBox> boxes_;
   std::vector<Span> spans_;
   /// The end of the furthest of spans [0, i].

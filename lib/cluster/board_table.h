@@ -12,9 +12,9 @@
 
 namespace ftrun {
 
-/// A value that one process changes and any process that maps its memory reads, without a lock or a
-/// call of the system. A reader may come while it is written: it reads again, and after a while
-/// takes it for empty, as the writer may have been stopped halfway. Zero bytes are an empty value.
+/// Shown is a value that one process changes and any process that maps its memory reads, without a
+/// lock or a system call. A reader that comes during a write reads again, and after a while takes
+/// the value as empty, as the writer may have been stopped halfway. Zero bytes are an empty value.
 template <typename T>
 class Shown {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);
@@ -63,11 +63,11 @@ class Shown {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-/// An activity is what a rank, or one of its lanes, does.
+/// Activity is what a rank, or one of its lanes, does.
 struct Activity {
   enum class Kind : uint8_t {
     kNone,
-    kAlone,     // its own work, for which it needs nobody
+    kAlone,     // its own work, without other ranks
     kExchange,  // something that other ranks take part in
   };
   /// System clock when it began.
@@ -76,7 +76,7 @@ struct Activity {
   Kind kind = Kind::kNone;
 };
 
-/// The ranks of a group, as few numbers: a list, or first, first + stride, ...
+/// ShownMembers holds the ranks of a group in few numbers: a list, or first, first + stride, ...
 struct ShownMembers {
   static constexpr int kListed = 16;
   int32_t count = 0;
@@ -89,8 +89,8 @@ struct ShownGroup {
   ShownMembers members;
 };
 
-/// BoardTable is what one rank shows: memory of its own, or of its supervisor that the other ranks
-/// of the machine map too. Zero bytes are a table of nobody.
+/// BoardTable holds what one rank shows: memory of its own, or of its supervisor that the other
+/// ranks of the machine map too. Zero bytes are a table without a rank.
 struct BoardTable {
   /// Room for lanes and groups: those beyond are not shown.
   static constexpr int kLanes = 64;

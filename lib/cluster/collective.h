@@ -21,7 +21,7 @@ enum class CollectiveKind : uint8_t {
   kReceive,
 };
 inline constexpr int kCollectiveKinds = 10;
-/// "all_reduce", "reduce_scatter", ...
+/// Returns a kind's name: "all_reduce", "reduce_scatter", ...
 std::string_view collective_name(CollectiveKind kind);
 
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
@@ -39,8 +39,8 @@ struct CollectiveRecord {
 
   /// Counted from 1 within the communicator; sends and receives count apart, per peer.
   int64_t sequence = 0;
-  /// Elements of a block; of a counted all-to-all the most that a rank may give or get, on all
-  /// ranks the same.
+  /// Elements of a block; for a counted all-to-all the most that a rank may send or receive, the
+  /// same on all ranks.
   int64_t count = 0;
   /// System clock when the state was entered.
   int64_t unix_ns = 0;
@@ -54,17 +54,17 @@ struct CollectiveRecord {
   char site[64] = {};
 };
 
-/// The bytes of its count of elements. Inline: the NCCL module is linked without this folder's
-/// library.
+/// Returns the bytes of a collective's `count` elements. Inline: the NCCL module is linked without
+/// this folder's library.
 inline int64_t payload_bytes(const CollectiveRecord& record) {
   return record.count * dtype_bytes(record.dtype);
 }
 
-/// "all_reduce #12 (gradient bucket 7, 4194304 x F32)".
+/// Describes a collective: "all_reduce #12 (gradient bucket 7, 4194304 x F32)".
 std::string describe(const CollectiveRecord& record);
-/// Says whether two ranks mean the same collective: all but time, state and call site agree.
+/// Says whether two ranks are in the same collective: all but time, state and call site agree.
 bool same_collective(const CollectiveRecord& a, const CollectiveRecord& b);
-/// Says whether it is kSend or kReceive.
+/// Says whether `kind` is kSend or kReceive.
 bool between_two(CollectiveKind kind);
 
 }  // namespace ftrun

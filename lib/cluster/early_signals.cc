@@ -14,7 +14,7 @@ void on_early_requeue(int) {
   _exit(static_cast<int>(ExitCode::kRequeue));
 }
 
-/// The first process of a container. The kernel drops a signal to it that it has no handler for.
+/// The first process of a container. The kernel drops signals to it for which it has no handler.
 constexpr pid_t kFirstProcess = 1;
 
 void on_early_stop(int signal) {

@@ -34,14 +34,14 @@ std::string one_line(std::string_view text) {
   return flat;
 }
 
-/// The first `room` bytes of a text, whole characters only.
+/// Returns the first `room` bytes of a text, whole characters only.
 std::string_view start_of(std::string_view text, size_t room) {
   if (text.size() <= room) return text;
   while (room > 0 && (static_cast<unsigned char>(text[room]) & 0xC0) == 0x80) --room;
   return text.substr(0, room);
 }
 
-/// A message that is too long loses its middle: how it begins says what happened, its remedy what
+/// Cuts the middle of a message that is too long: its beginning says what happened, its remedy what
 /// to do.
 std::string fitted(const std::string& message, size_t room) {
   if (message.size() <= room) return message;
@@ -74,7 +74,7 @@ FailureReport failure_report(int rank, const std::exception& failure, const Erro
   const auto* of_rank = dynamic_cast<const RankError*>(&failure);
   if (of_rank == nullptr) return report;
   report.of_device = of_rank->of_device();
-  // A rank that only lost a peer is no cause.
+  // A rank that only lost a peer is not a cause.
   if (told.code() != ExitCode::kPeerLost && of_rank->rank() != rank)
     report.culprit = of_rank->rank();
   return report;
@@ -109,7 +109,7 @@ void report_failure(const FailureReport& report) noexcept {
     int fd = -1;
     if (text == nullptr || !parse_number(std::string(text), fd)) return;
     const std::string line = failure_line(report);
-    // A report that cannot be sent is no reason for another failure.
+    // A report that cannot be sent must not cause another failure.
     [[maybe_unused]] const ssize_t sent = ::write(fd, line.data(), line.size());
   } catch (...) {
   }

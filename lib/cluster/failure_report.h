@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// FailureReport is what a rank reports to the supervisor before it ends: why it does.
+/// FailureReport is what a rank reports to the supervisor before it ends: why it ends.
 struct FailureReport {
   int rank = 0;
   /// The time when the failure was noticed: nanoseconds of the system clock.
@@ -18,29 +18,29 @@ struct FailureReport {
   int exit_code = 1;
   /// The rank's work at that time: "step 12, backward of layer 3"; may be empty.
   std::string doing;
-  /// The message a person reads.
+  /// The message that the user reads.
   std::string message;
   /// The rank that this one names as the cause: it held this one up, or its part of common work
   /// failed; -1 for none.
   int culprit = -1;
-  /// The GPU, memory or processor of the cause failed, whatever it was given.
+  /// Says whether the GPU, memory or processor of the cause failed, whatever it was given.
   bool of_device = false;
 };
 
-/// Makes the report of a rank that ends now by `failure`, which it reports as `told`.
+/// Makes the report of a rank that ends now because of `failure`, which it reports as `told`.
 FailureReport failure_report(int rank, const std::exception& failure, const Error& told);
 
 /// Writes the report as one line, at most 4,000 bytes so that a pipe takes it whole. A longer
-/// message loses its middle: its remedy stays.
+/// message loses its middle; its remedy stays.
 std::string failure_line(const FailureReport& report);
-/// Reads a line of failure_line(); nothing when it is another line.
+/// Parses a line of failure_line(); returns nothing for any other line.
 std::optional<FailureReport> parse_failure_line(std::string_view line);
 
 /// Sends the report to the supervisor that started this process (descriptor FTRUN_STATUS_FD); does
 /// nothing when there is none. Never throws.
 void report_failure(const FailureReport& report) noexcept;
 
-/// The system clock in nanoseconds, for FailureReport::unix_ns.
+/// Returns the system clock in nanoseconds, for FailureReport::unix_ns.
 int64_t unix_time_ns();
 
 }  // namespace ftrun

@@ -38,8 +38,8 @@ const FailureReport* earliest_report(const std::vector<FailureReport>& reports, 
   return found;
 }
 
-/// Sorts failures: a rank that waited for one that waited for another itself, and reported so
-/// first, has seen less than that one.
+/// Sorts failures: if a rank waited for one that itself waited for another, and reported first, it
+/// knows less than that one.
 void put_last_of_chain_first(std::vector<Failure>& failures) {
   const auto waited_in_vain = [](const Failure& failure) {
     return failure.exit_code == kPeerLostCode && failure.culprit >= 0;
@@ -87,8 +87,8 @@ std::vector<Failure> collect(const RankEnds& all) {
   return failures;
 }
 
-/// Why the kernel may have ended it. It counts processor time for the limit by ticks of its clock,
-/// and here in nanoseconds: those differ.
+/// Writes why the kernel may have ended a rank. The kernel counts processor time for the limit in
+/// ticks of its clock, but reports it in nanoseconds: the two differ.
 std::string kernel_hint(const Failure& failure) {
   constexpr double kNearly = 0.9;
   const bool is_limited =
@@ -112,27 +112,27 @@ std::string how_it_ended(const Failure& failure) {
              kernel_hint(failure), ")");
 }
 
-/// A rank that ended without a word was ended by a signal alone; one that crashes after it has
-/// reported of a failure has that one.
+/// Says whether a failure belongs to its rank. A rank that ended without a report was ended only by
+/// a signal; one that crashed after its report has the reported failure.
 bool belongs_to_rank(const Failure& failure) {
   if (failure.of_device) return true;
   if (failure.exit_code == kPeerLostCode) return failure.culprit >= 0;
   return failure.signal != 0 && failure.message.empty();
 }
 
-/// Says whether two failures are one: what ranks do together fails on all of them with one message.
+/// Says whether two failures are one: joint work of ranks fails on all of them with one message.
 bool same_failure(const Failure& a, const Failure& b) {
   return a.exit_code == b.exit_code && a.signal == b.signal && a.message == b.message &&
          !a.message.empty();
 }
 
-/// "0" or "0, 1, 2", whatever the order they ended in.
+/// Writes "0" or "0, 1, 2", whatever the order in which they ended.
 std::string list_text(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
   return join_numbers(ranks, ", ");
 }
 
-/// The ranks that failed as `failure`'s did.
+/// Lists the ranks that failed as `failure`'s did.
 std::string ranks_of(const Failure& failure, const std::vector<Failure>& failures) {
   std::vector<int> ranks{failure.rank};
   for (const Failure& other : failures)
@@ -160,7 +160,7 @@ std::string stopped_ranks(const RankEnds& all, const std::vector<Failure>& failu
   return ranks.empty() ? "" : "\n  stopped because of it: rank " + list_text(std::move(ranks));
 }
 
-/// All ended as asked: 0, or 75, or 128 + the signal that was passed on.
+/// Returns the exit code when all ended as asked: 0, or 75, or 128 + the signal that was forwarded.
 int orderly_code(const RankEnds& all) {
   int code = 0;
   for (const RankEnd& end : all.ends)

@@ -14,7 +14,7 @@ namespace {
   throw Error(ExitCode::kUsage, message, "correct or unset the launcher's variables");
 }
 
-/// Typed access to variables, with messages that quote them.
+/// Variables gives typed access to variables, with messages that quote them.
 class Variables {
  public:
   explicit Variables(const EnvLookup& env) : env_(env) {}
@@ -49,7 +49,7 @@ class Variables {
     if (!value) contradiction(cat(because_of, " is set but ", name, " is not"));
     return *value;
   }
-  /// SLURM's variable of the step, else that of the whole job.
+  /// Returns SLURM's variable of the step, else that of the whole job.
   std::string step_or_job(const std::string& step, const std::string& job) const {
     const auto value = text(step);
     return value ? *value : required_text(job, "SLURM_STEP_ID");
@@ -101,7 +101,7 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   return launch;
 }
 
-/// Ranks of this task's node, checked against the rest.
+/// Counts the ranks of this task's node, checked against the rest.
 int slurm_local_size(const Variables& env, const LaunchEnvironment& launch) {
   const std::string text = env.step_or_job("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
   const std::vector<int> tasks = expand_tasks_per_node(text);
@@ -115,20 +115,21 @@ int slurm_local_size(const Variables& env, const LaunchEnvironment& launch) {
   return tasks[static_cast<size_t>(launch.node)];
 }
 
-/// Finds where rank 0 serves the rendezvous. A step on one node needs no name, which may not be
-/// known there.
+/// Finds the address at which rank 0 serves the rendezvous. A step on one node needs no host name,
+/// which may not resolve there.
 std::string slurm_master(const Variables& env, const LaunchEnvironment& launch) {
   if (const auto given = env.text("MASTER_ADDR")) return *given;
   if (launch.nodes == 1) return "127.0.0.1";
   return expand_hostlist(env.step_or_job("SLURM_STEP_NODELIST", "SLURM_NODELIST")).front();
 }
 
-/// The name of the job: what every task of a step knows of it, and no other step has.
+/// Names the job by numbers that every task of a step knows and no other step has.
 std::string slurm_job(const Variables& env) {
   return cat("slurm ", env.number("SLURM_JOB_ID", 0), ".", env.number("SLURM_STEP_ID", 0));
 }
 
-/// A port that was given; else none, as one that follows from a job's number could be guessed.
+/// Returns the port of MASTER_PORT, else 0: a port that follows from a job's number could be
+/// guessed.
 int given_port(const Variables& env) {
   if (!env.has("MASTER_PORT")) return 0;
   const int port = env.number("MASTER_PORT", 0);
@@ -156,8 +157,8 @@ LaunchEnvironment from_slurm(const Variables& env) {
   return launch;
 }
 
-/// MPI launchers give no rendezvous: MASTER_ADDR and MASTER_PORT do, or, when all ranks share this
-/// machine, the loopback interface and a port that rank 0 chooses.
+/// Reads the rendezvous, which MPI launchers do not give: MASTER_ADDR and MASTER_PORT or, when all
+/// ranks share this machine, the loopback interface and a port that rank 0 chooses.
 void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char* size_variable,
                      const char* job_variable) {
   if (launch.world == 1) return;
@@ -227,7 +228,7 @@ LaunchEnvironment from_kubeflow(const Variables& env) {
   return launch;
 }
 
-/// RANK and WORLD_SIZE without LOCAL_RANK count nodes, not ranks.
+/// Reads RANK and WORLD_SIZE, which without LOCAL_RANK count nodes, not ranks.
 LaunchEnvironment from_node_variables(const Variables& env) {
   LaunchEnvironment launch;
   launch.kind = LaunchKind::kNode;
@@ -239,8 +240,9 @@ LaunchEnvironment from_node_variables(const Variables& env) {
   return launch;
 }
 
-/// A batch script has SLURM_PROCID=0 and SLURM_NTASKS too, though nothing was launched: only a real
-/// step has SLURM_STEP_ID, and numbers from 0xfffffff0 are the batch and interactive pseudo-steps.
+/// Says whether this is a task of a SLURM step. A batch script has SLURM_PROCID=0 and SLURM_NTASKS
+/// too: only a real step has SLURM_STEP_ID, and numbers from 0xfffffff0 are the batch and
+/// interactive pseudo-steps.
 bool in_slurm_step(const Variables& env) {
   const auto step = env.text("SLURM_STEP_ID");
   if (!step || !env.has("SLURM_PROCID")) return false;
@@ -271,7 +273,7 @@ std::string_view launch_name(LaunchKind kind) {
 
 namespace {
 
-/// Short ones could be tried out.
+/// Shorter tokens could be guessed by trial.
 constexpr size_t kShortestToken = 16;
 
 std::string token_of(const Variables& env) {
@@ -284,7 +286,7 @@ std::string token_of(const Variables& env) {
   return token;
 }
 
-/// The variables by which a launch of this kind is known, as far as they are set.
+/// Lists the variables by which a launch of this kind is known, as far as they are set.
 std::string variables_of(LaunchKind kind, const Variables& env) {
   std::vector<std::string> names;
   switch (kind) {

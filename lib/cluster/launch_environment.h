@@ -18,15 +18,15 @@ enum class LaunchKind {
   kPmi,         // MPICH, Intel MPI, srun --mpi=pmi2
   kNode,        // Kubeflow, DLC and the like start one process a node, which starts the ranks
 };
-/// "torchrun", "SLURM", ... as messages name it.
+/// Returns the launcher's name in messages: "torchrun", "SLURM", ...
 std::string_view launch_name(LaunchKind kind);
 
 /// LaunchEnvironment holds what the environment says about this process. For kSingle and kNode the
-/// process is no rank yet: it starts the local ranks itself.
+/// process is not a rank yet: it starts the local ranks itself.
 struct LaunchEnvironment {
   LaunchKind kind = LaunchKind::kSingle;
-  /// The variables that say so, "RANK=1, WORLD_SIZE=4, LOCAL_RANK=1"; "" for kSingle. An earlier
-  /// shell may have left them.
+  /// The variables that it was read from, "RANK=1, WORLD_SIZE=4, LOCAL_RANK=1"; "" for kSingle. An
+  /// earlier shell may have left them.
   std::string variables;
   int rank = 0;
   int world = 1;
@@ -45,9 +45,9 @@ struct LaunchEnvironment {
   std::string token;
   /// The launcher's name of the job, "" where it gives none.
   std::string job;
-  /// torchrun's agent serves the store already: rank 0 must join as a client.
+  /// Says whether torchrun's agent serves the store already: rank 0 must then join as a client.
   bool agent_store = false;
-  /// The number of times that torchrun's agent has started its workers again.
+  /// The number of times that torchrun's agent has restarted its workers.
   int agent_restarts = 0;
   /// The number of times that the launcher has restarted the job, if it counts that for all ranks
   /// (torchrun's agents each count their own workers').
@@ -62,9 +62,9 @@ struct LaunchEnvironment {
   bool is_rank() const { return kind != LaunchKind::kSingle && kind != LaunchKind::kNode; }
 };
 
-/// Makes the first line of a process that variables make a rank: "rank 1 of 4, by the variables
-/// of torchrun (RANK=1, ...): it waits for the 3 others at 10.0.0.1:29500; unset them ...". "" if
-/// there are none, or our supervisor has set them.
+/// Makes the first line of a process that is a rank by its variables: "rank 1 of 4, by the
+/// variables of torchrun (RANK=1, ...): it waits for the 3 others at 10.0.0.1:29500; unset them
+/// ...". "" if there are none, or our supervisor has set them.
 std::string launch_text(const LaunchEnvironment& launch);
 
 /// Reads the launcher's variables; a pure function of `env`. Order: our supervisor, torchrun, SLURM

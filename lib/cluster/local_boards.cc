@@ -38,13 +38,13 @@ LocalBoards LocalBoards::make(int count) {
   return {std::move(fd), memory, count};
 }
 
-/// Sealed, so that nobody's truncation can end a process that reads it.
+/// Opens only sealed memory, so that a truncation cannot end a process that reads it.
 LocalBoards LocalBoards::open(OwnedFd fd) {
   struct stat status {};
   const bool made_so =
       fd && ::fcntl(fd.get(), F_GET_SEALS) == kSeals && ::fstat(fd.get(), &status) == 0;
   if (!made_so || status.st_size % BoardTable::kBytes != 0) {
-    fd.release();  // somebody else's
+    fd.release();  // not ours
     return {};
   }
   ::fcntl(fd.get(), F_SETFD, FD_CLOEXEC);

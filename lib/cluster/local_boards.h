@@ -7,14 +7,14 @@
 
 namespace ftrun {
 
-/// The tables of a supervisor's ranks: memory of no name, which the supervisor makes and its ranks
-/// inherit and map.
+/// LocalBoards are the tables of a supervisor's ranks: memory without a name, which the supervisor
+/// makes and its ranks inherit and map.
 class LocalBoards {
  public:
   LocalBoards() = default;
-  /// Error(kEnvironment) where there is no memory.
+  /// Makes tables for `count` ranks. Error(kEnvironment) where there is no memory.
   static LocalBoards make(int count);
-  /// Opens what a rank inherited as FTRUN_BOARD_FD. Empty where it is not what a supervisor makes:
+  /// Opens the memory that a rank inherited as FTRUN_BOARD_FD. Empty where no supervisor made it:
   /// ranks run without.
   static LocalBoards open(OwnedFd fd);
   ~LocalBoards();
@@ -24,7 +24,7 @@ class LocalBoards {
   int count() const { return count_; }
   BoardTable& table(int local_rank) const;
   int fd() const { return fd_.get(); }
-  /// The table of this rank's process; null where there is none.
+  /// Finds the table of a rank's process; null where there is none.
   const BoardTable* find(int rank, int pid) const;
 
  private:

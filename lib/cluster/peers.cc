@@ -36,13 +36,13 @@ std::string link_target(const char* path) {
 }
 
 struct ProcStat {
-  /// Says whether the process could not be looked at, as when no descriptor was free.
+  /// Says whether the process could not be examined, as when no descriptor was free.
   bool unknown = false;
   char state = 0;
   uint64_t start_ticks = 0;
 };
 
-/// Fields 3 and 22 of /proc/PID/stat; the name before them may hold blanks and brackets.
+/// Reads fields 3 and 22 of /proc/PID/stat; the name before them may hold blanks and brackets.
 ProcStat read_stat(int pid) {
   ProcStat stat;
   const OwnedFd file(::open(cat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
@@ -94,8 +94,9 @@ bool is_there(const CollectiveRecord& peer, const CollectiveRecord& mine) {
   return peer.state != State::kNone && peer.sequence >= mine.sequence;
 }
 
-/// Chain follows those who wait for others: from a rank that has not come into a collective to the
-/// collective of another group that it waits in, to those that have not come there, and on.
+/// Chain follows ranks that wait for others: from a rank that has not entered a collective to the
+/// collective of another group that it waits in, to the ranks that have not entered that one, and
+/// on.
 class Chain {
  public:
   Chain(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
@@ -108,15 +109,14 @@ class Chain {
       passed_.insert(views[static_cast<size_t>(self)].global_rank);
   }
 
-  /// Says what `peer` does instead of coming, to follow its name; "" if nothing is known. Sets the
-  /// culprit.
+  /// Says what `peer` does instead, to follow its name; "" if nothing is known. Sets the culprit.
   std::string doing(const PeerView& peer) {
     culprit = peer.global_rank;
     passed_.insert(peer.global_rank);
     if (most_present_ == 0) most_present_ = first_present_, ring_culprit_ = culprit;
     const std::string own = activity_text(peer.state);
-    // A rank that waits for somebody new leads on; one that waits for those that were met only goes
-    // round.
+    // A rank that waits for a new one leads on; a rank that waits only for those already passed
+    // closes a ring.
     for (const bool round : {false, true})
       for (const RankState::GroupState& group : peer.state.groups) {
         if (!waited_in(peer.state, group)) continue;
@@ -130,13 +130,13 @@ class Chain {
   std::vector<int> unknown;
 
  private:
-  /// Says whether the rank stands there, or did until its patience ended a moment before ours.
+  /// Says whether the rank waits there, or did until its timeout ended a moment before ours.
   static bool waited_in(const RankState& state, const RankState::GroupState& group) {
     if (group.record.state == State::kAborted) return true;
     return group.record.state == State::kEntered && !own_work(state);
   }
 
-  /// "it waits in all_gather #4 (hidden) of group tp for rank 3, which ...".
+  /// Writes "it waits in all_gather #4 (hidden) of group tp for rank 3, which ...".
   std::string waiting(const PeerView& peer, const RankState::GroupState& group, bool round) {
     for (const int rank : group.members) {
       if (rank == peer.global_rank || (passed_.contains(rank) && !round) ||
@@ -192,8 +192,8 @@ class Chain {
     const RankState::GroupState* found = peer.state.find(group);
     return found == nullptr ? CollectiveRecord{} : found->record;
   }
-  /// A send waits for its receive, and that for its send: messages of one direction are counted
-  /// alike.
+  /// Says whether a peer is at the other end of a message: a send waits for its receive and a
+  /// receive for its send, and both ends count the messages of one direction alike.
   static bool meets(const CollectiveRecord& theirs, const CollectiveRecord& wanted,
                     const PeerView& peer, const RankState::GroupState& group) {
     const bool back = theirs.peer >= 0 && static_cast<size_t>(theirs.peer) < group.members.size() &&
@@ -204,15 +204,15 @@ class Chain {
 
   std::map<int, const PeerView*> known_;
   std::set<int> passed_;
-  /// The ranks that have come to our collective, and the most that have come to one on the way. In
-  /// a ring of ranks that wait for each other, the culprit is the one that most of a group wait
-  /// for.
+  /// The number of ranks that have entered our collective, and the most that have entered one on
+  /// the way. In a ring of ranks that wait for each other, the culprit is the one that most of a
+  /// group wait for.
   int first_present_ = 0;
   int most_present_ = 0;
   int ring_culprit_ = -1;
 };
 
-/// Why this peer holds us up; "" when it does not seem to.
+/// Returns why this peer holds us up; "" when it does not seem to.
 std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   const std::string who = name_of(peer);
   if (peer.record.state == State::kAborted) return cat(who, " gave up in ", describe(peer.record));
@@ -229,7 +229,7 @@ std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   return "";
 }
 
-/// Complaints of one kind, and the rank that each leads to.
+/// Told holds complaints of one kind, and the rank that each leads to.
 struct Told {
   std::vector<std::string> texts;
   std::vector<int> culprits;
@@ -257,8 +257,8 @@ std::string identity_text(const PeerIdentity& identity) {
   return cat(identity.host, "\n", identity.machine, "\n", identity.pid, "\n", identity.start_ticks);
 }
 
-/// Reads what another process says of itself: it goes into messages and is compared; nothing of it
-/// is a path.
+/// Reads the identity that another process reports: it is shown in messages and compared, and never
+/// used as a path.
 PeerIdentity parse_identity(const std::string& text) {
   constexpr size_t kLongestName = 256;
   std::istringstream lines(text);

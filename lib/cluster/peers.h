@@ -33,10 +33,10 @@ PeerIdentity parse_identity(const std::string& text);
 enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
 /// Says whether a process of this machine is stopped.
 bool is_stopped(int pid);
-/// Says whether it has ended, or its first thread has and the others end now: only then can it be
-/// waited for.
+/// Says whether a process has ended, or its first thread has and the others are ending: only then
+/// can it be waited for.
 bool is_gone(int pid);
-/// Looks under /proc; kUnknown for a rank of another machine.
+/// Reads a peer's state under /proc; kUnknown for a rank of another machine.
 ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self);
 
 /// PeerView is what one rank knows of another when it must explain a failure.
@@ -44,17 +44,17 @@ struct PeerView {
   int global_rank = 0;
   PeerIdentity identity;
   ProcessState process = ProcessState::kUnknown;
-  /// No sign of life on the control connection although there should have been some.
+  /// Says whether the control connection gave no sign of life although it should have.
   bool silent = false;
-  /// The peer's last heartbeat could be read: what it did is known.
+  /// Says whether the peer's last heartbeat could be read, so that its activity is known.
   bool heard = true;
   /// The peer's collective of the group at hand.
   CollectiveRecord record;
-  /// All that it shows.
+  /// Everything that it shows.
   RankState state;
 };
 
-/// Why a collective does not end.
+/// Explanation says why a collective does not end.
 struct Explanation {
   std::string text;
   /// The rank that all wait for in the end; -1 where it is not known.
@@ -62,13 +62,13 @@ struct Explanation {
 };
 
 /// Names the ranks that keep `mine` from finishing and why: gone, stopped, silent, not yet there,
-/// in another collective; and of one that is not there what it does instead. Where that is to wait
-/// for others in another group, these are followed to the rank that waits for nobody. `views` is by
+/// in another collective; and, for a rank that is not there, what it does instead. If it waits for
+/// others in another group, these are followed to the rank that waits for nobody. `views` is by
 /// rank in the group, `self` ours; `others` are ranks of other groups.
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
                           int self, const std::vector<PeerView>& others = {});
 
-/// Ranks that explain_peers() would have to know of and does not.
+/// Lists the ranks that explain_peers() would need to know of and does not.
 std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const CollectiveRecord& mine,
                                int self, const std::vector<PeerView>& others);
 

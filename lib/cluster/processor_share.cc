@@ -10,10 +10,10 @@
 namespace ftrun {
 namespace {
 
-/// More numbers come from nobody that means well.
+/// The most numbers of a text; longer lists are invalid.
 constexpr size_t kMostNumbers = 1 << 16;
 
-/// "0-3,8": processors in order, as ranges.
+/// Writes processors, which are in order, as ranges: "0-3,8".
 std::string ranges_text(const std::vector<int>& numbers) {
   std::vector<std::string> ranges;
   for (size_t i = 0; i < numbers.size();) {

@@ -19,13 +19,13 @@ struct RankProcessors {
   ProcessorLimit limit;
 };
 
-/// The threads that a rank computes on: an equal part of the processors that it may run on, which
-/// ranks of its machine that may run on any of the same share, and of the quota of its control
-/// group, which the ranks in that group share. At least 1.
+/// Returns the number of threads that a rank computes on: an equal part of the processors that it
+/// may run on, shared with ranks of its machine that may run on any of them, and of the quota of
+/// its control group, shared with the ranks in that group. At least 1.
 int threads_of_rank(const std::vector<RankProcessors>& ranks, int rank);
 
-/// Why a rank has so many threads, where it is not the processors of its machine: "the control
-/// group /job grants the time of 1.5 processors". "" where no quota counts.
+/// Returns why a rank has its number of threads, where that is not due to its machine's processors:
+/// "the control group /job grants the time of 1.5 processors". "" where no quota counts.
 std::string quota_text(const ProcessorLimit& limit);
 
 }  // namespace ftrun

@@ -84,7 +84,7 @@ ProgressBoard::~ProgressBoard() {
   std::erase(boards().all, this);
 }
 
-/// A group of this name is opened anew.
+/// Frees the cells of left groups of this name, as one is opened anew.
 void ProgressBoard::forget_left(const std::string& group) {
   for (BoardTable::GroupCell& cell : table_.groups) {
     const ShownGroup shown = cell.group.read();

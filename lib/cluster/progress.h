@@ -15,12 +15,12 @@
 namespace ftrun {
 
 /// ProgressBoard shows what one rank is doing, readable at any time: by other threads (the
-/// heartbeat that shows it to other ranks, the crash handler), and where its table is the
-/// supervisor's, by that and by the ranks of the machine. Writing it takes no lock and no call of
-/// the system but the reading of a clock.
+/// heartbeat that shows it to other ranks, the crash handler), and, where its table is the
+/// supervisor's, by the supervisor and the ranks of the machine. Writing it takes no lock and no
+/// system call except to read a clock.
 class ProgressBoard {
  public:
-  /// A communicator's part.
+  /// CommunicatorSlot is a communicator's part.
   class CommunicatorSlot {
    public:
     explicit CommunicatorSlot(BoardTable::GroupCell& cell) : cell_(cell) {}
@@ -36,39 +36,39 @@ class ProgressBoard {
     std::unique_ptr<BoardTable::GroupCell> own_;  // where the table is full
   };
 
-  /// `table` is borrowed; null for memory of its own.
+  /// Begins a rank's board in `table`, which is borrowed; null for memory of its own.
   explicit ProgressBoard(int rank, BoardTable* table = nullptr);
   ~ProgressBoard();
   ProgressBoard(const ProgressBoard&) = delete;
   ProgressBoard& operator=(const ProgressBoard&) = delete;
 
   int rank() const { return rank_; }
-  /// Opens a slot for a communicator among these global ranks, which lives until close(). From then
-  /// on it is shown that the rank has left the group, or had given it up.
+  /// Opens a slot for a communicator among these global ranks, which lives until close(). After
+  /// that the board shows that the rank has left the group, or had given it up.
   CommunicatorSlot* open(const std::string& group, const std::vector<int>& members = {});
   void close(CommunicatorSlot* slot);
 
   /// Shows what the rank does from now on: "step 12", "writing a checkpoint".
   void show_phase(std::string_view what);
-  /// Around what a lane does. One thread at a time for each lane.
+  /// Brackets, with leave_lane(), an activity of a lane. One thread at a time for each lane.
   void enter_lane(int lane, const Activity& what);
   void leave_lane(int lane);
-  /// Around an exchange of texts; "" when it is over.
+  /// Shows an exchange of texts from now on; "" when it has ended.
   void show_texts(std::string_view what);
 
   RankState state() const { return read_state(table_); }
-  /// The state as bytes, for the store.
+  /// Returns the state as bytes, for the store.
   std::vector<uint8_t> image() const { return encode_state(state()); }
-  /// The group's record in a rank's state; nothing known gives an empty record.
+  /// Finds the group's record in a rank's state; an empty record if nothing is known.
   static CollectiveRecord find(const RankState& state, const std::string& group);
 
-  /// The rank that this one found to hold up all; -1 for none. The first one stays.
+  /// Records the rank that this one found to hold up all; the first one stays. blamed() is -1 for
+  /// none.
   void blame(int rank);
   int blamed() const { return blamed_; }
 
-  /// "  rank 3 is in all_reduce #12 (...) of group dp": for the crash handler,
-  ///    which must not wait for a
-  /// lock that the crashed thread may hold.
+  /// Writes "  rank 3 is in all_reduce #12 (...) of group dp" for the crash handler, which must not
+  /// wait for a lock that the crashed thread may hold.
   std::string describe() const;
 
  private:
@@ -84,12 +84,12 @@ class ProgressBoard {
   std::vector<std::unique_ptr<CommunicatorSlot>> slots_;
 };
 
-/// An activity that begins when it is shown.
+/// Makes an activity that begins when it is shown.
 Activity activity(Activity::Kind kind, std::string_view what);
 
 /// Makes std::terminate print each rank of this process with the collective it is in, and exit with
-/// code 6 instead of a core dump: Gloo ends so, in a thread of its own, when peers disagree about
-/// sizes. Call once, when a rank starts.
+/// code 6 instead of a core dump: Gloo ends this way, in a thread of its own, when peers disagree
+/// about sizes. Call once, when a rank starts.
 void install_crash_handler();
 
 }  // namespace ftrun

@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// A set of axes.
+/// MeshAxes is a set of axes.
 class MeshAxes {
  public:
   constexpr MeshAxes() = default;
@@ -44,8 +44,8 @@ struct MeshPoint {
   bool operator==(const MeshPoint&) const = default;
 };
 
-/// A cut of one line of ranks: `count` of its places, `stride` apart. The line runs along all of
-/// `axes` as if they were one axis, whose fastest part is the fastest of them.
+/// GroupSpan is a cut of one line of ranks: `count` of its places, `stride` apart. The line runs
+/// along all of `axes` as if they were one axis, whose fastest part is the fastest of them.
 struct GroupSpan {
   MeshAxes axes;
   int count = 1;
@@ -53,24 +53,25 @@ struct GroupSpan {
   bool operator==(const GroupSpan&) const = default;
 };
 
-/// Ranks that communicate with each other, ascending: the product of the places of `spans`.
+/// RankGroup is a set of ranks that communicate with each other, ascending: the product of the
+/// places of `spans`.
 struct RankGroup {
-  /// Name of such groups in plans and messages: "dp_shard+cp", "dp_shard/2", "pp/ends".
+  /// The name of such groups in plans and messages: "dp_shard+cp", "dp_shard/2", "pp/ends".
   std::string label;
   std::vector<int> ranks;
-  /// The rank that sends on a link between two ranks; the other receives. Else -1.
+  /// The rank that sends on a link between two ranks; the other receives. -1 for other groups.
   int sender = -1;
-  /// Spans of two places or more, of which none has an axis of another one.
+  /// Spans of two places or more, no two of which share an axis.
   std::vector<GroupSpan> spans = {};
 
   bool is_link() const { return sender >= 0; }
   int size() const { return static_cast<int>(ranks.size()); }
-  /// Place of a global rank in the group, -1 when it is no member.
+  /// Finds the place of a global rank in the group, -1 when it is not a member.
   int index_of(int rank) const;
-  /// Unique in the mesh and the same on every member: "dp_shard+cp@4" is the group along dp_shard
-  /// and cp whose lowest rank is 4, "pp@3>7" the link from rank 3 to rank 7.
+  /// Returns a name that is unique in the mesh and the same on every member: "dp_shard+cp@4" is the
+  /// group along dp_shard and cp whose lowest rank is 4, "pp@3>7" the link from rank 3 to rank 7.
   std::string name() const;
-  /// The axes along which its ranks differ.
+  /// Returns the axes along which its ranks differ.
   MeshAxes axes() const;
   /// Says whether ranks differ along this axis, and whether along some of these and no
   /// others.
@@ -78,43 +79,47 @@ struct RankGroup {
   bool runs_within(MeshAxes some) const { return !axes().empty() && some.contains(axes()); }
 };
 
-/// Ranks as a grid. Pure arithmetic: describes 16,384 ranks as well as two.
+/// RankMesh is the grid of ranks. Pure arithmetic: describes 16,384 ranks as well as two.
 class RankMesh {
  public:
-  /// Error(kUsage) unless every size is at least 1.
+  /// Makes a mesh of these sizes. Error(kUsage) unless every size is at least 1.
   explicit RankMesh(const MeshPoint& sizes);
 
   int world() const { return world_; }
   int size(MeshAxis axis) const { return sizes_.at(axis); }
-  /// Ranks that hold different samples: dp_replicate * dp_shard.
+  /// Counts the ranks that hold different samples: dp_replicate * dp_shard.
   int data_parallel() const { return sizes_.dp_replicate * sizes_.dp_shard; }
   const MeshPoint& sizes() const { return sizes_; }
 
   MeshPoint coordinate(int rank) const;
   int rank_at(const MeshPoint& place) const;
-  /// A rank's place on the line along all of `axes` as if they were one, and the line's places.
+  /// Returns a rank's place on the line along all of `axes` as if they were one; places() counts
+  /// the line's places.
   int place_on(int rank, MeshAxes axes) const;
   int places(MeshAxes axes) const;
-  /// The group of `rank` along `axes`: the ranks whose places differ from its own only there.
+  /// Returns the group of `rank` along `axes`: the ranks whose places differ from its own only
+  /// there.
   RankGroup group_of(int rank, MeshAxes axes) const { return group_of(rank, {whole(axes)}); }
-  /// The group of `rank` along several spans. Each divides its line into blocks of count x stride
-  /// places, and in a block every stride-th place, from that of the rank down and up, is a member.
+  /// Returns the group of `rank` along several spans. Each span divides its line into blocks of
+  /// count x stride places, and in a block every stride-th place, from that of the rank down and
+  /// up, is a member.
   RankGroup group_of(int rank, const std::vector<GroupSpan>& spans) const;
-  /// All places of the line along `axes`; `count` neighbours [k, k+1) x count of it; every k-th of
-  /// its places. `count` and `k` divide the line.
+  /// Makes a span of all places of the line along `axes`; neighbours() one of `count` neighbours
+  /// [k, k+1) x count, every_kth() one of every k-th place. `count` and `k` divide the line.
   GroupSpan whole(MeshAxes axes) const { return {axes, places(axes), 1}; }
   GroupSpan neighbours(MeshAxes axes, int count) const;
   GroupSpan every_kth(MeshAxes axes, int k) const;
-  /// Two ranks that differ along `axis` alone, of which the first sends to the second.
+  /// Makes the group of two ranks that differ only along `axis`, of which the first sends to the
+  /// second.
   RankGroup link(int from, int to, MeshAxis axis) const;
-  /// The ends of an axis for the rank: those whose places along it are the first and the last,
-  /// "pp/ends".
+  /// Returns the ends of an axis for the rank: the ranks whose places along it are the first and
+  /// the last, "pp/ends".
   RankGroup ends_of(int rank, MeshAxis axis) const;
-  /// The rank at another place along an axis.
+  /// Returns the rank at another place along an axis.
   int moved(int rank, MeshAxis axis, int place) const;
-  /// All groups along `axes`, by lowest rank; every rank is in exactly one.
+  /// Lists all groups along `axes`, by lowest rank; every rank is in exactly one.
   std::vector<RankGroup> groups(MeshAxes axes) const;
-  /// "rank 5 (pp 1, dp_shard 2)": axes of size 1 are left out.
+  /// Writes a rank with its place, "rank 5 (pp 1, dp_shard 2)"; axes of size 1 are left out.
   std::string place_text(int rank) const;
 
  private:

@@ -16,21 +16,21 @@ struct RankOutputOptions {
   int ranks = 1;
   /// Says which streams are terminals: rank 0's live line passes through it untouched.
   std::array<bool, 2> terminal = {false, false};
-  /// Takes what is to be written to our own stdout or stderr.
+  /// Writes text to our own stdout or stderr.
   std::function<void(OutputStream, std::string_view)> write;
 };
 
-/// Merges the output of ranks: whole lines, each after "[rank N] ". What a carriage return
-/// overwrites is dropped, except rank 0's live progress line on a terminal, which passes through as
-/// it comes and is redrawn under the lines of others.
+/// RankOutput merges the output of ranks: whole lines, each after "[rank N] ". Text that a carriage
+/// return overwrites is dropped, except rank 0's live progress line on a terminal, which passes
+/// through as it comes and is redrawn under the lines of others.
 class RankOutput {
  public:
   explicit RankOutput(RankOutputOptions options);
 
   void feed(int rank, OutputStream stream, std::string_view bytes);
-  /// A line of our own between those of the ranks.
+  /// Writes a line of our own between those of the ranks.
   void write_own(OutputStream stream, const std::string& text);
-  /// The rank has ended: writes what lacks a line end.
+  /// Ends a rank's output: writes what lacks a line end.
   void finish(int rank);
 
  private:

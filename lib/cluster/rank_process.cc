@@ -22,7 +22,7 @@
 namespace ftrun {
 namespace {
 
-/// The new process' ends of its pipes, and who started it.
+/// Birth holds the new process's ends of its pipes, and its parent.
 struct Birth {
   pid_t parent;
   int out, err, failure;

@@ -11,10 +11,10 @@
 
 namespace ftrun {
 
-/// The most ranks of a world: longer lists come from nobody that means well.
+/// The most ranks of a world: longer lists are invalid.
 inline constexpr int kMostRanks = 1 << 16;
 
-/// RankState is what a rank was seen to do, taken from its table.
+/// RankState is what a rank was doing, as read from its table.
 struct RankState {
   struct GroupState {
     std::string name;
@@ -35,18 +35,20 @@ struct RankState {
 };
 
 RankState read_state(const BoardTable& table);
-/// Encodes a state for the store; texts of it are cut to what a table holds.
+/// Encodes a state for the store; its texts are cut to what a table holds.
 std::vector<uint8_t> encode_state(const RankState& state);
-/// Decodes bytes that may come from anywhere: what makes no sense is left out.
+/// Decodes bytes that may come from anywhere: invalid parts are left out.
 RankState decode_state(std::span<const uint8_t> bytes, int world = kMostRanks);
 
-/// Finds what the rank does by itself, while others wait for it; nothing if all that it does is
-/// done with others, or nothing is known.
+/// Finds what the rank does by itself, while others wait for it; nothing if it works only with
+/// others, or nothing is known.
 std::optional<Activity> own_work(const RankState& state);
-/// "step 12, forward layer 3 mb 0, for 5.1s", "" where nothing is known.
+/// Describes a rank's activity: "step 12, forward layer 3 mb 0, for 5.1s"; "" where nothing is
+/// known.
 std::string activity_text(const RankState& state);
 
-/// The members as a table shows them, and back; ranks outside the world are left out.
+/// Converts members to what a table shows; listed_members() converts back, without ranks outside
+/// the world.
 ShownMembers shown_members(const std::vector<int>& members);
 std::vector<int> listed_members(const ShownMembers& members, int world = kMostRanks);
 

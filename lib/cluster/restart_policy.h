@@ -8,17 +8,17 @@
 
 namespace ftrun {
 
-/// Says whether the ranks may come further when they are started again: what failed is the
-/// environment (5), a peer (6), or a rank that a signal ended. A config, the data, a defect of
-/// ftrun or the numbers (1 to 4, 7) fail the same way again.
+/// Says whether the ranks may get further when they are started again: the environment (5) or a
+/// peer (6) failed, or a signal ended a rank. A config, the data, a defect of ftrun or the numbers
+/// (1 to 4, 7) fail the same way again.
 bool may_pass_next_time(const FailureSummary& failure);
 
 /// RestartPolicy decides when to start failed ranks again, and when to give up. A restart after
-/// which something new was saved has got somewhere: the next failure is counted from one again.
+/// which something new was saved is progress: the next failure is counted from one again.
 class RestartPolicy {
  public:
   struct Options {
-    /// Restarts in a row that save nothing new, before the run is given up; 0: none at all.
+    /// Restarts in a row that save nothing new, before the run is given up; 0: no restarts.
     int in_vain = 0;
     /// The pause before the first restart; each further one waits twice as long.
     std::chrono::milliseconds first_delay = std::chrono::seconds(1);
@@ -31,17 +31,18 @@ class RestartPolicy {
   /// with nothing new saved meanwhile; 0 if this one belongs to none. Call it once for each
   /// failure, before after().
   int times_in_a_row(const FailureSummary& failure, const std::string& saved);
-  /// The next start has other ranks: what was in vain says nothing of it.
+  /// Forgets the restarts in vain, which say nothing about a start with other ranks.
   void forget();
 
-  /// The pause before the ranks are started again; nothing when they are not. `saved` names what is
-  /// saved of the run: "" for nothing yet.
+  /// Returns the pause before the ranks are started again; nothing when they are not. `saved` names
+  /// what is saved of the run: "" for nothing yet.
   std::optional<std::chrono::milliseconds> after(const FailureSummary& failure,
                                                  const std::string& saved);
 
-  /// Restarts since something new was saved, the one that after() has just allowed included.
+  /// Counts the restarts since something new was saved, the one that after() has just allowed
+  /// included.
   int in_vain() const { return in_vain_; }
-  /// The first failure since then: what the later ones repeat.
+  /// Returns the first failure since then, which the later ones repeat.
   const FailureSummary& first() const { return first_; }
 
  private:

@@ -23,8 +23,8 @@ bool has_room(int fd, std::chrono::milliseconds wait) {
   return ::poll(&wanted, 1, static_cast<int>(wait.count())) != 0;
 }
 
-/// A terminal with room for a byte waits for the rest of a line. Opened once more it does not have
-/// to: the flag would change the terminal of everybody who shares our descriptor.
+/// Opens a terminal once more, non-blocking: a write to a terminal with room for a byte waits for
+/// the rest of a line, and the flag would affect every process that shares our descriptor.
 OwnedFd opened_again(int fd) {
   if (::isatty(fd) != 1) return {};
   const std::string path = cat("/proc/self/fd/", fd);
@@ -58,7 +58,7 @@ void ShownOutput::write(OutputStream stream, std::string_view text) {
   if (!write_all(to, text, is_out)) leave_out();
 }
 
-/// Writes the text. Returns false where the stream is blocked; `text` is what is left then.
+/// Writes the text. Returns false where the stream is blocked; `text` is then the rest.
 bool ShownOutput::write_all(Stream& stream, std::string_view& text, bool is_out) {
   constexpr size_t kAtOnce = 4096;  // PIPE_BUF: where a pipe has room, so much does not wait
   while (!text.empty()) {

@@ -48,7 +48,7 @@ std::string padded(int value, size_t width) {
   return digits;
 }
 
-/// "01-03" gives 01 02 03; "7" gives 7. The width of the first bound is kept.
+/// Expands a range: "01-03" gives 01 02 03; "7" gives 7. Keeps the width of the first bound.
 std::vector<std::string> expand_range(std::string_view range, std::string_view whole) {
   const size_t dash = range.find('-');
   const std::string_view first = range.substr(0, dash);

@@ -39,8 +39,8 @@ constexpr std::chrono::milliseconds kGraceOfHang{1000};
 /// The time between two checks whether the wait for ranks that were asked to stop is to be logged.
 constexpr std::chrono::milliseconds kLookAtWaits{500};
 
-/// Lists the signals that are passed on to the ranks. A lost terminal stops them as SIGTERM does,
-/// unless whoever started us (nohup) wants it to stop nothing.
+/// Lists the signals that are forwarded to the ranks. A lost terminal stops them as SIGTERM does,
+/// unless we were started with SIGHUP ignored (nohup).
 std::vector<int> forwarded_signals() {
   std::vector<int> signals = {SIGINT, SIGTERM, SIGUSR1};
   if (!inherits_ignored(SIGHUP)) signals.push_back(SIGHUP);
@@ -73,7 +73,7 @@ class SignalQueue {
 
   int fd() const { return fd_.get(); }
   const sigset_t& before() const { return before_; }
-  /// The next signal, 0 when there is none.
+  /// Returns the next signal, 0 when there is none.
   int next() {
     signalfd_siginfo info{};
     const ssize_t got = ::read(fd_.get(), &info, sizeof info);
@@ -86,8 +86,8 @@ class SignalQueue {
   OwnedFd fd_;
 };
 
-/// A socket on 127.0.0.1 that listens already: ranks that come before rank 0 is ready wait in its
-/// queue instead of being refused.
+/// StoreSocket is a socket on 127.0.0.1 that listens already: ranks that connect before rank 0 is
+/// ready wait in its queue instead of being refused.
 struct StoreSocket {
   OwnedFd fd;
   int port = 0;
@@ -109,17 +109,17 @@ StoreSocket bind_store_socket() {
   return store;
 }
 
-/// Says whether a child has ended, though nobody has waited for it yet.
+/// Says whether a child has ended, though it has not been reaped yet.
 bool has_ended(pid_t pid) {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
          info.si_pid == pid;
 }
 
-/// The ranks of one start, from their first to their last.
+/// Supervisor runs the ranks of one start, from their beginning to their end.
 class Supervisor {
  public:
-  /// `restarts`: how often ranks were started before. All borrowed.
+  /// Borrows all arguments. `restarts` is the number of restarts so far.
   Supervisor(const SupervisorOptions& options, SignalQueue& signals, int restarts,
              const Restart& restart)
       : options_(options),
@@ -222,7 +222,7 @@ class Supervisor {
   std::vector<FailureReport> failures_;
   int64_t started_ns_ = unix_time_ns();
   std::optional<Clock::time_point> kill_at_;
-  /// A rank holds up the others, and is killed then.
+  /// The time at which a rank that holds up the others is killed.
   std::optional<Clock::time_point> hang_ends_at_;
   int forwarded_ = 0;  // the first signal we passed on
   Clock::time_point forwarded_at_;
@@ -324,8 +324,8 @@ void Supervisor::forward(int signal) {
   }
 }
 
-/// Reads what is there now, and no more than a pipe holds: a rank that writes without end leaves
-/// time for signals.
+/// Reads the available bytes, at most as many as a pipe holds: a rank that writes without end must
+/// leave time for signals.
 void Supervisor::read_channel(LocalRank& rank, OwnedFd& fd, OutputStream stream) {
   char buffer[16 * 1024];
   for (int reads = 0; fd && reads < 8; ++reads) {
@@ -365,8 +365,8 @@ void Supervisor::read_everything() {
 void Supervisor::reap() {
   for (LocalRank& rank : ranks_) {
     if (!rank.running || !has_ended(rank.process.pid)) continue;
-    // Whatever the rank itself had started. Before the rank is waited for: its number may be
-    // another process's after.
+    // Kill what the rank itself had started, before the rank is reaped: its number may be another
+    // process's after that.
     ::kill(-rank.process.pid, SIGKILL);
     int status = 0;
     rusage used{};
@@ -396,14 +396,14 @@ void Supervisor::note_end(LocalRank& rank, int status, const rusage& used) {
   ends_.push_back(end);
 }
 
-/// Says what a rank last showed of itself.
+/// Returns the activity that a rank last showed.
 std::string Supervisor::doing(const LocalRank& rank) const {
   const BoardTable* table = boards_.find(rank.number, rank.process.pid);
   return table == nullptr ? "" : activity_text(read_state(*table));
 }
 
 /// Says whether others waited in vain for a rank that is late or stopped. A rank that has ended, or
-/// failed by itself, holds up nobody, whatever the others say of it.
+/// failed by itself, holds up nobody, whatever the others report.
 bool Supervisor::holds_up_others(const LocalRank& rank) const {
   bool blamed = false, failed = false;
   for (const FailureReport& report : failures_) {
@@ -465,7 +465,8 @@ void Supervisor::enforce_deadline() {
   signal_all(SIGKILL);
 }
 
-/// Ranks that were asked to stop finish their step and save, which may take long.
+/// Logs a wait for ranks that were asked to stop: they finish their step and save, which may take
+/// long.
 void Supervisor::tell_wait() {
   if (!stop_notice_ || running() == 0) return;
   stop_notice_->look([&](const std::string& waited) {
@@ -490,7 +491,8 @@ void Supervisor::signal_all(int signal) {
   }
 }
 
-/// The starts of a run, one after another, until it ends well, is stopped or is given up.
+/// Restarts runs the starts of a run, one after another, until it ends well, is stopped or is given
+/// up.
 class Restarts {
  public:
   explicit Restarts(const SupervisorOptions& options)
@@ -550,7 +552,7 @@ class Restarts {
     return first.exit_code;
   }
 
-  /// Waits so long, or until a signal asks to stop, which is returned; else 0.
+  /// Waits for that time, or until a signal asks to stop, and returns that signal, else 0.
   int wait(std::chrono::milliseconds delay) {
     const auto end = Clock::now() + delay;
     while (true) {
@@ -575,7 +577,7 @@ class Restarts {
   int count_ = 0;
   /// The changes from the first start to the next.
   Restart next_;
-  /// The last failure used up the restarts that save nothing.
+  /// Says whether the last failure used up the restarts that save nothing.
   bool all_in_vain_ = false;
 };
 

@@ -14,13 +14,13 @@
 
 namespace ftrun {
 
-/// Restart is what a restart begins with.
+/// Restart says what a restart begins with.
 struct Restart {
   /// Variables for every rank, before those of all starts: {"FTRUN_RESUME=auto"}.
   std::vector<std::string> environment;
   /// Arguments after those of all starts.
   std::vector<std::string> arguments;
-  /// Ranks to start, where others than at first; 0: as many.
+  /// Ranks to start, where the number differs from the first start; 0: as many.
   int local_ranks = 0;
   /// The checkpoint from which the ranks go on, for the line that logs the restart:
   /// "step-00000010".
@@ -49,7 +49,7 @@ struct SupervisorOptions {
   std::function<std::string(int rank)> log_of;
   /// The time that ranks have after SIGTERM before they are killed.
   std::chrono::milliseconds grace = std::chrono::seconds(10);
-  /// The time from a rank's naming another that it waited for in vain until that one is killed
+  /// The time from a rank's report of another that it waited for in vain until that one is killed
   /// unless it is stopped: it may be about to report a failure of its own.
   std::chrono::milliseconds time_to_report = std::chrono::seconds(1);
   /// Options of the notice that ranks which were asked to stop have not ended yet; `say` is not
@@ -57,11 +57,11 @@ struct SupervisorOptions {
   WaitNoticeOptions notices;
   /// Says which of our own streams are terminals.
   std::array<bool, 2> terminal = {false, false};
-  /// Called each time that ranks failed, before the failure is logged.
+  /// Called each time that ranks fail, before the failure is logged.
   std::function<void(const FailureSummary&)> on_failure;
-  /// The options of starting failed ranks again; never, unless it is asked for.
+  /// The options for restarts of failed ranks; by default there are none.
   RestartPolicy::Options restarts;
-  /// Names what is saved of the run, "" for nothing yet: another name than before is progress.
+  /// Names what is saved of the run, "" for nothing yet: a new name means progress.
   std::function<std::string()> saved;
   /// Decides what the next start goes on from; nothing if the run had not begun and this failure
   /// would come again. `times`: how often in a row its rank had a failure that belongs to it
@@ -75,12 +75,12 @@ struct SupervisorOptions {
 /// Runs the ranks to their end and returns the exit code for the whole: 0 when all succeeded, else
 /// that of the earliest failure (128 + n for a rank that a signal ended), whose message is logged
 /// as the cause with the others below it. When one rank fails the others are stopped: SIGTERM,
-/// `grace`, SIGKILL; so are they when one reports that another holds it up, which is killed. Where
-/// `restarts` allows it all ranks are then started again, which one line logs with the cause; a
-/// run that is given up ends with the first of the failures that were in vain. A signal that asks
-/// to stop ends it, also while a restart is waited for. SIGINT, SIGTERM, SIGUSR1 and, unless it is
-/// inherited ignored (nohup), SIGHUP are passed on to the ranks; a second one (ends_at_once) kills
-/// them.
+/// `grace`, SIGKILL. The same happens when one reports that another holds it up; that one is
+/// killed. Where `restarts` allows it all ranks are then started again, which one line logs with
+/// the cause; a run that is given up ends with the first of the failures in vain. A signal that
+/// asks to stop ends the run, also during the pause before a restart. SIGINT, SIGTERM, SIGUSR1 and,
+/// unless it is inherited ignored (nohup), SIGHUP are forwarded to the ranks; a second one
+/// (ends_at_once) kills them.
 ///
 /// Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 /// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_RESTART (how often the ranks

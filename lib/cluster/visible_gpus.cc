@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-/// "nvidia0" and its like; "nvidiactl" and "nvidia-uvm" are no GPUs.
+/// Says whether a file is a GPU's, as "nvidia0" is; "nvidiactl" and "nvidia-uvm" are not.
 bool names_gpu(const std::string& file) {
   constexpr std::string_view kPrefix = "nvidia";
   return file.starts_with(kPrefix) && file.size() > kPrefix.size() &&
@@ -29,7 +29,7 @@ int count_device_files(const std::string& devices) {
   return count;
 }
 
-/// Devices that CUDA_VISIBLE_DEVICES names. CUDA stops reading at the first name that is none
+/// Counts the devices that CUDA_VISIBLE_DEVICES names. CUDA stops reading at the first invalid name
 /// ("-1").
 int count_named(const std::string& list) {
   int count = 0;

@@ -9,10 +9,9 @@
 
 namespace ftrun {
 
-// The store that torchrun's agent serves outlives the ranks: it holds what those of earlier
-// starts left there. How often ranks were started before is no way to tell starts apart, as
-// each agent counts the failures of its own workers. So rank 0 draws a word for each start,
-// and the others come by it:
+// The store that torchrun's agent serves outlives the ranks: it still holds what ranks of earlier
+// starts wrote. The number of earlier starts cannot distinguish starts, as each agent counts the
+// failures of its own workers. So rank 0 draws a word for each start, and the others read it:
 //
 //   ftrun/launch          drawn once for all starts of the launch
 //   ftrun/starts          how many rank 0 has announced
@@ -21,9 +20,9 @@ namespace ftrun {
 //   ftrun/WORD/members    the launch, the starts before, and these numbers of all
 //                         ranks, once all have come
 //
-// A rank belongs to the start whose members name its process. One that met the word of a
-// dead start, which nobody completes, or which names processes that are gone, waits until
-// rank 0 announces another.
+// A rank belongs to the start whose members name its process. A rank that read the word of a dead
+// start, which nobody completes, or which names processes that are gone, waits until rank 0
+// announces another.
 
 struct AgentStart {
   /// The prefix of the keys of this start.
@@ -31,8 +30,8 @@ struct AgentStart {
   AgentLaunch launch;
 };
 
-/// Collective: all ranks of one start. Error(kPeerLost) naming who did not
-/// come within options.timeout.
+/// Agrees with the other ranks on the start they belong to. Collective: all ranks of one start.
+/// Error(kPeerLost) naming the ranks that did not come within options.timeout.
 AgentStart agree_on_start(c10d::Store& store, const RendezvousOptions& options);
 
 }  // namespace ftrun

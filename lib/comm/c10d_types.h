@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-// Our dtypes and reductions as c10d's. Inline: the NCCL module is linked without this folder's
-// library.
+// Converts our dtypes and reductions to c10d's. Inline: the NCCL module is linked without this
+// folder's library.
 
 inline at::ScalarType scalar_type(DType dtype) {
   switch (dtype) {

@@ -11,7 +11,7 @@ struct CollectiveFailure {
   std::string what;
   /// The transport's words, "" for none.
   std::string detail;
-  /// The time limit alone has passed: the other ranks still are where they wait.
+  /// Says whether only the time limit has passed: the other ranks still are where they wait.
   bool late = false;
 };
 

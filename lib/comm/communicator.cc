@@ -278,7 +278,8 @@ void Communicator::end_replay() {
   replays_ = false;
 }
 
-/// Work of the same order: collectives among themselves, receives from one peer, sends to one peer.
+/// Says whether the earlier work is of the same order: collectives among themselves, receives from
+/// one peer, sends to one peer.
 bool Communicator::blocks(const Pending& earlier, const Pending& wanted) const {
   const CollectiveRecord& a = earlier.collective.record;
   const CollectiveRecord& b = wanted.collective.record;
@@ -380,7 +381,7 @@ void Communicator::or_break(const CollectiveRecord& record, Calls calls) {
   }
 }
 
-/// The device may stand in another one.
+/// Shows that the group has given up; the device may be in another collective.
 void Communicator::show_aborted(const CollectiveRecord& record) {
   if (slot_ == nullptr) return;
   if (!device_runs()) slot_->enter(record);

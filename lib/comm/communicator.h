@@ -28,7 +28,7 @@ struct CommStats {
     int64_t calls = 0;
     int64_t bytes_sent = 0;
     int64_t bytes_received = 0;
-    /// Spent inside wait().
+    /// Seconds spent inside wait().
     double seconds = 0;
   };
   std::array<KindStats, kCollectiveKinds> by_kind;
@@ -37,7 +37,7 @@ struct CommStats {
   KindStats total() const;
 };
 
-/// Memory for collectives, owned: freed by the communicator's back end when it goes. On the
+/// CommBuffer is memory for collectives, owned: the communicator's back end frees it. On the
 /// shared-memory back end other ranks read it in place, which saves two copies. 4096-byte aligned,
 /// zero at first. Must not outlive its communicator.
 class CommBuffer {
@@ -63,33 +63,33 @@ class CommBuffer {
   int64_t bytes_ = 0;
 };
 
-/// A collective as back ends see it.
+/// Collective is one collective as back ends see it.
 struct Collective {
   CollectiveRecord record;
   const void* in = nullptr;
   void* out = nullptr;
   /// The back end's own handle, set by begin().
   int64_t handle = 0;
-  /// Elements of a counted all-to-all, by rank of the group: what each gets from us, and what it
-  /// gives us.
+  /// Elements of a counted all-to-all, by rank of the group: those that each receives from us, and
+  /// those that it sends us.
   std::vector<int64_t> sends = {};
   std::vector<int64_t> receives = {};
 };
 
-/// Bytes that a rank gives each rank of the group, itself included, and gets from it, in a
-/// collective in which blocks move and nothing is added: all-to-all, counted or not, and shift.
-/// Blocks lie in the order of ranks, without gaps.
+/// MovedBlocks holds the bytes that a rank sends to each rank of the group, itself included, and
+/// receives from it, in a collective in which blocks move and nothing is added: all-to-all, counted
+/// or not, and shift. Blocks lie in the order of ranks, without gaps.
 struct MovedBlocks {
   std::vector<int64_t> sent;
   std::vector<int64_t> received;
 };
 bool moves_blocks(CollectiveKind kind);
-/// Bytes of rank `rank` of `size`; of a counted one, of the rank whose counts `collective` has.
+/// Returns the bytes of rank `rank` of `size`; of a counted one, of the rank whose counts
+/// `collective` has.
 MovedBlocks moved_blocks(const Collective& collective, int rank, int size);
 
-/// Sums what the ranks of a group gave, side by side in device memory: out[i] = blocks[i] +
-/// blocks[stride + i]
-/// + ..., in rank order, 16 bits in fp32 and rounded once.
+/// BlockSum describes the sum of the blocks of a group's ranks, side by side in device memory:
+/// out[i] = blocks[i] + blocks[stride + i] + ..., in rank order, 16 bits in fp32 and rounded once.
 struct BlockSum {
   const void* blocks = nullptr;
   int ranks = 0;
@@ -99,15 +99,15 @@ struct BlockSum {
   DType dtype = DType::kF32;
   int64_t count = 0;
   void* out = nullptr;
-  /// The device's, which the sum is put into.
+  /// The device's stream, which the sum is put into.
   void* stream = nullptr;
 };
 using SumBlocks = std::function<void(const BlockSum&)>;
 
 class Communicator;
 
-/// A collective under way: a small value. wait() exactly once; dropping it leaves the work to the
-/// wait of a later collective. Must not outlive its communicator.
+/// Work is a collective in progress: a small value. wait() exactly once; dropping it leaves the
+/// work to the wait of a later collective. Must not outlive its communicator.
 class [[nodiscard]] Work {
  public:
   Work() = default;
@@ -121,12 +121,12 @@ class [[nodiscard]] Work {
   int64_t id_ = 0;
 };
 
-/// Collectives among a group of ranks. Counts are elements; buffers are host memory (device memory
-/// on NCCL). Collective: every rank of the group issues the same calls in the same order, from one
-/// thread at a time. On hosts a call only announces itself; wait() does the work, earlier
-/// collectives first, so a communicator that should overlap with computation gets a thread of its
-/// own. On hosts, and on GPUs where Setup::sum_blocks is given, sums add in rank order, element by
-/// element: results do not depend on how data is cut into calls.
+/// Communicator runs collectives among a group of ranks. Counts are elements; buffers are host
+/// memory (device memory on NCCL). Collective: every rank of the group issues the same calls in the
+/// same order, from one thread at a time. On hosts a call only announces itself; wait() does the
+/// work, earlier collectives first, so a communicator that should overlap with computation gets a
+/// thread of its own. On hosts, and on GPUs where Setup::sum_blocks is given, sums add in rank
+/// order, element by element: results do not depend on how data is cut into calls.
 class Communicator {
  public:
   struct Setup {
@@ -137,14 +137,14 @@ class Communicator {
     std::chrono::milliseconds timeout = std::chrono::minutes(10);
     /// Shows what this rank is doing to its peers and to the crash handler; may be null.
     ProgressBoard* board = nullptr;
-    /// Looks up what is known now of other ranks (global), for explaining a failure; may be empty.
+    /// Returns what is known now of other ranks (global), for explaining a failure; may be empty.
     std::function<std::vector<PeerView>(const std::vector<int>&)> look_at = {};
     /// Adds in rank order on GPUs (comm/device_communicator.h); null leaves sums to the transport.
     SumBlocks sum_blocks = {};
-    /// Members of a group of GPUs send each other messages, for which they are connected when the
-    /// group is opened.
+    /// Says whether members of a group of GPUs send each other messages, for which they are
+    /// connected when the group is opened.
     bool carries_messages = false;
-    /// The time for which whoever waits for a GPU may stay away after an abort.
+    /// The time for which a thread that waits for a GPU may stay away after an abort.
     std::chrono::milliseconds abort_patience = std::chrono::seconds(30);
   };
 
@@ -161,22 +161,22 @@ class Communicator {
   /// Sums `count` elements over the ranks, in place. F64 F32 BF16 F16 I64 I32 I8 U8; 16-bit floats
   /// add in F32.
   Work all_reduce(void* data, int64_t count, DType dtype, ReduceOp op, CallSite site);
-  /// `in` holds size() blocks of `count`; block rank() of the result goes to `out`, which may be
-  /// that block of `in`.
+  /// Reduces size() blocks of `count` in `in`; block rank() of the result goes to `out`, which may
+  /// be that block of `in`.
   Work reduce_scatter(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
                       CallSite site);
-  /// `out` gets size() blocks of `count`; `in` may be block rank() of `out`.
+  /// Gathers size() blocks of `count` into `out`; `in` may be block rank() of `out`.
   Work all_gather(const void* in, void* out, int64_t count, DType dtype, CallSite site);
-  /// `in` and `out` hold size() blocks of `count`, apart from each other: block i of `out` is block
-  /// rank() of rank i.
+  /// Exchanges blocks: `in` and `out` hold size() blocks of `count`, apart from each other; block i
+  /// of `out` is block rank() of rank i.
   Work all_to_all(const void* in, void* out, int64_t count, DType dtype, CallSite site);
-  /// An all_to_all of blocks of any length: `sends[i]` elements go to rank i, whose
-  /// receives[rank()] must be as many. `in` holds `most` elements, the same on all ranks, and `out`
-  /// what is received; what lies behind the blocks stays as it is.
+  /// Exchanges blocks of any length: `sends[i]` elements go to rank i, whose receives[rank()] must
+  /// be the same. `in` holds `most` elements, the same on all ranks, and `out` the received ones;
+  /// memory behind the blocks stays as it is.
   Work counted_all_to_all(const void* in, std::span<const int64_t> sends, void* out,
                           std::span<const int64_t> receives, int64_t most, DType dtype,
                           CallSite site);
-  /// Rank i's `in` goes to `out` of rank (i + by) mod size(); `by` is in [0, size()). The two lie
+  /// Sends rank i's `in` to `out` of rank (i + by) mod size(); `by` is in [0, size()). The two lie
   /// apart.
   Work shift(const void* in, void* out, int64_t count, DType dtype, int by, CallSite site);
   Work broadcast(void* data, int64_t count, DType dtype, int root, CallSite site);
@@ -184,14 +184,14 @@ class Communicator {
   Work receive(void* data, int64_t count, DType dtype, int from, CallSite site);
   void barrier(CallSite site);
 
-  /// Makes `stream` (a cudaStream_t) the one of the calling thread whose work collectives run
-  /// after, and that their wait() lets wait. Nothing on hosts.
+  /// Makes `stream` (a cudaStream_t) the calling thread's stream: collectives run after its work,
+  /// and their wait() makes it wait. Nothing on hosts.
   virtual void use_stream(void* stream) { static_cast<void>(stream); }
 
   // Says whether a device may record what collectives put into its streams and do it again and
   // again (LaneDevice::begin_recording). Calls between begin_recording() and end_recording() do not
-  // count and are waited for by nobody; begin_replay() and end_replay(), around each replay, count
-  // what was recorded.
+  // count and nobody waits for them; begin_replay() and end_replay(), around each replay, count the
+  // recorded calls.
   virtual bool can_record() const { return false; }
   void begin_recording();
   std::vector<CollectiveRecord> end_recording();
@@ -203,17 +203,17 @@ class Communicator {
 
   CommBuffer allocate(int64_t bytes);
   const CommStats& stats() const { return stats_; }
-  /// Bytes that the transport itself was seen to carry for this rank since the group was
-  /// opened, each counted on one rank of the two: over shared memory what this rank copied or
-  /// added out of its peers' memory and into it, over sockets what the kernel says has arrived.
-  /// Unlike stats() it knows nothing of collectives. None where the back end cannot see it. Not
-  /// beside a collective that runs.
+  /// Returns the bytes that the transport itself was seen to carry for this rank since the group
+  /// was opened, each counted on one rank of the two: over shared memory those that this rank
+  /// copied or added out of its peers' memory and into it, over sockets those that the kernel
+  /// reports as received. Unlike stats() it knows nothing of collectives. None where the back end
+  /// cannot see it. Not beside a collective that runs.
   virtual std::optional<int64_t> transported_bytes() const { return std::nullopt; }
   /// Sets the limit of every later wait.
   virtual void set_timeout(std::chrono::milliseconds timeout) { setup_.timeout = timeout; }
   /// Throws Error(kPeerLost) when a collective among GPUs, whose wait() does not wait on the host,
-  /// has failed or a peer is lost. Any thread; after a wait for the device, before what came is
-  /// read.
+  /// has failed or a peer is lost. Any thread; call it after a wait for the device, before the
+  /// results are read.
   virtual void check() {}
 
   /// Collective: waits until every rank is done with this communicator. No calls after it.
@@ -231,39 +231,38 @@ class Communicator {
   /// Throws Error(kBug) while the device holds recordings of this communicator's collectives; for
   /// shutdown().
   void require_no_recordings() const;
-  /// Around a replay of several collectives, of which this is the first.
+  /// Begins a replay of several collectives, of which this is the first; replay_ends() ends it.
   virtual void replay_begins(const CollectiveRecord& first) { static_cast<void>(first); }
   virtual void replay_ends() {}
 
-  /// May start the collective; must not block for long.
+  /// Starts the collective if the back end can; must not block for long.
   virtual void begin(Collective& collective) { static_cast<void>(collective); }
-  /// Runs or waits for it; throws Failure, or an Error of its own.
+  /// Runs the collective or waits for it; throws Failure, or an Error of its own.
   virtual void complete(Collective& collective) = 0;
   /// Views what is known of the members now, by rank in the group.
   virtual std::vector<PeerView> view_peers() = 0;
   virtual CommBuffer allocate_memory(int64_t bytes);
   /// Says whether a group of one is served by a copy between host buffers.
   virtual bool copies_alone() const { return size() == 1; }
-  /// Says whether a device runs collectives while the host goes on: what the board shows is the
-  /// back end's business then.
+  /// Says whether a device runs collectives while the host goes on: the back end then decides what
+  /// the board shows.
   virtual bool device_runs() const { return false; }
 
-  /// Makes the Error(kBug) of ranks that mean different things, given by rank in the group; for
-  /// back ends that compare them.
+  /// Makes the Error(kBug) for ranks whose calls differ, given by rank in the group; for back ends
+  /// that compare them.
   Error disagreement(const std::vector<CollectiveRecord>& by_rank) const;
   /// Throws Error(kBug) when rank `from` sends another number of elements than a counted all-to-all
   /// receives.
   void check_counted(const Collective& wanted, int from, int64_t sent) const;
-  /// Throws Error(kBug) when what the sender sends is not what we receive.
+  /// Throws Error(kBug) when the sender's message is not the one that we receive.
   void check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const;
   /// Makes the error that is thrown for a failure, with what is known of the peers. May take two
   /// heartbeats. Any thread.
   Error failure(const CollectiveRecord& record, const Failure& failure);
   /// Gives up the group and makes the error of the failure that it is given up for. After a wait
-  /// that took too long the peers are viewed first: giving up frees the others, who then are
-  /// elsewhere.
+  /// that took too long the peers are viewed first: giving up frees the others, who then move on.
   Error give_up(const CollectiveRecord& record, const Failure& failure);
-  /// Shows that the group connects; what that is called where it fails.
+  /// Shows that the group connects; returns the record that names this where it fails.
   CollectiveRecord show_connecting(std::string_view how);
   const Setup& setup() const { return setup_; }
   ProgressBoard::CommunicatorSlot* slot() const { return slot_; }
@@ -296,7 +295,7 @@ class Communicator {
   std::vector<int64_t> sent_, received_;  // sequence of sends and receives, per peer
   int64_t sequence_ = 0;
   int64_t next_id_ = 1;
-  /// A recording holds what was recorded so far, and the sequences before it.
+  /// RecordedCalls holds the calls recorded so far, and the sequences before the recording.
   struct RecordedCalls {
     std::vector<CollectiveRecord> records;
     std::vector<int64_t> sent, received;

@@ -74,8 +74,8 @@ bool DeviceCommunicator::show_given_up() noexcept {
   return true;
 }
 
-/// Ends the group for a failure that the watch's thread found. The abort frees the device and who
-/// waits for it: check() must know before it that what the device has is no result.
+/// Ends the group for a failure that the watch's thread found. The abort frees the device and
+/// whoever waits for it: check() must know before it that the device's data are not results.
 void DeviceCommunicator::lost(const CollectiveRecord& record, const CollectiveFailure& failure) {
   begin_losing();
   const Error error = give_up(record, failure);
@@ -85,7 +85,7 @@ void DeviceCommunicator::lost(const CollectiveRecord& record, const CollectiveFa
   await_asking(report);
 }
 
-/// The peers learn that this rank gives up; its own error names no peer.
+/// Reports to peers that this rank gives up; its own error names no peer.
 void DeviceCommunicator::device_failed(const CollectiveRecord& record, const RankError& error) {
   begin_losing();
   const std::string text =
@@ -140,7 +140,7 @@ void DeviceCommunicator::issue_watched(const Collective& collective) {
   watch_->issued();
 }
 
-/// All collectives of a replay are watched as its first one: it has ended when all have.
+/// Watches all collectives of a replay as its first one: it has ended when all have.
 void DeviceCommunicator::replay_begins(const CollectiveRecord& first) {
   check();
   replay_mark_ = mark_begin();
@@ -180,7 +180,8 @@ void DeviceCommunicator::complete(Collective&) {
   check();
 }
 
-/// The largest, the smallest and sums of integers are the same in any order.
+/// Says whether sums add in rank order: maxima, minima and sums of integers are the same in any
+/// order.
 bool DeviceCommunicator::adds_in_order(const CollectiveRecord& record) const {
   const bool reduces =
       record.kind == CollectiveKind::kAllReduce || record.kind == CollectiveKind::kReduceScatter;
@@ -218,8 +219,8 @@ void DeviceCommunicator::reduce_small(const Collective& collective) {
   add_blocks(blocks, stride / element, collective.record, collective.record.count, collective.out);
 }
 
-/// Elements [first, first + size() * part) of an all-reduce, as far as there are any: rank r adds
-/// up the r-th part, then all send theirs to all.
+/// Reduces elements [first, first + size() * part) of an all-reduce, as far as they exist: rank r
+/// adds up the r-th part, then all send theirs to all.
 void DeviceCommunicator::reduce_window(const Collective& collective, int64_t first, int64_t part) {
   const int64_t element = dtype_bytes(collective.record.dtype);
   auto* const data = static_cast<std::byte*>(collective.out);

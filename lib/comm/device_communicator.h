@@ -15,12 +15,12 @@
 
 namespace ftrun {
 
-/// Collectives of device memory: begin() puts them into the stream of use_stream(), behind what
-/// stands there, and the host goes on; what comes after them in that stream finds them done, so
-/// wait() has nothing to do. A watch (comm/collective_watch.h) notices a peer that is lost: the
-/// error is met by the next call, and by check(), which whoever has waited for the device calls
-/// before it reads what came. Where the device does not come back to whoever waits for it, the
-/// process ends with the same words.
+/// DeviceCommunicator runs collectives of device memory: begin() puts them into the stream of
+/// use_stream(), behind its earlier work, and the host goes on; later work in that stream finds
+/// them done, so wait() has nothing to do. A watch (comm/collective_watch.h) notices a peer that is
+/// lost: the next call throws the error, and so does check(), which must be called after a wait for
+/// the device, before the results are read. Where the device does not come back to whoever waits
+/// for it, the process ends with the same message.
 ///
 /// Sums: where Setup::sum_blocks is given, sums of floating-point numbers add in rank order, 16
 /// bits in fp32, as on hosts, whatever the transport would do: ranks exchange the parts, each adds
@@ -31,7 +31,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   /// Bytes of a group's scratch for parts of ordered sums on their way; larger sums are done piece
   /// by piece.
   static constexpr int64_t kScratchBytes = int64_t{32} << 20;
-  /// The largest sum for which every rank gets everybody's numbers and adds them up itself: one
+  /// The largest sum for which every rank receives all ranks' numbers and adds them up itself: one
   /// exchange instead of two.
   static constexpr int64_t kSmallBytes = int64_t{64} << 10;
 
@@ -52,7 +52,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   void replay_ends() final;
   void complete(Collective& collective) override;
 
-  /// An exchange is what a rank gives to another one and gets from it, bytes at any address.
+  /// PeerExchange is what a rank sends to another one and receives from it, bytes at any address.
   struct PeerExchange {
     const std::byte* send = nullptr;
     int64_t send_bytes = 0;
@@ -60,12 +60,12 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
     int64_t receive_bytes = 0;
   };
 
-  // The back end. All put work into stream(); Failure when that does not go.
-  /// Any collective but those of which moves_blocks() is true.
+  // The back end. All of these put work into stream(), and throw Failure where that fails.
+  /// Enqueues any collective except those of which moves_blocks() is true.
   virtual void enqueue(const Collective& collective) = 0;
-  /// Enqueues the exchanges, by rank in the group; what a rank gives itself is copied.
+  /// Enqueues the exchanges, by rank in the group; what a rank sends itself is copied.
   virtual void enqueue(std::span<const PeerExchange> by_rank) = 0;
-  /// Marks before and behind a collective: a handle for the three below.
+  /// Puts a mark before a collective, and mark_end() one behind it: a handle for the three below.
   virtual int64_t mark_begin() = 0;
   virtual void mark_end(int64_t handle) = 0;
   bool has_begun(int64_t handle) override = 0;
@@ -73,15 +73,15 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   void release(int64_t handle) override = 0;
   bool peer_lost() override = 0;
   /// Shows on the board that this rank has given up, before abort() frees the device, whatever the
-  /// device still comes to. False where it had before.
+  /// device still runs. Returns false where it had before.
   bool show_given_up() noexcept;
 
   void* stream() const { return stream_; }
-  /// Back ends start it once they are open and stop it before they go.
+  /// Starts the watch once the back end is open; the back end stops it before it is destroyed.
   void start_watch();
   void stop_watch();
-  /// Makes calls and explains their failures: one that follows from a collective that was given up
-  /// meanwhile is reported as that, one of this rank's device as it is.
+  /// Makes calls and explains their failures: a failure that follows from a collective that was
+  /// given up meanwhile is reported as that one, a failure of this rank's device as it is.
   template <typename Calls>
   void or_lost(Calls calls) {
     try {
@@ -125,7 +125,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   bool gave_up_ = false;
   std::mutex lost_mutex_;
   std::condition_variable lost_changed_;
-  /// Somebody is missing; the error follows once it is known who.
+  /// Says whether a rank is missing; the error follows once it is known which.
   bool losing_ = false;
   /// An Error, or this device's RankError.
   std::exception_ptr lost_;

@@ -10,16 +10,17 @@
 namespace ftrun {
 
 /// GlooAddresses is the store that Gloo uses while a group connects. Each member of a group sets
-/// one key, "CONTEXT/RANK", to where it listens, and then asks for those of all others one at a
-/// time: N * N requests. Here the members exchange their addresses as they exchange texts, with a
+/// one key, "CONTEXT/RANK", to its listening address, and then asks for those of all others one at
+/// a time: N * N requests. Here the members exchange their addresses as they exchange texts, with a
 /// few requests each, and Gloo finds all of them in this process.
 class GlooAddresses final : public c10d::Store {
  public:
-  /// Collective: gives the address of this member and gets those of all, by rank in the group.
+  /// Exchange gives the address of this member and gets those of all, by rank in the group.
+  /// Collective.
   using Exchange = std::function<std::vector<std::string>(const std::string& own)>;
   explicit GlooAddresses(Exchange exchange) : exchange_(std::move(exchange)) {}
 
-  /// Throws what the exchange throws.
+  /// Exchanges the address. Throws the exceptions of the exchange.
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
   std::vector<uint8_t> get(const std::string& key) override;
   void wait(const std::vector<std::string>&) override {}

@@ -142,8 +142,8 @@ class GlooCommunicator final : public Communicator {
   void finish_send(const Collective& work);
   void receive_now(const Collective& work);
 
-  /// Elements of one piece of every rank's block, so that all blocks' pieces fit the staging
-  /// memory.
+  /// Returns the elements of one piece of every rank's block, so that all blocks' pieces fit the
+  /// staging memory.
   int64_t piece_count(DType dtype) const {
     return std::max<int64_t>(kStagingBytes / size() / dtype_bytes(dtype), 1);
   }
@@ -208,8 +208,8 @@ Communicator::Failure GlooCommunicator::failure_of(const std::exception& error,
           first_line(text), timed_out};
 }
 
-/// Gloo has no words for it: a thread of ours that stands in a collective leaves it by this, and
-/// the peers find the note, of which only those may notice our end that wait for us.
+/// Gives up the group, for which Gloo has no call: a thread of ours inside a collective leaves it
+/// by this flag, and the peers find the note, as only those that wait for us may notice our end.
 void GlooCommunicator::abort(const std::string& reason) noexcept {
   if (!aborted_.exchange(true)) rendezvous_.give_up(name(), reason);
 }
@@ -240,7 +240,7 @@ void GlooCommunicator::await(const WorkPtr& work) {
   }
 }
 
-/// A wait for a message cannot be taken up again: Gloo closes the connection when it ends early.
+/// Waits for a message in one piece: Gloo closes the connection when a wait ends early.
 void GlooCommunicator::await_message(const WorkPtr& work) {
   const auto start = Clock::now();
   try {
@@ -308,7 +308,7 @@ void GlooCommunicator::reduce_scatter_now(const Collective& work) {
   }
 }
 
-/// outgoing_ holds size() parts of `count`; ours of every rank are added to `out`.
+/// Exchanges outgoing_, which holds size() parts of `count`; ours of every rank are added to `out`.
 void GlooCommunicator::exchange_and_add(const CollectiveRecord& record, int64_t count, void* out) {
   const int64_t bytes = count * dtype_bytes(record.dtype);
   exchange_bytes(outgoing_.data(), bytes * size(), staging(incoming_), bytes * size());
@@ -374,7 +374,7 @@ void GlooCommunicator::barrier_now() {
   gather_bytes(&own, all.data(), 1);
 }
 
-/// A header goes ahead of the data, so that a receiver of another size can say so instead of dying
+/// Sends a header ahead of the data, so that a receiver of another size can say so instead of dying
 /// inside Gloo. Tags distinguish the messages between two ranks.
 void GlooCommunicator::start_send(Collective& work) {
   work.handle = next_handle_++;

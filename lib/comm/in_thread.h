@@ -8,9 +8,9 @@
 
 namespace ftrun {
 
-/// Runs what may wait for peers without end in a thread, and looks every `slice` whether it is
-/// `hopeless()`: then there is no result, and the thread is left to the end of the process, which
-/// is near. It must use nothing of the caller's by then.
+/// Runs in a thread a task that may wait for peers without end, and checks every `slice` whether it
+/// is `hopeless()`: then there is no result, and the thread is left to the end of the process,
+/// which is near. It must use nothing of the caller's by then.
 template <typename Result, typename Hopeless>
 std::optional<Result> run_in_thread(std::packaged_task<Result()> task,
                                     std::chrono::milliseconds slice, Hopeless hopeless) {

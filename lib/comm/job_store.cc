@@ -75,7 +75,7 @@ constexpr const char* kOneTokenEach =
     "start each rank once; jobs that run at the same time need an FTRUN_TOKEN each: "
     "FTRUN_TOKEN=$(openssl rand -hex 32)";
 
-/// Why rank 0 does not take us for one of its ranks.
+/// Throws the reason why rank 0 does not accept us as one of its ranks.
 [[noreturn]] void refused(const StorePlace& place, const StoreMember& own, StoreVerdict verdict,
                           const StoreMember& serving) {
   const std::string who =
@@ -111,15 +111,15 @@ constexpr const char* kOneTokenEach =
   throw Refused("what answers there does not know this job's token");
 }
 
-/// A connection on which both sides have proved that they know the token, and neither has shown it;
-/// what rank 0 says of `member`.
+/// Joined is a connection on which both sides have proved that they know the token, and neither has
+/// shown it; and rank 0's verdict on `member`.
 struct Joined {
   OwnedFd fd;
   StoreVerdict verdict;
   StoreMember serving;
 };
 
-/// A name that nobody knows yet is no reason to give up: rank 0's machine may come to run later.
+/// Connects. An unknown name is not a reason to give up: rank 0's machine may start later.
 OwnedFd connect_at(const StorePlace& place, Clock::time_point deadline) {
   try {
     return connect_to(place.address, place.port, std::min(deadline, Clock::now() + kConnect));

@@ -25,21 +25,21 @@ struct StorePlace {
   std::string token;
 };
 
-/// A client of the store of one place, for as long as it takes to see that rank 0 is there: false
-/// where nothing that knows the token answers within `limit`.
+/// Says whether rank 0 serves the store at `place`: false where nothing that knows the token
+/// answers within `limit`.
 bool serves_store(const StorePlace& place, std::chrono::milliseconds limit);
 
-/// A client of the job's store (StoreServer). One request at a time; calls of several threads
-/// take turns. Every call throws std::runtime_error when the server has gone, and waits without
-/// end while it is stopped.
+/// JobStore is a client of the job's store (StoreServer). One request at a time; calls of several
+/// threads take turns. Every call throws std::runtime_error when the server has gone, and waits
+/// without end while it is stopped.
 class JobStore final : public c10d::Store {
  public:
-  /// Tries until `deadline`; `find` is asked for the place anew each time (nothing: it is not
-  /// known yet; std::runtime_error: not yet for this reason; Error: never). Throws
+  /// Tries to connect until `deadline`; `find` is asked for the place anew each time (nothing: it
+  /// is not known yet; std::runtime_error: not yet for this reason; Error: never). Throws
   /// std::runtime_error with the last reason; at once where `find` can say nothing else and the
-  /// token is refused (`patient` false). Error(kUsage) at once where rank 0 does not take
-  /// `member` for one of its ranks. `served`: kept for as long as this client. `note_failure`
-  /// receives why a try has failed.
+  /// token is refused (`patient` false). Error(kUsage) at once where rank 0 does not accept
+  /// `member` as one of its ranks. `served`: kept for as long as this client. `note_failure`
+  /// receives the reason why a try has failed.
   using Find = std::function<std::optional<StorePlace>()>;
   JobStore(Find find, StoreMember member, std::chrono::steady_clock::time_point deadline,
            bool patient, std::shared_ptr<StoreServer> served = nullptr,

@@ -64,7 +64,7 @@ bool is_connected_to_itself(int fd) {
   return true;
 }
 
-/// The first address of a name; nothing where it cannot be resolved.
+/// Returns the first address of a name; nothing where it cannot be resolved.
 std::optional<sockaddr_in> first_address(const std::string& address) {
   try {
     const Resolved place = resolve(address, 9, SOCK_DGRAM);  // any port

@@ -30,7 +30,7 @@ constexpr const char* kOtherWays =
               kOtherWays);
 }
 
-/// The file's text; nothing where there is none.
+/// Reads the file's text; nothing where there is none.
 std::optional<std::string> text_of(const std::string& path) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd && errno == ENOENT) return std::nullopt;

@@ -5,8 +5,8 @@
 
 namespace ftrun {
 
-/// MeetingPlace says where ranks that no common supervisor started find each other: a file of this
-/// user's alone, beside the run folder, for as long as they meet.
+/// MeetingPlace says where ranks that no common supervisor started find each other: in a file that
+/// belongs to this user only, beside the run folder, for as long as they meet.
 struct MeetingPlace {
   /// The launcher's name of the job, "" where it gives none: another job's file is not ours.
   std::string job;
@@ -16,10 +16,10 @@ struct MeetingPlace {
   std::string token;
 };
 
-/// Rank 0's part: the file is there until this goes, which is when all have met.
-/// Error(kEnvironment) where it cannot be written, or where a file of that name is something
-/// else. One that an earlier start has left is replaced: whether nobody meets by it any
-/// more, its reader has to see.
+/// MeetingFile is rank 0's part: the file exists until this object goes, when all have met.
+/// Error(kEnvironment) where it cannot be written, or where a file of that name is something else.
+/// A file that an earlier start has left is replaced: its readers must see for themselves whether
+/// anybody still meets by it.
 class MeetingFile {
  public:
   MeetingFile(std::string path, const MeetingPlace& place);
@@ -27,10 +27,11 @@ class MeetingFile {
   MeetingFile(const MeetingFile&) = delete;
   MeetingFile& operator=(const MeetingFile&) = delete;
 
-  /// Reads the file; nothing if it is not there. Error(kEnvironment) where it is something else, or
-  /// not a file of this user's alone: who else could write it could send the ranks elsewhere.
+  /// Reads the file; nothing if it does not exist. Error(kEnvironment) where it is something else,
+  /// or not a file of this user only: anyone else who could write it could send the ranks
+  /// elsewhere.
   static std::optional<MeetingPlace> read(const std::string& path);
-  /// Error(kUsage) where the file is not what this rank wrote any more: ranks that have
+  /// Throws Error(kUsage) where the file is no longer the one that this rank wrote: ranks that have
   /// not come yet go elsewhere.
   void require_ours() const;
 

@@ -4,7 +4,8 @@
 
 namespace ftrun {
 
-/// Runs of 16-bit floats to fp32 and back. All tables give the same bits for all inputs.
+/// NarrowFloats converts runs of 16-bit floats to fp32 and back. All tables give the same bits for
+/// all inputs.
 struct NarrowFloats {
   /// Exact; a NaN keeps sign and payload and is quiet afterwards.
   void (*widen_f16)(const uint16_t* from, float* to, int64_t count);
@@ -16,9 +17,9 @@ struct NarrowFloats {
   void (*narrow_bf16)(const float* from, uint16_t* to, int64_t count);
 };
 
-/// The functions that run on any processor.
+/// Returns the functions that run on any processor.
 const NarrowFloats& scalar_narrow_floats();
-/// The fastest of this processor.
+/// Returns the fastest functions of this processor.
 const NarrowFloats& narrow_floats();
 
 }  // namespace ftrun

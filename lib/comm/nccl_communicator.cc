@@ -66,7 +66,7 @@ void free_device(void* data, int64_t) {
   ::cudaFree(data);
 }
 
-/// The store carries texts.
+/// Writes the id as hexadecimal digits, as the store carries texts.
 std::string to_hex(const ncclUniqueId& id) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -85,14 +85,14 @@ ncclUniqueId from_hex(const std::string& text) {
   return id;
 }
 
-/// NCCL's words on what went wrong, with the last it noted.
+/// Returns NCCL's description of an error, with its last note.
 std::string words_of(ncclResult_t status, ncclComm_t comm) {
   const char* const noted = ::ncclGetLastError(comm);
   const std::string last = noted == nullptr ? "" : noted;
   return cat(::ncclGetErrorString(status), last.empty() ? "" : ": ", last);
 }
 
-/// RankError where a call of NCCL's failed because CUDA did on this rank; nothing else is
+/// Throws RankError where a call of NCCL's failed because CUDA did on this rank; nothing else is
 /// this rank's own failure.
 void check_own_device(ncclResult_t status, ncclComm_t comm, const char* what) {
   if (status != ncclUnhandledCudaError) return;
@@ -235,7 +235,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     });
   }
 
-  /// Waits on the host for a barrier alone.
+  /// Waits on the host, for a barrier only.
   void complete(Collective& collective) override {
     if (collective.record.kind == CollectiveKind::kBarrier)
       or_lost([&] { check_cuda(::cudaStreamSynchronize(native()), "waiting for the device"); });
@@ -297,9 +297,9 @@ class NcclCommunicator final : public DeviceCommunicator {
     start_abort(std::exchange(comm_, nullptr));
   }
 
-  /// Aborts in a thread that nobody waits for. NCCL first sets the flag by which its kernels
-  /// end; then it waits, without end, for graphs that hold collectives of the communicator,
-  /// and for its own threads.
+  /// Aborts in a thread that nobody waits for. NCCL first sets the flag by which its kernels end;
+  /// then it waits, without end, for graphs that hold collectives of the communicator, and for its
+  /// own threads.
   void start_abort(ncclComm_t comm) noexcept {
     try {
       std::thread([comm, device = device_, word = word_] {
@@ -318,7 +318,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     return marks_[static_cast<size_t>(handle)];
   }
 
-  /// A pair of events that nothing looks at any more; made anew while there is none.
+  /// Returns a pair of events that is no longer used; makes a new one if there is none.
   int64_t free_mark() {
     const std::lock_guard lock(marks_mutex_);
     if (free_.empty()) {
@@ -356,9 +356,9 @@ class NcclCommunicator final : public DeviceCommunicator {
     if (status != ncclSuccess) throw Failure{"could not start", words_of(status, comm_)};
   }
 
-  /// NCCL waits without end for members that do not come: a thread waits, and this one for as long
-  /// as the time limit says. The first sum, and in groups that carry messages the first bytes, make
-  /// the network carry something before a step relies on it.
+  /// Connects in a thread, as NCCL waits without end for members that do not come, and waits for
+  /// the thread up to the time limit. The first sum, and in groups that carry messages the first
+  /// bytes, make the network carry something before a step relies on it.
   void connect() {
     const CollectiveRecord record = show_connecting("connecting over NCCL");
     const ncclUniqueId id = exchanged_id();

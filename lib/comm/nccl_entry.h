@@ -5,7 +5,8 @@
 
 namespace ftrun {
 
-/// The entry point of libftrun_nccl.so: what make_nccl_communicator() returns, owned by the caller.
+/// NcclMakeEntry is the entry point of libftrun_nccl.so: it returns what make_nccl_communicator()
+/// returns, owned by the caller.
 using NcclMakeEntry = Communicator* (*)(Communicator::Setup* setup, Rendezvous* rendezvous,
                                         int device);
 inline constexpr const char* kNcclMakeEntry = "ftrun_make_nccl_communicator";

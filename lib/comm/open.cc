@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-/// A group of one: every collective is a copy, done by the base class.
+/// SelfCommunicator is a group of one: every collective is a copy, done by the base class.
 class SelfCommunicator final : public Communicator {
  public:
   explicit SelfCommunicator(Setup setup) : Communicator(std::move(setup)) {}
@@ -37,8 +37,8 @@ CommBackend choose(const Rendezvous& rendezvous, const std::vector<int>& members
   return one_machine(rendezvous, members) ? CommBackend::kSharedMemory : CommBackend::kGloo;
 }
 
-/// Every member says it, and every member reads what all say: of many ranks only what distinguishes
-/// them from others.
+/// Names the members. Every member sends this text and reads those of all: for many ranks it is
+/// only what distinguishes them from others.
 std::string ranks_text(const std::vector<int>& members) {
   constexpr size_t kListed = 16;
   if (members.size() > kListed)
@@ -47,7 +47,8 @@ std::string ranks_text(const std::vector<int>& members) {
   return cat("ranks ", join_numbers(members, ","));
 }
 
-/// Members meet before the back end opens, so that an absent one is named.
+/// Compares the group among its members. They meet before the back end opens, so that an absent one
+/// is named.
 void agree(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& members,
            CommBackend backend) {
   const std::string own = cat(name, " of ", ranks_text(members), " over ", backend_name(backend));

@@ -23,14 +23,14 @@ struct CommOptions {
   CommBackend backend = CommBackend::kAuto;
   /// Longest wait in any collective.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// Gloo: how many first collectives are compared among the ranks before they start (a mismatch
-  /// would end the process inside Gloo); -1 for all. Shared memory always compares.
+  /// Gloo: the number of first collectives that are compared among the ranks before they start (a
+  /// mismatch would end the process inside Gloo); -1 for all. Shared memory always compares.
   int64_t checked_collectives = 256;
   /// CUDA device of this rank; -1 for host memory.
   int device = -1;
   /// Adds sums among GPUs in rank order; null leaves them to NCCL (Communicator::Setup).
   SumBlocks sum_blocks = {};
-  /// send() and receive() will be called on a group of GPUs (Communicator::Setup).
+  /// Says whether send() and receive() will be called on a group of GPUs (Communicator::Setup).
   bool carries_messages = false;
 };
 

@@ -4,12 +4,12 @@
 
 namespace ftrun {
 
-/// Says whether the exception was thrown for a lack of memory: LibTorch says that in an exception
-/// of its own, and in words.
+/// Says whether the exception was thrown for lack of memory: LibTorch reports that by an exception
+/// of its own, and in its message.
 bool is_out_of_memory(const std::exception& exception);
 
-/// Takes such an exception for the one that the rest of the engine knows: std::bad_alloc.
-/// All others it leaves alone.
+/// Throws std::bad_alloc, which the rest of the engine knows, for such an exception. Does nothing
+/// for all others.
 void rethrow_out_of_memory(const std::exception& exception);
 
 }  // namespace ftrun

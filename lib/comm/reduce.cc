@@ -42,7 +42,7 @@ void reduce_block(const void* const* inputs, int ranks, T* out, int64_t start, i
   for (int64_t i = 0; i < count; ++i) out[start + i] = sum[i];
 }
 
-/// Two ranks need no block between: each element is read before it is written.
+/// Combines two inputs without a block between: each element is read before it is written.
 template <typename T, typename Op>
 void reduce_pair(const T* a, const T* b, T* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = Op::combine(a[i], b[i]);
@@ -63,8 +63,8 @@ void reduce_typed(const void* const* inputs, int ranks, void* out, int64_t count
 using Widen = void (*)(const uint16_t* from, float* to, int64_t count);
 using Narrow = void (*)(const float* from, uint16_t* to, int64_t count);
 
-/// 16-bit floats, combined as fp32. They are combined block by block, so that one addition serves
-/// all converters and the bits are the same with each.
+/// Combines 16-bit floats as fp32, block by block, so that one addition serves all converters and
+/// the bits are the same with each.
 template <typename Op>
 void reduce_narrow(Widen widen, Narrow narrow, const void* const* inputs, int ranks, void* out,
                    int64_t count) {

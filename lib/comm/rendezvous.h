@@ -19,19 +19,19 @@ struct RendezvousOptions {
   /// the meeting file records, or one that follows from the token.
   std::string address = "127.0.0.1";
   int port = 0;
-  /// Rank 0: a bound socket to serve on (inherited from the supervisor); -1 makes one, bound to
-  /// `address` alone.
+  /// Rank 0: a bound socket to serve on (inherited from the supervisor); -1 makes one, bound only
+  /// to `address`.
   int listen_fd = -1;
-  /// The tables of our supervisor's ranks (cluster/local_boards.h) and which one is ours; -1 for
+  /// The tables of our supervisor's ranks (cluster/local_boards.h) and the index of ours; -1 for
   /// none.
   int board_fd = -1;
   int local_rank = 0;
-  /// torchrun's agent serves the store: every rank joins as a client.
+  /// Says whether torchrun's agent serves the store: every rank joins as a client.
   bool agent_store = false;
-  /// Restarts so far, where one launcher counts them for all ranks: those of one attempt do not
-  /// take those of another for theirs.
+  /// Restarts so far, where one launcher counts them for all ranks, so that ranks of different
+  /// attempts do not mix.
   int attempt = 0;
-  /// The limit of meeting, and of every exchange.
+  /// The time limit of meeting, and of every exchange.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
   /// The time between two heartbeats, by which a rank shows the others that it lives and what it is
   /// doing.
@@ -48,8 +48,7 @@ struct RendezvousOptions {
   WaitNoticeOptions notices;
 };
 
-/// AgentLaunch is what ranks know of the torchrun that started them, from the store that its agent
-/// serves.
+/// AgentLaunch is what ranks know of the torchrun that started them, from its agent's store.
 struct AgentLaunch {
   /// The name of the launch, the same at each of its starts.
   std::string name;
@@ -60,8 +59,8 @@ struct AgentLaunch {
 enum class Patience {
   /// Waits for RendezvousOptions::timeout.
   kTimeout,
-  /// Waits as long as they show that they live: for what a rank does alone, which may take any
-  /// time. One that gave no sign of life for RendezvousOptions::timeout is lost.
+  /// Waits as long as they show that they live: for work of a single rank, which may take any time.
+  /// A rank that gave no sign of life for RendezvousOptions::timeout is lost.
   kWhileAlive,
 };
 
@@ -72,15 +71,15 @@ class StoreServer;
 class Rendezvous {
  public:
   /// Blocks until every rank has come. Error(kEnvironment) when rank 0's port is taken;
-  /// Error(kPeerLost) naming who is missing after the timeout.
+  /// Error(kPeerLost) naming the missing ranks after the timeout.
   static std::unique_ptr<Rendezvous> connect(const RendezvousOptions& options);
-  /// All ranks in this process, for tests: hand one to each thread.
+  /// Makes all ranks in this process, for tests: hand one to each thread.
   static std::vector<std::unique_ptr<Rendezvous>> in_process(
       int world, std::chrono::milliseconds timeout = std::chrono::seconds(30),
       std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
       const WaitNoticeOptions& notices = {});
-  /// Another connection of this rank, for another thread: what ranks exchange over theirs is apart
-  /// from what they exchange over this one. It knows from this one's heartbeats who lives.
+  /// Makes another connection of this rank, for another thread: exchanges over it are separate from
+  /// exchanges over this one. It knows from this one's heartbeats which ranks live.
   std::unique_ptr<Rendezvous> beside();
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
@@ -88,13 +87,13 @@ class Rendezvous {
 
   int rank() const;
   int world() const;
-  /// The launch of torchrun; nothing if no agent serves the store.
+  /// Returns the launch of torchrun; nothing if no agent serves the store.
   const std::optional<AgentLaunch>& agent_launch() const;
 
-  /// The store that this rank serves; null where it serves none.
+  /// Returns the store that this rank serves; null where it serves none.
   const StoreServer* server() const;
 
-  /// Every rank gives a text and gets all of them, by rank. A key may be used again and again.
+  /// Gives a text of every rank to all of them, by rank. A key may be used again and again.
   /// Error(kPeerLost) names the ranks that did not come, at once when one is known to be dead.
   std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
                                          Patience patience = Patience::kTimeout);
@@ -108,7 +107,7 @@ class Rendezvous {
 
   const PeerIdentity& identity(int rank) const;
   ProgressBoard& board();
-  /// This machine's address on the network that leads to rank 0.
+  /// Returns this machine's address on the network that leads to rank 0.
   std::string local_address() const;
   /// Views what is known now of the members of a group, by place in it: for explaining a failure.
   /// Shows our own state first; may take two heartbeats where one of them has another supervisor.
@@ -116,24 +115,24 @@ class Rendezvous {
   /// Views any ranks, from what they have shown so far.
   std::vector<PeerView> look_at(const std::vector<int>& ranks);
   /// Leaves a note for the others that this rank has given the group up, for groups whose transport
-  /// does not tell.
+  /// does not report it.
   void give_up(const std::string& group, const std::string& reason) noexcept;
   /// Says whether a member's process is known to have ended, or one has given the group up. Asks
   /// the store; any thread.
   bool any_lost(const std::vector<int>& members, const std::string& group);
 
-  /// Waits in collectives of up to this length are usual in this run: they are not logged. Any
+  /// Sets the usual length of waits in collectives of this run: waits up to it are not logged. Any
   /// thread.
   void expect_waits(std::chrono::milliseconds usual);
 
   /// Collective: returns when every rank has called it, so that rank 0 may end. Gives up quietly
   /// after `limit`.
   void shutdown(std::chrono::milliseconds limit = std::chrono::seconds(10));
-  /// This rank ends. Rank 0 serves what the others may still be reading: it waits until they have
-  /// said so too, at most `limit`.
+  /// Ends this rank. Rank 0 serves data that the others may still be reading: it waits until they
+  /// have left too, at most `limit`.
   void leave(std::chrono::milliseconds limit) noexcept;
 
-  /// The c10d store (comm/store_access.h).
+  /// Impl holds the c10d store (comm/store_access.h).
   struct Impl;
   Impl& impl() { return *impl_; }
 

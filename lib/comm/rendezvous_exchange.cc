@@ -20,7 +20,7 @@ constexpr Milliseconds kToPutTogether{2000};
 /// The most ranks of which the log says who they are and what they do while they are waited for.
 constexpr std::ptrdiff_t kTold = 8;
 
-/// "1, 2, 3", "1, 2, 3, 4, 5, 6, 7, 8 and 24 more".
+/// Writes "1, 2, 3", "1, 2, 3, 4, 5, 6, 7, 8 and 24 more".
 std::string few_ranks(const std::vector<int>& ranks) {
   const auto told = std::min(kTold, std::ssize(ranks));
   const std::string list =
@@ -90,7 +90,8 @@ void Rendezvous::Impl::put(const TextExchange& exchange, const std::string& key,
             options.timeout);
 }
 
-/// Every member has entered this use, and the first one has read what they have left for it.
+/// Removes old keys: every member has entered this use, and the first one has read what they have
+/// left for it.
 void Rendezvous::Impl::remove_left(const TextExchange& exchange) {
   auto& keys_left = left[exchange.prefix];
   for (auto each = keys_left.begin(); each != keys_left.end();) {
@@ -266,7 +267,7 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
   }
 }
 
-/// A rank that fails where others wait for its text, and may live on, reports to them.
+/// Reports a failure of `work` to the ranks that wait for this one's text, as it may live on.
 template <typename Work>
 auto Rendezvous::Impl::or_tell(const TextExchange& exchange, const std::string& key, Work work) {
   try {

@@ -26,7 +26,7 @@
 
 namespace ftrun {
 
-/// The exchange by which ranks meet.
+/// The key of the exchange by which ranks meet.
 inline constexpr const char* kMeetingKey = "identity";
 
 /// Rendezvous::Impl is what its parts share: opening (rendezvous.cc, store_opening.h), signs of
@@ -54,7 +54,7 @@ struct Rendezvous::Impl {
                                                   const std::string& waited);
   void show_state();
   std::optional<std::vector<uint8_t>> last_heartbeat(int rank);
-  /// Notes whether a rank gave no sign of life when it was looked at last.
+  /// Notes whether a rank gave no sign of life at the last look.
   void note_silent(int rank, bool is_silent);
   bool is_silent(int rank);
   std::vector<std::string> keys_of_leaving(bool of_ended);
@@ -63,10 +63,11 @@ struct Rendezvous::Impl {
   std::vector<PeerView> look_at(const std::vector<int>& ranks);
 
   /// TextExchange is one use of a key. Each member leaves its text; the first one puts all of them
-  /// together under one key, for which the others wait: were each to wait for the keys of all and
-  /// to read them, the store would hold as many requests and answers as there are pairs of ranks.
+  /// together under one key, for which the others wait: if each member waited for the keys of all
+  /// and read them, the store would hold as many requests and answers as there are pairs of ranks.
   struct TextExchange {
-    /// Every rank looks by itself who is absent; of more, the first one reports to the others.
+    /// The number of members up to which every rank looks for itself who is absent; in larger
+    /// exchanges the first one reports to the others.
     static constexpr size_t kFew = 32;
 
     std::string prefix;  // of the exchange key
@@ -86,14 +87,15 @@ struct Rendezvous::Impl {
     }
   };
 
-  /// Absence says who is waited for.
+  /// Absence says which ranks are waited for.
   struct Absence {
     std::vector<int> ranks;
-    /// Says whether the first one is waited for, which has arrived but not finished collecting the
-    /// replies.
+    /// Says whether the wait is for the first one, which has arrived but not finished collecting
+    /// the replies.
     bool has_come = false;
 
-    /// The ranks whose end ends the wait: without the first one it has no other.
+    /// Returns the ranks whose end ends the wait: always with the first one, without which it
+    /// cannot end in any other way.
     std::vector<int> awaited(int first) const {
       std::vector<int> all = ranks;
       if (!all.empty() && all.front() != first) all.insert(all.begin(), first);
@@ -120,8 +122,8 @@ struct Rendezvous::Impl {
   void remove_left(const TextExchange& exchange);
   std::vector<int> gone_of(std::vector<int> ranks) const;
   bool any_gone(const std::vector<int>& ranks) const { return !gone_of(ranks).empty(); }
-  /// The time without a sign of life after which a rank is lost; a few may be late on a busy
-  /// machine.
+  /// Returns the time without a sign of life after which a rank is lost; a few heartbeats may be
+  /// late on a busy machine.
   Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
   bool tells_wait(const TextExchange& exchange, const Absence& absence) const;
   std::string wait_text(const TextExchange& exchange, const Absence& absence, Patience patience,
@@ -154,7 +156,7 @@ struct Rendezvous::Impl {
   std::atomic<int64_t> beats = 0;
   std::mutex silent_mutex;
   std::set<int> silent_ranks;
-  /// Waits in collectives that are so long are usual.
+  /// The usual length of waits in collectives.
   std::atomic<int64_t> usual_wait_ms = 0;
   std::mutex watch_mutex;
   std::condition_variable_any watch_wake;

@@ -73,8 +73,8 @@ void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
   }
 }
 
-/// Logs a wait in a collective: of those that stand in it the first one does, of a message the
-/// one who waits for it.
+/// Logs a wait in a collective: of those that stand in it the first one does, of a message the one
+/// who waits for it.
 std::optional<std::string> Rendezvous::Impl::collective_wait_text(
     const RankState::GroupState& group, const std::string& waited) {
   const auto own = std::ranges::find(group.members, options.rank);

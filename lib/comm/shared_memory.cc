@@ -34,7 +34,8 @@ struct OwnSegment {
   std::vector<bool> asked = {};
 };
 
-/// All shared memory of this process, by first address: any communicator must recognise it.
+/// Registry is all shared memory of this process, by first address: any communicator must recognise
+/// it.
 struct Registry {
   std::mutex mutex;
   std::map<const std::byte*, OwnSegment> segments;
@@ -44,8 +45,8 @@ Registry& registry() {
   return instance;
 }
 
-/// Says what helps if memory cannot be made or mapped; `otherwise` where it is no limit of this
-/// process or machine.
+/// Says what helps if memory cannot be made or mapped; `otherwise` where the cause is not a limit
+/// of this process or machine.
 std::string remedy_of(int error, const char* otherwise) {
   if (error == ENOMEM) return less_memory_remedy();
   if (error == EMFILE || error == ENFILE) return kMoreFiles;
@@ -61,7 +62,7 @@ std::string remedy_of(int error, const char* otherwise) {
               remedy_of(error, ""));
 }
 
-/// An address where `bytes` are free and where huge pages of a file may be mapped as such.
+/// Finds an address where `bytes` are free and where huge pages of a file may be mapped as such.
 std::byte* huge_page_address(int64_t bytes) {
   const auto size = static_cast<size_t>(bytes + kHugePage);
   void* free = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -123,8 +124,8 @@ std::string segment_path(const PeerIdentity& owner, const SharedPlace& place) {
   return cat("/proc/", owner.pid, "/fd/", place.fd);
 }
 
-/// The owner's descriptor, looked at without opening what it is: a pipe or a device that has the
-/// number now would notice, or make its opener wait. None, with errno, when the owner has freed it.
+/// Finds the owner's descriptor without opening its file: a pipe or a device that has the number
+/// now would notice, or make its opener wait. None, with errno, when the owner has freed it.
 OwnedFd find_segment(const PeerIdentity& owner, const SharedPlace& place) {
   OwnedFd found(::open(segment_path(owner, place).c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
@@ -134,7 +135,7 @@ OwnedFd find_segment(const PeerIdentity& owner, const SharedPlace& place) {
   return OwnedFd();
 }
 
-/// None, with errno, when the owner has freed it.
+/// Opens the segment. None, with errno, when the owner has freed it.
 OwnedFd open_segment(const PeerIdentity& owner, const SharedPlace& place) {
   const OwnedFd found = find_segment(owner, place);
   return found ? OwnedFd(::open(cat("/proc/self/fd/", found.get()).c_str(), O_RDWR | O_CLOEXEC))

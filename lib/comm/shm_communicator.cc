@@ -22,16 +22,16 @@ constexpr int64_t kAlignElements = 64;    // slices begin on cache lines
 // A copy of a send has at least the first; one up to the second is kept for the next send.
 constexpr int64_t kLeastCopyBytes = 256 << 10, kMostSpareBytes = 64 << 20;
 
-/// Bytes from a place of a peer's memory to where the next window begins, in
-/// whole elements of any type.
+/// Returns the bytes from a place of a peer's memory to the beginning of the next window, in whole
+/// elements of any type.
 int64_t window_at(const std::byte* place) {
   constexpr int64_t kWidest = 8;
   return kShmMappedBytes - static_cast<int64_t>(reinterpret_cast<uintptr_t>(place)) %
                                kShmMappedBytes / kWidest * kWidest;
 }
 
-/// Calls `use` with the offset and the bytes of each window of a peer's memory: bytes
-/// [begin, end) from `memory`.
+/// Calls `use` with the offset and the bytes of each window of a peer's memory: bytes [begin, end)
+/// from `memory`.
 template <typename Use>
 void each_window(const std::byte* memory, int64_t begin, int64_t end, Use use) {
   for (int64_t at = begin; at < end;) {
@@ -88,7 +88,8 @@ class ShmCommunicator final : public Communicator {
   CommBuffer allocate_memory(int64_t bytes) override { return allocate_shared(bytes); }
 
  private:
-  /// Sends to one peer: how many were published, and copies of buffers that peers cannot read.
+  /// PeerSends holds the sends to one peer: how many were published, and copies of buffers that
+  /// peers cannot read.
   struct PeerSends {
     int64_t published = 0;
     std::vector<Collective> deferred;                    // the mailbox was full
@@ -124,7 +125,7 @@ class ShmCommunicator final : public Communicator {
   void all_gather_now(const Collective& work);
   void place_blocks(const Collective& work, int64_t at, int64_t bytes);
   void all_gather_staged(const Collective& work, bool announced);
-  /// Bytes that each rank sends each rank, by rank and rank.
+  /// SentBytes holds the bytes that each rank sends each rank, by sender and receiver.
   using SentBytes = std::vector<std::vector<int64_t>>;
   void move_blocks_now(const Collective& work);
   SentBytes announced_counts(const Collective& work, const SharedPlace& in);
@@ -184,7 +185,7 @@ void ShmCommunicator::announce(const Collective& work, const SharedPlace& in) {
   }
 }
 
-/// Our memory, for the others to read.
+/// Offers our memory for the others to read.
 SharedPlace ShmCommunicator::offer(const void* data, int64_t bytes) const {
   collapse_into_huge_pages(data, bytes);
   return find_shared(data, bytes);
@@ -206,7 +207,7 @@ void ShmCommunicator::collect_inputs(const Collective& work) {
   }
 }
 
-/// A copy out of or into the memory of `peer`.
+/// Copies out of or into the memory of `peer`.
 void ShmCommunicator::copy_between(int peer, void* to, const void* from, int64_t bytes) {
   copy_bytes(to, from, bytes);
   if (peer != rank()) transported_ += bytes;
@@ -218,10 +219,9 @@ void ShmCommunicator::add_up(const CollectiveRecord& record, void* out, int64_t 
   transported_ += (size() - 1) * count * dtype_bytes(record.dtype);
 }
 
-/// `use` reads bytes [begin, end) of the peers' inputs, a window at a time,
-/// which then is let go of:
-/// it is not needed again until the next collective over them. Peers' inputs mostly begin at the
-/// same place of their memory, so that windows of one begin where those of the others do.
+/// Lets `use` read bytes [begin, end) of the peers' inputs, a window at a time, which then is
+/// released: it is not needed again until the next collective over them. Peers' inputs mostly begin
+/// at the same place of their memory, so that windows of one begin where those of the others do.
 template <typename Use>
 void ShmCommunicator::in_windows(int64_t begin, int64_t end, Use use) {
   each_window(inputs_[static_cast<size_t>((rank() + 1) % size())], begin, end,
@@ -449,8 +449,8 @@ ShmCommunicator::SentBytes ShmCommunicator::announced_counts(const Collective& w
   return sent;
 }
 
-/// Peers read each other's inputs where all can, which all know alike; else blocks go through the
-/// staging areas.
+/// Moves blocks: peers read each other's inputs where all can, which all know alike; else blocks go
+/// through the staging areas.
 void ShmCommunicator::move_blocks_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
   const bool counted = record.kind == CollectiveKind::kCountedAllToAll;
@@ -574,7 +574,8 @@ bool ShmCommunicator::has_room(const CollectiveRecord& record) {
   return static_cast<uint32_t>(record.sequence) - box.taken.value() <= ShmMailbox::kDepth;
 }
 
-/// New memory for every send would have to be made and mapped here, and mapped by the receiver.
+/// Takes a spare buffer where it can: new memory for every send would have to be made and mapped
+/// here, and mapped by the receiver.
 CommBuffer ShmCommunicator::take_copy(int64_t bytes) {
   if (spare_.bytes() >= bytes) return std::exchange(spare_, {});
   spare_ = {};

@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// Collectives among ranks of one machine through shared memory. Buffers from allocate() are read
-/// by the peers in place; others are copied through a staging area in pieces.
+/// Makes a communicator among ranks of one machine through shared memory. Buffers from allocate()
+/// are read by the peers in place; others are copied through a staging area in pieces.
 std::unique_ptr<Communicator> make_shm_communicator(Communicator::Setup setup,
                                                     Rendezvous& rendezvous);
 

@@ -30,7 +30,7 @@ SharedPlace parse_place(const std::string& text) {
   return place;
 }
 
-/// Polling pays only when every rank has a processor.
+/// Returns how long to poll, which pays only when every rank has a processor.
 std::chrono::microseconds spin_time(int ranks) {
   return std::chrono::microseconds(ranks <= usable_processors() ? 50 : 0);
 }
@@ -83,7 +83,7 @@ bool ShmGroup::lost(int peer) const {
   return process_state(rendezvous_.identity(global), self) == ProcessState::kGone;
 }
 
-/// A meeting needs everyone, so anyone's loss ends it, not only that of the rank we wait for.
+/// Says whether any member is lost: a meeting needs everyone, not only the rank we wait for.
 bool ShmGroup::someone_lost() const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank_ && lost(peer)) return true;

@@ -15,14 +15,14 @@
 
 namespace ftrun {
 
-/// ShmAnnouncement is what a rank says of the collective it enters.
+/// ShmAnnouncement is what a rank announces of the collective it enters.
 struct ShmAnnouncement {
   CollectiveRecord record;
   SharedPlace in;
 };
 
-/// Messages from one rank to another: the sender fills places[n % kDepth] and raises `sent` to n,
-/// the receiver raises `taken` to n when it has copied.
+/// ShmMailbox carries messages from one rank to another: the sender fills places[n % kDepth] and
+/// raises `sent` to n, the receiver raises `taken` to n when it has copied.
 struct ShmMailbox {
   static constexpr uint32_t kDepth = 64;
   ShmSignal sent;
@@ -30,45 +30,46 @@ struct ShmMailbox {
   std::array<ShmAnnouncement, kDepth> places;
 };
 
-/// The group's common memory and the meeting of its ranks in it. Every rank owns one part: its
-/// progress, what it announces, and a staging area of two halves.
+/// ShmGroup is the group's common memory and the meeting of its ranks in it. Every rank owns one
+/// part: its progress, its announcements, and a staging area of two halves.
 class ShmGroup {
  public:
   static constexpr int64_t kHalfBytes = 512 << 10;
 
   enum class State : uint32_t { kHere, kLeft, kAborted };
-  /// Why a wait ended early.
+  /// Verdict says why a wait ended.
   enum class Verdict { kReached, kTimeout, kPeerLost };
 
-  /// Collective. Error(kEnvironment) when a member's memory cannot be opened.
+  /// Opens the group. Collective. Error(kEnvironment) when a member's memory cannot be opened.
   ShmGroup(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& members,
            int rank);
 
   int size() const { return static_cast<int>(members_.size()); }
   int rank() const { return rank_; }
 
-  /// Arrives at the next meeting and waits for all others, so long in all.
+  /// Arrives at the next meeting and waits for all others, `timeout` in all.
   Verdict meet(std::chrono::milliseconds timeout);
-  /// The announcement of `rank` for the collective of this sequence number. Ours may be written
-  /// until the meeting, theirs read between it and our entering the collective after the next.
+  /// Returns the announcement of `rank` for the collective of this sequence number. Ours may be
+  /// written until the meeting, theirs read between it and our entering the collective after the
+  /// next.
   ShmAnnouncement& announcement(int rank, int64_t sequence);
   uint32_t next_meeting() const { return meetings_ + 1; }
-  /// Half of a rank's staging area for one meeting. Write ours before it; read theirs after it and
-  /// before our next one. Two halves are enough: who writes for meeting n has passed n-1, where all
-  /// came after they had read what was written for n-2.
+  /// Returns half of a rank's staging area for one meeting. Write ours before it; read theirs after
+  /// it and before our next one. Two halves are enough: a rank that writes for meeting n has passed
+  /// n-1, to which all came after they had read what was written for n-2.
   std::byte* staging(int rank, uint32_t meeting) {
     return stagings_[static_cast<size_t>(rank)] + (meeting & 1) * kHalfBytes;
   }
   ShmMailbox& mailbox(int from, int to);
-  /// Waits for something that rank `peer` of the group does; `idle` runs between naps.
+  /// Waits until rank `peer` of the group raises `signal` to `target`; `idle` runs between naps.
   Verdict wait_for(ShmSignal& signal, uint32_t target, int peer, std::chrono::milliseconds timeout,
                    const std::function<void()>& idle);
 
-  /// Memory behind a place that `rank` announced.
+  /// Returns the memory behind a place that `rank` announced.
   std::byte* memory(int rank, const SharedPlace& place) {
     return peers_[static_cast<size_t>(rank)].at(place);
   }
-  /// Shows the others that we are through or give up, and wakes those who wait for us.
+  /// Shows the others that we have finished or give up, and wakes those who wait for us.
   void leave(State state) noexcept;
 
  private:

@@ -23,7 +23,7 @@ void pause_processor() {
 #endif
 }
 
-/// A few microseconds, the time of a meeting between ranks that are both there.
+/// Polls for a few microseconds, the time of a meeting between ranks that are both there.
 bool poll_briefly(const ShmSignal& signal, uint32_t target) {
   for (int i = 0; i < 100; ++i) {
     if (signal.reached(target)) return true;

@@ -7,18 +7,18 @@
 
 namespace ftrun {
 
-/// A counter in shared memory that one process raises and others wait for. Zero bytes are a valid
-/// initial state. Counts may wrap: they are compared by difference.
+/// ShmSignal is a counter in shared memory that one process raises and others wait for. Zero bytes
+/// are a valid initial state. Counts may wrap: they are compared by difference.
 class alignas(64) ShmSignal {
  public:
   void raise_to(uint32_t value);
   uint32_t value() const { return value_.load(std::memory_order_acquire); }
   bool reached(uint32_t target) const { return static_cast<int32_t>(value() - target) >= 0; }
-  /// Wakes all sleepers without a change of the count, to look at something else.
+  /// Wakes all sleepers without a change of the count, to check something else.
   void wake_all();
 
   /// Polls for `spin`, then sleeps. `check` runs every 50 ms of sleep and after a wake: when it
-  /// returns true the wait ends. False when the count was not reached.
+  /// returns true the wait ends. Returns false when the count was not reached.
   bool wait(uint32_t target, std::chrono::microseconds spin, const std::function<bool()>& check);
 
  private:

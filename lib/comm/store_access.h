@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// The job's store under a prefix of its own.
+/// Returns the job's store under a prefix of its own.
 c10::intrusive_ptr<c10d::Store> prefixed_store(Rendezvous& rendezvous, const std::string& prefix);
 
 }  // namespace ftrun

@@ -29,9 +29,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-/// The name of rank 0's machine may come to be known only once that machine runs, and a network may
-/// come up, so neither is a failure yet; but a person should not wait for a misspelt name in
-/// silence. Over an own interface that is down nobody comes: Error(kEnvironment).
+/// Warns where rank 0 cannot be reached yet. The name of its machine may come to be known only once
+/// that machine runs, and a network may come up, so neither is a failure yet; but a person should
+/// not wait for a misspelt name in silence. Error(kEnvironment) where the loopback interface is
+/// down, over which nobody can come.
 void warn_of_no_way(const RendezvousOptions& options) {
   const auto warn = [&](const std::string& why, const char* remedy) {
     log_warning(cat("rank ", options.rank, ": ", why, "; trying for ",
@@ -66,7 +67,7 @@ std::string place_text(const RendezvousOptions& options, int port) {
           "check MASTER_ADDR and MASTER_PORT, that rank 0 runs, and that no firewall is between"));
 }
 
-/// A client of the store that torchrun's agent serves.
+/// Connects to the store that torchrun's agent serves.
 StorePtr agent_store(const RendezvousOptions& options) {
   c10d::TCPStoreOptions settings;
   settings.port = static_cast<uint16_t>(options.port);
@@ -87,7 +88,7 @@ StorePtr agent_store(const RendezvousOptions& options) {
   not_reached(options, options.port, why);
 }
 
-/// A port that only those can guess who know the token.
+/// Returns a port that can be guessed only with the token.
 int port_of_token(const std::string& token) {
   const Digest digest = hmac_sha256(token, "port");
   return 20000 + (digest[0] << 8 | digest[1]) % 12000;
@@ -112,7 +113,7 @@ JobStore::Find finder(const RendezvousOptions& options) {
   };
 }
 
-/// Address of this rank, as all of its connections show it.
+/// Makes the identity of this rank, which all of its connections show.
 StoreMember member_of(const RendezvousOptions& options, const std::string& instance) {
   return {.rank = static_cast<uint32_t>(options.rank),
           .world = static_cast<uint32_t>(options.world),
@@ -121,7 +122,7 @@ StoreMember member_of(const RendezvousOptions& options, const std::string& insta
           .job = options.job};
 }
 
-/// Why the rendezvous is not open yet, for the thread that logs it.
+/// OpeningReason says why the rendezvous is not open yet, for the thread that logs it.
 class OpeningReason {
  public:
   void set(const std::string& text) {
@@ -161,7 +162,7 @@ c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const S
   }
 }
 
-/// A file by which the ranks of another job are meeting at this moment is not ours to replace.
+/// Refuses to replace a file by which the ranks of another job are meeting now.
 void require_nobody_meets(const RendezvousOptions& options) {
   const auto before = MeetingFile::read(options.meeting_file);
   if (!before || !serves_store({before->address, before->port, before->token}, kControlTimeout))
@@ -172,7 +173,7 @@ void require_nobody_meets(const RendezvousOptions& options) {
               "wait until it has begun, end it, or choose another output_dir");
 }
 
-/// Rank 0 serves the store, on a socket that it inherited or makes.
+/// Serves rank 0's store, on a socket that it inherited or makes.
 Stores serve_store(const RendezvousOptions& options) {
   require_loopback();  // over which rank 0 comes into its own store
   ListenSocket socket;
@@ -216,7 +217,7 @@ Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
           {}};
 }
 
-/// Joins the ranks of this start alone, in the store of torchrun's agent.
+/// Joins only the ranks of this start, in the store of torchrun's agent.
 Stores join_agent_store(const RendezvousOptions& options, OpeningReason& reason) {
   warn_of_no_way(options);
   const StorePtr main = agent_store(options);

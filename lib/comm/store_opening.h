@@ -17,7 +17,7 @@ namespace ftrun {
 struct Stores {
   c10::intrusive_ptr<c10d::Store> main, control;
   std::function<c10::intrusive_ptr<c10d::Store>()> connect_again;
-  /// Rank 0's, until all have met.
+  /// The meeting file of rank 0, until all have met.
   std::unique_ptr<MeetingFile> meeting;
   std::optional<AgentLaunch> agent;
   std::shared_ptr<const StoreServer> server;

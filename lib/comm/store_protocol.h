@@ -31,7 +31,7 @@ inline constexpr size_t kMemberBytes = 3 * sizeof(uint32_t) + kInstanceBytes + 3
 inline constexpr size_t kHelloBytes = kChallengeBytes + kMemberBytes + kProofBytes;
 inline constexpr size_t kWelcomeBytes = 1 + kMemberBytes + kProofBytes;
 
-/// Larger requests, keys and values are refused; more in the store as well.
+/// Limits: larger requests, keys and values are refused, and so is more in the store.
 inline constexpr size_t kMostRequestBytes = size_t{64} << 20;
 inline constexpr size_t kMostKeyBytes = 4096;
 inline constexpr size_t kMostFields = 1 << 16;
@@ -59,11 +59,11 @@ struct StoreMember {
   uint32_t attempt = 0;
   /// A random number that distinguishes two processes that call themselves the same rank.
   std::string instance = std::string(kInstanceBytes, '\0');
-  /// RendezvousOptions::job; its hash is what is sent.
+  /// RendezvousOptions::job; only its hash is sent.
   std::string job;
 };
 
-/// StoreVerdict decides on a client that knows the token: each rank is admitted once a start, as
+/// StoreVerdict decides on a client that knows the token: each rank is admitted once per start, as
 /// one process.
 enum class StoreVerdict : uint8_t {
   kAdmitted = 1,
@@ -74,24 +74,24 @@ enum class StoreVerdict : uint8_t {
   kSecondProcess
 };
 
-/// Writes a member as it goes over the connection, kMemberBytes.
+/// Encodes a member for the connection, kMemberBytes.
 std::string member_bytes(const StoreMember& member);
-/// Finds what differs between the job that is served and one who wants to join it; kAdmitted if
-/// nothing does.
+/// Compares the job that is served with a client that wants to join it: returns the difference, or
+/// kAdmitted if there is none.
 StoreVerdict compare_members(std::string_view served, std::string_view joining);
-/// Numbers of a member that was read; `job` is left out.
+/// Decodes the numbers of a member; `job` is left out.
 StoreMember member_from(std::string_view bytes);
 
-/// `member`: member_bytes(). Without the token neither can be made, and neither fits another
-/// connection, rank or start.
+/// Makes the client's proof; `member`: member_bytes(). Without the token neither proof can be made,
+/// and neither fits another connection, rank or start.
 std::string client_proof(std::string_view token, std::string_view server, std::string_view client,
                          std::string_view member);
 std::string server_proof(std::string_view token, std::string_view server, std::string_view client,
                          StoreVerdict verdict, std::string_view member);
 
-/// Fields one after another, each with its length before it.
+/// Appends a field with its length before it.
 void put_field(std::string& bytes, std::string_view field);
-/// All fields of a text; nothing where they do not fill it.
+/// Returns all fields of a text; nothing where they do not fill it.
 std::optional<std::vector<std::string_view>> fields_of(std::string_view bytes);
 
 template <typename T>

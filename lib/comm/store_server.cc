@@ -40,8 +40,8 @@ constexpr size_t kKeptBytes = 16 << 10;
 /// The most connections with news that are served before the next ones are asked for.
 constexpr size_t kEvents = 256;
 
-/// Longer values are sent from where they are kept: one that all ranks ask for at
-/// a time is in memory once.
+/// Longer values are sent from where they are kept: one that all ranks ask for at a time is in
+/// memory once.
 constexpr size_t kSharedBytes = 4096;
 
 /// Counted adds its bytes to a sum, until it is destroyed.
@@ -63,7 +63,8 @@ class Counted {
 
 using Value = std::shared_ptr<const std::string>;
 
-/// Counted once, with its key, however many are being sent it, and until the last has it.
+/// Makes a value that is counted once, with its key, for any number of receivers, until the last
+/// has it.
 Value value_of(std::string_view key, std::string_view text, int64_t& sum) {
   struct Kept {
     Kept(std::string_view from, int64_t& of, size_t bytes) : text(from), counted(of, bytes) {}
@@ -127,7 +128,7 @@ Outgoing answer(StoreAnswer kind, const std::vector<std::string_view>& fields = 
   return {.bytes = bytes + body};
 }
 
-/// The value, from where it is kept.
+/// Answers with the value, from where it is kept.
 Outgoing answer_with(const Value& field) {
   Outgoing out;
   put_number(out.bytes, static_cast<uint32_t>(1 + sizeof(uint32_t) + field->size()));
@@ -184,20 +185,19 @@ struct StoreServer::Loop {
   void expire();
 
   StoreServer& owner;
-  /// The epoll descriptor: it reports news with as much work as there are connections with news,
-  /// however many there are.
+  /// The epoll descriptor: its cost depends only on the number of connections with news.
   OwnedFd news{::epoll_create1(EPOLL_CLOEXEC)};
   OwnedFd listener;
   const std::string token;
   const std::string own;
   const Limits limits;
-  /// Bytes of what is stored, asked for and to be sent.
+  /// Bytes that are stored, asked for or to be sent.
   int64_t held_bytes = 0;
   /// The peers that have not proved themselves, in the order in which they came, and those that
   /// have.
   std::list<Peer> strangers, members;
-  /// The process that each rank is; who serves is one from the start, before
-  /// anybody can come in its name.
+  /// The process that each rank is; who serves is one from the start, before anybody can come in
+  /// its name.
   std::unordered_map<uint32_t, std::string> instances;
   std::unordered_map<std::string, Value> values;
   size_t stored_bytes = 0;
@@ -233,7 +233,7 @@ StoreServer::~StoreServer() {
   thread_.join();
 }
 
-/// `what`: a Peer, or the address of the descriptor of ours.
+/// Watches a descriptor; `what`: a Peer, or the address of the descriptor of ours.
 bool StoreServer::Loop::watch(int operation, int fd, uint32_t events, void* what) const {
   epoll_event wanted{.events = events, .data = {.ptr = what}};
   return ::epoll_ctl(news.get(), operation, fd, &wanted) == 0;
@@ -383,7 +383,7 @@ void StoreServer::Loop::note_stored() {
   owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
 }
 
-/// Requests one at a time: the next is read when the answer to the last is out.
+/// Takes requests one at a time: the next is read when the answer to the last is sent.
 bool StoreServer::Loop::take_input(Peer& peer) {
   if (!peer.member) return peer.in.size() < kHelloBytes || admit(peer);
   while (!peer.waiting && peer.out.empty() && peer.in.size() >= sizeof(uint32_t)) {
@@ -508,7 +508,7 @@ bool StoreServer::Loop::store(const std::string& key, std::string_view value) {
   return true;
 }
 
-/// Numbers are kept as their decimal text, as c10d's stores do.
+/// Adds to a number, which is kept as its decimal text, as c10d's stores do.
 Outgoing StoreServer::Loop::add(const Request& request) {
   int64_t sum = 0, more = 0;
   const auto read = [](std::string_view text, int64_t& number) {

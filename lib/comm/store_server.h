@@ -11,11 +11,11 @@
 
 namespace ftrun {
 
-/// The job's store: keys and values that the ranks share, served by one thread of rank 0's process.
-/// A client that cannot prove that it knows the job's token is let go before anything of it is read
-/// but kHelloBytes; how many such there may be, and for how long, is limited, so that they keep no
-/// rank out. A client that knows it must be a rank of the same start of the same job, and each rank
-/// is one process, which may have any number of connections.
+/// StoreServer is the job's store: keys and values that the ranks share, served by one thread of
+/// rank 0's process. A client that cannot prove that it knows the job's token is dropped before
+/// anything of it is read but kHelloBytes; the number and time of such clients are limited, so that
+/// they keep no rank out. A client that knows it must be a rank of the same start of the same job,
+/// and each rank is one process, which may have any number of connections.
 class StoreServer {
  public:
   struct Limits {
@@ -23,11 +23,11 @@ class StoreServer {
     int strangers = 128;
     /// The time that a proof may take.
     int64_t handshake_ms = 5000;
-    /// Connections: up to three of a rank.
+    /// The most connections: up to three of a rank.
     int members = 1 << 16;
   };
 
-  /// `listening`: a socket that listens. `own`: the rank that serves.
+  /// Serves the rank `own` on `listening`, a socket that listens.
   StoreServer(OwnedFd listening, std::string token, const StoreMember& own, Limits limits);
   StoreServer(OwnedFd listening, std::string token, const StoreMember& own)
       : StoreServer(std::move(listening), std::move(token), own, Limits{}) {}
@@ -35,14 +35,14 @@ class StoreServer {
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
-  /// The number of peers that have proved themselves, and of those that were let go.
+  /// Returns the number of peers that have proved themselves; refused(), of those that were
+  /// dropped.
   int64_t admitted() const { return admitted_; }
   int64_t refused() const { return refused_; }
-  /// The number of requests that were answered.
+  /// Returns the number of requests that were answered.
   int64_t requests() const { return requests_; }
-  /// Keys that are stored, with their bytes and those of their values; and the most bytes that were
-  /// kept for the ranks at a time:
-  /// stored, asked for and not sent yet.
+  /// Returns the number of stored keys; stored_bytes(), the bytes of keys and values; most_bytes(),
+  /// the most bytes that were kept for the ranks at a time: stored, asked for and not sent yet.
   int64_t keys() const { return keys_; }
   int64_t stored_bytes() const { return stored_bytes_; }
   int64_t most_bytes() const { return most_bytes_; }

@@ -12,19 +12,19 @@
 
 namespace ftrun {
 
-// A text of an exchange, as it lies in a store. Stores refuse values that are too long: the job's
-// own those of kMostRequestBytes, torchrun's those of 8 MiB. So its key has one byte that says what
-// follows, and the text; or the number of the values KEY/part/0, ... that hold the text, which are
-// there before it; or the failure that came in its place.
+// Texts of an exchange, as they lie in a store. Stores refuse values that are too long: the job's
+// own those of kMostRequestBytes, torchrun's those of 8 MiB. So the key of a text has one byte that
+// says what follows: the text; or the number of the values KEY/part/0, ... that hold the text,
+// which are written before it; or the failure that came in its place.
 
-/// No value is longer, but for the first byte.
+/// The most bytes of a value, except for the first byte.
 inline constexpr size_t kPartBytes = size_t{4} << 20;
 
-/// A failure that ends an exchange, or that a rank left in the store in place of a text: who
-/// wants the text throws it.
+/// ExchangeError is a failure that ends an exchange, or that a rank left in the store in place of a
+/// text: a rank that wants the text throws it.
 class ExchangeError : public Error {
  public:
-  /// `absent`: the one rank that was waited for in vain, where there is one.
+  /// Takes the one rank that was waited for in vain as `absent`, where there is one.
   ExchangeError(const Error& error, std::optional<int> absent) : Error(error), absent_(absent) {}
   std::optional<int> absent() const { return absent_; }
 
@@ -32,13 +32,13 @@ class ExchangeError : public Error {
   std::optional<int> absent_;
 };
 
-/// All keys of a text of so many bytes.
+/// Lists all keys of a text of so many bytes.
 std::vector<std::string> text_keys(const std::string& key, size_t bytes);
 void put_text(c10d::Store& store, const std::string& key, const std::string& text);
-/// The value of a key whose text does not come.
+/// Returns the value of a key whose text does not come.
 std::vector<uint8_t> failure_value(const Error& error);
 
-/// Texts that are there. Throws ExchangeError where one of them is a failure.
+/// Reads texts that are in the store. Throws ExchangeError where one of them is a failure.
 std::string read_text(c10d::Store& store, const std::string& key);
 std::vector<std::string> read_texts(c10d::Store& store, const std::vector<std::string>& keys);
 

@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// Values of c10d's stores are bytes.
+/// Converts a text to bytes, which values of c10d's stores are.
 inline std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
 }

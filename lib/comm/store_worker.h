@@ -15,10 +15,11 @@
 
 namespace ftrun {
 
-/// Runs operations of one store connection in a thread of its own, each with a deadline: c10d's
-/// client waits without end for a server that was stopped. While one that did not return in time
-/// still waits, later ones wait for it first, up to their own deadlines; once the server goes on,
-/// so do they. A thread that still waits is left to the end of the process.
+/// StoreWorker runs operations of one store connection in a thread of its own, each with a
+/// deadline: c10d's client waits without end for a server that was stopped. While an operation that
+/// did not return in time still waits, later ones wait for it first, up to their own deadlines;
+/// once the server goes on, so do they. A thread that still waits is left to the end of the
+/// process.
 class StoreWorker {
  public:
   StoreWorker() : queue_(std::make_shared<Queue>(64)), late_(std::make_shared<Late>()) {
@@ -37,11 +38,11 @@ class StoreWorker {
   StoreWorker(const StoreWorker&) = delete;
   StoreWorker& operator=(const StoreWorker&) = delete;
 
-  /// Says whether an operation that was given up on still waits, in `limit` from now too.
+  /// Says whether an operation that was given up on still waits, even after another `limit`.
   bool is_stuck(std::chrono::milliseconds limit) { return !late_->none_within(limit); }
 
-  /// Returns or throws what `operation` does; nothing when it does not end within `limit`. It may
-  /// outlive the call then, or not be tried at all: it must own what it uses.
+  /// Returns or throws the result of `operation`; nothing when it does not end within `limit`. It
+  /// may outlive the call then, or not be tried at all: it must own what it uses.
   template <typename Operation>
   auto run(Operation operation, std::chrono::milliseconds limit)
       -> std::optional<std::invoke_result_t<Operation>> {
@@ -63,8 +64,8 @@ class StoreWorker {
  private:
   using Queue = BoundedQueue<std::function<void()>>;
 
-  /// Late counts the operations that their callers have given up on and the thread has not come
-  /// past.
+  /// Late counts the operations that their callers have given up on and the thread has not
+  /// finished.
   class Late {
    public:
     bool none_within(std::chrono::milliseconds limit) {

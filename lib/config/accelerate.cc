@@ -17,7 +17,7 @@ using Names = std::vector<std::string_view>;
 // Signs of the format.
 const Names kSigns{"deepspeed_config", "distributed_type", "compute_environment", "fsdp_config"};
 
-// Keys that this file reads, or that have no meaning here, with the reason where one helps.
+// Key is a key that this file reads, or that has no meaning here, with the reason if one helps.
 struct Key {
   std::string_view name;
   const char* why;
@@ -60,7 +60,7 @@ constexpr Key kBlockWithoutMeaning[] = {
     {"deepspeed_moe_layer_cls_names", ""},
 };
 
-// Keys of the block and what they stand for.
+// Plain is a key of the block and the key that it stands for.
 struct Plain {
   const char* name;
   const char* path;
@@ -103,18 +103,18 @@ std::string text_of(const Node* node) {
   return node == nullptr || node->kind == Node::Kind::kNull ? "" : node->text;
 }
 
-// A degree; 1 where it is not written or is no number.
+// Returns a degree; 1 if it is not written or not a number.
 int64_t degree_of(const Node* node) {
   return node == nullptr || node->kind != Node::Kind::kInt ? 1
                                                            : std::max<int64_t>(1, node->integer);
 }
 
-// Accelerate writes "none" and "None" for what is not set.
+// Says whether a value is set: Accelerate writes "none" and "None" for one that is not.
 bool is_set(const Node& value) {
   return value.kind != Node::Kind::kNull && value.text != "none" && value.text != "None";
 }
 
-// A value at "a.b.c", in sections that are made on the way.
+// Puts a value at "a.b.c", in sections that are made if missing.
 void put(Node& map, std::string_view path, Node value) {
   const size_t dot = path.find('.');
   const std::string key(path.substr(0, dot));
@@ -126,7 +126,7 @@ void put(Node& map, std::string_view path, Node value) {
   put(*map.find(key), path.substr(dot + 1), std::move(value));
 }
 
-/// Turns one file into one config.
+/// Translator turns one file into one config.
 class Translator {
  public:
   Translator(const Node& root, const Node& named, Problems& problems)
@@ -169,7 +169,7 @@ class Translator {
       put(config_, "zero_optimization.stage", Node::of_int(block_->at, 2));  // Accelerate's default
   }
 
-  // Fills what the named file leaves open.
+  // Fills the precision that the named file leaves open.
   void read_precision() {
     const Node* precision = root_.find("mixed_precision");
     if (precision == nullptr || precision->kind == Node::Kind::kNull) return;
@@ -213,7 +213,7 @@ class Translator {
       put(config_, "parallel.data_replicate", *replicas);
   }
 
-  // A degree under any of its names, here, in the named file, or in ftrun's words beside them.
+  // Finds a degree under any of its names, here, in the named file, or in ftrun's keys beside them.
   int64_t written_degree(const Names& paths) const {
     int64_t degree = 1;
     for (const std::string_view path : paths)
@@ -222,7 +222,7 @@ class Translator {
     return degree;
   }
 
-  // num_processes counts every rank, parallel.data those with different samples.
+  // Puts parallel.data, which counts ranks with different samples; num_processes counts every rank.
   void put_data_ranks(const Node& processes) {
     ParallelConfig mesh;
     mesh.tensor = written_degree({"parallel.tensor", "tensor_parallel.autotp_size"});
@@ -328,7 +328,8 @@ class Translator {
     return fsdp == nullptr ? "" : text_of(fsdp->find(key));
   }
 
-  // "zero_optimization: {stage: 3}; bf16: {enabled: true}; parallel: {data: 8}"
+  // Describes FSDP settings as ours: "zero_optimization: {stage: 3}; bf16: {enabled: true};
+  // parallel: {data: 8}"
   std::string fsdp_as_zero() const {
     const std::string strategy = of_fsdp("fsdp_sharding_strategy");
     const bool hybrid = strategy.starts_with("HYBRID") || strategy == "4" || strategy == "5";
@@ -356,7 +357,8 @@ class Translator {
     return text_of(root_.at_path(cat("megatron_lm_config.megatron_lm_", key)));
   }
 
-  // "parallel: {data: 2, tensor: 4}; zero_optimization: {stage: 1}; recompute: selective"
+  // Describes Megatron settings as ours: "parallel: {data: 2, tensor: 4}; zero_optimization:
+  // {stage: 1}; recompute: selective"
   std::string text_of_megatron() const {
     const Node* megatron = root_.find("megatron_lm_config");
     if (megatron == nullptr || megatron->entries.empty()) return "";
@@ -381,7 +383,7 @@ class Translator {
     return join(lines, "; ");
   }
 
-  // {"data: 2", "tensor: 4"}: of num_processes what the other degrees leave.
+  // Lists {"data: 2", "tensor: 4"}: num_processes divided by the other degrees, and these.
   std::vector<std::string> data_ranks_of(const ParallelConfig& mesh) const {
     std::vector<std::string> parts;
     const Node* processes = root_.find("num_processes");

@@ -51,7 +51,7 @@ bool gives(const Node* value) {
   return value != nullptr && !value->is_open();
 }
 
-// Replaces what `base` has of a pair by what `over` has of it.
+// Replaces a key of a pair in `base` by the other one in `over`.
 void replace(const Alternatives& pair, bool second_is_later, Node& base, const Node& over,
              Problems& problems) {
   const char* later = second_is_later ? pair.second : pair.first;

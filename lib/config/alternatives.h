@@ -4,9 +4,9 @@
 
 namespace ftrun {
 
-/// Takes out of `base` what `over`, a source that is read after it, says in another key: of two
-/// keys that cannot both stand, the one that is set later takes the place of the other, with a
-/// notice. Where one source has both, both stay, and resolve() names the contradiction.
+/// Removes from `base` the keys that `over`, a source that is read after it, replaces by other
+/// keys: of two keys that cannot both stand, the later one replaces the other, with a notice. If
+/// one source has both, both stay, and resolve() reports the contradiction.
 void replace_alternatives(Node& base, const Node& over, Problems& problems);
 
 }  // namespace ftrun

@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-/// A folder's path as text that is the same for "/n", "/n/" and "/n/./".
+/// Returns a folder's path as text that is the same for "/n", "/n/" and "/n/./".
 std::string plain_path(const std::string& path) {
   const std::string plain = std::filesystem::path(path).lexically_normal().string();
   return plain.size() > 1 && plain.back() == '/' ? plain.substr(0, plain.size() - 1) : plain;
@@ -31,8 +31,8 @@ bool on_gpu(const Config& config) {
   return config.device == DeviceKind::kCuda;
 }
 
-/// A feature whose keys are read and checked, and which cannot run yet. Deleting a row switches
-/// the feature on.
+/// Gap is a feature whose keys are read and checked, and which cannot run yet. Deleting a row
+/// switches the feature on.
 struct Gap {
   const char* key;
   std::function<std::string(const Config&)> feature;
@@ -61,7 +61,7 @@ const Gap kGaps[] = {
     {"optimizer.type",
      [](const Config& c) { return cat("the optimizer ", name_of(c.optimizer.type)); },
      [](const Config& c) {
-       // A class of PyTorch is named already where it was read.
+       // A class of PyTorch was reported already when it was read.
        return !optimizer_of(c.optimizer.type).offered() &&
               c.optimizer.type != OptimizerType::kTorch;
      }},
@@ -69,8 +69,8 @@ const Gap kGaps[] = {
      [](const Config& c) { return c.checkpoint.use_node_local_storage; }},
 };
 
-/// Features that have run on emulated GPUs alone, and on processors. Deleting a row says that it
-/// ran on a GPU (docs/benchmarks.md).
+/// Features that have run only on processors and emulated GPUs. Deleting a row says that it ran on
+/// a GPU (docs/benchmarks.md).
 const Gap kEmulated[] = {
     {"parallel.data", text("several GPUs"),
      [](const Config& c) { return on_gpu(c) && c.parallel.data > 1; }},
@@ -84,7 +84,7 @@ const Gap kEmulated[] = {
      }},
 };
 
-/// Choices of the key that the gap refuses in a config of defaults.
+/// Lists the choices of the key that the gap refuses in a config of defaults.
 std::vector<std::string> refused_choices(const Gap& gap, const Field& field) {
   std::vector<std::string> refused;
   for (const std::string& choice : field.choices) {

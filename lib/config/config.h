@@ -24,9 +24,8 @@ namespace ftrun {
 // ftrun's own sections. Every key, its range and its meaning for a user: docs/config.md, which is
 // generated from the same table that reads it (config/schema.h).
 
-/// model
-/// What the embedding's row of pad_token_id gets from the tokens that are read: its gradient as any
-/// row, or none as in transformers.
+/// PaddingRowGradient says which gradient the embedding's row of pad_token_id gets from the tokens
+/// that are read: the gradient of any row, or none as in transformers (section model).
 enum class PaddingRowGradient { kTrained, kTransformers };
 template <>
 struct EnumNames<PaddingRowGradient> {
@@ -37,7 +36,7 @@ struct ModelSection {
   /// A Hugging Face folder: config.json, *.safetensors, tokenizer files.
   std::string path;
   PaddingRowGradient padding_row_gradient = PaddingRowGradient::kTrained;
-  /// `commit` is that of a model found by its name on the Hub, once it is looked up; no key.
+  /// The commit of a model found by its name on the Hub, once it is looked up; not a key.
   std::string commit = {};
   bool operator==(const ModelSection&) const = default;
 };
@@ -48,7 +47,7 @@ struct EnumNames<TokenDtype> {
   static constexpr std::array<std::string_view, 3> kNames{"auto", "uint16", "uint32"};
 };
 
-/// data
+/// DataConfig is the section data.
 struct DataConfig {
   std::vector<std::string> train;
   /// The weight of each entry of train, when they are data sets that are mixed; empty: one stream,
@@ -69,17 +68,17 @@ struct DataConfig {
   bool operator==(const DataConfig&) const = default;
 };
 
-/// train.evaluation
+/// EvaluationConfig is the section train.evaluation.
 struct EvaluationConfig {
   /// Optimizer steps between two validations; 0 = only before the first and after the last step.
   int64_t every = 0;
-  double every_minutes = 0;  // also so long after the last one; 0 = by steps alone
+  double every_minutes = 0;  // also so many minutes after the last one; 0 = only by steps
   /// Sequences of the validation set that are used; 0 = all.
   int64_t samples = 64;
   bool operator==(const EvaluationConfig&) const = default;
 };
 
-/// train.early_stopping
+/// EarlyStoppingConfig is the section train.early_stopping.
 struct EarlyStoppingConfig {
   /// "validation.loss"; "" = the run goes to its last step.
   std::string metric;
@@ -88,14 +87,14 @@ struct EarlyStoppingConfig {
   bool operator==(const EarlyStoppingConfig&) const = default;
 };
 
-/// train.log
+/// LogConfig is the section train.log.
 struct LogConfig {
   int64_t every = 1;  // optimizer steps between two printed lines
   bool tensorboard = true;
   bool operator==(const LogConfig&) const = default;
 };
 
-/// train.generate
+/// GenerateConfig is the section train.generate.
 struct GenerateConfig {
   /// Tokens of a validation document that are continued at each evaluation and at the end; 0 = no
   /// text.
@@ -103,36 +102,37 @@ struct GenerateConfig {
   /// Documents of the validation set that are continued at each evaluation.
   int64_t prompts = 1;
   int64_t tokens = 64;
-  /// 0 takes the likeliest token each time.
+  /// The sampling temperature; 0 takes the likeliest token each time.
   double temperature = 0.0;
   bool operator==(const GenerateConfig&) const = default;
 };
 
-/// DecayExempt says which parameters weight decay leaves alone.
+/// DecayExempt says which parameters have no weight decay.
 enum class DecayExempt { kAuto, kNone, kNormsAndBiases };
 template <>
 struct EnumNames<DecayExempt> {
   static constexpr std::array<std::string_view, 3> kNames{"auto", "none", "norms_and_biases"};
 };
 
-/// train
+/// TrainConfig is the section train.
 struct TrainConfig {
   int64_t steps = 0;    // optimizer steps; 0 = by epochs
   double epochs = 0.0;  // resolved: 1 where neither is given
   int64_t seed = 42;
-  /// The rate that an "auto" or an absent optimizer section takes (resolved into optimizer and
+  /// The learning rate of an "auto" or absent optimizer section (resolved into optimizer and
   /// scheduler).
   double learning_rate = 5e-5;
   double weight_decay = 0.0;
   int64_t warmup_steps = 0;
-  /// Regular expressions of names of parameters that do not train, or that alone do.
+  /// Regular expressions of names of parameters that do not train, or that are the only ones to
+  /// train.
   std::vector<std::string> freeze;
   std::vector<std::string> only;
   /// Resolved: never kAuto.
   DecayExempt weight_decay_exempt = DecayExempt::kAuto;
   /// Steps in a row with a loss or gradient that is not finite before the run stops (exit 7).
   int64_t max_nonfinite_steps = 20;
-  /// Steps between two comparisons of what several ranks hold alike; 0 = never.
+  /// Steps between two comparisons of the values that several ranks hold alike; 0 = never.
   int64_t check_replicas = 100;
   EvaluationConfig evaluation;
   EarlyStoppingConfig early_stopping;
@@ -147,10 +147,10 @@ struct EnumNames<AdapterType> {
   static constexpr std::array<std::string_view, 2> kNames{"none", "lora"};
 };
 
-/// adapter: PEFT's LoraConfig, with its names and defaults.
+/// AdapterConfig is the section adapter: PEFT's LoraConfig, with its names and defaults.
 struct AdapterConfig {
   AdapterType type = AdapterType::kNone;
-  /// An adapter in PEFT's layout to go on from.
+  /// An adapter in PEFT's layout that training continues from.
   std::string path;
   int64_t r = 8;
   double lora_alpha = 8;
@@ -162,7 +162,7 @@ struct AdapterConfig {
   std::vector<std::string> exclude_modules;
   std::string exclude_pattern;
   std::vector<int64_t> layers_to_transform;
-  /// Expressions, and of each its rank; the first one that matches counts.
+  /// Expressions, and the rank of each; the first one that matches counts.
   std::vector<std::string> rank_pattern;
   std::vector<int64_t> rank_pattern_ranks;
   std::vector<std::string> alpha_pattern;
@@ -181,8 +181,8 @@ struct EnumNames<QuantizationType> {
   static constexpr std::array<std::string_view, 3> kNames{"none", "nf4", "int8"};
 };
 
-/// quantization: how the frozen weights of the blocks' products are held; PackedFormat
-/// says what the words mean.
+/// QuantizationConfig is the section quantization: how the frozen weights of the blocks' products
+/// are held; PackedFormat defines the words.
 struct QuantizationConfig {
   QuantizationType type = QuantizationType::kNone;
   /// The scales of nf4 are quantized too.
@@ -191,7 +191,7 @@ struct QuantizationConfig {
   bool operator==(const QuantizationConfig&) const = default;
 };
 
-/// parallel: the degrees of the mesh, and how a pipeline runs.
+/// ParallelConfig is the section parallel: the degrees of the mesh, and how a pipeline runs.
 struct ParallelConfig {
   /// All data-parallel ranks (replicas × shards); 0 = auto. Resolved.
   int64_t data = 0;
@@ -213,14 +213,15 @@ struct ParallelConfig {
   bool operator==(const ParallelConfig&) const = default;
 };
 
-/// elastic: with how many ranks a run may go on when some keep failing.
+/// ElasticConfig is the section elastic: with how many ranks a run may continue when some keep
+/// failing.
 struct ElasticConfig {
-  /// 0 = with all of them only.
+  /// The fewest ranks; 0 = only all of them.
   int64_t min_ranks = 0;
   bool operator==(const ElasticConfig&) const = default;
 };
 
-/// partition
+/// PartitionConfig is the section partition.
 struct PartitionConfig {
   UnitGranularity unit = UnitGranularity::kLayer;
   bool operator==(const PartitionConfig&) const = default;
@@ -244,18 +245,18 @@ struct EnumNames<BestMode> {
   static constexpr std::array<std::string_view, 3> kNames{"auto", "min", "max"};
 };
 
-/// checkpoint.keep_best
+/// KeepBestConfig is the section checkpoint.keep_best.
 struct KeepBestConfig {
   std::string metric;  // "validation.loss"; "" = none is kept
   BestMode mode = BestMode::kAuto;
   bool operator==(const KeepBestConfig&) const = default;
 };
 
-/// checkpoint: ftrun's keys, then DeepSpeed's.
+/// CheckpointConfig is the section checkpoint: ftrun's keys, then DeepSpeed's.
 struct CheckpointConfig {
   int64_t every = 500;       // optimizer steps; 0 = at the end and on a signal only
-  double every_minutes = 0;  // minutes since the last one; 0 = by steps alone
-  bool background = true;    // written while training goes on
+  double every_minutes = 0;  // minutes since the last one; 0 = only by steps
+  bool background = true;    // written while training continues
   IfBusy if_busy = IfBusy::kWait;
   int64_t keep_last = 2;  // 0 = all
   KeepBestConfig keep_best;
@@ -271,7 +272,7 @@ struct EnumNames<BackendChoice> {
   static constexpr std::array<std::string_view, 3> kNames{"auto", "gloo", "nccl"};
 };
 
-/// comm
+/// CommConfig is the section comm.
 struct CommConfig {
   BackendChoice backend = BackendChoice::kAuto;
   int64_t timeout =
@@ -292,20 +293,21 @@ struct EnumNames<ExportWhich> {
   static constexpr std::array<std::string_view, 2> kNames{"last", "best"};
 };
 
-/// export
+/// ExportConfig is the section export.
 struct ExportConfig {
   bool enabled = true;
-  /// kBest: of checkpoint.keep_best.
+  /// The weights that are exported; kBest: those of checkpoint.keep_best.
   ExportWhich which = ExportWhich::kLast;
-  /// kAuto: as the model's own files.
+  /// The dtype of exported weights; kAuto: as the model's own files.
   ExportDtype dtype = ExportDtype::kAuto;
   bool operator==(const ExportConfig&) const = default;
 };
 
-/// recompute: which activations are computed again in backward instead of kept.
+/// RecomputeConfig is the section recompute: which activations are computed again in backward
+/// instead of kept.
 struct RecomputeConfig {
   RecomputeLevel policy = RecomputeLevel::kNone;
-  /// Layers 0, every, 2 · every, ... are treated so; 1 = all.
+  /// Layers 0, every, 2 · every, ... are recomputed; 1 = all.
   int64_t every = 1;
   bool operator==(const RecomputeConfig&) const = default;
 };
@@ -323,23 +325,23 @@ struct EnumNames<ProductChoice> {
   static constexpr std::array<std::string_view, 4> kNames{"auto", "mkl", "onednn", "openblas"};
 };
 
-/// AttentionChoice says who computes attention on GPUs, or on which units of a processor. kAuto is
-/// cuDNN on GPUs where its attention was measured (cudnn_is_measured), our kernels elsewhere, and
-/// no matrix units for as long as ours have run on none.
+/// AttentionChoice says which kernels compute attention on GPUs, or which units of a processor do.
+/// kAuto is cuDNN on GPUs where its attention was measured (cudnn_is_measured), our kernels
+/// elsewhere, and no matrix units for as long as ours have run on none.
 enum class AttentionChoice { kAuto, kOwn, kCudnn, kAmx };
 template <>
 struct EnumNames<AttentionChoice> {
   static constexpr std::array<std::string_view, 4> kNames{"auto", "own", "cudnn", "amx"};
 };
 
-/// kernels
+/// KernelsConfig is the section kernels.
 struct KernelsConfig {
   ProductChoice products = ProductChoice::kAuto;
   AttentionChoice attention = AttentionChoice::kAuto;
   bool step_graph = false;  // on a GPU: steps are recorded once and started as a whole
   bool operator==(const KernelsConfig&) const = default;
 };
-/// The library that a config pins; absent: by the rule for the processor.
+/// Returns the library that a config pins; absent: by the rule for the processor.
 std::optional<ProductLibrary> pinned_products(const KernelsConfig& config);
 
 /// Origin says where one key of a config was written.
@@ -351,22 +353,22 @@ struct Origin {
 };
 
 /// Origins says which keys were written, by their path ("zero_optimization.stage"). Two configs are
-/// equal by their values alone.
+/// equal by their values only.
 struct Origins {
   std::map<std::string, Origin> keys;
   /// Features of DeepSpeed that were switched on and that ftrun does not have.
   std::vector<NotYet> foreign;
-  /// A source could not be read: that keys are missing says nothing.
+  /// A source could not be read, so a missing key says nothing.
   bool partial = false;
   const Origin* find(const std::string& path) const;
-  /// Written, and not "auto".
+  /// Says whether the key was written, and not as "auto".
   bool given(const std::string& path) const;
   bool is_auto(const std::string& path) const;
   Position position(const std::string& path) const;
   bool operator==(const Origins&) const { return true; }
 };
 
-/// A whole config, typed. load_config() fills what was written; resolve() fills the rest.
+/// Config is a whole config, typed. load_config() fills the written keys; resolve() fills the rest.
 struct Config {
   ModelSection model;
   AdapterConfig adapter;
@@ -416,13 +418,14 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-/// The dtype of the parameters that forward and backward use: kFp16, kBf16 or kFp32.
+/// Returns the dtype of the parameters that forward and backward use: kFp16, kBf16 or kFp32.
 ConfigDtype training_dtype(const Config& config);
-/// The dtype in which gradients are accumulated; kModel in the config is the training dtype.
+/// Returns the dtype in which gradients are accumulated; kModel in the config is the training
+/// dtype.
 ConfigDtype gradient_dtype(const Config& config);
-/// The dtype in which gradients are reduced; kModel in the config is the gradient dtype.
+/// Returns the dtype in which gradients are reduced; kModel in the config is the gradient dtype.
 ConfigDtype communication_dtype(const Config& config);
-/// The folder of the disk tier: one for optimizer state and parameters (config/capability
+/// Returns the folder of the disk tier: one for optimizer state and parameters (config/capability
 /// refuses two).
 const std::string& disk_folder(const ZeroConfig& zero);
 

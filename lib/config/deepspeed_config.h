@@ -22,7 +22,7 @@ struct EnumNames<OffloadDevice> {
   static constexpr std::array<std::string_view, 3> kNames{"none", "cpu", "nvme"};
 };
 
-/// zero_optimization.offload_param
+/// OffloadParamConfig is the section zero_optimization.offload_param.
 struct OffloadParamConfig {
   OffloadDevice device = OffloadDevice::kNone;
   std::string nvme_path;
@@ -33,7 +33,7 @@ struct OffloadParamConfig {
   bool operator==(const OffloadParamConfig&) const = default;
 };
 
-/// zero_optimization.offload_optimizer
+/// OffloadOptimizerConfig is the section zero_optimization.offload_optimizer.
 struct OffloadOptimizerConfig {
   OffloadDevice device = OffloadDevice::kNone;
   std::string nvme_path;
@@ -46,7 +46,7 @@ struct OffloadOptimizerConfig {
   bool operator==(const OffloadOptimizerConfig&) const = default;
 };
 
-/// zero_optimization. Sizes are counted in elements, not bytes.
+/// ZeroConfig is the section zero_optimization. Sizes are counted in elements, not bytes.
 struct ZeroConfig {
   int64_t stage = 0;
   bool contiguous_gradients = true;
@@ -55,7 +55,7 @@ struct ZeroConfig {
   int64_t reduce_bucket_size = 500'000'000;
   bool allgather_partitions = true;
   int64_t allgather_bucket_size = 500'000'000;
-  /// Resolved: true exactly at stage 3 where the config is silent.
+  /// Resolved: true exactly at stage 3 if the config is silent.
   bool overlap_comm = false;
   bool load_from_fp32_weights = true;
   int64_t sub_group_size = 1'000'000'000;
@@ -77,14 +77,15 @@ struct ZeroConfig {
   bool operator==(const ZeroConfig&) const = default;
 };
 
-/// activation_checkpointing: how recompute keeps what it starts from.
+/// ActivationCheckpointingConfig is the section activation_checkpointing: how recompute keeps its
+/// inputs.
 struct ActivationCheckpointingConfig {
   /// Inputs of recomputed layers wait in host memory.
   bool cpu_checkpointing = false;
   bool operator==(const ActivationCheckpointingConfig&) const = default;
 };
 
-/// aio: asynchronous disk access of the NVMe tier.
+/// AioConfig is the section aio: asynchronous disk access of the NVMe tier.
 struct AioConfig {
   int64_t block_size = 1'048'576;    // bytes of one request
   int64_t queue_depth = 8;           // requests in flight, of each thread
@@ -96,13 +97,13 @@ struct AioConfig {
   bool operator==(const AioConfig&) const = default;
 };
 
-/// fp16
+/// Fp16Config is the section fp16.
 struct Fp16Config {
   bool enabled = false;
   bool auto_cast = false;
-  /// 0 is a dynamic scale, above 0 a static one.
+  /// The loss scale: 0 is a dynamic scale, above 0 a static one.
   double loss_scale = 0;
-  /// The dynamic scale starts at 2 to this power.
+  /// The power of 2 at which the dynamic scale starts.
   int64_t initial_scale_power = 16;
   int64_t loss_scale_window = 1000;  // steps
   int64_t hysteresis = 2;            // overflows
@@ -111,7 +112,7 @@ struct Fp16Config {
   bool operator==(const Fp16Config&) const = default;
 };
 
-/// bf16
+/// Bf16Config is the section bf16.
 struct Bf16Config {
   bool enabled = false;
   bool check_grad_overflow = true;
@@ -122,14 +123,14 @@ struct Bf16Config {
   bool operator==(const Bf16Config&) const = default;
 };
 
-/// A dtype of a DeepSpeed key; kModel is the dtype the model trains in.
+/// ConfigDtype is a dtype of a DeepSpeed key; kModel is the dtype that the model trains in.
 enum class ConfigDtype { kModel, kFp32, kFp16, kBf16 };
 template <>
 struct EnumNames<ConfigDtype> {
   static constexpr std::array<std::string_view, 4> kNames{"model", "fp32", "fp16", "bf16"};
 };
 
-/// data_types
+/// DataTypesConfig is the section data_types.
 struct DataTypesConfig {
   ConfigDtype grad_accum_dtype = ConfigDtype::kModel;
   ConfigDtype param_dtype = ConfigDtype::kModel;
@@ -199,17 +200,18 @@ struct EnumNames<DecayShape> {
   static constexpr std::array<std::string_view, 3> kNames{"cosine", "linear", "1-sqrt"};
 };
 
-/// scheduler. Steps are optimizer steps. Values that a type does not use keep their defaults.
+/// SchedulerConfig is the section scheduler. Steps are optimizer steps. Values that a type does not
+/// use keep their defaults.
 struct SchedulerConfig {
   SchedulerType type = SchedulerType::kConstant;
   double warmup_min_lr = 0.0;
-  /// Resolved: the optimizer's lr (WarmupLR) or 0.001 (WarmupDecayLR) where the config is silent.
+  /// Resolved: the optimizer's lr (WarmupLR) or 0.001 (WarmupDecayLR) if the config is silent.
   double warmup_max_lr = 0.001;
-  /// Resolved: 1000 for DeepSpeed's types, 0 for ftrun's own, where the config is silent.
+  /// Resolved: 1000 for DeepSpeed's types, 0 for ftrun's own, if the config is silent.
   int64_t warmup_num_steps = 0;
-  /// Resolved: linear for warmup_stable_decay, log for DeepSpeed's, where the config is silent.
+  /// Resolved: linear for warmup_stable_decay, log for DeepSpeed's, if the config is silent.
   WarmupShape warmup_type = WarmupShape::kLog;
-  /// Resolved: the run's number of steps where the config is silent; 0 = known with the data.
+  /// Resolved: the run's number of steps if the config is silent; 0 = known with the data.
   int64_t total_num_steps = 0;
   double warmup_min_ratio = 0.0;  // WarmupCosineLR, of the optimizer's lr
   double cos_min_ratio = 1e-4;    // WarmupCosineLR, of the optimizer's lr
@@ -229,7 +231,7 @@ struct SchedulerConfig {
   double cycle_max_lr = 0.0;
   double decay_lr_rate = 0.0;
   int64_t cycle_first_step_size = 2000;
-  /// Resolved: the first half's size where the config is silent.
+  /// Resolved: the first half's size if the config is silent.
   int64_t cycle_second_step_size = 2000;
   int64_t cycle_first_stair_count = 0;
   int64_t cycle_second_stair_count = 0;
@@ -245,17 +247,17 @@ struct SchedulerConfig {
   bool operator==(const SchedulerConfig&) const = default;
 };
 
-/// Gives what is left of a cosine that begins at 1, `waves` of it along p from 0 to 1.
+/// Computes the rest of a cosine that begins at 1, `waves` of it along p from 0 to 1.
 inline double cosine_left(double waves, double p) {
   return (1.0 + std::cos(std::numbers::pi * (2.0 * waves) * p)) / 2.0;
 }
 
-/// The rate that the cosine of cosine_with_min_lr falls to.
+/// Returns the learning rate that the cosine of cosine_with_min_lr falls to.
 inline double lowest_cosine_rate(const SchedulerConfig& schedule, double lr) {
   return schedule.min_lr_rate > 0 ? lr * schedule.min_lr_rate : schedule.min_lr;
 }
 
-/// csv_monitor
+/// CsvMonitorConfig is the section csv_monitor.
 struct CsvMonitorConfig {
   bool enabled = false;
   std::string output_path;
@@ -263,7 +265,7 @@ struct CsvMonitorConfig {
   bool operator==(const CsvMonitorConfig&) const = default;
 };
 
-/// wandb
+/// WandbConfig is the section wandb.
 struct WandbConfig {
   bool enabled = false;
   std::string group;
@@ -272,14 +274,14 @@ struct WandbConfig {
   bool operator==(const WandbConfig&) const = default;
 };
 
-/// tensor_parallel: DeepSpeed's AutoTP.
+/// TensorParallelConfig is the section tensor_parallel: DeepSpeed's AutoTP.
 struct TensorParallelConfig {
   /// Another name of parallel.tensor; 0 and 1 say nothing.
   int64_t autotp_size = 0;
   bool operator==(const TensorParallelConfig&) const = default;
 };
 
-/// pipeline: DeepSpeed's pipeline engine.
+/// PipelineConfig is the section pipeline: DeepSpeed's pipeline engine.
 struct PipelineConfig {
   /// Another name of parallel.pipeline; 0 and 1 say nothing.
   int64_t stages = 0;
@@ -288,7 +290,8 @@ struct PipelineConfig {
   bool operator==(const PipelineConfig&) const = default;
 };
 
-/// elasticity: also lets failed ranks leave, down to min_gpus (config/elastic.h).
+/// ElasticityConfig is the section elasticity: also lets failed ranks leave, down to min_gpus
+/// (config/elastic.h).
 struct ElasticityConfig {
   bool enabled = false;
   int64_t max_train_batch_size = 2000;

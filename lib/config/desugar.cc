@@ -19,7 +19,7 @@ NodeEntry* find_entry(Node& map, std::string_view key) {
   return nullptr;
 }
 
-// The spelling `from` becomes the key `to`, unless both are written.
+// Renames the spelling `from` to the key `to`, unless both are written.
 void rename(Node& map, const std::string& section, const std::string& from, const std::string& to,
             Problems& problems) {
   NodeEntry* entry = find_entry(map, from);
@@ -45,7 +45,7 @@ void rename_aliases(Node& map, const std::string& section, Problems& problems) {
     if (entry.value.is_map()) rename_aliases(entry.value, joined_key(section, entry.key), problems);
 }
 
-// zero_optimization: true is stage 1.
+// Expands zero_optimization: true to stage 1.
 void expand_zero_flag(Node& root, Problems& problems) {
   Node* zero = root.find("zero_optimization");
   if (zero == nullptr || zero->kind != Node::Kind::kBool) return;
@@ -60,7 +60,7 @@ void expand_zero_flag(Node& root, Problems& problems) {
     zero->entries.push_back({"allgather_bucket_size", bucket->at, *bucket, "allgather_size"});
 }
 
-// recompute: full is recompute: {policy: full}. For true and false, the nearest words are taken.
+// Expands recompute: full to recompute: {policy: full}. true and false become the nearest words.
 void expand_plain_values(Node& root, Problems& problems) {
   for (const Section& section : Schema::get().sections()) {
     Node* value = section.plain_key.empty() ? nullptr : root.find(section.path);
@@ -78,7 +78,7 @@ void expand_plain_values(Node& root, Problems& problems) {
   }
 }
 
-// cpu_offload: true is offload_optimizer: {device: cpu}; the same for parameters.
+// Expands cpu_offload: true to offload_optimizer: {device: cpu}; the same for parameters.
 void expand_cpu_offload(Node& zero, const std::string& from, const std::string& to,
                         Problems& problems) {
   const NodeEntry* entry = find_entry(zero, from);
@@ -121,7 +121,8 @@ void rename_bfloat16(Node& root, Problems& problems) {
   old->key = "bf16";
 }
 
-// A gpt-neox file written with dashes also has keys without them; alone those are unknown keys.
+// Drops the keys without dashes of a gpt-neox file written with dashes; without the dashed keys
+// they are unknown keys.
 void drop_gpt_neox_companions(Node& root, Problems& problems) {
   static const std::vector<std::string> kCompanions{"attention_config",
                                                     "autotuning_config",
@@ -149,7 +150,7 @@ void drop_gpt_neox_companions(Node& root, Problems& problems) {
   });
 }
 
-// Other programs' word for gradient_clipping.
+// Reads max_grad_norm, other programs' word for gradient_clipping.
 void take_max_grad_norm(Node& root, Node& section, const std::string& written, Problems& problems) {
   const NodeEntry* found = find_entry(section, "max_grad_norm");
   if (found == nullptr) return;
@@ -175,8 +176,8 @@ void take_max_grad_norms(Node& root, Problems& problems) {
     take_max_grad_norm(root, *params, "optimizer.params.max_grad_norm", problems);
 }
 
-// A name that another program gives an optimizer says what that program sets beside it. What is
-// paged there is what offloading keeps on the host here.
+// Reads the setting that another program's name of an optimizer implies. Offloading keeps on the
+// host here the states that such programs page.
 void take_optimizer_alias(Node& root, Problems& problems) {
   Node* optimizer = root.find("optimizer");
   const Node* type = optimizer == nullptr ? nullptr : optimizer->find("type");
@@ -197,7 +198,8 @@ void take_optimizer_alias(Node& root, Problems& problems) {
   }
 }
 
-// The path and the weight of {path, weight}; false where it is something else, which is told.
+// Reads the path and the weight of {path, weight}; false if it is something else, which is
+// reported.
 bool take_weighted(const Node& item, Node& paths, Node& weights, Problems& problems) {
   const Node* path = item.find("path");
   if (path == nullptr) {
@@ -219,7 +221,7 @@ bool take_weighted(const Node& item, Node& paths, Node& weights, Problems& probl
   return true;
 }
 
-// data.train: [{path, weight}] is data.train: [path] and data.train_weights: [weight].
+// Splits data.train: [{path, weight}] into data.train: [path] and data.train_weights: [weight].
 void split_weighted_train(Node& root, Problems& problems) {
   Node* data = root.find("data");
   NodeEntry* train = data == nullptr ? nullptr : find_entry(*data, "train");
@@ -245,8 +247,8 @@ void split_weighted_train(Node& root, Problems& problems) {
   data->entries.push_back({"train_weights", at, std::move(weights), "train"});
 }
 
-// data.validation: {a: X, b: [Y, Z]} is data.validation: [X, Y, Z] and data.validation_names:
-// [a, b, b].
+// Splits data.validation: {a: X, b: [Y, Z]} into data.validation: [X, Y, Z] and
+// data.validation_names: [a, b, b].
 void split_named_validation(Node& root, Problems& problems) {
   Node* data = root.find("data");
   NodeEntry* validation = data == nullptr ? nullptr : find_entry(*data, "validation");

@@ -12,23 +12,23 @@ namespace ftrun {
 struct SourceTree {
   /// The sections.
   Node root;
-  /// The adapter section is the content of a file of PEFT.
+  /// The adapter section is the content of a PEFT file.
   bool adapter_of_peft = false;
-  /// The folder of the adapter that training goes on from, where the source gives it in place of
-  /// the adapter section.
+  /// The folder of the adapter that training continues from, if the source gives it in place of the
+  /// adapter section.
   std::optional<Node> adapter_folder = std::nullopt;
 };
 
-/// SchemaTree holds what sources say by the keys of the schema; keys that no schema knows stay, for
-/// read_config() to refuse. desugar() alone makes one of a source.
+/// SchemaTree holds the content of sources by the keys of the schema; unknown keys stay, for
+/// read_config() to refuse. Only desugar() makes one from a source.
 class SchemaTree {
  public:
-  /// Makes the tree of no source.
+  /// Makes an empty tree.
   SchemaTree() = default;
 
   const Node& root() const { return root_; }
-  /// Puts a source that is read later on this tree: sections are merged key by key, all else is
-  /// replaced, as is what the later source says by another key (config/alternatives.h).
+  /// Merges a source that is read later into this tree: sections are merged key by key, all else is
+  /// replaced, as are keys that the later source replaces by other keys (config/alternatives.h).
   void put(const SchemaTree& later, Problems& problems);
 
  private:
@@ -39,7 +39,7 @@ class SchemaTree {
 };
 
 /// Translates one source's aliases and deprecated spellings into the keys of the schema, so that
-/// sources can be put on each other. Two spellings of one key in one source are an error.
+/// sources can be merged. Two spellings of one key in one source are an error.
 SchemaTree desugar(SourceTree source, Problems& problems);
 
 }  // namespace ftrun

@@ -23,13 +23,13 @@ constexpr std::array<std::string_view, 17> kOtherArithmetic{
     "use_bdlora",         "alora_invocation_tokens",
     "ensure_weight_tying"};
 
-/// Keys that PEFT writes into every file and that say nothing of the arithmetic here.
+/// Keys that PEFT writes into every file and that do not affect the arithmetic here.
 constexpr std::array<std::string_view, 10> kOfPeft{
     "task_type",      "peft_version",   "base_model_name_or_path", "revision",
     "auto_mapping",   "inference_mode", "megatron_core",           "qalora_group_size",
     "layers_pattern", "runtime_config"};
 
-/// Keys of ours that no file of PEFT has.
+/// Keys of ours that no PEFT file has.
 constexpr std::array<std::string_view, 6> kOfOurs{"type",
                                                   "path",
                                                   "target_pattern",
@@ -87,8 +87,8 @@ void refuse_other_arithmetic(Node& adapter, bool of_peft, Problems& problems) {
   }
 }
 
-/// Beginnings that PEFT takes from the base's weights: it takes B A away from the base, to which
-/// the adapter then belongs.
+/// Refuses initial values that PEFT computes from the base's weights: it subtracts B A from the
+/// base, and the adapter then belongs to the changed base.
 void refuse_other_beginnings(Node& adapter, Problems& problems) {
   const auto entry = std::find_if(adapter.entries.begin(), adapter.entries.end(),
                                   [](const NodeEntry& e) { return e.key == "init_lora_weights"; });
@@ -123,7 +123,7 @@ void split_modules(Node& adapter, const std::string& list, const std::string& pa
   entry->value = std::move(items);
 }
 
-/// {expression: number} is a list of expressions and one of numbers.
+/// Splits {expression: number} into a list of expressions and one of numbers.
 void split_pattern(Node& adapter, const std::string& key, const std::string& numbers,
                    Problems& problems) {
   NodeEntry* entry = entry_of(adapter, key);
@@ -147,7 +147,7 @@ void split_pattern(Node& adapter, const std::string& key, const std::string& num
   adapter.entries.push_back({numbers, at, std::move(values), key});
 }
 
-/// A list of matrices that are never quantized here.
+/// Says whether a list names only matrices that are never quantized here.
 bool names_unquantized(const Node& modules) {
   const auto is_unquantized = [](const Node& module) {
     return module.kind == Node::Kind::kText &&
@@ -158,7 +158,7 @@ bool names_unquantized(const Node& modules) {
          std::all_of(modules.items.begin(), modules.items.end(), is_unquantized);
 }
 
-/// Refuses the words of bitsandbytes whose wishes are not done.
+/// Refuses settings of bitsandbytes that contradict the type or that ftrun does not implement.
 void refuse_other_quantization(const Node& quantization, Problems& problems) {
   const auto entry = [&](std::string_view key) {
     const auto found = std::find_if(quantization.entries.begin(), quantization.entries.end(),

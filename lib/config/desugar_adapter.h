@@ -5,11 +5,12 @@
 namespace ftrun {
 
 /// Rewrites an `adapter` section in PEFT's spellings into the keys of the schema. Fields that
-/// change what is computed and that ftrun does not have are errors; in a file of PEFT (`of_peft`)
-/// those that change nothing are dropped.
+/// change the computation and that ftrun does not have are errors; in a PEFT file (`of_peft`)
+/// fields that change nothing are dropped.
 void desugar_adapter(Node& root, bool of_peft, Problems& problems);
 
-/// Refuses what bitsandbytes' words in a `quantization` section ask for and is not done.
+/// Refuses settings of bitsandbytes in a `quantization` section that contradict its type or that
+/// ftrun does not implement.
 void desugar_quantization(Node& root, Problems& problems);
 
 }  // namespace ftrun

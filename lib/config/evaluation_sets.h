@@ -9,13 +9,14 @@
 
 namespace ftrun {
 
-/// A data set of data.validation.
+/// EvaluationSet is a data set of data.validation.
 struct EvaluationSet {
   std::string name;
   std::vector<std::string> paths;
 };
 
-/// The sets in the order in which their names are written; one without a name is "validation".
+/// Lists the sets in the order in which their names are written; one without a name is
+/// "validation".
 std::vector<EvaluationSet> evaluation_sets(const DataConfig& data);
 
 /// MetricKind is a quantity that an evaluation measures of a set.
@@ -25,7 +26,7 @@ struct EnumNames<MetricKind> {
   static constexpr std::array<std::string_view, 3> kNames{"loss", "perplexity", "accuracy"};
 };
 
-/// "validation.loss": of which set and what.
+/// EvaluationMetric is a set and the metric that is measured of it: "validation.loss".
 struct EvaluationMetric {
   size_t set = 0;
   MetricKind kind = MetricKind::kLoss;
@@ -33,10 +34,10 @@ struct EvaluationMetric {
 
 /// Finds a metric by name; nothing for a name that the config's sets do not have.
 std::optional<EvaluationMetric> evaluation_metric(const DataConfig& data, std::string_view name);
-/// All there are: "validation.loss", "validation.perplexity", ...
+/// Lists the names of all metrics: "validation.loss", "validation.perplexity", ...
 std::vector<std::string> metric_names(const DataConfig& data);
 
-/// Says whether more of it is better.
+/// Says whether a larger value of the metric is better.
 bool more_is_better(const EvaluationMetric& metric, BestMode mode = BestMode::kAuto);
 
 }  // namespace ftrun

@@ -37,7 +37,7 @@ bool in_range(const Field& field, double value) {
   return !field.min || (field.above_min ? value > *field.min : value >= *field.min);
 }
 
-/// Turns one node into one value; problems name the key.
+/// Converter turns one node into one value; problems name the key.
 class Converter {
  public:
   Converter(const Field& field, std::string key, Problems& problems)
@@ -106,7 +106,7 @@ class Converter {
     return among(kYes);
   }
 
-  // The number that a text in quotes holds, as if it had none.
+  // Reads the number that a text in quotes holds, as if it had none.
   Node unquoted(const Node& node) {
     if (node.kind != Node::Kind::kText || node.plain) return node;
     Node inner = scalar_node(node.at, node.text);

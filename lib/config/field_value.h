@@ -8,15 +8,16 @@
 
 namespace ftrun {
 
-/// "a whole number from 0 to 3", "one of none, cpu, nvme": what a key's value must be.
+/// Describes the values that a key may have: "a whole number from 0 to 3", "one of none, cpu,
+/// nvme".
 std::string expected_text(const Field& field);
 
-/// The text in small letters, in which choices of any case and synonyms are compared.
+/// Converts a text to lower case, in which choices of any case and synonyms are compared.
 std::string lower(std::string text);
 
-/// A node as the key's type. Whole floats become integers, numbers in quotes numbers, and so on,
-/// each with a notice; what cannot be read so is an error and gives nothing. `key` is the path as
-/// it was written.
+/// Reads a node as the key's type. Whole floats become integers, numbers in quotes numbers, and so
+/// on, each with a notice; a value that cannot be read so is an error and gives nothing. `key` is
+/// the path as it was written.
 std::optional<FieldValue> read_field_value(const Field& field, const Node& node,
                                            const std::string& key, Problems& problems);
 

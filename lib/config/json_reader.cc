@@ -10,9 +10,9 @@
 #include "base/text.h"
 #include "config/limits.h"
 
-// A reader of its own because a config needs, for every key and value, the place where it stands,
-// and all faults of a file at once: the parser of nlohmann/json gives neither. Tests compare the
-// two on every file of the corpus.
+// This reader exists because a config needs the position of every key and value, and all faults of
+// a file at once: the parser of nlohmann/json gives neither. Tests compare the two on every file of
+// the corpus.
 
 namespace ftrun {
 namespace {
@@ -252,7 +252,7 @@ class JsonReader {
     for (int i = more - 1; i >= 0; --i) out += static_cast<char>(0x80 | ((code >> (6 * i)) & 0x3F));
   }
 
-  // A number, a word of JSON, or a mistake.
+  // Reads a number, a word of JSON, or a mistake.
   Node read_word() {
     const Position at = here();
     const std::string word = take_word();
@@ -303,11 +303,11 @@ class JsonReader {
       problems_.error(at, cat("the text ", word, " has no quotes"), cat("write \"", word, "\""));
     else
       placeholders_.emplace_back(word, at);
-    // Read on as if the key had been left open, so that one fault does not make a second.
+    // Continues as if the key had been left open, so that one fault does not cause a second.
     return Node::of_text(at, "auto");
   }
 
-  // Reports one problem for the whole file: it is one mistake, made once.
+  // Reports one problem for the whole file: a template that was not filled in is one mistake.
   void report_placeholders() {
     if (placeholders_.empty()) return;
     std::vector<std::string> others;

@@ -7,9 +7,9 @@
 
 namespace ftrun {
 
-/// Reads JSON with comments (//, #, /* */) and trailing commas into nodes with places. Problems
+/// Reads JSON with comments (//, #, /* */) and trailing commas into nodes with positions. Problems
 /// (syntax, duplicate keys, template placeholders such as CONFIG_X) go to `problems`; after a
-/// syntax error the node holds what was read before it. Nesting deeper than 64 is refused.
+/// syntax error the node holds the values read before it. Nesting deeper than 64 is refused.
 Node read_json(const std::string& file, std::string_view text, Problems& problems);
 
 }  // namespace ftrun

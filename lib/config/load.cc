@@ -23,8 +23,8 @@
 namespace ftrun {
 namespace {
 
-// Says whether a file is JSON: by name, else by the first thing that is not blank or a comment:
-// JSON opens with a brace.
+// Says whether a file is JSON: by name, else by the first character that is not blank or in a
+// comment: JSON opens with a brace.
 bool looks_like_json(const std::string& name, const std::string& text) {
   const auto ends = [&](const char* extension) { return name.ends_with(extension); };
   if (ends(".json") || ends(".json5") || ends(".hjson") || ends(".jsonc")) return true;
@@ -56,8 +56,8 @@ bool gives_section(const std::string& text) {
   return text.find_first_of("{[\n") != std::string::npos || text.find(": ") != std::string::npos;
 }
 
-/// Says whether a value that looks like a list, a map or a quoted text is the path of something
-/// that is there, or would be made in a folder that is there ("[v2] run/out").
+/// Says whether a value that looks like a list, a map or a quoted text is an existing path, or one
+/// in an existing folder ("[v2] run/out").
 bool is_path_there(const std::string& text) {
   if (text.empty() || std::string_view("[{\"'").find(text[0]) == std::string_view::npos)
     return false;
@@ -67,8 +67,8 @@ bool is_path_there(const std::string& text) {
          (!parent.empty() && std::filesystem::is_directory(parent, error));
 }
 
-/// An override as messages name it: without a secret's value, a section (which may hold secrets) by
-/// its key alone, and not at any length.
+/// Formats an override for messages: without a secret's value, a section (which may hold secrets)
+/// only by its key, and cut if long.
 std::string shown_override(const std::string& text) {
   constexpr size_t kLongestShown = 200;
   const size_t end = std::min(text.find_first_of("=: {[\n"), text.size());
@@ -109,9 +109,9 @@ Node parse(const std::string& name, const std::string& text, Problems& problems)
   return root;
 }
 
-/// Sources puts what is read of each source on what was read before: a file or an override is
-/// parsed (Node), the adapter's file that it names is included (SourceTree), its spellings become
-/// the schema's keys (SchemaTree), and all of them together are read (Config).
+/// Sources merges each source into those read before: a file or an override is parsed (Node), the
+/// adapter's file that it names is included (SourceTree), its spellings become the schema's keys
+/// (SchemaTree), and all of them together are read (Config).
 class Sources {
  public:
   void add_text(const std::string& name, const std::string& text) {
@@ -203,8 +203,9 @@ class Sources {
   }
 
  private:
-  /// Makes the source of what was parsed: `adapter: FOLDER` is what its adapter_config.json says,
-  /// and the adapter to go on from. An adapter that cannot be read is told and left out.
+  /// Makes the source of a parsed tree: `adapter: FOLDER` stands for the content of its
+  /// adapter_config.json, and for the adapter that training continues from. An adapter that cannot
+  /// be read is reported and left out.
   SourceTree with_adapter_file(Node root) {
     Node* adapter = root.find("adapter");
     if (Node* path = adapter != nullptr && adapter->is_map() ? adapter->find("path") : nullptr;
@@ -241,8 +242,8 @@ class Sources {
     return {std::move(root), true, std::move(folder)};
   }
 
-  /// Finds an adapter's folder, in the Hugging Face cache where `name` is a name of the Hub, which
-  /// then gets its commit; nothing, and told, where it is not there.
+  /// Finds an adapter's folder, in the Hugging Face cache if `name` is a name of the Hub, which
+  /// then gets its commit; reports a missing one and returns nothing.
   std::optional<std::string> find_adapter(Node& name) {
     namespace fs = std::filesystem;
     std::error_code error;
@@ -259,8 +260,8 @@ class Sources {
     }
   }
 
-  /// The file that a config names by a path that is seen from the working directory or from where
-  /// the file lies; no section where it cannot be used.
+  /// Reads a file that a config names by a path relative to the working directory or to the
+  /// config's folder; gives no section if it cannot be used.
   Node read_named(const Node& name, const std::string& key, const std::string& remedy) {
     namespace fs = std::filesystem;
     std::error_code error;

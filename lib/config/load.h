@@ -7,7 +7,8 @@
 
 namespace ftrun {
 
-/// LoadResult is what reading gave. The config is usable only without errors among the problems.
+/// LoadResult is the result of reading a config. The config is usable only without errors among the
+/// problems.
 struct LoadResult {
   Config config;
   /// Sorted by file, line and column; errors and notices.
@@ -16,7 +17,7 @@ struct LoadResult {
 };
 
 /// Reads config files (JSON or YAML; a later file wins key by key) and then overrides of the form
-/// "train.steps=100" (the value as YAML). Never throws for what a user wrote; a file that cannot be
+/// "train.steps=100" (the value as YAML). Never throws for a user's mistake; a file that cannot be
 /// read is a problem too.
 LoadResult load_config(const std::vector<std::string>& files,
                        const std::vector<std::string>& overrides = {});
@@ -27,7 +28,7 @@ struct ConfigText {
   std::string text;
 };
 
-/// Loads texts in memory as load_config() loads the files of their names, which are not looked at.
+/// Loads texts in memory as load_config() loads the files of their names, which are not opened.
 LoadResult load_config_texts(const std::vector<ConfigText>& texts,
                              const std::vector<std::string>& overrides = {});
 

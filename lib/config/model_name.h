@@ -21,8 +21,8 @@ inline std::string folder_of(const ModelSection& model) {
   return find_model_folder(pinned_name(model)).folder;
 }
 
-/// Returns the name that files for other programs give the model: its path, and the commit too
-/// where the path leads to another one by now.
+/// Returns the name that files for other programs give the model: its path, and also the commit if
+/// the path now leads to another one.
 inline std::string lasting_name(const ModelSection& model) {
   if (model.commit.empty()) return model.path;
   try {

@@ -11,7 +11,7 @@ namespace ftrun {
 
 struct NodeEntry;
 
-/// A value of a JSON or YAML file with the place where it stands.
+/// Node is a value of a JSON or YAML file with its position.
 struct Node {
   enum class Kind { kNull, kBool, kInt, kFloat, kText, kList, kMap };
   Kind kind = Kind::kNull;
@@ -19,7 +19,7 @@ struct Node {
   bool boolean = false;
   int64_t integer = 0;
   double number = 0;  // of kInt too
-  /// A text's content; of other scalars what was written.
+  /// A text's content; for other scalars the text as written.
   std::string text;
   /// A text without quotes (YAML): `on` and `1e-5x` may have been meant as something else.
   bool plain = false;
@@ -29,14 +29,14 @@ struct Node {
   std::vector<NodeEntry> entries;  // kMap, in the order written
 
   bool is_map() const { return kind == Kind::kMap; }
-  /// Says nothing of its own: null or "auto".
+  /// Says whether the value is open: null or "auto".
   bool is_open() const { return kind == Kind::kNull || (kind == Kind::kText && text == "auto"); }
-  /// The value at "a.b.c", or null.
+  /// Finds the value at "a.b.c", or null.
   const Node* at_path(std::string_view path) const;
-  /// The value of a key, or null.
+  /// Finds the value of a key, or null.
   const Node* find(std::string_view key) const;
   Node* find(std::string_view key);
-  /// Takes an entry away; does nothing when it is not there.
+  /// Erases an entry; does nothing when there is none.
   void erase(std::string_view key);
   /// Erases the key "a.b.c"; the sections stay.
   void erase_path(std::string_view path);
@@ -56,21 +56,21 @@ struct NodeEntry {
   const std::string& spelling() const { return written.empty() ? key : written; }
 };
 
-/// Marks all that stands under a key which names a secret (base/secret.h).
+/// Marks all values under a key that names a secret (base/secret.h).
 void mark_secrets(Node& root);
 
-/// The value as a message shows it: `"abc"`, `3`, `a list of 4`, `a section`; long texts are cut,
-/// secrets are not told.
+/// Formats the value for a message: `"abc"`, `3`, `a list of 4`, `a section`; long texts are cut,
+/// secrets are hidden.
 std::string value_text(const Node& node);
 
 /// Reads a scalar without quotes by YAML 1.2's core rules (null, true, 17, 0x1f, 5e8, .inf), else
 /// as text.
 Node scalar_node(Position at, const std::string& text);
 
-/// "a.b" of "a" and "b"; "b" where the first is empty.
+/// Joins "a" and "b" to "a.b"; gives "b" when the first is empty.
 std::string joined_key(const std::string& section, const std::string& key);
 
-/// Puts `over` on `base`: sections are merged key by key, all else is replaced.
+/// Merges `over` into `base`: sections are merged key by key, all else is replaced.
 void merge_into(Node& base, const Node& over);
 
 }  // namespace ftrun

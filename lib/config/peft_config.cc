@@ -74,7 +74,7 @@ std::string peft_config(const AdapterConfig& adapter, const PeftModel& model) {
   json["inference_mode"] = true;
   json["r"] = adapter.r;
   json["lora_alpha"] = adapter.lora_alpha;
-  // PEFT writes whole numbers as such, and some readers take no others.
+  // PEFT writes whole numbers as such, and some readers accept no others.
   if (adapter.lora_alpha == static_cast<double>(static_cast<int64_t>(adapter.lora_alpha)))
     json["lora_alpha"] = static_cast<int64_t>(adapter.lora_alpha);
   json["lora_dropout"] = adapter.lora_dropout;

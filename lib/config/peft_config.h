@@ -7,21 +7,21 @@
 
 namespace ftrun {
 
-/// The model that an adapter was trained on, as PEFT's files name it: a folder, or a name of the
-/// Hub and the revision that was asked for ("" for none).
+/// BaseModelName is the model that an adapter was trained on, as PEFT's files name it: a folder, or
+/// a name of the Hub and the revision that was asked for ("" for none).
 struct BaseModelName {
   std::string name;
   std::string revision;
 };
-/// Tells a folder that is there from a name of the Hub with a revision.
+/// Reads `path` as a name of the Hub with a revision, unless such a folder exists.
 BaseModelName base_model_name(const std::string& path);
 
-/// PeftModel is what PEFT's file says of the model beside its adapter.
+/// PeftModel holds what PEFT's file says of the model beside its adapter.
 struct PeftModel {
   BaseModelName name;
   /// The modules that "all-linear" stands for.
   std::vector<std::string> linear;
-  /// The modules that have an adapter where the config names none.
+  /// The modules that have an adapter if the config names none.
   std::vector<std::string> adapted;
   /// A tied matrix that trains whole is saved under both of its names.
   bool tied = false;
@@ -29,17 +29,18 @@ struct PeftModel {
   std::string head;
   /// The modules keep matrices as [inputs, outputs] (transformers' Conv1D).
   bool transposed = false;
-  /// The expression of modules of other parts than what trains, which get no adapter; "" for none.
+  /// The expression that matches modules of the parts that do not train, which get no adapter; ""
+  /// for none.
   std::string other_parts;
 };
 
-/// Writes the adapter_config.json of PEFT, which desugar_adapter() reads.
+/// Writes PEFT's adapter_config.json, which desugar_adapter() reads.
 std::string peft_config(const AdapterConfig& adapter, const PeftModel& model);
 
-/// The section as JSON; "none" when nothing is quantized.
+/// Writes the section as JSON; "none" when nothing is quantized.
 std::string quantization_text(const QuantizationConfig& quantization);
-/// Reads the quantization from a text, which may be anybody's; nothing of "" and "none".
-/// Error(kBadInput) naming `where` for anything else.
+/// Reads the quantization from a text of unknown origin; nothing is quantized for "" and "none".
+/// Error(kBadInput) names `where` for anything else.
 QuantizationConfig quantization_of_text(const std::string& text, const std::string& where);
 
 }  // namespace ftrun

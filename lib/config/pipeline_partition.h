@@ -4,8 +4,8 @@
 
 namespace ftrun {
 
-/// pipeline.partition: by what the parts of a model are made as equal as they can be
-/// where a pipeline cuts it.
+/// PipelinePartition is the key pipeline.partition: the quantity that a pipeline divides as equally
+/// as possible among the parts of a model.
 enum class PipelinePartition : uint8_t {
   kCost,        // "best": time of forward and backward (graph/cost.h)
   kParameters,  // "parameters": their elements; a tied output matrix counts in the head too

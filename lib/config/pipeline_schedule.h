@@ -8,9 +8,9 @@
 
 namespace ftrun {
 
-/// parallel.schedule: in which order the stages of a pipeline run their micro-batches.
-/// Schedules differ in how many micro-batches are under way and in how long stages wait,
-/// not in what is computed.
+/// PipelineSchedule is the key parallel.schedule: the order in which the stages of a pipeline run
+/// their micro-batches. Schedules differ in the number of micro-batches in flight and in the idle
+/// time of stages, not in the result.
 enum class PipelineSchedule : uint8_t {
   kGpipe,        // all forward passes, then all backward passes (Huang et al. 2019)
   k1F1B,         // one forward, one backward (Narayanan et al. 2019, PipeDream-Flush)

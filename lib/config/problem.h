@@ -6,7 +6,8 @@
 
 namespace ftrun {
 
-/// A place in a config: a file with 1-based line and column, or (line 0) a command-line override.
+/// Position is a place in a config: a file with 1-based line and column, or (line 0) a command-line
+/// override.
 struct Position {
   std::string file;
   int line = 0;
@@ -24,7 +25,7 @@ inline void step_over(char byte, Position& at) {
   }
 }
 
-/// "cfg.yaml:12:7", "--set train.steps=x", or "" for no place.
+/// Formats a position: "cfg.yaml:12:7", "--set train.steps=x", or "" for no place.
 std::string to_text(const Position& at);
 
 enum class Severity {
@@ -42,7 +43,7 @@ struct Problem {
   Severity severity = Severity::kError;
 };
 
-/// A valid wish that this build cannot fulfil (exit code 3).
+/// NotYet is a valid wish that this build cannot fulfil (exit code 3).
 struct NotYet {
   /// "ZeRO stage 2"
   std::string feature;
@@ -51,21 +52,21 @@ struct NotYet {
   Position at;
 };
 
-/// "cfg.yaml:12:7: not supported yet: ZeRO stage 2 (zero_optimization.stage)"
+/// Formats a gap: "cfg.yaml:12:7: not supported yet: ZeRO stage 2 (zero_optimization.stage)"
 std::string to_text(const NotYet& gap);
 
-/// "cfg.yaml:12:7: error: message" and, when there is one, "\n  remedy: ...".
+/// Formats a problem: "cfg.yaml:12:7: error: message" and, when there is one, "\n remedy: ...".
 std::string to_text(const Problem& problem);
 
 bool has_errors(const std::vector<Problem>& problems);
 
-/// Collects problems; those of one place and message once.
+/// Problems collects problems; equal messages of one place count once.
 class Problems {
  public:
   void error(const Position& at, std::string message, std::string remedy = "");
   void notice(const Position& at, std::string message, std::string remedy = "");
   const std::vector<Problem>& all() const { return all_; }
-  /// All of them, by file, line and column in the order the files were read.
+  /// Returns all problems, by file, line and column in the order the files were read.
   std::vector<Problem> sorted() const;
 
  private:

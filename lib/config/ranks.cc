@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-// The degrees under whichever of their names they are written.
+// Returns the degrees under whichever of their names they are written.
 ParallelConfig requested_mesh(const Config& c) {
   ParallelConfig mesh = c.parallel;
   mesh.tensor = std::max(mesh.tensor, c.tensor_parallel.autotp_size);

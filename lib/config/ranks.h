@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// More are a mistake in a number.
+/// Most ranks of a run; a larger number is a mistake.
 constexpr int64_t kMostRanks = 1 << 20;
 
 /// RankCount says how many ranks a run has, and why.
@@ -20,18 +20,20 @@ struct RankCount {
   std::vector<Problem> problems;
 };
 
-/// The launcher's world, else --nproc, else the product of the mesh (parallel.data an integer),
-/// else train_batch_size / (micro × accumulation) times the model-parallel degrees, else 1.
+/// Counts the ranks: the launcher's world, else --nproc, else the product of the mesh
+/// (parallel.data an integer), else train_batch_size / (micro × accumulation) times the
+/// model-parallel degrees, else 1.
 RankCount count_ranks(const Config& config, std::optional<int64_t> launcher_world,
                       std::optional<int64_t> nproc);
 
-/// tensor × pipeline × context: the ranks that share one model. 0 where the product is too large.
+/// Computes tensor × pipeline × context: the ranks that share one model. 0 if the product is too
+/// large.
 int64_t model_ranks(const ParallelConfig& mesh);
 
-/// Tells the factors above 1: "tensor 2 × context 4"; "" if each rank has a model of its own.
+/// Formats the factors above 1: "tensor 2 × context 4"; "" if each rank has a whole model.
 std::string model_degrees(const ParallelConfig& mesh);
 
-/// "data 2 × tensor 3".
+/// Formats the mesh: "data 2 × tensor 3".
 std::string mesh_text(const ParallelConfig& mesh);
 
 }  // namespace ftrun

@@ -13,7 +13,8 @@
 namespace ftrun {
 namespace {
 
-// Classes of torch.optim and its lr_scheduler that DeepSpeed would build by name.
+// Says whether a name is a class of torch.optim or its lr_scheduler that DeepSpeed would build by
+// name.
 bool torch_class(const std::string& path, const std::string& name) {
   static const std::vector<std::string> kSchedulers{"ChainedScheduler",
                                                     "ConstantLR",
@@ -51,7 +52,8 @@ bool switched_on(const Node& node) {
   return false;
 }
 
-// "DeepSpeed's autotuner." as the name of a feature: what stands before the first mark.
+// Returns a doc such as "DeepSpeed's autotuner." as the name of a feature: the text before the
+// first punctuation mark.
 std::string feature_name(const std::string& doc, const std::string& name) {
   return doc.empty() ? name : doc.substr(0, doc.find_first_of(".;:"));
 }
@@ -76,8 +78,8 @@ class TreeReader {
   }
 
  private:
-  // `written` is the section's path in the file's own spelling. Keys come before sections, so that
-  // a type is known when its params are read.
+  // Reads a section. `written` is its path in the file's own spelling. Keys come before sections,
+  // so that a type is known when its params are read.
   void read_section(const Node& map, const std::string& path, const std::string& written) {
     for (const NodeEntry& entry : map.entries)
       if (const Field* field = schema_.find(path, entry.key); field != nullptr)
@@ -112,7 +114,8 @@ class TreeReader {
       read_section(value, section.path, written);
   }
 
-  // "write bf16: {enabled: true}": what a plain value in a section's place was meant to say.
+  // Suggests what a plain value in a section's place was meant to say: "write bf16: {enabled:
+  // true}".
   std::string section_form(const Section& section, const NodeEntry& entry) const {
     const Node& value = entry.value;
     for (const Field& field : schema_.fields()) {

@@ -91,7 +91,8 @@ void resolve_checkpoint(Resolving& r) {
            "damaged");
 }
 
-/// Attention that crosses from one chat into the next teaches what nobody said.
+/// Resolves the packing: rows of conversations are cut by documents, because attention from one
+/// chat to the next would teach something false.
 void resolve_data(Resolving& r) {
   const DataConfig& data = r.config.data;
   if (!data.train_weights.empty() && data.train_weights.size() != data.train.size())

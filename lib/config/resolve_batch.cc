@@ -16,7 +16,7 @@ constexpr const char* kTotal = "train_batch_size";
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
 constexpr const char* kSteps = "gradient_accumulation_steps";
 
-/// The three batch keys and the data-parallel ranks; 0 = not known yet.
+/// Batch holds the three batch keys and the data-parallel ranks; 0 = not known yet.
 struct Batch {
   int64_t total, micro, steps, ranks;
 };
@@ -28,7 +28,7 @@ std::optional<int64_t> product(const Batch& b) {
   return out;
 }
 
-// Saturating: only for messages.
+// Multiplies with saturation, only for messages.
 int64_t times(int64_t a, int64_t b) {
   int64_t out = 0;
   return __builtin_mul_overflow(a, b, &out) ? INT64_MAX : out;
@@ -38,7 +38,7 @@ std::string arithmetic(const Batch& b) {
   return cat("micro ", b.micro, " × accumulation ", b.steps, " × data-parallel ", b.ranks);
 }
 
-// DeepSpeed's table: what follows from what is given, by whole division.
+// Derives missing values from the given ones by DeepSpeed's table, by whole division.
 void derive(Batch& b) {
   if (b.total != 0 && b.micro != 0 && b.steps == 0)
     b.steps = b.total / b.micro / b.ranks;
@@ -51,15 +51,15 @@ void derive(Batch& b) {
   if (b.total == 0) b.total = product(b).value_or(0);
 }
 
-// "use train_batch_size 24 or 32" around a total that is not a multiple of `unit`.
+// Suggests the multiples of `unit` around a total: "use train_batch_size 24 or 32".
 std::string nearest_multiples(int64_t total, int64_t unit) {
   const int64_t below = total / unit * unit;
   if (below == 0) return cat("use train_batch_size ", unit, " or a multiple of it");
   return cat("use train_batch_size ", below, " or ", below + unit);
 }
 
-// Computes what DeepSpeed makes of the same keys: it counts every rank, although those of a tensor
-// group read the same sequences.
+// Computes the batch that DeepSpeed gets from the same keys: it counts every rank, although those
+// of a tensor group read the same sequences.
 Batch counting_all_ranks(const Resolving& r, const Batch& given) {
   Batch b = given;
   b.ranks = times(given.ranks, r.config.parallel.tensor);
@@ -100,7 +100,7 @@ std::string contradiction_remedy(const Resolving& r, const Batch& given, int64_t
              "), and those of a tensor group share their sequences");
 }
 
-// Reports what contradicts; true where nothing does.
+// Reports contradictions; true if there are none.
 bool check(Resolving& r, const Batch& given, const Batch& b) {
   const char* blamed = r.given(kTotal) ? kTotal : kMicro;
   const auto refuse = [&](std::string message, std::string remedy = "") {

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-// " (bf16.enabled at cfg.yaml:3:17)" for the other one of two keys.
+// Formats the place of the other one of two keys: " (bf16.enabled at cfg.yaml:3:17)".
 std::string other_place(const Resolving& r, const std::string& path) {
   const std::string place = to_text(r.config.origins.position(path));
   return place.empty() ? "" : cat(" (", path, " at ", place, ")");
@@ -144,7 +144,8 @@ void check_zero(Resolving& r) {
             cat("zero_optimization.offload_optimizer.ratio ",
                 number_text(z.offload_optimizer.ratio), " needs stage 3, found stage ", z.stage),
             "remove ratio, or set zero_optimization.stage: 3");
-  // DeepSpeed's engine for pipelines has no stage 2 and 3: who wrote its config may not expect it.
+  // DeepSpeed's engine for pipelines has no stage 2 and 3: the author of its config may not expect
+  // it.
   if (z.stage >= 2 && r.config.pipeline.stages > 1)
     r.notice("zero_optimization.stage",
              cat("ZeRO stage ", z.stage, " with pipeline.stages ", r.config.pipeline.stages,
@@ -234,8 +235,9 @@ void check_elastic(Resolving& r) {
                  r.context.world_size == 1 ? " rank" : " ranks", " of this run: none may leave"));
 }
 
-/// "~/runs" and "$HOME/runs" would be folders of these names in the working directory. One that is
-/// there is meant; of data, whose name may be a prefix, the folder.
+/// Refuses paths such as "~/runs" and "$HOME/runs", which would be folders of these names in the
+/// working directory. An existing one is meant; for data, whose name may be a prefix, an existing
+/// folder.
 void check_path(Resolving& r, const std::string& key, const std::string& path) {
   const bool home = path == "~" || path.starts_with("~/");
   const bool variable = path.size() > 1 && path[0] == '$' &&

@@ -29,14 +29,14 @@ bool has_needed_keys(Resolving& r) {
   return all;
 }
 
-// "tensor 2 × context 2 = 4", "tensor 2", "tensor 1".
+// Formats the degrees: "tensor 2 × context 2 = 4", "tensor 2", "tensor 1".
 std::string degrees_text(const ParallelConfig& mesh, int64_t ranks) {
   const std::string degrees = model_degrees(mesh);
   if (degrees.empty()) return "tensor 1";
   return degrees.find("×") == std::string::npos ? degrees : cat(degrees, " = ", ranks);
 }
 
-// The ranks that hold one model, which the section may repeat.
+// Matches the section's model_parallel_size, if given, with the ranks that hold one model.
 bool match_model_ranks(Resolving& r) {
   ElasticityConfig& e = r.config.elasticity;
   const ParallelConfig& mesh = r.config.parallel;
@@ -101,7 +101,8 @@ std::string listed(const std::vector<int64_t>& numbers) {
   return join(parts, ", ");
 }
 
-// Ranks outside the list: version 0.2 gives them a batch of their own, version 0.1 refuses them.
+// Computes the batch of ranks outside the list: version 0.2 gives them a batch of their own,
+// version 0.1 refuses them.
 int64_t batch_outside(Resolving& r, const ElasticBatch& chosen) {
   const ElasticityConfig& e = r.config.elasticity;
   const int64_t ranks = r.config.parallel.data;
@@ -128,7 +129,7 @@ struct Choice {
   int64_t total, micro, steps;
 };
 
-// Batch keys beside elasticity: the same values say nothing new, others contradict.
+// Compares batch keys beside elasticity: the same values add nothing, others contradict.
 void compare_written(Resolving& r, const Choice& choice) {
   const Config& c = r.config;
   const auto differs = [&](const char* key, int64_t written, int64_t chosen) {

@@ -14,7 +14,8 @@ std::string divisor_remedy(int64_t number) {
   return cat("use a divisor of ", number);
 }
 
-// MiCS names the ranks of a shard group; parallel.data_replicate the number of groups.
+// Resolves MiCS, which gives the ranks of a shard group; parallel.data_replicate is the number of
+// groups.
 void resolve_mics(Resolving& r) {
   ParallelConfig& mesh = r.config.parallel;
   const int64_t ranks = r.config.zero.mics_shard_size;
@@ -85,7 +86,7 @@ void resolve_shard_groups(Resolving& r) {
   check_secondary_shards(r);
 }
 
-// Two names of one degree: `second` says nothing at 0 and 1.
+// Joins two names of one degree: `second` says nothing at 0 and 1.
 void join_names(Resolving& r, const std::string& first, int64_t& degree, const std::string& second,
                 int64_t other) {
   if (other <= 1) return;
@@ -96,7 +97,7 @@ void join_names(Resolving& r, const std::string& first, int64_t& degree, const s
     degree = other;
 }
 
-// "start 2 or 4 ranks" around a number that is not a multiple of `unit`.
+// Suggests the multiples of `unit` around a number of ranks: "start 2 or 4 ranks".
 std::string nearest_worlds(int64_t world, int64_t unit) {
   const int64_t below = world / unit * unit;
   return below == 0 ? cat("start ", unit, " ranks or a multiple of them")
@@ -106,7 +107,8 @@ std::string nearest_worlds(int64_t world, int64_t unit) {
 constexpr size_t kMostListed = 8;
 constexpr int64_t kLargestListed = 4096;
 
-// ", or write parallel.tensor: 1, 3 or 9": degrees that divide what the others leave.
+// Suggests degrees that divide the quotient of the ranks and the other degrees: ", or write
+// parallel.tensor: 1, 3 or 9".
 std::string tensor_degrees(const Resolving& r) {
   const ParallelConfig& mesh = r.config.parallel;
   const int64_t world = r.context.world_size;
@@ -128,14 +130,15 @@ std::string ranks_text(int64_t ranks) {
   return cat(ranks, ranks == 1 ? " rank" : " ranks");
 }
 
-// Tells where the degrees are written.
+// Describes where the degrees are written.
 std::string place_of_degrees(const Resolving& r) {
   if (r.config.origins.find("parallel") != nullptr) return "parallel";
   if (r.config.tensor_parallel.autotp_size > 1) return "tensor_parallel.autotp_size";
   return r.config.pipeline.stages > 1 ? "pipeline.stages" : "sequence_parallel_size";
 }
 
-// Returns false where the ranks cannot be shared out: the problem is reported.
+// Divides the ranks by the model-parallel degrees. Reports ranks that cannot be divided and returns
+// false.
 bool divide_world(Resolving& r, int64_t inner) {
   const ParallelConfig& mesh = r.config.parallel;
   const int64_t world = r.context.world_size;

@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-/// Names that expressions are looked for in: some of transformers' classes, and those of
+/// Class names that expressions are matched with: some of transformers', and those of
 /// Megatron-DeepSpeed and GPT-NeoX.
 constexpr const char* kDecoderLayers[] = {
     "LlamaDecoderLayer", "MistralDecoderLayer",          "Qwen2DecoderLayer", "Qwen3DecoderLayer",
@@ -36,7 +36,7 @@ bool names_decoder_layer(std::string_view expression) {
 
 constexpr const char* kTypePrefix = "type:";
 
-/// Says whether an expression is found in a class name of decoder layers, in any case.
+/// Says whether an expression matches a class name of decoder layers, in any case.
 bool matches_decoder_layers(const std::string& expression) {
   if (names_decoder_layer(expression)) return true;
   regex_t compiled;
@@ -49,7 +49,7 @@ bool matches_decoder_layers(const std::string& expression) {
   return matches;
 }
 
-/// Parts of the model that a stage has unless the config says otherwise.
+/// Returns the parts of the model that a stage has unless the config says otherwise.
 int64_t usual_chunks(PipelineSchedule schedule) {
   return schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV ? 2 : 1;
 }
@@ -74,7 +74,7 @@ void resolve_chunks(Resolving& r) {
   }
 }
 
-/// "use 8 or 12" around a number that is not a multiple of `unit`.
+/// Suggests the multiples of `unit` around a number: "use 8 or 12".
 std::string nearest_counts(int64_t count, int64_t unit) {
   const int64_t below = count / unit * unit;
   return below == 0 ? cat("use ", unit, " or a multiple of it")

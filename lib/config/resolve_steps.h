@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// Resolving is what the steps of resolve() share.
+/// Resolving is the state that the steps of resolve() share.
 struct Resolving {
   Config& config;
   const ResolveContext& context;
@@ -27,30 +27,32 @@ struct Resolving {
 
 // The steps of resolve(), in the order they run; each reads what those before it decided.
 void resolve_mesh(Resolving& r);
-/// A section without type is of the one kind there is.
+/// Gives a section without type the only type there is.
 void resolve_adapter(Resolving& r);
 void resolve_train(Resolving& r);
-/// Never fewer than two are kept.
+/// Keeps at least two checkpoints.
 void resolve_checkpoint(Resolving& r);
-/// The names of the validation sets, and what keeps, stops and exports by their metrics.
+/// Checks the names of the validation sets, and the keys that keep, stop and export by their
+/// metrics.
 void check_evaluation(Resolving& r);
 void resolve_data(Resolving& r);
 void resolve_precision(Resolving& r);
 void resolve_batch(Resolving& r);
-/// Chooses the batch where elasticity does, in the place of resolve_batch.
+/// Chooses the batch instead of resolve_batch() if elasticity is enabled.
 void resolve_elasticity(Resolving& r);
-/// Parts a stage, by the schedule; what keeps a pipeline from running as it is written.
+/// Resolves the parts of a stage by the schedule, and reports what keeps the pipeline from running
+/// as written.
 void resolve_pipeline(Resolving& r);
 void resolve_optimizer(Resolving& r);
 void resolve_scheduler(Resolving& r);
 void resolve_zero(Resolving& r);
-/// GPUs for device: auto, where there are some that can do what is asked for.
+/// Chooses GPUs for device: auto, if there are some that can run the config.
 void resolve_device(Resolving& r);
-/// "auto" keys that no rule decides take their default.
+/// Gives "auto" keys that no rule decides their default.
 void resolve_remaining(Resolving& r);
 void check_contradictions(Resolving& r);
 
-/// The value of a key as text, by the schema.
+/// Formats the value of a key, by the schema.
 std::string value_text(const Config& config, const std::string& path);
 
 }  // namespace ftrun

@@ -11,7 +11,8 @@
 namespace ftrun {
 namespace {
 
-// A key of optimizer or scheduler beside its counterpart in train: equal, or one of them silent.
+// Matches a key of optimizer or scheduler with its counterpart in train: equal, or only one
+// written.
 void match(Resolving& r, const std::string& path, double value, const std::string& own,
            double own_value) {
   if (r.given(path) && r.given(own) && value != own_value)
@@ -39,8 +40,8 @@ void default_rate(Resolving& r) {
   }
 }
 
-/// Gives parameters that the config leaves out, but for those that stand in train too, the
-/// optimizer's own values.
+/// Gives the optimizer's own values to parameters that the config leaves out, except for those that
+/// train has too.
 void default_parameters(Resolving& r) {
   OptimizerConfig& o = r.config.optimizer;
   const Optimizer& optimizer = optimizer_of(o.type);
@@ -106,8 +107,8 @@ bool warms_up(SchedulerType type) {
          type == SchedulerType::kWarmupDecayLR || type == SchedulerType::kWarmupCosineLR;
 }
 
-/// The type of the same curve that may begin at the full rate. DeepSpeed's begin at the lowest:
-/// with a warm-up of 1 step their first two steps have that rate.
+/// Returns the type of the same curve that may begin at the full learning rate. DeepSpeed's types
+/// begin at the lowest: with a warm-up of 1 step their first two steps have that rate.
 SchedulerType without_warmup(SchedulerType type) {
   return type == SchedulerType::kWarmupLR        ? SchedulerType::kConstant
          : type == SchedulerType::kWarmupDecayLR ? SchedulerType::kLinear
@@ -163,7 +164,7 @@ void resolve_total(Resolving& r) {
            s.total_num_steps != 0 ? "the run's steps" : "known when the data is counted");
 }
 
-/// The rate that a schedule stays at when its steps are over.
+/// Returns the learning rate that a schedule keeps after its last step.
 double last_rate(const Config& c) {
   const SchedulerConfig& s = c.scheduler;
   const double lr = c.optimizer.lr;
@@ -178,7 +179,7 @@ double last_rate(const Config& c) {
   return s.type == SchedulerType::kWarmupDecayLR ? s.warmup_min_lr : s.min_lr;
 }
 
-/// A schedule that decays, and the run, are as a rule of one length.
+/// Notes a decaying schedule that is shorter than the run: usually both have the same length.
 void note_decay(Resolving& r) {
   const SchedulerConfig& s = r.config.scheduler;
   const int64_t steps = steps_of_run(r);
@@ -255,7 +256,7 @@ void resolve_stable_decay(Resolving& r) {
   if (s.total_num_steps != 0) note_decay(r);
 }
 
-/// Resolves what some of transformers' types take beside warm-up and total.
+/// Resolves the keys that some of transformers' types have beside warm-up and total.
 void resolve_own_type(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   if (s.type == SchedulerType::kCosineWithRestarts && !r.given("scheduler.params.num_cycles"))
@@ -265,7 +266,7 @@ void resolve_own_type(Resolving& r) {
   if (s.type == SchedulerType::kWarmupStableDecay) resolve_stable_decay(r);
 }
 
-/// DeepSpeed's warm-ups are logarithmic or linear.
+/// Checks the warm-up's type: DeepSpeed's are logarithmic or linear.
 void check_warmup_type(Resolving& r) {
   const SchedulerConfig& s = r.config.scheduler;
   if (own_type(s.type) || s.warmup_type == WarmupShape::kLog ||
@@ -330,7 +331,7 @@ void resolve_zero(Resolving& r) {
   ZeroConfig& z = r.config.zero;
   const int64_t hidden = r.context.hidden_size.value_or(0);
   resolve_bucket(r, "reduce_bucket_size", z.reduce_bucket_size, hidden, hidden * hidden, "hidden²");
-  // Hugging Face fills these at stage 3 alone; elsewhere they have no effect.
+  // Hugging Face fills these only at stage 3; elsewhere they have no effect.
   if (z.stage == 3) {
     resolve_bucket(r, "prefetch_bucket_size", z.prefetch_bucket_size, hidden,
                    static_cast<int64_t>(0.9 * static_cast<double>(hidden * hidden)),

@@ -27,11 +27,12 @@ enum class FieldType {
   kFree
 };
 
-/// A key's value, free of its struct: choices as their name, integers as int64.
+/// FieldValue is a key's value, independent of its struct: choices as their name, integers as
+/// int64.
 using FieldValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
                                 std::vector<int64_t>, std::vector<double>>;
 
-/// An action is what ftrun does about a key that DeepSpeed has.
+/// Action is what ftrun does about a key that DeepSpeed has.
 enum class Action {
   kImplement,
   kNotice,      // checked, then ignored; said when it differs from the default
@@ -39,10 +40,10 @@ enum class Action {
   kRejectIfOn,  // the same, where the value differs from the default
 };
 
-/// Vocabulary says whose word a key is.
+/// Vocabulary says whose key it is.
 enum class Vocabulary { kFtrun, kDeepSpeed };
 
-/// A word that stands for a number, or (a reason given) for more than one key can say.
+/// NumberWord is a word that stands for a number, or, with a remedy, for more than one key can say.
 struct NumberWord {
   std::string word;
   int64_t value = 0;
@@ -78,7 +79,7 @@ struct Field {
   /// The types of optimizer.params and scheduler.params that have the key; empty = all.
   std::vector<std::string> types;
   FieldValue default_value;
-  /// Shown in the docs where the default is not a fixed value.
+  /// The text of the default in the docs, if it is not a fixed value.
   std::string default_text;
   std::function<void(Config&, const FieldValue&)> store;  // empty = checked and not kept
   std::function<FieldValue(const Config&)> load;
@@ -113,32 +114,32 @@ struct Field {
   Field& defaults_to(const char* text) { return default_text = text, *this; }
 };
 
-/// A section: a key whose value is a map.
+/// Section is a key whose value is a map.
 struct Section {
   std::string path;
   std::string doc;
   Vocabulary vocabulary = Vocabulary::kFtrun;
   Action action = Action::kImplement;
   bool nullable = false;
-  /// Holds anything: a feature of DeepSpeed that is recognised and not read.
+  /// The section holds anything: a feature of DeepSpeed that is recognised and not read.
   bool free_form = false;
   /// A free-form section that must hold `enabled`.
   bool needs_enabled = false;
-  /// The key that a plain value in the section's place stands for; empty = none may stand there.
+  /// The key that a plain value in place of the section stands for; empty = not allowed.
   std::string plain_key;
 };
 
-/// A key of older or neighbouring programs that is accepted without effect.
+/// LegacyKey is a key of older or related programs that is accepted without effect.
 struct LegacyKey {
   std::string section;
   std::string name;
   std::string why;
 };
 
-/// Every key ftrun knows, in the order the docs show.
+/// Schema holds every key that ftrun knows, in the order of the docs.
 class Schema {
  public:
-  /// The one table.
+  /// Returns the only table.
   static const Schema& get();
 
   const std::vector<Field>& fields() const { return fields_; }
@@ -149,9 +150,9 @@ class Schema {
   const Field* find(const std::string& section, const std::string& name) const;
   const Section* find_section(const std::string& path) const;
   const LegacyKey* find_legacy(const std::string& section, const std::string& name) const;
-  /// Names of the keys and sections directly inside `section`, aliases included.
+  /// Lists names of the keys and sections directly inside `section`, aliases included.
   std::vector<std::string> names_in(const std::string& section) const;
-  /// Paths of every key and section with this name.
+  /// Lists paths of every key and section with this name.
   std::vector<std::string> paths_named(const std::string& name) const;
 
   Field& add(Field field);
@@ -168,8 +169,8 @@ class Schema {
 
 void index_schema(Schema& schema);
 
-/// Says whether the field's section is not used by a config at all: it is left out where all keys
-/// with an effect are written.
+/// Says whether a config does not use the field's section at all: the list of keys with an effect
+/// then leaves it out.
 bool is_switched_off(const Config& config, const Field& field);
 
 }  // namespace ftrun

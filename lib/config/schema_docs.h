@@ -4,10 +4,10 @@
 
 namespace ftrun {
 
-/// docs/config.md: every key with type, default, unit and meaning.
+/// Writes docs/config.md: every key with type, default, unit and meaning.
 std::string config_markdown();
 
-/// A JSON Schema (draft-07) of the config, for editors: `ftrun schema`.
+/// Writes a JSON Schema (draft-07) of the config, for editors: `ftrun schema`.
 std::string config_json_schema();
 
 /// Lists all keys, one a line: path, type, range, default, action. A test freezes the list.

@@ -222,8 +222,8 @@ void declare_foreign_features(Schema& s) {
   feature("msamp", "Of Hugging Face's launcher.", Action::kNotice, false);
 }
 
-// The reason that keys of splits have no effect: the split of a matrix follows from the model's
-// family, and no split changes what is computed.
+// The reason why keys of splits have no effect: the split of a matrix follows from the model's
+// family, and no split changes the result.
 constexpr auto kSplit = "how each matrix is split follows from the model";
 
 void declare_tensor_parallel(Schema& s) {

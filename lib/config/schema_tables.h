@@ -84,19 +84,19 @@ constexpr FieldType field_type() {
   return FieldType::kFloatList;
 }
 
-/// Adds the rows of one section. Code that depends on no type is here, compiled once.
+/// SectionRows adds the rows of one section. Code that depends on no type is here, compiled once.
 class SectionRows {
  public:
   SectionRows(Schema& schema, const Section& section)
       : schema_(schema), path_(section.path), vocabulary_(section.vocabulary) {}
 
-  /// A key that is checked and not kept.
+  /// Adds a key that is checked and not kept.
   template <typename T>
   Field& unkept(const char* name, const T& default_value, const char* doc) {
     return unkept_value(name, field_type<T>(), to_value(default_value), doc);
   }
   Field& unkept_choice(const char* name, std::vector<std::string> choices, const char* doc);
-  /// A key of any content.
+  /// Adds a key of any content.
   Field& free(const char* name, const char* doc);
 
  protected:
@@ -113,7 +113,7 @@ class SectionRows {
   Vocabulary vocabulary_;
 };
 
-/// Rows whose keys live in the struct that `part` picks out of a Config.
+/// Rows adds rows whose keys live in the struct that `part` picks out of a Config.
 template <typename Struct>
 class Rows : public SectionRows {
  public:
@@ -144,7 +144,7 @@ auto rows_of(Schema& schema, const Section& section, Part part) {
   return Rows<std::remove_reference_t<std::invoke_result_t<Part, Config&>>>(schema, section, part);
 }
 
-/// Announces a section and returns its rows.
+/// Adds a section and returns its rows.
 template <typename Part>
 auto section(Schema& schema, Section head, Part part) {
   auto rows = rows_of(schema, head, part);
@@ -159,7 +159,7 @@ inline SectionRows section(Schema& schema, Section head) {
   return rows;
 }
 
-/// Rows of the top level.
+/// Returns the rows of the top level.
 template <typename Part>
 auto top_level(Schema& schema, Vocabulary vocabulary, Part part) {
   return rows_of(schema, {.path = "", .vocabulary = vocabulary}, part);

@@ -11,11 +11,11 @@
 namespace ftrun {
 namespace {
 
-/// The values that --max-lora-rank takes, and the one that it has unless it is given.
+/// The values that --max-lora-rank takes, and its default.
 constexpr std::array<int64_t, 9> kServedRanks{1, 8, 16, 32, 64, 128, 256, 320, 512};
 constexpr int64_t kServedByDefault = 16;
 
-/// Settings under which vLLM refuses the adapter or computes another one.
+/// Lists settings with which vLLM refuses the adapter or computes another one.
 std::vector<std::string> unserved(const AdapterConfig& adapter) {
   std::vector<std::string> settings;
   if (adapter.use_dora) settings.emplace_back("use_dora");

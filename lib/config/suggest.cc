@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-// A synonym is what other programs call a key, and the key.
+// Synonym is another program's word for a key, and the key.
 struct Synonym {
   const char* word;
   const char* path;
@@ -83,7 +83,7 @@ std::string containing(const std::string& word, const std::vector<std::string>& 
   return "";
 }
 
-// A key of another section within two edits.
+// Finds a key of another section within two edits.
 std::string nearly_elsewhere(const std::string& section, const std::string& key) {
   std::vector<std::string> names;
   for (const Field& field : Schema::get().fields())

@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// " (did you mean \"stage\"?)" for a key that `section` does not have, or "".
+/// Returns " (did you mean \"stage\"?)" for a key that `section` does not have, or "".
 std::string suggestion(const std::string& section, const std::string& key,
                        const std::vector<std::string>& candidates);
 

@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-// YAML 1.1 takes 1e-05 for a text: a mantissa needs its point.
+// Formats a float. YAML 1.1 reads 1e-05 as a text: a mantissa needs its point.
 std::string float_text(double value) {
   std::string text = number_text(value);
   if (text == "inf") return ".inf";
@@ -21,7 +21,7 @@ std::string float_text(double value) {
   return text;
 }
 
-// Plain where no reader of YAML can take it for anything but this text.
+// Says whether a text may stand without quotes: no reader of YAML can take it for anything else.
 bool plain_word(const std::string& text) {
   if (text.empty() || std::isalpha(static_cast<unsigned char>(text[0])) == 0) return false;
   static const std::vector<std::string> kReserved{"true", "false", "null", "yes", "no", "on",
@@ -70,7 +70,7 @@ bool is_zero(const FieldValue& value) {
 class ConfigWriter {
  public:
   explicit ConfigWriter(const Config& config) : config_(config) {}
-  /// Writes what the config gives itself alone.
+  /// Writes only the keys that the config gives itself.
   ConfigWriter(const Config& config, const std::map<std::string, std::string>& comments)
       : config_(config), comments_(&comments) {}
 

@@ -18,7 +18,7 @@ namespace {
 // or to gigabytes of text.
 constexpr size_t kMostText = 2 * static_cast<size_t>(kLargestConfig);
 
-// continuation[i]: bytes before byte i that do not begin a character of UTF-8.
+// Counts continuation[i]: bytes before byte i that do not begin a character of UTF-8.
 std::vector<int> count_continuations(const std::string& text) {
   std::vector<int> before(text.size() + 1, 0);
   for (size_t i = 0; i < text.size(); ++i) before[i + 1] = before[i] + ((text[i] & 0xC0) == 0x80);
@@ -132,7 +132,7 @@ class YamlReader {
   size_t text_bytes_ = 0;
 };
 
-// YAML's own wish, which yaml-cpp states as "end of map not found" one line late.
+// Returns the remedy for tabs, which yaml-cpp reports as "end of map not found" one line late.
 std::string tab_hint(const std::string& text) {
   return text.find("\n\t") != std::string::npos ? "indent with spaces: YAML allows no tabs there"
                                                 : "look at this line and the one above it";
@@ -157,9 +157,9 @@ class DocumentStarts : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-/// Finds the begin of the first two documents at most. Not all: where a document begins with what
-/// no value begins with (a comma), yaml-cpp 0.7 takes nothing from the text and finds another one
-/// there, without end.
+/// Finds the beginnings of at most the first two documents. Not all: if a document begins with a
+/// character that begins no value (a comma), yaml-cpp 0.7 consumes nothing and finds another
+/// document there, without end.
 std::vector<YAML::Mark> first_documents(const std::string& text) {
   std::istringstream input(text);
   YAML::Parser parser(input);
@@ -168,7 +168,7 @@ std::vector<YAML::Mark> first_documents(const std::string& text) {
   return starts.all;
 }
 
-// An override has no lines.
+// Replaces all positions by the override's, which has no lines.
 void forget_places(Node& node, const Position& at) {
   node.at = at;
   for (Node& item : node.items) forget_places(item, at);

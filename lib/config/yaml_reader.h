@@ -6,12 +6,12 @@
 
 namespace ftrun {
 
-/// Reads one YAML document into nodes with places. Merge keys (<<) are merged (a key written beside
-/// them wins). Problems (syntax, duplicate keys, several documents, cycles of anchors) go to
+/// Reads one YAML document into nodes with positions. Merge keys (<<) are merged (a key written
+/// beside them wins). Problems (syntax, duplicate keys, several documents, cycles of anchors) go to
 /// `problems`.
 Node read_yaml(const std::string& file, const std::string& text, Problems& problems);
 
-/// The value of an override: a scalar or a list or map in YAML's flow style.
+/// Reads the value of an override: a scalar or a list or map in YAML's flow style.
 Node read_yaml_value(const std::string& place, const std::string& text, Problems& problems);
 
 }  // namespace ftrun

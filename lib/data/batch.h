@@ -10,7 +10,8 @@ namespace ftrun {
 struct Batch {
   /// Input ids. Padding is id 0.
   std::vector<int32_t> tokens;
-  /// Id to be predicted at each position (already shifted), kIgnoredLabel where it does not count.
+  /// Id to be predicted at each position (already shifted), kIgnoredLabel if the position does not
+  /// count.
   std::vector<int32_t> labels;
   /// Index inside the document (or the piece of a split one), for rotary embeddings: 0 ... T-1 in a
   /// whole row of the concat packing. 0 in padding.
@@ -25,7 +26,7 @@ struct Batch {
   int64_t counted_tokens = 0;
 };
 
-/// All that one optimizer step of one rank trains on.
+/// StepBatch is all that one optimizer step of one rank trains on.
 struct StepBatch {
   int64_t step = 0;
   /// A batch for each accumulation slot.

@@ -85,7 +85,7 @@ std::optional<DType> token_type_from_name(const std::string& name) {
 int64_t token_value(std::span<const std::byte> bytes, int64_t offset, DType dtype) {
   int64_t value = 0;
   with_type(dtype, [&](auto zero) {
-    // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8 tokens may be negative, and are told so.
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): negative int8 tokens are reported as such.
     value = static_cast<int64_t>(element_at<decltype(zero)>(bytes.data() + offset));
   });
   return value;

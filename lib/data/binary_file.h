@@ -11,15 +11,15 @@
 
 namespace ftrun {
 
-/// "uint16", "int32": the spelling of numpy, which the files' writers use.
+/// Returns the name of a type as numpy, which the files' writers use, spells it: "uint16", "int32".
 std::string token_type_name(DType dtype);
-/// The integer type of that name (also "u16" and such); nothing for other names.
+/// Returns the integer type of that name (also "u16" and such); nothing for other names.
 std::optional<DType> token_type_from_name(const std::string& name);
 
-/// Reads one element as an id; -1 for what no model can have.
+/// Reads one element as an id; -1 for an id that no model can have.
 int64_t token_value(std::span<const std::byte> bytes, int64_t offset, DType dtype);
 
-/// Tokens of one integer type after a header of `data_offset` bytes.
+/// BinaryLayout describes tokens of one integer type after a header of `data_offset` bytes.
 struct BinaryLayout {
   std::string format;
   DType dtype = DType::kU16;
@@ -27,7 +27,7 @@ struct BinaryLayout {
   int64_t tokens = 0;
 };
 
-/// A .bin file whose document boundaries, if it has any, are a list in memory.
+/// BinaryFile is a .bin file whose document boundaries, if it has any, are a list in memory.
 class BinaryFile : public TokenFile {
  public:
   /// Reads the mask beside the file (same name, extension .mask) if it exists.
@@ -52,8 +52,8 @@ class BinaryFile : public TokenFile {
   std::vector<int64_t> ends_;  // one past the last token of each document
 };
 
-/// llm.c's format (both magics), else raw tokens whose type the options, <name>.json or meta.json
-/// beside it give (uint16 by convention for train.bin and val.bin).
+/// Opens a file in llm.c's format (both magics), else one of raw tokens whose type the options,
+/// <name>.json or meta.json beside it give (uint16 by convention for train.bin and val.bin).
 std::unique_ptr<TokenFile> open_flat_file(const std::string& path, const TokenFileOptions& options);
 
 }  // namespace ftrun

@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// DataReport is what a reading of a whole data set found.
+/// DataReport holds the findings of a reading of a whole data set.
 struct DataReport {
   /// Complete sentences that name file and place; the first 20, then how many more.
   std::vector<std::string> problems;
@@ -35,21 +35,21 @@ struct DataReport {
 };
 
 /// Reads every token (for `ftrun check --data`). Damage that keeps the data from being opened is
-/// reported as a problem too, as are fewer rows than `whole_batch`, what a training step needs
-/// where what does not fill one is left out; nothing is thrown for bad data.
+/// reported as a problem, as are fewer rows than `whole_batch`, the rows that a training step needs
+/// if incomplete batches are left out. Throws nothing for bad data.
 DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetOptions& options,
                          int64_t vocab_rows, std::optional<int64_t> whole_batch = std::nullopt);
 
-/// The report as lines for people.
+/// Formats the report as lines for people.
 std::string data_report_text(const DataReport& report);
 
-/// DatasetFacts are names and values of what a data set is, a list for each of its files ("data
-/// set" begins one).
+/// DatasetFacts is a list of names and values that describe each file of a data set ("data set"
+/// begins a file's list).
 using DatasetFacts = std::vector<std::pair<std::string, std::string>>;
 /// Describes a data set (for `ftrun inspect`): format, sizes, documents and their lengths, mask,
 /// first ids, recorded facts. Error(kBadInput) when it cannot be opened.
 DatasetFacts dataset_facts(const std::string& path, const TokenFileOptions& options = {});
-/// Writes the facts as lines for people.
+/// Formats the facts as lines for people.
 std::string dataset_text(const DatasetFacts& facts);
 /// Describes a data set as lines for people: the text of its facts.
 std::string describe_dataset(const std::string& path, const TokenFileOptions& options = {});

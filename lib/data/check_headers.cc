@@ -12,7 +12,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// JSONL files up to here are parsed in milliseconds; larger ones are only begun.
+/// JSONL files up to this size are parsed in milliseconds; larger ones are only begun.
 constexpr uintmax_t kWholeJsonlBytes = 1 << 20;
 
 bool is_large_jsonl(const std::string& file, DataFormat format) {

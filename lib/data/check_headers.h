@@ -11,9 +11,8 @@
 namespace ftrun {
 
 /// Finds what keeps the files of a data set from being opened, an error a file (all kBadInput).
-/// Cheap: names, sizes, headers and what is recorded beside a file are read, and of a large JSONL
-/// file the first line. Recorded ids that are outside `vocab_rows`, where these are known, are
-/// refused.
+/// Cheap: reads names, sizes, headers and the facts recorded beside a file, and only the first line
+/// of a large JSONL file. Refuses recorded ids outside `vocab_rows`, if these are known.
 std::vector<Error> check_headers(const std::vector<std::string>& paths, TokenFileOptions options,
                                  std::optional<int64_t> vocab_rows);
 

@@ -14,8 +14,8 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// Says whether the first document has tokens that do not count, which stands for all of a file
-/// without .json.
+/// Says whether the first document has tokens that do not count; it stands for all documents of a
+/// file without .json.
 bool masks_first_document(const std::string& path) {
   const MappedFile file(path);
   const auto bytes = file.bytes();
@@ -26,7 +26,7 @@ bool masks_first_document(const std::string& path) {
   return std::find(labels.begin(), labels.end(), kIgnoredLabel) != labels.end();
 }
 
-/// The files that a name or pattern stands for; what is not there is named as it was given.
+/// Lists the files that a name or pattern stands for; a missing one by the given name.
 std::vector<std::string> data_files(const std::string& pattern) {
   std::vector<std::string> files = matching_files(pattern);
   for (std::string& file : files) file = find_data_file(file).value_or(file);

@@ -11,13 +11,13 @@ namespace ftrun {
 
 /// Says whether documents of a data set are conversations, which attention must not cross: the
 /// .json beside a file says so, or that not every token is trained on; or there is a loss mask, or
-/// labels that do not count in the first document of a JSONL file. `format` is data.format. Cheap.
-/// A file that cannot be read counts as none: opening it says what is wrong.
+/// the first document of a JSONL file has labels that do not count. `format` is data.format. Cheap.
+/// A file that cannot be read does not count as one: opening it reports the error.
 bool holds_conversations(const std::vector<std::string>& paths,
                          DataFormat format = DataFormat::kAuto);
 
-/// Finds what is wrong if conversations are recorded to be longer than a row: rows would end in the
-/// middle of them, or go on without what came before. Nothing for rows that ignore documents
+/// Lists errors for conversations that are recorded to be longer than a row: rows would end in the
+/// middle of them, or continue without their beginning. Empty for rows that ignore documents
 /// (concat). Cheap.
 std::vector<Error> too_long_conversations(const std::vector<std::string>& paths,
                                           const SampleSetOptions& options);

@@ -7,16 +7,16 @@
 
 namespace ftrun {
 
-/// Says whether there is a regular file of this name, also behind a link.
+/// Says whether a regular file of this name exists, also behind a link.
 bool is_data_file(const std::string& path);
 
-/// The file that a name in data.train or data.validation stands for: itself, or the .bin or .jsonl
-/// of a prefix (which may hold dots); nothing where there is no such file. Files beside the data
-/// (.json, .mask, .idx) are named by this file, never by the prefix.
+/// Finds the file that a name in data.train or data.validation stands for: itself, or the .bin or
+/// .jsonl of a prefix (which may hold dots); nothing if there is no such file. Files beside the
+/// data (.json, .mask, .idx) are named after this file, never after the prefix.
 std::optional<std::string> find_data_file(const std::string& name);
 
-/// Says whether a file that find_data_file() found is read as JSON Lines: data.format says so, else
-/// its name.
+/// Says whether a file that find_data_file() found is read as JSON Lines: by data.format if it is
+/// set, else by the file's name.
 bool is_jsonl(const std::string& file, DataFormat format);
 
 }  // namespace ftrun

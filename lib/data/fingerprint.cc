@@ -18,14 +18,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kHashedTokens = int64_t{1} << 20;
-/// A record of each file of the data: some hundred thousand of them.
+/// Most bytes of a cache file: it records some hundred thousand files of the data.
 constexpr int64_t kLargestCache = int64_t{64} << 20;
 
 std::string absolute(const std::string& path) {
   return fs::absolute(path).lexically_normal().string();
 }
 
-/// Role, path, size and time of each file; not hashed yet.
+/// Lists role, path, size and time of each file; not hashed yet.
 std::vector<FileRecord> present_files(const TokenFile& file) {
   std::vector<FileRecord> records;
   for (const DataPart& part : file.parts()) {
@@ -41,7 +41,8 @@ std::vector<FileRecord> present_files(const TokenFile& file) {
 
 enum class Match { kSame, kTouched, kOther };
 
-/// kTouched: same names and sizes, other times: a copy, or new content of the same size.
+/// Compares the recorded files with the present ones. kTouched: same names and sizes, other times:
+/// a copy, or new content of the same size.
 Match compare(const std::vector<FileRecord>& recorded, const std::vector<FileRecord>& present) {
   if (recorded.size() != present.size()) return Match::kOther;
   Match match = Match::kSame;
@@ -207,7 +208,7 @@ FingerprintJob::~FingerprintJob() {
 }
 
 void FingerprintJob::run() {
-  // A thread has a priority of its own on Linux: this one leaves the cores to the step.
+  // Linux gives each thread its own priority: this thread leaves the cores to the step.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
   try {
     auto found = compute_fingerprint(data_, stop_);

@@ -25,35 +25,38 @@ struct DataFingerprint {
   std::string origin;
 };
 
-/// The digest of files already hashed.
+/// Computes the digest of files that are already hashed.
 std::string fingerprint_digest(const std::vector<FileRecord>& files);
 
 /// Reads the fingerprint that prepare_data.py recorded, when every file has a sidecar and still has
-/// the size and modification time noted there. Reads no data. Warns about a sidecar of other files.
+/// the recorded size and modification time. Reads no data. Warns about a sidecar of other files.
 std::optional<DataFingerprint> recorded_fingerprint(const TokenDataset& data);
 
-/// Reads every file through once. Nothing when `stop` becomes true meanwhile.
+/// Reads every file through once and computes the fingerprint. Nothing when `stop` becomes true
+/// meanwhile.
 std::optional<DataFingerprint> compute_fingerprint(const TokenDataset& data,
                                                    const std::atomic<bool>& stop);
 
-/// Error(kBadInput) when the recorded largest id is outside the model's `vocab_rows` rows: known
-/// before the first step without reading the data.
+/// Refuses data whose recorded largest id is outside the model's `vocab_rows` rows, with
+/// Error(kBadInput), before the first step and without reading the data.
 void refuse_recorded_ids(const TokenDataset& data, int64_t vocab_rows);
 
-/// Finds the fingerprint without delaying anything: recorded, else cached, else computed on a
-/// thread of lowest priority, which also checks a sidecar whose files were only copied.
+/// FingerprintJob finds the fingerprint without delaying anything: recorded, else cached, else
+/// computed on a thread of lowest priority, which also checks a sidecar whose files were only
+/// copied.
 class FingerprintJob {
  public:
-  /// `data` must outlive this. `cache_file` ("" for none) keeps a computed result for the next run.
+  /// Starts the job. `data` must outlive this. `cache_file` ("" for none) keeps a computed result
+  /// for the next run.
   FingerprintJob(const TokenDataset& data, std::string cache_file);
-  /// Gives up what is not finished; returns within the hashing of one chunk.
+  /// Abandons unfinished work; returns within the hashing of one chunk.
   ~FingerprintJob();
   FingerprintJob(const FingerprintJob&) = delete;
   FingerprintJob& operator=(const FingerprintJob&) = delete;
 
-  /// The fingerprint once it is known. Never waits. Rethrows what made the reading fail.
+  /// Returns the fingerprint once it is known. Never waits. Rethrows what made the reading fail.
   std::optional<DataFingerprint> result();
-  /// Waits until it is known.
+  /// Waits until the fingerprint is known.
   DataFingerprint wait();
 
  private:

@@ -104,12 +104,11 @@ constexpr Names kHarmlessNames = {"id",
                                   "__index_level_0__",
                                   "unnamed_0"};
 
-/// A tokenizer's own outputs, which say nothing about the loss, are harmless beside token ids
-/// alone.
+/// A tokenizer's own outputs, which say nothing about the loss, are harmless beside token ids only.
 constexpr Names kTokenizerOutputs = {"special_tokens_mask", "offset_mapping",
                                      "overflow_to_sample_mapping"};
 
-/// Drops what does not count in a name. A letter of ASCII may be written as \\u00NN.
+/// Drops the characters that do not count in a name. A letter of ASCII may be written as \\u00NN.
 std::string canonical_name(std::string_view key) {
   std::string name;
   for (size_t i = 0; i < key.size(); ++i) {
@@ -158,7 +157,7 @@ Table known_names() {
   return table;
 }
 
-/// The meaning of what a name begins or ends with.
+/// Returns the meaning of a name by its prefix or suffix.
 JsonlField by_affix(std::string_view name) {
   const auto begins = [name](Names parts) {
     return std::any_of(parts.begin(), parts.end(),

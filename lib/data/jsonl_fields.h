@@ -36,7 +36,8 @@ enum class JsonlField {
   kUnknown,
 };
 
-/// The meaning of a key as it stands between its quotes. Case, "_", "-" and spaces do not count.
+/// Returns the meaning of a key as it stands between its quotes. Case, "_", "-" and spaces do not
+/// count.
 JsonlField jsonl_field(std::string_view key);
 
 }  // namespace ftrun

@@ -18,7 +18,7 @@ struct LineError {
   std::string what;
 };
 
-/// A value as it stands in the line, and what its entries are where it is a list.
+/// JsonValue is a value as it stands in the line and, for a list, its entries.
 struct JsonValue {
   std::string_view text;
   bool list = false;
@@ -35,7 +35,7 @@ struct JsonValue {
   }
 };
 
-/// The entries of a list of scalars.
+/// Calls `use` for each entry of a list of scalars.
 template <typename Use>
 void for_each_entry(std::string_view list, const Use& use) {
   list = list.substr(1, list.size() - 2);
@@ -65,8 +65,8 @@ bool says_no(std::string_view scalar) {
 constexpr const char* kWriteLabels =
     "write labels, the ids with -100 for what does not count in the loss";
 
-/// The problem with a field that could change what is trained on; "" where it says what is so
-/// anyway.
+/// Returns the problem with a field that could change what is trained on; "" if its value changes
+/// nothing.
 std::string problem_of(JsonlField field, const JsonValue& value) {
   const bool all_ones = says_yes(value.list && value.alike ? value.first : value.text);
   switch (field) {
@@ -116,8 +116,8 @@ std::string problem_of(JsonlField field, const JsonValue& value) {
   }
 }
 
-/// A reader of exactly the JSON a data set needs: it keeps arrays of integers of known keys and
-/// checks everything else, without building a document in memory.
+/// LineReader reads exactly the JSON that a data set needs: it keeps arrays of integers of known
+/// keys and checks everything else, without building a document in memory.
 class LineReader {
  public:
   LineReader(std::string_view line, std::vector<int32_t>& ids, std::vector<int32_t>& labels,
@@ -142,7 +142,7 @@ class LineReader {
   [[noreturn]] void fail(const std::string& what) const {
     throw LineError{cat("column ", at_ + 1, ": ", what)};
   }
-  /// Fails on a number just read that may not stand here.
+  /// Fails on a number just read that is not allowed here.
   [[noreturn]] void fail_number(const std::string& what) {
     at_ = number_at_;
     fail(what);
@@ -182,7 +182,7 @@ class LineReader {
       note_other(key, field, read_value());
   }
 
-  /// Keeps, counts or refuses a field that is no array of tokens.
+  /// Keeps, counts or refuses a field that is not an array of tokens.
   void note_other(std::string_view key, JsonlField field, const JsonValue& value) {
     if (value.holds_nothing() || field == JsonlField::kHarmless) return;
     if (field == JsonlField::kLossMask) {
@@ -221,7 +221,7 @@ class LineReader {
     expect(']', "',' or ']'");
   }
 
-  /// The text between the quotes, escapes left as they are.
+  /// Reads the text between the quotes, escapes unchanged.
   std::string_view string() {
     if (at_ >= line_.size() || line_[at_] != '"') fail("expected a string");
     const size_t begin = ++at_;
@@ -370,7 +370,7 @@ class LineReader {
     }
   }
 
-  /// Refuses a mask unless labels leave out of the loss all that it leaves out.
+  /// Refuses a mask unless the labels exclude from the loss every token that it excludes.
   void check_loss_masks() const {
     for (const auto& [key, mask] : loss_masks_) {
       const std::string name = cat("\"", key, "\"");

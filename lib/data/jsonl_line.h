@@ -23,7 +23,7 @@ using UnreadFields = std::map<std::string, int64_t, std::less<>>;
 std::string parse_jsonl_line(std::string_view line, std::vector<int32_t>& ids,
                              std::vector<int32_t>& labels, UnreadFields* unread = nullptr);
 
-/// A document's line as it stands in a JSONL file.
+/// JsonlLine is a document's line in a JSONL file.
 struct JsonlLine {
   std::string_view text;
   int64_t offset = 0;
@@ -31,8 +31,8 @@ struct JsonlLine {
   int64_t number = 0;
 };
 
-/// The lines of a JSONL file that are not blank, without the mark of UTF-8 that a file, and each
-/// part of one that was joined from several, may begin with.
+/// JsonlLines iterates over the lines of a JSONL file that are not blank, without the byte order
+/// mark of UTF-8 that a file, and each part of one that was joined from several, may begin with.
 class JsonlLines {
  public:
   explicit JsonlLines(std::string_view file);

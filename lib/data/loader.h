@@ -18,8 +18,8 @@ struct LoaderOptions {
   /// Rows of the model's embedding: every id is checked against it before its batch is handed out.
   int64_t vocab_rows = 0;
   bool shuffle = true;
-  /// Leave out, in each epoch, the rows that do not fill a whole global batch (other ones each time
-  /// when shuffling); otherwise a step goes on into the next epoch.
+  /// Rows that do not fill a whole global batch are left out in each epoch (other ones each time
+  /// when shuffling); otherwise a step continues into the next epoch.
   bool drop_last = false;
   uint64_t seed = 0;
   /// Step to begin with: the whole state of a resumed loader.
@@ -34,11 +34,11 @@ struct LoaderOptions {
   WaitNoticeOptions notices;
 };
 
-/// Makes the batches of coming steps on a thread of its own while the current one is computed.
-/// Nothing is allocated after the first depth + 1 steps.
+/// Loader makes the batches of coming steps on a thread of its own while the current one is
+/// computed. Nothing is allocated after the first depth + 1 steps.
 class Loader {
  public:
-  /// `samples` must outlive this.
+  /// Starts the thread. `samples` must outlive this.
   Loader(const SampleSet& samples, const LoaderOptions& options);
   /// Stops the thread; it ends within the filling of one step.
   ~Loader();
@@ -50,11 +50,12 @@ class Loader {
     const StepBatch& batch;
     double wait_seconds;
   };
-  /// The next step's data. Rethrows, at the step it belongs to, what went wrong in the thread.
+  /// Returns the next step's data. Rethrows, at the step it belongs to, what went wrong in the
+  /// thread.
   Fetched next();
-  /// The step that next() will return: what a checkpoint stores.
+  /// Returns the step that next() will return, which a checkpoint stores.
   int64_t next_step() const { return options_.first_step + taken_; }
-  /// Steps that are ready and were not handed out: next() does not wait for that many.
+  /// Counts the steps that are ready and were not handed out: next() does not wait for that many.
   int64_t ready_steps();
   /// Stops the thread. May be called again; next() afterwards is a bug.
   void shutdown();
@@ -66,7 +67,7 @@ class Loader {
   [[noreturn]] void refuse_wait() const;
 
   const LoaderOptions options_;
-  StepReader reader_;               // used by the thread alone
+  StepReader reader_;               // used only by the thread
   std::vector<StepBatch> buffers_;  // a ring: step first_step + i lies in buffer i % size
   std::mutex mutex_;
   std::condition_variable space_, ready_;

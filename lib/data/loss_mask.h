@@ -12,7 +12,7 @@ namespace ftrun {
 /// byte. A view: the bytes belong to the file or index that made it.
 class TrainedBits {
  public:
-  /// Every token counts.
+  /// Makes bits of which every token counts.
   TrainedBits() = default;
   explicit TrainedBits(std::span<const std::byte> bits) : bits_(bits), all_(false) {}
 

@@ -53,7 +53,7 @@ DType dtype_of_code(const std::string& path, int code) {
   }
 }
 
-/// The parsed header of an .idx file and where its arrays lie.
+/// Index is the parsed header of an .idx file and the places of its arrays.
 struct Index {
   DType dtype = DType::kU16;
   int64_t sequences = 0, boundaries = 0;
@@ -99,7 +99,7 @@ Index read_header(const MappedFile& idx) {
   return index;
 }
 
-/// Returns the number of tokens.
+/// Checks the sequences and returns the number of tokens.
 int64_t check_sequences(const MappedFile& idx, const Index& index, const MappedFile& bin) {
   const int64_t item = dtype_bytes(index.dtype);
   const auto size = static_cast<int64_t>(bin.bytes().size());

@@ -40,7 +40,7 @@ int64_t RowTable::end_of_set(int64_t document) const {
   return *std::upper_bound(set_begins_.begin() + 1, set_begins_.end() - 1, document);
 }
 
-/// The next run of at most T pairs at or after the cursor, before document `end`, that has a
+/// Finds the next run of at most T pairs at or after the cursor, before document `end`, that has a
 /// trained label.
 bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dropped) const {
   while (cursor.document < end) {
@@ -59,8 +59,8 @@ bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dr
   return false;
 }
 
-/// Fills scratch.pieces from the cursor on, which is left where the next block begins; a block ends
-/// with its set. Returns the pieces left out.
+/// Fills scratch.pieces from the cursor on and leaves the cursor where the next block begins; a
+/// block ends with its set. Returns the number of pieces left out.
 int64_t RowTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
   const int64_t enough = kBlockRows * (packing_ == SequencePacking::kNone ? 1 : length_);
   const int64_t end = end_of_set(cursor.document);
@@ -73,7 +73,7 @@ int64_t RowTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
   return dropped;
 }
 
-/// First fit, in document order, over the rows of this block.
+/// Places the pieces in the rows of this block: first fit, in document order.
 void RowTable::place_pieces(PackScratch& scratch) const {
   scratch.row_of_piece.clear();
   scratch.used.clear();

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kRounds = 6;
 
-/// Half the bits of the smallest even-sized word that holds every index below n; at least 4, as
-/// Feistel networks on narrower words mix poorly.
+/// Returns half the bits of the smallest even-sized word that holds every index below n; at least
+/// 4, as Feistel networks on narrower words mix poorly.
 int half_bits_for(uint64_t n) {
   int half = 4;
   while (half < 31 && (uint64_t{1} << (2 * half)) < n) ++half;
@@ -38,9 +38,10 @@ int64_t SampleOrder::row(int64_t sample) const {
   return static_cast<int64_t>(permuted(static_cast<uint64_t>(index), static_cast<uint64_t>(epoch)));
 }
 
-/// A keyed Feistel network over the next larger even-sized word, walked until it lands below rows_:
-/// a permutation of the rows in constant memory, fewer than 4 walks on average (256 / rows_ below
-/// 64 rows). Part of what a resumed run must repeat: changing it changes every run's order.
+/// Permutes an index by a keyed Feistel network over the next larger even-sized word, walked until
+/// it lands below rows_: a permutation of the rows in constant memory, fewer than 4 walks on
+/// average (256 / rows_ below 64 rows). A resumed run must repeat it: changing it changes every
+/// run's order.
 uint64_t SampleOrder::permuted(uint64_t index, uint64_t epoch) const {
   const uint64_t key = mix_bits(splitmix64(seed_) + epoch);
   const uint64_t low = (uint64_t{1} << half_bits_) - 1;

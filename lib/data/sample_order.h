@@ -5,15 +5,16 @@
 
 namespace ftrun {
 
-/// The order in which rows are used, a function of seed and position alone: the stream of samples
-/// is epoch after epoch, each a permutation of all rows that is computed, not stored.
+/// SampleOrder is the order in which rows are used, a function of seed and position only: the
+/// stream of samples is epoch after epoch, each a permutation of all rows that is computed, not
+/// stored.
 class SampleOrder {
  public:
-  /// `rows` >= 1. Without shuffling every epoch is in file order. `epoch_rows` in 1..rows is how
-  /// many rows of its permutation an epoch uses (0: all).
+  /// Takes `rows` >= 1. Without shuffling every epoch is in file order. `epoch_rows` in 1..rows is
+  /// the number of rows of its permutation that an epoch uses (0: all).
   SampleOrder(int64_t rows, bool shuffle, uint64_t seed, int64_t epoch_rows = 0);
 
-  /// The row at position `sample` >= 0 of the stream.
+  /// Returns the row at position `sample` >= 0 of the stream.
   int64_t row(int64_t sample) const;
   int64_t rows() const { return rows_; }
   int64_t epoch_rows() const { return epoch_rows_; }
@@ -26,29 +27,29 @@ class SampleOrder {
   int half_bits_;
 };
 
-/// MixedRows describes one of several data sets that are mixed: how many rows it has, and how many
-/// of them (with repetitions) an epoch of the mix takes.
+/// MixedRows describes one of several data sets that are mixed: its number of rows, and how many of
+/// them (with repetitions) an epoch of the mix takes.
 struct MixedRows {
   int64_t rows = 0;
   int64_t taken = 0;
   bool operator==(const MixedRows&) const = default;
 };
 
-/// The order of one data set, or of a mix: each epoch is one permutation of what it takes of all
-/// sets, and each set goes on, from epoch to epoch, in its own order. Rows of the sets are numbered
-/// one set after the other. A function of seed and position alone, as SampleOrder.
+/// MixedOrder is the order of one data set, or of a mix: each epoch is one permutation of what it
+/// takes from all sets, and each set continues, from epoch to epoch, in its own order. Rows of the
+/// sets are numbered one set after the other. A function of seed and position only, as SampleOrder.
 class MixedOrder {
  public:
   /// Makes the order of one data set.
   MixedOrder(const SampleOrder& order) : sets_{{0, 0, order}}, all_(order) {}  // NOLINT: it is one
-  /// `sets` is not empty, and all of its numbers are at least 1. `epoch_rows`: as SampleOrder's, of
-  /// the rows that all sets together give an epoch.
+  /// Makes the order of a mix. `sets` is not empty, and all of its numbers are at least 1.
+  /// `epoch_rows`: as SampleOrder's, of the rows that all sets together give an epoch.
   MixedOrder(const std::vector<MixedRows>& sets, bool shuffle, uint64_t seed,
              int64_t epoch_rows = 0);
 
-  /// The row at position `sample` >= 0 of the stream.
+  /// Returns the row at position `sample` >= 0 of the stream.
   int64_t row(int64_t sample) const;
-  /// Rows of all sets.
+  /// Returns the number of rows of all sets.
   int64_t rows() const { return rows_; }
   int64_t epoch_rows() const { return all_.epoch_rows(); }
 
@@ -63,9 +64,9 @@ class MixedOrder {
   int64_t rows_ = all_.rows();
 };
 
-/// Position in the stream of samples of row `m` of micro-batch `slot` of data-parallel rank `rank`:
-/// ((step * accumulation + slot) * ranks + rank) * micro_batch + m, so that a step's set of samples
-/// depends on the global batch alone.
+/// BatchSlots gives the position in the stream of samples of row `m` of micro-batch `slot` of
+/// data-parallel rank `rank`: ((step * accumulation + slot) * ranks + rank) * micro_batch + m, so
+/// that a step's set of samples depends only on the global batch.
 struct BatchSlots {
   int64_t micro_batch = 1;
   int64_t accumulation = 1;

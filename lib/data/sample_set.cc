@@ -37,9 +37,9 @@ SampleSet::SampleSet(const std::vector<std::string>& paths, const SampleSetOptio
   if (!options.weights.empty()) count_mix(options.weights);
 }
 
-/// Counts the rows that an epoch takes of each set. The set with the most tokens that are trained
-/// on, T of them in R rows, is seen once; set i gives T * weight_i / weight of these tokens, in
-/// rows that hold T_i / R_i.
+/// Counts the rows that an epoch takes of each set. The set with the most trained tokens, T of them
+/// in R rows, is seen once; set i gives T * weight_i / weight of these tokens, in rows that hold
+/// T_i / R_i.
 void SampleSet::count_mix(const std::vector<double>& weights) {
   std::vector<Piece> pieces;
   PackScratch scratch;
@@ -83,7 +83,7 @@ MixedOrder SampleSet::order(bool shuffle, uint64_t seed, int64_t epoch_rows) con
   return {mix_, shuffle, seed, epoch_rows};
 }
 
-/// Cheap: stops at the first row that has something to learn from.
+/// Refuses data without a label that counts. Cheap: stops at the first row that has one.
 void SampleSet::refuse_unusable() const {
   const int64_t length = sequence_length();
   const bool concat = rows_.packing() == SequencePacking::kConcat;
@@ -237,8 +237,8 @@ void StepReader::read(int64_t step, StepBatch& out) {
               static_cast<double>(order_.epoch_rows());
 }
 
-/// Labels that count on the other ranks. Every rank works this out from masks alone, so the loss
-/// scale is known before the first forward pass without a collective.
+/// Counts the labels that count on the other ranks. Every rank computes this from masks only, so
+/// the loss scale is known before the first forward pass without a collective.
 int64_t StepReader::count_others(int64_t step) {
   const bool uniform =
       samples_.data().all_trained() && samples_.rows().packing() == SequencePacking::kConcat;

@@ -31,11 +31,12 @@ struct SampleSetOptions {
   std::optional<int32_t> end_of_document;
 };
 
-/// A data set cut into rows of a fixed length. Immutable; any number of threads may read.
+/// SampleSet is a data set cut into rows of a fixed length. Immutable; any number of threads may
+/// read.
 class SampleSet {
  public:
-  /// Opens the files (see TokenDataset). Error(kBadInput) when they are damaged, too short for one
-  /// row, or have no label that counts.
+  /// Opens the files (see TokenDataset). Refuses data that is damaged, too short for one row, or
+  /// without a label that counts, with Error(kBadInput).
   SampleSet(const std::vector<std::string>& paths, const SampleSetOptions& options);
   SampleSet(const SampleSet&) = delete;
   SampleSet& operator=(const SampleSet&) = delete;
@@ -44,20 +45,20 @@ class SampleSet {
   const RowTable& rows() const { return rows_; }
   int64_t size() const { return rows_.size(); }
   int64_t sequence_length() const { return rows_.sequence_length(); }
-  /// Positions of a row in a batch: T and those behind them that no token takes.
+  /// Returns the positions of a row in a batch: T and those behind them that no token takes.
   int64_t row_positions() const { return sequence_length() + row_padding_; }
-  /// The rows of each data set of a mix, and how many of them an epoch takes: all of the set
-  /// with the most trained tokens, and of each other set as many as make its share of the trained
-  /// tokens match its weight. Empty where nothing is mixed.
+  /// Returns the rows of each data set of a mix, and how many of them an epoch takes: all of the
+  /// set with the most trained tokens, and of each other set as many as make its share of the
+  /// trained tokens match its weight. Empty if nothing is mixed.
   const std::vector<MixedRows>& mix() const { return mix_; }
-  /// Tokens of a set's rows that are trained on, as mix().
+  /// Returns the number of trained tokens in the rows of each set, as mix().
   const std::vector<int64_t>& mix_tokens() const { return mix_tokens_; }
-  /// The order of its rows.
+  /// Returns the order of its rows.
   MixedOrder order(bool shuffle, uint64_t seed, int64_t epoch_rows) const;
-  /// Rows that one epoch uses: all, or with `drop_last` as many as fill whole global batches.
-  /// Error(kBadInput) when that is none.
+  /// Computes the rows that one epoch uses: all, or with `drop_last` as many as fill whole global
+  /// batches. Error(kBadInput) when there are none.
   int64_t epoch_rows(int64_t global_batch, bool drop_last) const;
-  /// Optimizer steps that make `epochs` passes (rounded up to whole steps).
+  /// Computes the optimizer steps that make `epochs` passes (rounded up to whole steps).
   int64_t steps_for_epochs(double epochs, int64_t global_batch, bool drop_last = false) const;
 
  private:
@@ -70,24 +71,24 @@ class SampleSet {
   std::vector<int64_t> mix_tokens_;
 };
 
-/// A line for each data set of a mix: its share of the tokens that are trained on, and how often an
-/// epoch sees it. Empty where nothing is mixed.
+/// Lists a line for each data set of a mix: its share of the tokens that are trained on, and how
+/// often an epoch sees it. Empty if nothing is mixed.
 std::vector<std::string> mix_lines(const SampleSet& samples);
 
-/// Fills batches from a SampleSet. Keeps buffers between calls and allocates nothing once they are
-/// warm; one a thread.
+/// RowReader fills batches from a SampleSet. It keeps buffers between calls and allocates nothing
+/// once they are warm; one a thread.
 class RowReader {
  public:
-  /// Ids must be below `vocab_rows`, the rows of the model's embedding. `samples` must outlive
-  /// this.
+  /// Takes `vocab_rows`, the rows of the model's embedding, which all ids must be below. `samples`
+  /// must outlive this.
   RowReader(const SampleSet& samples, int64_t vocab_rows);
 
   /// Sizes `batch` for `count` rows and empties it: padding that no label counts.
   void start(Batch& batch, int64_t count) const;
-  /// Writes row `row` of the data set to place `at` of the batch. Error(kBadInput) naming file,
-  /// row, token, offset, value and limit when an id is outside the model's rows.
+  /// Writes row `row` of the data set to place `at` of the batch. Error(kBadInput) names file, row,
+  /// token, offset, value and limit when an id is outside the model's rows.
   void fill(Batch& batch, int64_t at, int64_t row);
-  /// Labels of a row that count, without reading its tokens.
+  /// Counts the labels of a row that count, without reading its tokens.
   int64_t counted(int64_t row) { return samples_.rows().counted(row, pieces_, pack_scratch_); }
 
  private:
@@ -104,10 +105,10 @@ class RowReader {
   std::vector<int32_t> ids_, labels_;  // one piece and its last label: T+1
 };
 
-/// Makes the batches of any step: the whole state is the step's number.
+/// StepReader makes the batches of any step: its whole state is the step's number.
 class StepReader {
  public:
-  /// `samples` must outlive this.
+  /// Takes the stream's shape and order. `samples` must outlive this.
   StepReader(const SampleSet& samples, const BatchSlots& shape, const MixedOrder& order,
              int64_t vocab_rows);
   /// Fills `out` (whose storage is reused) with step `step` >= 0. Errors as RowReader::fill.
@@ -121,8 +122,9 @@ class StepReader {
   RowReader reader_;
 };
 
-/// The first N rows of a validation set in file order, dealt to ranks and micro-batches so that
-/// every rank makes the same number of passes; what is left over is padding that no label counts.
+/// ValidationReader deals the first N rows of a validation set, in file order, to ranks and
+/// micro-batches so that every rank makes the same number of passes; slots without a row are
+/// padding that no label counts.
 class ValidationReader {
  public:
   /// Uses min(sequences, samples.size()) rows (0: all), `micro_batches` batches of `micro_batch`
@@ -131,12 +133,13 @@ class ValidationReader {
                    int64_t rank, int64_t vocab_rows, int64_t micro_batches = 1);
 
   int64_t sequences() const { return sequences_; }
-  /// Passes each rank makes.
+  /// Returns the number of passes that each rank makes.
   int64_t rounds() const;
-  /// Labels that count in all sequences: the loss is the sum over all ranks and rounds divided by
-  /// it.
+  /// Returns the number of labels that count in all sequences: the loss is the sum over all ranks
+  /// and rounds divided by this number.
   int64_t counted_tokens_global() const { return counted_; }
-  /// The batches of pass `round`, valid until the next call. Where no rows are left nothing counts.
+  /// Reads the batches of pass `round`, valid until the next call. Slots without a row have no
+  /// label that counts.
   std::span<const Batch> read(int64_t round);
 
  private:

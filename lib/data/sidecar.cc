@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr char kFormat[] = "ftrun-data";
-/// The mark that is there while prepare_data.py puts new files in the place of old ones.
+/// The mark that exists while prepare_data.py replaces old files by new ones.
 constexpr char kUnfinished[] = "ftrun-data-unfinished";
 
 [[noreturn]] void refuse_sidecar(const std::string& path, const std::string& what) {
@@ -30,12 +30,12 @@ constexpr char kUnfinished[] = "ftrun-data-unfinished";
               "write the data again with scripts/prepare_data.py, or remove this file");
 }
 
-/// The size that a sidecar usually stays below: some hundred bytes, with the names of all inputs
-/// some megabytes. A larger file is read only where its head says that it is ours.
+/// The usual limit of a sidecar's size: some hundred bytes, with the names of all inputs some
+/// megabytes. A larger file is read only if its head says that it is ours.
 constexpr int64_t kLargestSidecar = int64_t{1} << 20;
 constexpr int64_t kLargestOfOurs = int64_t{64} << 20;
 
-/// Bytes of a regular file; nothing where there is none.
+/// Returns the bytes of a regular file; nothing if there is none.
 std::optional<int64_t> bytes_of(const std::string& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return std::nullopt;
@@ -44,7 +44,7 @@ std::optional<int64_t> bytes_of(const std::string& path) {
   return static_cast<int64_t>(bytes);
 }
 
-/// prepare_data.py writes the format first.
+/// Says whether a file begins as ours: prepare_data.py writes the format first.
 bool has_our_head(const std::string& path) {
   std::array<char, 4096> head{};
   std::ifstream file(path, std::ios::binary);
@@ -53,7 +53,7 @@ bool has_our_head(const std::string& path) {
   return text.find("\"ftrun-data") != std::string_view::npos;
 }
 
-/// The most bytes that a sidecar at `path` may have.
+/// Returns the most bytes that a sidecar at `path` may have.
 int64_t largest_sidecar(const std::string& path) {
   const int64_t bytes = bytes_of(path).value_or(0);
   if (bytes <= kLargestSidecar || !has_our_head(path)) return kLargestSidecar;
@@ -63,8 +63,8 @@ int64_t largest_sidecar(const std::string& path) {
   return kLargestOfOurs;
 }
 
-/// Parsed JSON object of a file; nothing when there is no file, it is larger than `most` bytes or
-/// holds something else.
+/// Reads the JSON object of a file; nothing when there is no file, it is larger than `most` bytes
+/// or holds something else.
 std::optional<json> object_of(const std::string& path, int64_t most) {
   if (bytes_of(path).value_or(most + 1) > most) return std::nullopt;
   const std::string text = read_file(path);

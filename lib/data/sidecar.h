@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// Counts over all tokens of a data set.
+/// DataStatistics holds counts over all tokens of a data set.
 struct DataStatistics {
   int64_t tokens = 0;
   int64_t documents = 0;
@@ -30,7 +30,7 @@ struct FileRecord {
   uint64_t xxh3 = 0;
 };
 
-/// Sidecar is what scripts/prepare_data.py writes beside a data file as <prefix>.json
+/// Sidecar is the file <prefix>.json that scripts/prepare_data.py writes beside a data file
 /// (docs/data.md).
 struct Sidecar {
   std::string path;
@@ -38,16 +38,16 @@ struct Sidecar {
   std::optional<int32_t> end_of_document;
   std::optional<int64_t> vocab_size;
   DataStatistics statistics;
-  /// Documents that are chats, or prompts with their answers; nothing where it was not counted.
+  /// Documents that are chats, or prompts with their answers; nothing if they were not counted.
   std::optional<int64_t> conversations;
-  /// Tokens of the longest conversation; nothing where it was not recorded.
+  /// Tokens of the longest conversation; nothing if not recorded.
   std::optional<int64_t> longest_conversation;
   std::vector<FileRecord> files;
 };
 
-/// <stem>.json if it was written by prepare_data.py; any other file of that name is left alone, and
-/// a large one (raw data, as a rule) is not even read unless it begins as ours do. Error(kBadInput)
-/// when it is ours but damaged, or too large to be.
+/// Reads <stem>.json if prepare_data.py wrote it; any other file of that name is ignored, and a
+/// large one (usually raw data) is not even read unless it begins as ours do. Error(kBadInput) when
+/// it is ours but damaged, or too large to be ours.
 std::optional<Sidecar> read_sidecar(const std::string& data_file);
 
 /// Reads the same facts from `path`, which need not lie beside the data (a cached fingerprint);
@@ -55,8 +55,8 @@ std::optional<Sidecar> read_sidecar(const std::string& data_file);
 std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t most);
 std::string sidecar_text(const Sidecar& sidecar);
 
-/// dtype and end of document of a raw .bin file: from <stem>.json, else from meta.json beside it
-/// (keys dtype, eos). `origin` is the file that said so, "" when none did.
+/// RawFacts holds dtype and end of document of a raw .bin file: from <stem>.json, else from
+/// meta.json beside it (keys dtype, eos). `origin` is the file that said so, "" when none did.
 struct RawFacts {
   std::optional<DType> dtype;
   std::optional<int32_t> end_of_document;

@@ -20,7 +20,8 @@ size_t file_of(const std::vector<int64_t>& starts, int64_t at) {
   return static_cast<size_t>(after - starts.begin() - 1);
 }
 
-/// Says whether a name in data.train is that of a file, a folder, or the prefix of a data file.
+/// Says whether a name in data.train is that of an existing file or folder, or the prefix of a data
+/// file.
 bool is_there(const std::string& name) {
   std::error_code error;
   return fs::exists(name, error) || find_data_file(name).has_value();
@@ -30,7 +31,7 @@ bool is_pattern(const std::string& part) {
   return part.find_first_of("*?[") != std::string::npos;
 }
 
-/// The names of a path, from the first one that is not there on.
+/// Lists the names of a path, from the first one that does not exist.
 std::vector<std::string> parts_not_there(const std::string& path) {
   std::error_code error;
   size_t begin = 0;
@@ -42,8 +43,8 @@ std::vector<std::string> parts_not_there(const std::string& path) {
   return split(std::string_view(path).substr(begin), '/');
 }
 
-/// Lists what `part` stands for in each folder, which is empty or ends with a slash: itself where
-/// it is there, else what matches it, sorted.
+/// Lists the paths that `part` stands for in each folder, which is empty or ends with a slash: the
+/// name itself if it exists, else its matches, sorted.
 std::vector<std::string> extended(const std::vector<std::string>& folders,
                                   const std::string& part) {
   std::vector<std::string> paths;

@@ -10,11 +10,11 @@
 
 namespace ftrun {
 
-/// The files that a name in data.train stands for. A file or prefix that is there is itself,
-/// whatever characters it has; so is each folder of the name that is there. A file of a data set of
-/// the Hugging Face Hub ("owner/name@commit/train") is found in the local cache. Of what is not
-/// there, names with * ? [ ] are patterns, whose matches are sorted. Error(kBadInput) when nothing
-/// matches; a name without patterns is returned as it is.
+/// Lists the files that a name in data.train stands for. An existing file or prefix stands for
+/// itself, whatever characters it has; so does each existing folder of the name. A file of a data
+/// set of the Hugging Face Hub ("owner/name@commit/train") is found in the local cache. The parts
+/// of a name that do not exist are patterns if they have * ? [ ]; their matches are sorted.
+/// Error(kBadInput) when nothing matches; a name without patterns is returned unchanged.
 std::vector<std::string> matching_files(const std::string& pattern);
 
 /// TokenDataset is one or several files read as one stream of tokens, in the order given. Immutable
@@ -22,25 +22,25 @@ std::vector<std::string> matching_files(const std::string& pattern);
 class TokenDataset {
  public:
   /// Opens the files. A path is a file, a prefix, or a pattern (matching_files()). Error(kBadInput)
-  /// for what cannot be read or holds no token.
+  /// if one cannot be read or holds no token.
   TokenDataset(const std::vector<std::string>& paths, const TokenFileOptions& options);
 
   int64_t tokens() const { return token_starts_.back(); }
   int64_t documents() const { return document_starts_.back(); }
   const std::vector<std::unique_ptr<TokenFile>>& files() const { return files_; }
-  /// The begin of what each path named, and the end: paths + 1 tokens, or documents.
+  /// Returns the first token, or document, of each path, and the end: paths + 1 numbers.
   const std::vector<int64_t>& path_tokens() const { return path_tokens_; }
   const std::vector<int64_t>& path_documents() const { return path_documents_; }
-  /// The first file's path, with " and N more" when there are several.
+  /// Returns the first file's path, with " and N more" when there are several.
   std::string name() const;
 
-  /// First token of document d; documents() gives tokens().
+  /// Returns the first token of document d; documents() gives tokens().
   int64_t document_start(int64_t d) const;
   /// Reads as TokenFile::read does, over the whole stream.
   void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
             ReadScratch& scratch) const;
   TokenPlace place(int64_t token) const;
-  /// Findings of opening the files that do not stop training, a sentence each.
+  /// Lists findings of opening the files that do not stop training, a sentence each.
   std::vector<std::string> notes() const;
   /// Says whether every token counts as a label.
   bool all_trained() const;

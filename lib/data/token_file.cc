@@ -55,7 +55,7 @@ std::vector<std::string> data_files_of(const std::string& folder) {
       "turn text or chats into tokens with scripts/prepare_data.py");
 }
 
-/// kMegatron, kJsonl, or kAuto for a flat file, whose first bytes decide.
+/// Returns kMegatron, kJsonl, or kAuto for a flat file, whose first bytes decide.
 DataFormat format_by_name(const std::string& path) {
   const std::string extension = fs::path(path).extension().string();
   const bool has_index = is_data_file(fs::path(path).replace_extension(".idx").string());
@@ -65,7 +65,7 @@ DataFormat format_by_name(const std::string& path) {
   refuse_kind(path);
 }
 
-/// The file itself, or the .bin of a prefix.
+/// Finds the file itself, or the .bin of a prefix.
 std::string resolved(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) refuse_folder(path);

@@ -17,7 +17,7 @@ namespace ftrun {
 /// Label of a position that does not count in the loss, as in Hugging Face data sets.
 constexpr int32_t kIgnoredLabel = -100;
 
-/// TokenPlace says where a token lies and what the file says there, for messages.
+/// TokenPlace says where a token lies and which id the file has there, for messages.
 struct TokenPlace {
   std::string file;
   /// Byte in the file (of the line's first byte in JSONL).
@@ -28,22 +28,22 @@ struct TokenPlace {
   int64_t value = 0;
 };
 
-/// DataPart is one file of a data set and what it is for: "tokens", "index", "mask" or "jsonl".
+/// DataPart is one file of a data set and its role: "tokens", "index", "mask" or "jsonl".
 struct DataPart {
   std::string role;
   std::string path;
 };
 
-/// ReadScratch is what a reader may keep between two reads: the last line of a JSONL file, parsed.
-/// One a thread.
+/// ReadScratch holds what a reader may keep between two reads: the last line of a JSONL file,
+/// parsed. One a thread.
 struct ReadScratch {
   const void* file = nullptr;
   int64_t document = -1;
   std::vector<int32_t> ids, labels;
 };
 
-/// A file of tokens seen as one stream, cut into documents. Immutable after opening, so any number
-/// of threads may read. Files are mapped, never copied.
+/// TokenFile is a file of tokens seen as one stream, cut into documents. Immutable after opening,
+/// so any number of threads may read. Files are mapped, never copied.
 class TokenFile {
  public:
   virtual ~TokenFile() = default;
@@ -53,23 +53,23 @@ class TokenFile {
   int64_t documents() const { return documents_; }
   const TrainedBits& trained() const { return trained_; }
 
-  /// "Megatron .bin/.idx, uint16".
+  /// Names the format: "Megatron .bin/.idx, uint16".
   virtual std::string format() const = 0;
   virtual std::vector<DataPart> parts() const = 0;
-  /// First token of document d; documents() gives tokens().
+  /// Returns the first token of document d; documents() gives tokens().
   virtual int64_t document_start(int64_t d) const = 0;
-  /// ids[i] = token first+i, labels[i] = the same id where it is trained on (the file's own label
-  /// in JSONL), else kIgnoredLabel. Not shifted. Ids outside 0..2^31-1 become -1. Both spans are of
-  /// one length, inside the stream.
+  /// Reads ids[i] = token first+i, labels[i] = the same id if it is trained on (the file's own
+  /// label in JSONL), else kIgnoredLabel. Not shifted. Ids outside 0..2^31-1 become -1. Both spans
+  /// are of one length, inside the stream.
   virtual void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
                     ReadScratch& scratch) const = 0;
   virtual TokenPlace place(int64_t token) const = 0;
-  /// Ids that a ReadScratch may come to hold.
+  /// Returns the most ids that a ReadScratch may hold.
   virtual int64_t scratch_ids() const { return 0; }
-  /// Findings of opening the file that do not stop training, a sentence each.
+  /// Lists findings of opening the file that do not stop training, a sentence each.
   virtual std::vector<std::string> notes() const { return {}; }
-  /// Error(kBadInput) when a file was cut short since it was opened: touching the lost pages would
-  /// end the process with SIGBUS.
+  /// Refuses a file that was cut short since it was opened, with Error(kBadInput): touching the
+  /// lost pages would end the process with SIGBUS.
   virtual void check_not_cut() const = 0;
 
  protected:
@@ -97,7 +97,7 @@ struct TokenFileOptions {
 std::unique_ptr<TokenFile> open_token_file(const std::string& path,
                                            const TokenFileOptions& options);
 
-/// Throws when the file behind the mapping is now shorter than the mapping.
+/// Refuses a file that is now shorter than its mapping.
 void check_mapping_not_cut(const MappedFile& file);
 
 }  // namespace ftrun

@@ -42,8 +42,8 @@ double lower_quartile(std::vector<double> values) {
 
 using Clock = std::chrono::steady_clock;
 
-/// Seconds of a call: the lower quartile of at least 5 samples over a tenth of a second, as what
-/// other programs take only ever adds.
+/// Measures the seconds of a call: the lower quartile of at least 5 samples over a tenth of a
+/// second, as other programs can only add time.
 double seconds_of(const std::function<void()>& body) {
   body();
   std::vector<double> samples;
@@ -56,7 +56,7 @@ double seconds_of(const std::function<void()>& body) {
   return lower_quartile(std::move(samples));
 }
 
-/// Memory that is given back by free().
+/// Freed gives memory back by free().
 struct Freed {
   void operator()(void* memory) const { std::free(memory); }
 };
@@ -125,7 +125,7 @@ class GraphBench {
   std::map<const Op*, std::vector<double>> seconds_;
 };
 
-/// A decoder of the Llama kind.
+/// Makes the config of a decoder of the Llama kind.
 ModelConfig decoder_of(int64_t hidden, int64_t heads, int64_t kv_heads, int64_t feed_forward,
                        int64_t vocabulary) {
   ModelConfig config;
@@ -142,8 +142,8 @@ ModelConfig decoder_of(int64_t hidden, int64_t heads, int64_t kv_heads, int64_t 
   return config;
 }
 
-/// The models whose operations are timed: those of a block of three sizes, and one with what
-/// families have beside.
+/// Lists the models whose operations are timed: those of a block of three sizes, and one with the
+/// operations that other families add.
 std::vector<std::pair<ModelConfig, BatchShape>> sampled_models(bool quick) {
   std::vector<std::pair<ModelConfig, BatchShape>> models{
       {decoder_of(128, 4, 2, 384, 1024), {1, 64}},
@@ -174,8 +174,8 @@ std::vector<std::pair<ModelConfig, BatchShape>> sampled_models(bool quick) {
 /// rates.
 using Points = std::map<std::string, std::vector<std::pair<double, double>>>;
 
-/// A curve through groups of points whose x are within a factor of 2 of the first: the geometric
-/// means.
+/// Makes a curve through the geometric means of groups of points whose x are within a factor of 2
+/// of the group's first.
 Curve curve_through(std::vector<std::pair<double, double>> points) {
   std::sort(points.begin(), points.end());
   std::vector<std::pair<double, double>> joined;
@@ -192,8 +192,8 @@ Curve curve_through(std::vector<std::pair<double, double>> points) {
   return Curve(std::move(joined));
 }
 
-/// Bytes a second that all threads read and write while they add one large buffer to another: the
-/// rate of memory.
+/// Measures the bytes a second that all threads read and write while they add one large buffer to
+/// another: the rate of memory.
 double measure_memory() {
   constexpr int64_t kElements = 16 << 20;
   const Memory from = allocate(kElements * 4), to = allocate(kElements * 4);
@@ -233,7 +233,7 @@ void measure_flat(const Rates& rates, Points& points) {
   }
 }
 
-/// A model for one dtype, and the benches of its graphs.
+/// SampledModel is a model for one dtype, and the benches of its graphs.
 struct SampledModel {
   ModelDescription model;
   std::vector<std::unique_ptr<GraphBench>> benches;
@@ -253,7 +253,7 @@ void note_operations(const SampledModel& sampled, const Rates& rates, Points& po
     });
 }
 
-/// Operations a second of the best product of the models.
+/// Returns the operations a second of the best product of the models.
 double best_product(const std::vector<SampledModel>& models) {
   double best = 0;
   for (const SampledModel& sampled : models)
@@ -302,7 +302,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
     for (const auto& bench : sampled.benches) bench->run();
 }
 
-/// A Child is a process that runs a function of this one; it is killed with its object.
+/// Child is a process that runs a function of this one; it is killed with its object.
 class Child {
  public:
   /// Runs `body` in a child, whose result is read by text().
@@ -346,7 +346,7 @@ class Child {
     return all;
   }
 
-  /// Error(kEnvironment) where the process has ended by itself.
+  /// Throws Error(kEnvironment) where the process has ended by itself.
   void require_running() {
     int status = 0;
     if (::waitpid(id_, &status, WNOHANG) == 0) return;
@@ -387,7 +387,7 @@ class Child {
   int from_ = -1;
 };
 
-/// The rates of one of `ranks` ranks while the others compute as well.
+/// Measures the rates of one of `ranks` ranks while the others compute as well.
 Rates measure_beside_others(int ranks, int processors, bool quick) {
   const int threads = std::max(1, processors / ranks);
   std::vector<std::unique_ptr<Child>> others;
@@ -403,7 +403,7 @@ Rates measure_beside_others(int ranks, int processors, bool quick) {
   return rates;
 }
 
-/// Times of collectives by bytes, as rank 0 sees them.
+/// Measures collectives by bytes, as rank 0 sees them.
 std::string measure_exchanges_as(int rank, int ranks, int port, int listen_fd,
                                  const std::string& token) {
   set_kernel_threads(1);

@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// BenchRequest is what `ftrun bench machine` asks for.
+/// BenchRequest holds what `ftrun bench machine` asks for.
 struct BenchRequest {
   /// Machine::name.
   std::string name;
@@ -15,14 +15,14 @@ struct BenchRequest {
   bool quick = false;
   /// Machine::processor and measured.
   std::string processor, measured;
-  /// Gets a line before each part.
+  /// Receives a line before each part.
   std::function<void(const std::string&)> say;
 };
 
-/// Measures the processors of this machine by running the operations of layer graphs, updates of an
-/// optimizer, copies and collectives, in processes of its own, for each number of
-/// ranks that divides the processors. Each figure is a lower quartile. Error(kEnvironment) where a
-/// process cannot be started or fails.
+/// Measures the processors of this machine by running layer operations, optimizer updates, copies
+/// and collectives in processes of its own, for each number of ranks that divides the number of
+/// processors. Each figure is a lower quartile. Error(kEnvironment) where a process cannot be
+/// started or fails.
 Machine bench_machine(const BenchRequest& request);
 
 }  // namespace ftrun

@@ -31,12 +31,13 @@ constexpr int64_t kPlaceAlignment = 256;
 /// Elements of the update; no whole number of vectors.
 constexpr int64_t kUpdated = 1003;
 
-/// Relative differences that rounding explains.
+/// Returns the largest relative difference that rounding explains.
 double tolerance_of(DType dtype) {
   return dtype == DType::kF32 ? 2e-3 : 4e-2;
 }
 
-/// The model with as many heads, rows and columns as its kernels tell apart, for all tensor ranks.
+/// Makes a small model with as many heads, rows and columns as its kernels distinguish, for all
+/// tensor ranks.
 ModelConfig small_model(const ModelConfig& model, int64_t tensor_ranks) {
   constexpr int64_t kWidth = 256, kRemainder = 64;
   ModelConfig small = model;
@@ -51,7 +52,7 @@ ModelConfig small_model(const ModelConfig& model, int64_t tensor_ranks) {
   return small;
 }
 
-/// The run with one row, of some more tokens than attention has in a tile.
+/// Makes the run with one row, of some more tokens than attention has in a tile.
 Config small_run(Config config) {
   constexpr int64_t kTokens = 96;
   config.train_micro_batch_size_per_gpu = 1;
@@ -74,7 +75,7 @@ Bytes as_dtype(const std::vector<float>& numbers, DType dtype) {
   return bytes;
 }
 
-/// Codes of an optimizer's state, in no order.
+/// Makes codes of an optimizer's state, in no order.
 Bytes some_codes(int64_t count, uint64_t seed) {
   Bytes codes;
   for (const float number : random_floats(count, seed))
@@ -82,8 +83,8 @@ Bytes some_codes(int64_t count, uint64_t seed) {
   return codes;
 }
 
-/// Numbers that stand for codes with these scales: by how far they are apart codes can be compared,
-/// whatever their map.
+/// Makes numbers that stand for codes with these scales: codes can be compared by the distance of
+/// their numbers, whatever their map.
 Bytes decoded(const Bytes& codes, const Bytes& scales) {
   std::vector<float> numbers;
   for (size_t i = 0; i < codes.size(); ++i) {
@@ -118,7 +119,7 @@ std::vector<double> as_doubles(View bytes, DType dtype) {
   return {numbers.begin(), numbers.end()};
 }
 
-/// ||found - expected|| / ||expected||; infinite where a number is not finite, or where all
+/// Returns ||found - expected|| / ||expected||; infinite where a number is not finite, or where all
 /// expected ones are 0 and not all found.
 double difference(View found, View expected, DType dtype) {
   const std::vector<double> a = as_doubles(found, dtype), b = as_doubles(expected, dtype);
@@ -179,7 +180,7 @@ void Comparison::note(const std::string& operation, DType tolerated, DType dtype
       RankError::kThisRank, /*of_device=*/true);
 }
 
-/// A graph's values on both sides, and its operations one after another.
+/// GraphComparison holds a graph's values on both sides, and runs its operations one after another.
 class GraphComparison {
  public:
   GraphComparison(Comparison& all, const ModelDescription& model, LayerGraph graph, bool documents)
@@ -261,8 +262,8 @@ class GraphComparison {
             static_cast<size_t>(on_host_.at(id).bytes())};
   }
 
-  /// A chunk's logits are each device's own: what an operation leaves there for the next one is no
-  /// result.
+  /// Says whether a value passes only between operations of one device, as a chunk's logits do: it
+  /// is not a result to compare.
   bool is_private(ValueId id) const {
     const auto makes = [id](const Op& op) {
       const int result = op_spec(op.kind).private_result;

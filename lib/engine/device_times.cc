@@ -6,7 +6,7 @@
 namespace ftrun {
 namespace {
 
-/// Seconds of `interval` in which one of `busy` runs; those follow each other.
+/// Returns the seconds of `interval` in which one of `busy` runs; those follow each other.
 double beside(const Interval& interval, const std::vector<Interval>& busy) {
   const auto first = std::partition_point(
       busy.begin(), busy.end(), [&](const Interval& other) { return other.end <= interval.begin; });
@@ -21,7 +21,7 @@ double seconds(const Interval& interval) {
   return interval.end - interval.begin;
 }
 
-/// The intervals of instructions whose lane is such.
+/// Returns the intervals of instructions whose lane satisfies the condition.
 template <typename IsSuch>
 std::vector<Interval> of_lanes(const Program& program, const std::vector<Interval>& by_instr,
                                IsSuch is_such) {
@@ -31,7 +31,8 @@ std::vector<Interval> of_lanes(const Program& program, const std::vector<Interva
   return found;
 }
 
-/// Collectives of several groups that run at the same time are waited for once.
+/// Sums the communication that nothing else covers; collectives of several groups at the same time
+/// count once.
 double exposed(std::vector<Interval> communication, const std::vector<Interval>& busy) {
   double sum = 0;
   for (const Interval& interval : union_of(std::move(communication)))

@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// An interval is the time in which an instruction ran, in seconds from the begin of its run.
+/// Interval is the time in which an instruction ran, in seconds from the beginning of its run.
 struct Interval {
   double begin = 0;
   double end = 0;
@@ -14,7 +14,7 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
-/// The time that the intervals cover, as intervals that follow each other and do not touch.
+/// Returns the time that the intervals cover, as intervals in order that do not touch.
 std::vector<Interval> union_of(std::vector<Interval> intervals);
 
 /// Accounts for the times of a run's instructions, by their intervals, and for what ran beside

@@ -298,7 +298,8 @@ void Executor::run_ops(const Instr& instr) {
   if (looks_for_nonfinite_) note_nonfinite(instr);
 }
 
-/// Values that leave the list, or its part between two collectives, in the order of their ids.
+/// Notes the first value that is not finite, of those that leave the list, or its part between two
+/// collectives, in the order of their ids.
 void Executor::note_nonfinite(const Instr& instr) {
   if (nonfinite_.instr >= 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
@@ -327,7 +328,7 @@ void Executor::note_nonfinite(const Instr& instr) {
   }
 }
 
-/// "; the weight model.norm.weight is not finite", "" when all that the list reads are.
+/// Writes "; the weight model.norm.weight is not finite", "" when all that the list reads are.
 std::string Executor::nonfinite_weights(const Instr& instr) {
   std::string found;
   if (instr.layer < 0) return found;
@@ -382,7 +383,7 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
   }
 }
 
-/// The counts first, as ranks know what they send and not what they get.
+/// Moves the counts first, as ranks know what they send and not what they receive.
 void Executor::move_counted(const Instr& instr, Communicator& group) {
   const Exchange& exchange = instr.exchange();
   const CallSite site{program_.at(instr.writes[0].buffer).name};
@@ -413,7 +414,7 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
     device_->clear(instr.lane, to.part(come * exchange.row, (room - come) * exchange.row));
 }
 
-/// Runs on the lane of the link: a receiver that is late holds up what is sent after this alone.
+/// Runs on the lane of the link: a receiver that is late holds up only later sends.
 void Executor::run_transfer(const Instr& instr) {
   Communicator& link = *groups_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, link);
@@ -450,7 +451,8 @@ bool Executor::may_start_disk(InstrId id) {
   return lanes_.ready(id) && device_->waits_are_over(instr) && (!instr.if_finite || updates());
 }
 
-/// All that stands before it on the lane is over, so no more than two are under way.
+/// Copies to or from the disk. All earlier work on the lane is over, so no more than two requests
+/// are in progress.
 void Executor::copy_disk(const Instr& instr) {
   const auto at = static_cast<size_t>(&instr - program_.instrs.data());
   start_disk(at);
@@ -483,7 +485,7 @@ void Executor::gradient_norm(const Instr& instr) {
   device_->sums_of_squares(instr.lane, norm_parts_, norm_sums_);
 }
 
-/// Every rank holds the same sums and loss here.
+/// Makes the step's decision. Every rank holds the same sums and loss here.
 void Executor::decide(const Instr& instr) {
   const auto [sums, loss] =
       device_->fetch(instr.lane, span_of(instr.reads[0]), span_of(instr.reads[1]));

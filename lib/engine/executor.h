@@ -25,8 +25,7 @@
 
 namespace ftrun {
 
-/// StepSums are what all ranks know of a training step before its updates: the same numbers on each
-/// of them.
+/// StepSums holds the sums of a training step before its updates: the same numbers on all ranks.
 struct StepSums {
   /// Sum of token losses and number of counted tokens.
   double loss = 0;
@@ -35,7 +34,7 @@ struct StepSums {
   double gradient_norm = 0;
 };
 
-/// StepDecision is what the caller decides from them.
+/// StepDecision is the caller's decision, made from the sums.
 struct StepDecision {
   /// Says whether the sums are finite; otherwise the instructions marked `if_finite` are left out.
   bool finite = true;
@@ -49,17 +48,17 @@ struct StepDecision {
 /// every rank, so that all ranks decide alike.
 using StepPolicy = std::function<StepDecision(const StepSums&)>;
 
-/// StepRun is what a step takes in beside the program, and what it gives back.
+/// StepRun holds the inputs of a step besides the program, and its results.
 struct StepRun {
   /// A batch for each kLoadBatch instruction.
   std::span<const Batch> micro_batches;
   StepScalars scalars;
-  /// Answers kDecide. Called once a run, from the calling thread; required where the program has
-  /// one.
+  /// The policy that answers kDecide. It is called once a run, from the calling thread; required
+  /// where the program has a kDecide.
   StepPolicy decide;
-  /// Weight decay in it applies to kUpdate instructions marked `decay`.
+  /// The optimizer's settings; weight decay applies to kUpdate instructions marked `decay`.
   OptimizerConfig optimizer;
-  /// This rank's, summed over all ranks together with the loss.
+  /// Votes of this rank, summed over all ranks together with the loss.
   Votes votes;
 
   /// The votes of all ranks.
@@ -73,14 +72,14 @@ struct StepRun {
   double correct_tokens = 0;
   /// The norm of the decision.
   double gradient_norm = 0;
-  /// The decision's word: the updates ran.
+  /// Says whether the decision called the sums finite, so that the updates ran.
   bool finite = true;
-  /// Seconds of communication with other ranks that compute had nothing to do beside; on a GPU only
-  /// known where it is timed.
+  /// Seconds of communication with other ranks during which compute was idle; on a GPU known only
+  /// where it is timed.
   std::optional<double> exposed_communication_seconds;
 };
 
-/// NonfinitePlace is where a rank first met a value that is not finite.
+/// NonfinitePlace is the place where a rank first met a value that is not finite.
 struct NonfinitePlace {
   /// The instruction; -1: nowhere.
   InstrId instr = -1;
@@ -88,15 +87,15 @@ struct NonfinitePlace {
   std::string text;
 };
 
-/// Runs one program on this rank's lanes. It knows instructions, not ZeRO stages or models: what a
-/// layer does is in its graph's lists, where things lie is in the bindings.
+/// Executor runs one program on this rank's lanes. It knows instructions, not ZeRO stages or
+/// models: the graph's lists say what a layer does, the bindings say where memory lies.
 class Executor {
  public:
-  /// `memory` must have allocated `program`. All are borrowed for this object's life.
+  /// Borrows all arguments for this object's life. `memory` must have allocated `program`.
   Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
            const RankGroups& groups);
 
-  /// Collective: every rank of the group calls this with its own micro-batches.
+  /// Runs the program. Collective: every rank of the group calls this with its own micro-batches.
   void run(StepRun& step);
 
   /// Runs a training step again that was not finite (weights and state have not changed, so all
@@ -104,15 +103,16 @@ class Executor {
   /// or state, even where the step now comes out finite (`step.finite`). Collective.
   NonfinitePlace find_nonfinite(StepRun& step);
 
-  /// Destroys what the device has recorded of the program; the next run records it anew.
+  /// Destroys the device's recordings of the program; the next run records it anew.
   void drop_recordings();
 
-  /// Seconds the last run spent in instructions, by kind; other lanes run beside compute. On a GPU
-  /// that is not timed, those of the threads that started them.
+  /// Returns the seconds that the last run spent in instructions, by kind; other lanes run beside
+  /// compute. On a GPU that is not timed, they are those of the threads that started the
+  /// instructions.
   std::array<double, kInstrKinds> seconds() const;
-  /// Seconds of the last run of a training program that is a stage of a pipeline.
+  /// Returns the seconds of the last run of a training program that is a stage of a pipeline.
   const PipelineSeconds& pipeline_seconds() const { return phases_.seconds(); }
-  /// The times of the last run on a GPU that is timed (GpuOptions::timed).
+  /// Returns the times of the last run on a GPU that is timed (GpuOptions::timed).
   const std::optional<DeviceTimes>& device_times() const { return times_; }
 
  private:
@@ -134,7 +134,8 @@ class Executor {
   void copy_disk(const Instr& instr);
   void start_disk(size_t at);
   bool may_start_disk(InstrId id);
-  /// The step's decision, once it is made: a step that is only looked at updates nothing.
+  /// Says whether the step updates, once its decision is made: a step that is only searched for
+  /// nonfinite values updates nothing.
   bool updates() const { return step_->finite && !looks_for_nonfinite_; }
   void drop_disk_requests();
   void accumulate(const Instr& instr);
@@ -166,22 +167,22 @@ class Executor {
   std::vector<TypedSpan> norm_parts_;
   std::vector<double*> norm_sums_;
   std::optional<TypedSpan> loss_;
-  /// The program has a kDecide.
+  /// Says whether the program has a kDecide.
   bool decides_ = false;
   bool loss_taken_ = false;
   StepRun* step_ = nullptr;
   std::optional<DeviceTimes> times_;
   /// Times by lane, because lanes write at the same time, and kind.
   std::vector<std::array<double, kInstrKinds>> seconds_;
-  /// Instructions of the disk lane, by instruction: the one after it, where that may start early
-  /// (else -1), and the request that is under way.
+  /// Instructions of the disk lane, by instruction: the next one, where it may start early (else
+  /// -1), and its request in progress.
   std::vector<InstrId> early_disk_;
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
   /// Runs so far.
   int64_t runs_ = 0;
-  /// The optimizer that the recording was made with; all else of a step is in the scalars.
+  /// The optimizer that the recording was made with; all other inputs of a step are in the scalars.
   std::optional<OptimizerConfig> recorded_;
-  /// Places in the run at which the recorded micro-batches begin, in tokens.
+  /// Positions in the run at which the recorded micro-batches begin, in tokens.
   std::vector<int64_t> recorded_tokens_;
   bool looks_for_nonfinite_ = false;
   PhaseClock phases_;

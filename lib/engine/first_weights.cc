@@ -31,14 +31,14 @@ uint64_t key_of(std::string_view name, uint64_t seed) {
   return splitmix64(seed ^ splitmix64(xxh3(name.data(), name.size())));
 }
 
-/// The normal number of a place (Box and Muller).
+/// Returns the normal number of a position (Box and Muller).
 double normal(uint64_t key, int64_t place) {
   const uint64_t bits = splitmix64(key ^ static_cast<uint64_t>(place));
   return std::sqrt(-2 * std::log(1 - unit(bits))) *
          std::cos(2 * std::numbers::pi * unit(splitmix64(bits)));
 }
 
-/// Orthonormal rows from normal numbers, by Gram and Schmidt, twice for the rounding.
+/// Makes orthonormal rows from normal numbers, by Gram and Schmidt, twice for the rounding.
 std::vector<std::vector<double>> random_orthogonal(int64_t rows, uint64_t key) {
   std::vector<std::vector<double>> q;
   for (int64_t r = 0; r < rows; ++r) {
@@ -55,7 +55,7 @@ std::vector<std::vector<double>> random_orthogonal(int64_t rows, uint64_t key) {
   return q;
 }
 
-/// The one of a module, which its tensors' runs ask for again and again.
+/// Returns the matrix of a module, kept as the runs of its tensors ask for it again and again.
 const std::vector<std::vector<double>>& orthogonal_of(int64_t rows, uint64_t key) {
   struct CachedMatrix {
     int64_t rows = 0;
@@ -67,8 +67,8 @@ const std::vector<std::vector<double>>& orthogonal_of(int64_t rows, uint64_t key
   return known.q;
 }
 
-/// A's element (i, j) is the sum over k of Q(2k, i) N(k, j), B's element (o, i) that of N(o, k)
-/// Q(2k + 1, i); N are each tensor's own.
+/// Makes elements of A or B: A's element (i, j) is the sum over k of Q(2k, i) N(k, j), B's element
+/// (o, i) that of N(o, k) Q(2k + 1, i); N are each tensor's own.
 void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
                      std::span<float> out) {
   const bool is_a = tensor.initial.kind == Initial::Kind::kOrthogonalA;

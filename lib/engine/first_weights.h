@@ -14,38 +14,39 @@
 
 namespace ftrun {
 
-/// Elements [begin, end) of a tensor that is made when training begins (Initial::Kind but kFolder):
-/// a function of seed, name and place alone, the same for every layout.
+/// Makes elements [begin, end) of a tensor as training begins (Initial::Kind but kFolder): a
+/// function of seed, name and position only, the same for every layout.
 void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
                    std::span<float> out);
 
-/// Elements [begin, end) of a tensor, which is borrowed.
+/// TensorPart names elements [begin, end) of a tensor, which is borrowed.
 struct TensorPart {
   const TensorInfo* tensor = nullptr;
   int64_t begin = 0;
   int64_t end = 0;
 };
 
-/// FirstWeights are the values of a model's tensors when training begins, and always of frozen
-/// ones.
+/// FirstWeights holds the values of a model's tensors when training begins; frozen ones keep
+/// theirs.
 class FirstWeights {
  public:
-  /// All borrowed; `adapter`, if any, comes before `folder`.
+  /// Borrows all; `adapter`, if any, comes before `folder`.
   FirstWeights(const ModelFolder& folder, uint64_t seed = 0, const AdapterFolder* adapter = nullptr)
       : folder_(folder), seed_(seed), adapter_(adapter) {}
 
-  /// Error(kBadInput) with every tensor that is missing, unknown or misshapen. `model` is borrowed.
+  /// Refuses with Error(kBadInput) a folder that does not fit `model`, naming every tensor that is
+  /// missing, unknown or misshapen. `model` is borrowed.
   void require_fit(const ModelDescription& model);
-  /// Measures what is wanted of tensors of Initial::Kind::kRowLengths, each once, on `threads` side
-  /// by side: before they are read.
+  /// Measures the wanted parts of tensors of Initial::Kind::kRowLengths, each once, on `threads`
+  /// threads. Call it before they are read.
   void measure_lengths(const std::vector<TensorPart>& wanted, size_t threads);
-  /// Elements [begin, end) of a tensor in fp32.
+  /// Reads elements [begin, end) of a tensor in fp32.
   void read(const TensorInfo& tensor, int64_t begin, int64_t end, std::span<float> out) const;
-  /// Elements that were read for the last time.
+  /// Releases elements that were read for the last time.
   void release(const TensorInfo& tensor, int64_t begin, int64_t end) const;
 
  private:
-  /// Lengths of rows from `begin` on.
+  /// Lengths holds the lengths of rows from `begin` on.
   struct Lengths {
     int64_t begin = 0;
     std::vector<float> values;
@@ -59,7 +60,7 @@ class FirstWeights {
   const AdapterFolder* adapter_;
   /// The model, after require_fit().
   const ModelDescription* model_ = nullptr;
-  /// require_fit() notes here where `adapter_` holds tensors, by the model's names.
+  /// Places where `adapter_` holds tensors, by the model's names; require_fit() fills it.
   std::map<std::string, AdapterTensor> stored_;
   /// The measured lengths, by the tensor's name.
   std::map<std::string, Lengths> lengths_;

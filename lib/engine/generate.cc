@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-/// The row's tokens at its start; what follows cannot be seen by them.
+/// Makes a row with the tokens at its start; they cannot see what follows.
 Batch row_of(std::span<const int32_t> tokens, int64_t row_tokens) {
   Batch batch;
   const auto size = static_cast<size_t>(row_tokens);

@@ -20,8 +20,8 @@ struct GpuOptions {
   bool step_graph = false;
 };
 
-/// Gpu is one GPU as a rank uses it: its kernels, a stream for each lane of its programs, which all
-/// of them share, and how host code reaches its memory. Outlives whatever was allocated through it.
+/// Gpu is one GPU as a rank uses it: its kernels, a stream for each lane, which all programs share,
+/// and the way by which host code reaches its memory. It outlives all memory allocated through it.
 class Gpu {
  public:
   explicit Gpu(std::unique_ptr<DeviceKernels> kernels, const GpuOptions& options = {});
@@ -32,24 +32,24 @@ class Gpu {
   DeviceKernels& kernels() const { return *kernels_; }
   const DeviceInfo& info() const { return kernels_->info(); }
   const GpuOptions& options() const { return options_; }
-  /// Makes the stream of a lane if there is none; compute has one from the start. Not beside lanes
-  /// that run.
+  /// Makes the stream of a lane if it does not exist; compute has one from the start. Not beside
+  /// lanes that run.
   void open_lane(Lane lane);
-  /// The stream of a lane that is open.
+  /// Returns the stream of a lane that is open.
   DeviceStream stream(Lane lane) const;
 
-  /// Separates runs: what comes next on any lane waits for all that was put on any lane before. Not
+  /// Separates runs: all later work on any lane waits for all earlier work on every lane. Not
   /// beside lanes that run.
   void separate_runs();
-  /// Around what is recorded: all lanes' streams take part, and compute's begins and ends it. Not
-  /// beside lanes that run.
+  /// Begins a recording on compute's stream, in which all lanes' streams take part; end_recording()
+  /// ends it there. Not beside lanes that run.
   void begin_recording();
   DeviceGraph end_recording();
-  /// Waits for all that was put on any lane. Not beside lanes that run.
+  /// Waits for all work that was put on any lane. Not beside lanes that run.
   void drain();
 
-  /// Copies between device memory and any host memory, after all that was put on any lane; returns
-  /// when it is done. Not beside lanes that run.
+  /// Copies between device memory and any host memory, after all work that was put on any lane;
+  /// returns when it is done. Not beside lanes that run.
   void upload(void* to, const void* from, int64_t bytes);
   void download(void* to, const void* from, int64_t bytes);
 
@@ -57,7 +57,7 @@ class Gpu {
   struct Staging;
   struct LaneStream {
     DeviceStream stream = nullptr;
-    /// The event behind what was put into the stream before the run at hand.
+    /// The event behind the work that was put into the stream before the current run.
     DeviceEvent tail = nullptr;
   };
 
@@ -69,13 +69,13 @@ class Gpu {
   std::unique_ptr<Staging> staging_;
 };
 
-/// Memory that a GPU gave, of its own or pinned host memory. Zero at first.
+/// GpuBlock is memory that a GPU gave, its own or pinned host memory. Zero at first.
 class GpuBlock {
  public:
   GpuBlock() = default;
-  /// Error(kEnvironment) of DeviceKernels::allocate.
+  /// Allocates device memory. Error(kEnvironment) of DeviceKernels::allocate.
   static GpuBlock on_device(Gpu& gpu, int64_t bytes);
-  /// Error(kEnvironment) for memory that the system does not pin.
+  /// Allocates pinned host memory. Error(kEnvironment) where the system does not pin it.
   static GpuBlock pinned(Gpu& gpu, int64_t bytes);
   ~GpuBlock();
   GpuBlock(GpuBlock&& other) noexcept;
@@ -99,7 +99,7 @@ class GpuBlock {
   bool pinned_ = false;
 };
 
-/// A mark in a stream, owned.
+/// GpuEvent is a mark in a stream, owned.
 class GpuEvent {
  public:
   enum class Use { kOrder, kTiming, kHostWait };
@@ -122,21 +122,21 @@ class GpuEvent {
   DeviceEvent event_;
 };
 
-/// Pinned memory for what passes between host code and copies: two slots in turn, so that the host
-/// fills one while a copy still reads the other. One thread at a time.
+/// PinnedRing is pinned memory for data that passes between host code and copies: two slots in
+/// turn, so that the host fills one while a copy still reads the other. One thread at a time.
 class PinnedRing {
  public:
   PinnedRing(Gpu& gpu, int64_t slot_bytes);
 
   int64_t slot_bytes() const { return memory_.bytes() / 2; }
-  /// The next slot, when the copy that used it last is done.
+  /// Takes the next slot, once the copy that used it last is done.
   std::byte* take();
-  /// The slot taken last is read or written by what stands in the stream now.
+  /// Notes that the work now in the stream reads or writes the slot taken last.
   void sent(DeviceStream stream) { used_[at_].record(stream); }
-  /// Host data that fits a slot, by way of the next one to the device: it may change when this
-  /// returns.
+  /// Copies host data that fits a slot to the device by way of the next slot: the data may change
+  /// when this returns.
   void send(void* to, const void* from, int64_t bytes, DeviceStream stream);
-  /// Number of the slot taken last, and waiting for the copy of a slot.
+  /// Returns the number of the slot taken last; wait() waits for the copy of a slot.
   size_t at() const { return at_; }
   void wait(size_t slot) { used_[slot].synchronize(); }
 

@@ -42,10 +42,10 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
   make_staging();
 }
 
-/// No disk, no update or sum of the host tier, no counts that the host reads, no peers but through
-/// the device's collectives (links of a pipeline wait for each other across lanes, which a list of
-/// launches in a row does not allow), no marks of time in between; and what follows the decision
-/// either runs as a whole or not at all.
+/// Says whether a run can be recorded: no disk, no update or sum of the host tier, no counts that
+/// the host reads, no peers but through the device's collectives (links of a pipeline wait for each
+/// other across lanes, which a list of launches in a row does not allow), no marks of time in
+/// between; and the instructions after the decision either run as a whole or not at all.
 bool GpuDevice::leaves_all_to_device() const {
   if (!std::all_of(groups_.begin(), groups_.end(),
                    [](const Communicator* group) { return group->can_record(); }))
@@ -145,8 +145,8 @@ void GpuDevice::make_staging() {
   if (host_sums_ > 0) sum_ring_.emplace(gpu_, host_sums_ * static_cast<int64_t>(sizeof(double)));
 }
 
-/// Lanes of this run must not meet what lanes of the last one still do. Nor must host code: it
-/// waits for its own stream, and so for that.
+/// Begins a run after the last one has ended: its lanes must not meet work of the last run. Nor
+/// must host code: it waits for its own stream, and so for that.
 void GpuDevice::begin_run(const StepScalars& scalars) {
   gpu_.separate_runs();
   scalars_ = &scalars;
@@ -188,14 +188,14 @@ bool GpuDevice::waits_are_over(const Instr& instr) {
                      [&](InstrId wait) { return kernels().is_done(done_.at(wait).get()); });
 }
 
-/// A wait that fails reports this rank's own device, whatever its peers say.
+/// Waits for the stream. A wait that fails reports this rank's own device, whatever its peers say.
 void GpuDevice::wait_for(DeviceStream stream) {
   kernels().synchronize(stream);
   check_groups();
 }
 
-/// Collectives that are given up end like those that are done: what the device has then is no
-/// result.
+/// Checks the groups: collectives that are given up end like those that are done, but the device's
+/// data are then not results.
 void GpuDevice::check_groups() {
   for (Communicator* group : groups_) group->check();
 }
@@ -273,7 +273,7 @@ void GpuDevice::stage_inputs() {
   inputs_at_ = 0;
 }
 
-/// A recorded copy reads the same place each time, so the host's data goes there first.
+/// Stages the host's data first: a recorded copy reads the same place each time.
 void GpuDevice::take_in(void* to, const void* from, int64_t bytes, DeviceStream stream) {
   std::byte* const place = recorded_inputs_.data() + inputs_at_;
   inputs_at_ += aligned(bytes);

@@ -10,12 +10,12 @@
 
 namespace ftrun {
 
-/// Lanes of a GPU. A lane's thread puts work of the device into the lane's stream; a wait for what
-/// another lane does there is a wait of the stream, and the host goes on. What host code does
-/// itself (disk copies, updates and sums of state in the host tier) waits on the host for the
-/// events it needs and for all that its own lane has put into its stream: what an instruction knows
-/// to be done is then the same as on a processor. Events, streams and staging are made once, none
-/// in a step.
+/// GpuDevice runs the lanes of a GPU. A lane's thread puts work of the device into the lane's
+/// stream; a wait for another lane's work there is a wait of the stream, and the host goes on. Work
+/// of host code (disk copies, updates and sums of state in the host tier) waits on the host for the
+/// events it needs and for all that its own lane has put into its stream: an instruction can then
+/// rely on the same work being done as on a processor. Events, streams and staging are made once,
+/// not in each step.
 class GpuDevice final : public LaneDevice {
  public:
   GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups);
@@ -55,7 +55,7 @@ class GpuDevice final : public LaneDevice {
   bool is_finite(Lane lane, const TypedSpan& numbers) override;
 
  private:
-  /// A fold is what host code does with a piece of device memory that has come.
+  /// Fold is what host code does with a piece of device memory that has arrived.
   using Fold = void (HostDevice::*)(Lane lane, const TypedSpan& piece, const TypedSpan& to);
 
   DeviceKernels& kernels() const { return gpu_.kernels(); }
@@ -81,10 +81,10 @@ class GpuDevice final : public LaneDevice {
   const Program& program_;
   Gpu& gpu_;
   const std::vector<Communicator*> groups_;
-  /// The device of what lies in the host tier.
+  /// The device of memory in the host tier.
   HostDevice host_;
   const StepScalars* scalars_ = nullptr;
-  /// Says of each instruction whether host code does it.
+  /// Says for each instruction whether host code runs it.
   std::vector<char> on_host_;
   std::vector<std::string> labels_;
   /// Events of instructions that others wait for.
@@ -106,7 +106,7 @@ class GpuDevice final : public LaneDevice {
   enum class Inputs { kSend, kRecord, kStage };
   Inputs inputs_ = Inputs::kSend;
   bool can_record_ = false;
-  /// The first instruction of the recording at hand: what comes before it is over when it is
+  /// The first instruction of the current recording: the instructions before it are over when it is
   /// replayed.
   InstrId recorded_from_ = 0;
   struct Recording {
@@ -115,7 +115,7 @@ class GpuDevice final : public LaneDevice {
     std::vector<std::vector<CollectiveRecord>> collectives;
   };
   std::vector<Recording> recordings_;
-  /// The batches and numbers of a run that is recorded, in their order, and how far that has come.
+  /// The batches and numbers of a recorded run, in their order, and how far staging has come.
   GpuBlock recorded_inputs_;
   std::optional<GpuEvent> inputs_read_;
   int64_t input_bytes_ = 0;
@@ -125,7 +125,7 @@ class GpuDevice final : public LaneDevice {
   GpuBlock device_scalars_;
   GpuBlock norm_scratch_;
   GpuBlock fetched_;
-  /// Stream of the lanes of groups, which share a thread.
+  /// Pinned memory that receives what counts() returns.
   GpuBlock counts_;
   /// Room of one F64.
   GpuBlock probe_;
@@ -133,7 +133,7 @@ class GpuDevice final : public LaneDevice {
   std::optional<PinnedRing> put_ring_;
   std::optional<PinnedRing> batch_ring_;
   std::optional<PinnedRing> sum_ring_;
-  /// Streams by lane.
+  /// Pinned rings for data between the device and the host tier, by lane.
   std::vector<std::optional<PinnedRing>> bridge_rings_;
 };
 

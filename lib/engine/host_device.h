@@ -4,7 +4,8 @@
 
 namespace ftrun {
 
-/// Lanes of a processor: the device tier is main memory too, and whoever calls does the work.
+/// HostDevice runs the lanes of a processor: the device tier is main memory too, and the caller's
+/// thread does the work.
 class HostDevice final : public LaneDevice {
  public:
   void begin_run(const StepScalars& scalars) override { scalars_ = &scalars; }

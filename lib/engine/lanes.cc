@@ -40,7 +40,8 @@ size_t Lanes::thread_of(Lane lane) const {
   return static_cast<size_t>(one_launcher_ ? std::min(lane, Lane::kFirstGroup) : lane);
 }
 
-/// A lane runs in order, so a wait for an instruction is a wait for a count of its lane.
+/// Plans the waits. A lane runs in order, so a wait for an instruction is a wait for a count of its
+/// lane.
 void Lanes::plan(const Program& program) {
   ordinal_.resize(program.instrs.size());
   position_.resize(program.instrs.size());

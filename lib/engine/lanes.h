@@ -12,17 +12,17 @@
 
 namespace ftrun {
 
-/// Runs a program's instructions on lanes: compute on the calling thread, every other lane on a
-/// thread of its own that lives as long as this object. Where a GPU does the work the threads only
-/// put it into its streams, and "done" here means that (engine/gpu_device.h sees to the rest); the
-/// lanes of groups then share a thread, so that collectives of several communicators are launched
-/// in one order, that of the program, on every rank, as NCCL asks for.
+/// Lanes runs a program's instructions: compute on the calling thread, every other lane on a thread
+/// of its own that lives as long as this object. Where a GPU does the work, the threads only put it
+/// into its streams, and "done" here means that (engine/gpu_device.h does the rest); the lanes of
+/// groups then share a thread, so that collectives of several communicators are launched in program
+/// order on every rank, as NCCL requires.
 class Lanes {
  public:
   using Runner = std::function<void(const Instr&)>;
 
-  /// `run` is called for each instruction, from the thread of its lane. `on_abort` is called once
-  /// when a lane failed, to release what other lanes wait for inside `run`.
+  /// Calls `run` for each instruction, from the thread of its lane, and `on_abort` once when a lane
+  /// failed, to release other lanes that wait inside `run`.
   Lanes(const Program& program, Runner run, std::function<void()> on_abort,
         bool one_launcher = false);
   ~Lanes();
@@ -32,28 +32,28 @@ class Lanes {
   /// Runs every instruction once. Rethrows the first failure after all lanes have stopped.
   void run_once();
 
-  /// Says whether all that the instruction waits for is done. Only the lane that runs what stands
-  /// before it may ask.
+  /// Says whether everything that the instruction waits for is done. Only the lane that runs the
+  /// instruction before it may ask.
   bool ready(InstrId id);
 
-  /// Seconds that compute stood waiting before the instruction that it runs now: for what ranks of
-  /// several stages do together, and for anything else.
+  /// Waited holds the seconds that compute waited before the current instruction: for joint work of
+  /// ranks of several stages, and for anything else.
   struct Waited {
     double stages = 0;
     double other = 0;
   };
   const Waited& waited() const { return waited_; }
 
-  /// Seconds that compute stood waiting for lanes of groups in the last run. Where it waited for
-  /// copies between tiers as well, those after communication was done do not count.
-  /// Waits for other stages of a pipeline are none of them.
+  /// Returns the seconds that compute waited for lanes of groups in the last run. Where it also
+  /// waited for copies between tiers, those after communication was done do not count, nor do waits
+  /// for other stages of a pipeline.
   double exposed_communication_seconds() const { return exposed_communication_seconds_; }
 
  private:
   struct LaneStep {
     InstrId instr;
     size_t lane;
-    /// Number, for each other lane, of its instructions that must be done first.
+    /// The number of each other lane's instructions that must be done first.
     std::vector<int64_t> after;
   };
 
@@ -90,7 +90,7 @@ class Lanes {
   /// The waits of the calling thread.
   Waited waited_;
   std::mutex mutex_;
-  /// A thread that waits, and for what: whoever brings that about wakes this thread and no other.
+  /// Sleeper is a thread that waits, and its condition: whoever fulfils it wakes only this thread.
   struct Sleeper {
     std::condition_variable woken;
     std::function<bool()> over;

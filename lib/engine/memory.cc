@@ -60,7 +60,7 @@ std::string arena_text(const Program& program, Tier tier) {
              categories_text(plan.at_fullest), ")");
 }
 
-/// "optimizer (buffer optimizer.0)".
+/// Describes a buffer: "optimizer (buffer optimizer.0)".
 std::string described(const Buffer& buffer) {
   return cat(category_name(buffer.category), " (buffer ", buffer.name, ")");
 }
@@ -73,7 +73,7 @@ std::string available_text() {
              limit.by, ")");
 }
 
-/// Bytes that are missing; 0 if there are as many, and something else is in the way.
+/// Returns the bytes that are missing; 0 if enough are available, and something else fails.
 int64_t lacking_bytes(int64_t bytes) {
   const MemoryLimit limit = read_memory_limit();
   return std::max<int64_t>(0, bytes - std::min(limit.available, limit.process.left));
@@ -267,7 +267,7 @@ void RankMemory::write_disk(const Program& program, const Range& range, const vo
   swap_->wait(start_disk(program, range, const_cast<void*>(data), true));
 }
 
-/// `measure` returns the bytes of a block of memory.
+/// Sums the bytes of a tier; `measure` returns the bytes of a block of memory.
 template <typename Measure>
 RankMemory::TierBytes RankMemory::sum(Tier tier, Measure measure) const {
   TierBytes all;

@@ -20,12 +20,12 @@
 
 namespace ftrun {
 
-/// Zeroed host memory straight from the kernel: pages come when first touched and go back when
+/// HostBlock is zeroed host memory from the kernel: pages come when first touched and go back when
 /// freed.
 class HostBlock {
  public:
   HostBlock() = default;
-  /// Error(kEnvironment) saying that there is no memory for `what`.
+  /// Allocates `bytes`. Error(kEnvironment) says that there is not enough memory for `what`.
   HostBlock(int64_t bytes, std::string_view what);
   ~HostBlock();
   HostBlock(HostBlock&& other) noexcept;
@@ -34,7 +34,7 @@ class HostBlock {
   HostBlock& operator=(const HostBlock&) = delete;
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
-  /// Bytes that the kernel mapped for it: whole pages.
+  /// Returns the bytes that the kernel mapped for it: whole pages.
   int64_t mapped() const { return mapped_; }
 
  private:
@@ -43,32 +43,33 @@ class HostBlock {
   int64_t mapped_ = 0;
 };
 
-/// Memory of a tier, from whoever gives it.
+/// TierBlock is memory of a tier, from any allocator.
 struct TierBlock {
   HostBlock host;
   CommBuffer shared;
   GpuBlock gpu;
 
-  /// Pages of main memory that look() found in use; a GPU does not report any. Knowledge of the
-  /// block, not its content.
+  /// Pages of main memory that look() found in use; a GPU does not report any. They are knowledge
+  /// about the block, not its content.
   mutable TouchedPages pages;
 
   std::byte* data() const;
   int64_t bytes() const { return host.bytes() + shared.bytes() + gpu.bytes(); }
-  /// Bytes that its allocator gave.
+  /// Returns the bytes that its allocator gave.
   int64_t obtained() const { return host.mapped() + whole_pages(shared.bytes()) + gpu.bytes(); }
   bool shows_pages() const { return gpu.data() == nullptr; }
 };
 
 /// MemoryAdvice says what would need less of a tier: the remedy of an allocation that fails for
-/// want of so many bytes (0: of how many is not known).
+/// lack of `lacking` bytes (0: unknown).
 using MemoryAdvice = std::function<std::string(Tier, int64_t lacking)>;
 
-/// The memory of a rank's programs: one block for each persistent buffer, shared by name between
-/// the programs, arenas as large as the largest program's, and a swap file for what lies on disk.
+/// RankMemory is the memory of a rank's programs: one block for each persistent buffer, shared by
+/// name between the programs, arenas as large as the largest program's, and a swap file for the
+/// disk tier.
 class RankMemory {
  public:
-  /// Buffers that peers may see are allocated by `group`. `swap` says where the disk tier is; its
+  /// Allocates buffers that peers may see from `group`. `swap` says where the disk tier is; its
   /// size is found from the first program that has one. With a GPU the device tier is its memory,
   /// which peers do not read, and the host tier is pinned for it (GpuOptions::pin_memory).
   explicit RankMemory(Communicator& group, SwapOptions swap = {}, MemoryAdvice advice = nullptr,
@@ -76,53 +77,55 @@ class RankMemory {
   RankMemory(const RankMemory&) = delete;
   RankMemory& operator=(const RankMemory&) = delete;
 
-  /// Allocates what `program` needs and is not there yet. Call for every program before any runs;
-  /// the first one has everything that lies on disk. Error(kEnvironment) naming category, buffer or
-  /// instruction, bytes wanted and bytes there are; kBug when a shared buffer's size differs.
+  /// Allocates what `program` needs and earlier programs did not. Call it for every program before
+  /// any runs; the first one has everything that lies on disk. Error(kEnvironment) naming category,
+  /// buffer or instruction, bytes wanted and bytes available; kBug when a shared buffer's size
+  /// differs.
   void allocate(const Program& program);
 
-  /// Address of a range of one of the programs, in memory.
+  /// Returns the address of a range of one of the programs, in memory.
   std::byte* at(const Program& program, const Range& range) const;
   bool on_disk(const Program& program, const Range& range) const;
 
-  /// The GPU whose memory the device tier is; null on a processor.
+  /// Returns the GPU whose memory the device tier is; null on a processor.
   Gpu* gpu() const { return gpu_; }
-  /// Says whether host code may read and write the range where it lies: in main memory.
+  /// Says whether host code may read and write the range in place: in main memory.
   bool in_reach(const Program& program, const Range& range) const;
-  /// Copies a range that lies in memory to main memory and back. Not beside lanes that run.
+  /// Copies a range in memory to main memory; write() copies back. Not beside lanes that run.
   void read(const Program& program, const Range& range, void* out) const;
   void write(const Program& program, const Range& range, const void* data) const;
 
-  /// Has the kernel give the pages of a persistent buffer in main memory, whose content stays.
+  /// Makes the kernel give the pages of a persistent buffer in main memory, whose content stays.
   void populate(const Program& program, BufferId buffer) const;
 
   /// Moves a range between the disk and memory at `data` (a multiple of 4096, as the range is).
   void read_disk(const Program& program, const Range& range, void* data) const;
   void write_disk(const Program& program, const Range& range, const void* data) const;
-  /// Starts to read or write a range on disk: the ticket is for swap().wait().
+  /// Starts to read or write a range on disk; swap().wait() takes the ticket.
   SwapFile::Ticket start_disk(const Program& program, const Range& range, void* data,
                               bool write) const;
-  /// Null when nothing lies on disk.
+  /// Returns the swap file; null when nothing lies on disk.
   SwapFile* swap() const { return swap_.get(); }
 
-  /// Keeps what lies on disk now until release_disk(): it can be read by read_kept(), whatever is
-  /// written meanwhile. Not beside lanes that run.
+  /// Keeps the present content of the disk tier until release_disk(): read_kept() reads it,
+  /// whatever is written meanwhile. Not beside lanes that run.
   void keep_disk();
   void release_disk();
-  /// Reads, as read_disk does, what was there when keep_disk() was called; from any thread.
+  /// Reads, as read_disk does, the content that keep_disk() has kept; from any thread.
   void read_kept(const Program& program, const Range& range, void* data) const;
 
-  /// Bytes of a tier: what lives from step to step by category, and arenas.
+  /// TierBytes holds the bytes of a tier: persistent ones by category, and arenas.
   struct TierBytes {
     std::array<int64_t, kCategoryCount> persistent{};
     int64_t arenas = 0;
     int64_t total = 0;
   };
-  /// Bytes that allocators gave, counted where they gave it: whole pages of memory, and for the
-  /// disk the space that the file system reserved (its total; categories are the file's parts).
+  /// Returns the bytes that allocators gave, counted where they gave it: whole pages of memory, and
+  /// for the disk the space that the file system reserved (its total; categories are the file's
+  /// parts).
   TierBytes allocated(Tier tier) const;
-  /// The most of it that was seen in use, in whole pages, by this and earlier calls. Nothing of the
-  /// disk, and of memory that a GPU gave, where pages are not shown.
+  /// Returns the most of these bytes that was seen in use, in whole pages, by this and earlier
+  /// calls. Nothing for the disk, and for memory that a GPU gave, where pages are not shown.
   TierBytes touched(Tier tier) const;
 
  private:
@@ -159,7 +162,7 @@ class RankMemory {
   TierBlock device_arena_;
   TierBlock host_arena_;
   TierBlock shared_arena_;
-  /// Goes first: the disk may be moving what is in the others.
+  /// The swap file. It is destroyed first: the disk may be moving data of the others.
   std::unique_ptr<SwapFile> swap_;
 };
 

@@ -21,7 +21,7 @@ int64_t mapped_of_peers(const TrainingSetup& setup) {
 
 using Row = std::vector<std::string>;
 
-/// Computes what was used, or given if that is not known.
+/// Returns the touched bytes, or the allocated ones if those are not known.
 int64_t used(Tier tier, int64_t allocated, int64_t touched, bool on_gpu) {
   const bool pages_are_known = tier == Tier::kHost || (tier == Tier::kDevice && !on_gpu);
   return pages_are_known && touched > 0 ? touched : allocated;

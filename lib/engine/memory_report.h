@@ -12,26 +12,27 @@
 
 namespace ftrun {
 
-/// TierMemory is what was measured of one tier: what allocators gave, and what of it was ever in
-/// use.
+/// TierMemory holds the measured bytes of one tier: those that allocators gave, and those of them
+/// that were ever in use.
 struct TierMemory {
   RankMemory::TierBytes allocated;
   RankMemory::TierBytes touched;
 };
 
-/// Memory of one rank as it was planned, as it was allocated and used, and as the process has it.
+/// MemoryReport is the memory of one rank as planned, as allocated and used, and as its process
+/// holds it.
 struct MemoryReport {
   MemoryPlan planned;
   std::array<TierMemory, kTiers.size()> tiers;
-  /// Bytes that the process held before the first of it was allocated, when its libraries had their
-  /// own working memory: a cost of the program and the machine, not of the model.
+  /// Bytes that the process held before its first allocation for the model, when its libraries had
+  /// their own working memory: a cost of the program and the machine, not of the model.
   int64_t fixed = 0;
-  /// The most bytes of peers, while a collective runs.
+  /// The most bytes of peers' memory while a collective runs.
   int64_t peers = 0;
   /// The most that the process held while it trained, of its own and shared memory.
   int64_t measured = 0;
 
-  /// The device tier is the GPU's memory, of which this much was free and there at the end; 0 on a
+  /// The free and total bytes of the GPU's memory, which is the device tier, at the end; 0 on a
   /// processor.
   DeviceMemory gpu;
 
@@ -44,9 +45,8 @@ struct MemoryReport {
 
 MemoryReport report_memory(const TrainingSetup& setup, int64_t measured);
 
-/// Predicted, allocated and touched bytes of every category and tier, and by how much what was
-/// touched (what was allocated, where pages are not shown) is off what was predicted; the process
-/// below.
+/// Lists predicted, allocated and touched bytes of every category and tier, and by how much touched
+/// bytes (allocated ones, where pages are not shown) differ from the prediction; the process below.
 std::string memory_text(const MemoryReport& report);
 
 /// Writes the report for run.json: "predicted", "allocated" and "touched" with "device_parameters",
@@ -54,18 +54,18 @@ std::string memory_text(const MemoryReport& report);
 /// "measured".
 std::map<std::string, std::map<std::string, int64_t>> memory_record(const MemoryReport& report);
 
-/// Bytes that are in use now, for metrics.jsonl: of what lives from step to step by category, of
-/// the rest as "temporary"; of other tiers as "host_optimizer". Allocated ones where pages are not
+/// Returns the bytes that are in use now, for metrics.jsonl: persistent ones by category, the rest
+/// as "temporary"; those of other tiers as "host_optimizer". Allocated ones where pages are not
 /// shown.
 std::vector<NamedBytes> memory_metrics(const RankMemory& memory);
 
-/// The most that this process held (ProcessMemory::held) while it ran steps. The kernel knows the
-/// peak of all resident pages only. Where a step raised that, the pages of mapped files, of which
-/// it has as many at its end as in its midst, are taken off; peaks between steps, when checkpoints
-/// are mapped to be read, are not looked at.
+/// PeakMemory measures the most that this process held (ProcessMemory::held) while it ran steps.
+/// The kernel knows only the peak of all resident pages. Where a step raised that, the pages of
+/// mapped files are subtracted, as many as there are at its end; peaks between steps, when
+/// checkpoints are mapped to be read, are ignored.
 class PeakMemory {
  public:
-  /// Around each step.
+  /// Begins a step; end() ends it.
   void begin();
   void end();
 

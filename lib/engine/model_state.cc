@@ -31,7 +31,7 @@ std::vector<Box> boxes_of(const TensorInfo& tensor, const Slice& slice, int64_t 
   return cut_box(tensor.local, slice.offset / block, divide_up(slice.offset + slice.extent, block));
 }
 
-/// Blocks that a box of a tensor is made of.
+/// Returns the blocks that a box of a tensor consists of.
 Box blocked_box(const Dims& shape, const Box& box, int64_t block) {
   Box blocks = box;
   if (shape.back() % block == 0) {
@@ -44,7 +44,7 @@ Box blocked_box(const Dims& shape, const Box& box, int64_t block) {
   return {{box.offset.front() * row / block}, {divide_up(box.numel(), block)}};
 }
 
-/// Elements of a part of a tensor that lie before element `end` of it.
+/// Counts the elements of a part of a tensor that lie before its element `end`.
 int64_t elements_before(const Dims& shape, const Box& part, int64_t end) {
   int64_t count = 0;
   for (const Box& box : cut_box(whole_box(shape), 0, end))
@@ -52,15 +52,15 @@ int64_t elements_before(const Dims& shape, const Box& part, int64_t end) {
   return count;
 }
 
-/// Elements [begin, end) of a tensor, which are those from `position` on of a part of what a rank
-/// has of it.
+/// TensorRun is elements [begin, end) of a tensor, which begin at `position` of a part of what a
+/// rank has of it.
 struct TensorRun {
   int64_t begin;
   int64_t end;
   int64_t position;
 };
 
-/// Elements [first, last) of what a rank has, in as few runs as there can be.
+/// Lists elements [first, last) of a rank's part of a tensor, in as few runs as possible.
 std::vector<TensorRun> runs_of(const TensorInfo& tensor, int64_t first, int64_t last) {
   std::vector<TensorRun> runs;
   visit_runs(tensor.shape, tensor.local, [&](int64_t begin, int64_t end, int64_t position) {
@@ -71,7 +71,7 @@ std::vector<TensorRun> runs_of(const TensorInfo& tensor, int64_t first, int64_t 
   return runs;
 }
 
-/// Memory for a chunk, as disks want it.
+/// Bounce is memory for a chunk, aligned for disks.
 class Bounce {
  public:
   Bounce() : block_(kChunk * dtype_bytes(DType::kF32) + 2 * kSwapAlignment, "loading state") {}
@@ -286,7 +286,7 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const FirstWe
   }
 }
 
-/// Fills a state with what training begins with, and always with what is frozen.
+/// Fills a state with its values when training begins; frozen state always has these.
 void ModelState::fill_first(const StatePiece& piece, const FirstWeights& first) {
   if (!packed(piece)) return fill(piece, DType::kF32, reading(first));
   const std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
@@ -365,7 +365,7 @@ std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {
   return slices_of({.sectors = sectors});
 }
 
-/// Takes a snapshot; state on disk is not copied: it is kept, and what is written goes elsewhere.
+/// Takes a snapshot; state on disk is not copied: it is kept, and later writes go elsewhere.
 std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
   std::vector<CopiedRange> in_reach;
   for (const StatePiece& piece : pieces_) {
@@ -408,8 +408,8 @@ std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
   return mine;
 }
 
-/// `box` of the tensor, which lies at element `first` of the unit: itself, or its copy in the
-/// snapshot.
+/// Makes the slice of `box` of the tensor, which lies at element `first` of the unit: itself, or
+/// its copy in the snapshot.
 StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
                                    const Box& box, int64_t first, StateReading reading) const {
   StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
@@ -466,14 +466,15 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
   }
 }
 
-/// The parameters of a unit that this rank holds.
+/// Returns the parameters of a unit that this rank holds.
 const StatePiece& ModelState::parameters_of(UnitId unit) const {
   for (const StatePiece& piece : pieces_)
     if (piece.state == StatePiece::kParam && piece.unit == unit) return piece;
   bug("a rank holds what it sends");
 }
 
-/// Elements [wanted.begin, wanted.end) of what tensor-parallel rank `index` uses of a tensor.
+/// Collects elements [wanted.begin, wanted.end) of the part of a tensor that tensor-parallel rank
+/// `index` uses.
 void ModelState::collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,
                               Communicator& group, std::span<float> out) const {
   const int tensor_ranks = model_.split.degree;

@@ -18,23 +18,23 @@
 
 namespace ftrun {
 
-/// StateReading says how a state is read: as it is now or as it was when it was copied, and by way
-/// of which memory what lies on disk is (none given: of its own).
+/// StateReading says how a state is read: as it is now or as it was when it was copied, and through
+/// which memory state on disk is read (none given: its own).
 struct StateReading {
   bool of_snapshot = false;
   std::span<std::byte> sectors;
 };
 
-/// The parameters and optimizer state that a rank holds, seen as named tensors: filled from a model
-/// folder or a checkpoint, cut into slices for saving, read in pieces for export. Whatever the
-/// layout, tier and dtype: those are in the plan's pieces.
+/// ModelState shows the parameters and optimizer state that a rank holds as named tensors: filled
+/// from a model folder or a checkpoint, cut into slices for saving, read in pieces for export. It
+/// works for any layout, tier and dtype: those are in the plan's pieces.
 class ModelState {
  public:
-  /// `state_kinds` names the optimizer's state buffers in order: {"exp_avg", "exp_avg_sq"}.
-  /// `memory` must have allocated the plan's training program. All are borrowed.
+  /// Borrows all. `state_kinds` names the optimizer's state buffers in order: {"exp_avg",
+  /// "exp_avg_sq"}. `memory` must have allocated the plan's training program.
   ModelState(const StepPlan& plan, RankMemory& memory, std::vector<std::string> state_kinds);
 
-  /// Fills what this rank holds of every parameter, as training begins. Error(kBadInput) with every
+  /// Fills this rank's part of every parameter, as training begins. Error(kBadInput) with every
   /// tensor that is missing, unknown or misshapen.
   void load(FirstWeights first);
 
@@ -43,10 +43,10 @@ class ModelState {
   /// holds in another precision. Error(kBadInput).
   std::vector<StateConversion> load(Checkpoint& checkpoint, FirstWeights first);
 
-  /// Lists what this rank writes into a checkpoint: of what several ranks use alike, the first's.
-  /// The slices refer to the state itself: it must not change while they are read. State on disk is
-  /// read by way of `sectors`, by one thread at a time, if they are given (a multiple of 4096
-  /// bytes).
+  /// Lists the slices that this rank writes into a checkpoint: of state that several ranks hold
+  /// alike, the first rank writes it. The slices refer to the state itself: it must not change
+  /// while they are read. State on disk is read by way of `sectors`, by one thread at a time, if
+  /// they are given (a multiple of 4096 bytes).
   std::vector<StateSlice> slices(std::span<std::byte> sectors = {}) const;
 
   /// Lists the slices of a copy of the state as it is now (StateOptions::snapshots), which stays
@@ -54,33 +54,33 @@ class ModelState {
   /// time; not beside lanes that run.
   std::vector<StateSlice> snapshot(std::span<std::byte> sectors = {});
   void release_snapshot();
-  /// Has the kernel give the copy's pages before the first copy waits for them; from any thread.
+  /// Makes the kernel give the copy's pages before the first copy waits for them; from any thread.
   void populate_snapshot() const;
 
-  /// Elements [begin, end) of a parameter in fp32. Collective over `group`, the ranks that hold one
-  /// copy of the model between them: only its first one may have `receives`, and gets them.
+  /// Collects elements [begin, end) of a parameter in fp32. Collective over `group`, the ranks that
+  /// together hold one copy of the model: only its first one may have `receives`, and gets them.
   void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives,
                Communicator& group, std::span<float> out) const;
 
-  /// Every state of the whole model that is saved: of what trains.
+  /// Lists every state of the whole model that is saved: that of trained parameters.
   std::vector<StateInfo> states() const;
 
  private:
-  /// ReadTensor gives a state of a unit's tensor: fills `out` with a box of it, row by row.
+  /// ReadTensor reads a state of a unit's tensor: it fills `out` with a box of it, row by row.
   using ReadTensor = std::function<void(const StatePiece& piece, const TensorInfo& tensor,
                                         const Box& box, void* out)>;
 
   bool trains(const StatePiece& piece) const { return partition_.unit(piece.unit).trainable; }
   ReadTensor reading(const FirstWeights& first) const;
   std::string kind_of(int32_t state) const;
-  /// The dtype of a state as a checkpoint holds it.
+  /// Returns the dtype of a state as a checkpoint holds it.
   DType stored_dtype(const StatePiece& piece) const;
   DType dtype(const StatePiece& piece) const;
   const PackedFormat& packed(const StatePiece& piece) const;
-  /// Slices of the tensors whose state lies in elements [begin, end) of a piece.
+  /// Lists the slices of the tensors whose state lies in elements [begin, end) of a piece.
   std::vector<Slice> slices_of(const StatePiece& piece, int64_t begin, int64_t end) const;
-  /// The tensor as checkpoints hold the state of it: of a state of blocks with the shape that these
-  /// have.
+  /// Returns the tensor as checkpoints hold its state: a state of blocks has the shape of the
+  /// blocks.
   TensorInfo stored_tensor(const StatePiece& piece, TensorId id) const;
   int64_t bytes_of(const StatePiece& piece, int64_t elements) const;
   Range part(const StatePiece& piece, int64_t begin, int64_t end) const;

@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-/// A file of sysfs in one line; "" where it cannot be read.
+/// Reads a file of sysfs as one line; "" where it cannot be read.
 std::string read_line(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::string line;
@@ -22,7 +22,7 @@ std::string read_line(const std::filesystem::path& path) {
   return line;
 }
 
-/// Reads a number; -1 for a text that is none.
+/// Reads a number; -1 for any other text.
 int number_of(std::string_view text) {
   int number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

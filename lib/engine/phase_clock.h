@@ -18,11 +18,10 @@ struct LayerPhase {
   auto operator<=>(const LayerPhase&) const = default;
 };
 
-/// PipelineSeconds is what the compute lane of a rank of a pipeline did in a training step until
-/// its decision, in seconds. All of them together are the time from the step's begin to its
-/// decision.
+/// PipelineSeconds holds what the compute lane of a rank of a pipeline did in a training step until
+/// its decision, in seconds. Their sum is the time from the step's beginning to its decision.
 struct PipelineSeconds {
-  /// Seconds waited for what ranks of several stages do together, and before the decision for all
+  /// Seconds waited for joint work of ranks of several stages, and before the decision for all
   /// ranks' gradient norm.
   double waited_for_stages = 0;
   double waited_at_end = 0;
@@ -33,19 +32,19 @@ struct PipelineSeconds {
   double after = 0;
 };
 
-/// Takes the times of the compute lane of a pipeline's program.
+/// PhaseClock measures the compute lane of a pipeline's program.
 class PhaseClock {
  public:
-  /// `program` is borrowed.
+  /// Borrows `program`.
   explicit PhaseClock(const Program& program) : program_(program) {}
 
   void begin();
-  /// An instruction of the compute lane has run.
+  /// Notes that an instruction of the compute lane has run.
   void note(const Instr& instr, const Lanes::Waited& waited, double seconds);
   const PipelineSeconds& seconds() const { return seconds_; }
 
  private:
-  /// A program of one stage has nothing to measure.
+  /// Says whether there is anything to measure: not in a program of one stage.
   bool is_on() const { return program_.stage.count > 1; }
 
   const Program& program_;

@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// The communicators of a rank, borrowed.
+/// RankGroups holds the communicators of a rank, borrowed.
 struct RankGroups {
   /// The communicators of the groups of its programs, each once. Among GPUs they move device
   /// memory.
@@ -19,32 +19,32 @@ struct RankGroups {
   /// the model's state between them.
   Communicator* host_world = nullptr;
   Communicator* host_model = nullptr;
-  /// The board on which this rank shows what it does; null for none.
+  /// The board on which this rank shows what it does; may be null.
   ProgressBoard* board = nullptr;
 
-  /// All that a group that is the only one needs.
+  /// Returns the groups of a rank that has only this one.
   static RankGroups of_one(Communicator& group) { return {{&group}, &group, &group, nullptr}; }
 
   int rank() const { return host_world->rank(); }
-  /// All of them, each once.
+  /// Returns all of them, each once.
   std::vector<Communicator*> distinct() const;
-  /// The one whose memory peers of this machine can see: the largest of shared memory.
+  /// Returns the one whose memory peers of this machine can see: the largest of shared memory.
   Communicator& peer_visible() const;
-  /// The one of these ranks; null when it is not open.
+  /// Returns the one of these ranks; null when it is not open.
   Communicator* find(const ProgramGroup& group) const;
 };
 
-/// Opens the communicators of a rank's programs.
+/// OpenGroups opens the communicators of a rank's programs.
 class OpenGroups {
  public:
-  /// Collective: every rank opens its groups in the order of the list. `model` is among them,
-  /// kNoGroup for a rank alone. With options.device, those of host memory are opened beside them.
-  /// Errors of open_communicator().
+  /// Opens the groups. Collective: every rank opens its groups in the order of the list. `model` is
+  /// among them, kNoGroup for a single rank. With options.device, those of host memory are opened
+  /// beside them. Errors of open_communicator().
   OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& groups, GroupId model,
              CommOptions options);
 
   const RankGroups& groups() const { return groups_; }
-  /// Collective: waits until every rank is done with them.
+  /// Closes them. Collective: waits until every rank is done with them.
   void close();
 
  private:

@@ -20,7 +20,7 @@ namespace {
 /// Bytes of a GPU's memory that are brought to the host at a time.
 constexpr int64_t kPiece = int64_t{4} << 20;
 
-/// "rank 1", "ranks 0 and 2", "ranks 0, 1 and 2".
+/// Writes "rank 1", "ranks 0 and 2", "ranks 0, 1 and 2".
 std::string ranks_text(const std::vector<int>& ranks) {
   std::vector<std::string> names;
   for (const int rank : ranks) names.push_back(std::to_string(rank));
@@ -30,7 +30,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return cat("ranks ", join(names, ", "), " and ", last);
 }
 
-/// Ranks by what they gave; one that gave nothing has nothing to compare.
+/// Groups ranks by their texts; a rank without one has nothing to compare.
 std::map<std::string, std::vector<int>> by_text(const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<int>> ranks;
   for (size_t rank = 0; rank < texts.size(); ++rank)
@@ -51,7 +51,7 @@ std::vector<std::string> words_at(const std::vector<std::string>& texts, size_t 
   return words;
 }
 
-/// A holder is a rank and what it sent of a set: "HASH NAME" of each part.
+/// Holder is a rank and what it sent of a set: "HASH NAME" of each part.
 struct Holder {
   int rank = 0;
   std::vector<std::string> parts;
@@ -192,9 +192,9 @@ std::vector<uint64_t> ReplicaCheck::hashes(const StateSet& set) const {
   return found;
 }
 
-/// Numbers x of n ranks are equal where n * sum of x^2 = (sum of x)^2 (Cauchy and Schwarz).
-/// Quarters of a hash are so small that sums over 2^20 ranks are exact in fp64; the products are
-/// compared as integers.
+/// Compares sums: numbers x of n ranks are equal where n * sum of x^2 = (sum of x)^2 (Cauchy and
+/// Schwarz). Quarters of a hash are so small that sums over 2^20 ranks are exact in fp64; the
+/// products are compared as integers.
 void ReplicaCheck::check(int64_t step) const {
   if (!compares()) return;
   constexpr size_t kQuarters = 4;
@@ -230,7 +230,7 @@ std::string ReplicaCheck::signed_parts(const StateSet& set) const {
   return text;
 }
 
-/// All ranks come here together.
+/// Finds who differs, and throws. All ranks call it together.
 void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
   for (const auto& [key, holders] : holders_of(exchange_(signed_parts(sets_[set]))))
     for (size_t part = 0; part < holders.front().parts.size(); ++part) {

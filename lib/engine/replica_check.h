@@ -12,17 +12,17 @@
 
 namespace ftrun {
 
-/// Finds silent corruption: what several ranks hold alike, they compare by hashes. Copies are the
-/// same bits in every step, as all of them are updated with the same sums; where they are not, a
-/// memory or a processor has changed something. What lies on disk is not looked at.
+/// ReplicaCheck finds silent corruption: ranks that hold the same state compare hashes of it.
+/// Copies are the same bits in every step, as all of them are updated with the same sums; where
+/// they differ, a memory or a processor has changed something. State on disk is not compared.
 class ReplicaCheck {
  public:
-  /// Collective: gives every rank the texts of all, by rank.
+  /// Exchange gives every rank the texts of all, by rank. Collective.
   using Exchange = std::function<std::vector<std::string>(const std::string& text)>;
-  /// Collective: sums numbers over all ranks, in place.
+  /// Sum adds numbers over all ranks, in place. Collective.
   using Sum = std::function<void(std::span<double> numbers)>;
 
-  /// Collective: ranks find out what they hold alike. `state_kinds` names the optimizer's states.
+  /// Finds what several ranks hold alike. Collective. `state_kinds` names the optimizer's states.
   /// The plan and the memory are borrowed.
   ReplicaCheck(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
                std::vector<std::string> state_kinds, Exchange exchange, Sum sum);
@@ -30,25 +30,26 @@ class ReplicaCheck {
   /// Says whether any two ranks hold anything alike.
   bool compares() const { return !shared_.empty(); }
 
-  /// Collective. Error(kEnvironment), the same on all ranks, naming a tensor and who differs: the
-  /// ranks that are fewer, or all where neither side is. A RankError of the rank where it is one.
+  /// Compares the state of all ranks. Collective. Error(kEnvironment), the same on all ranks,
+  /// naming a tensor and who differs: the ranks in the minority, or all where there is none. A
+  /// RankError of the rank where it is a single one.
   void check(int64_t step) const;
 
  private:
-  /// Bytes of a tensor's state in this rank's memory.
+  /// StatePart holds the bytes of a tensor's state in this rank's memory.
   struct StatePart {
     std::string name;
     Range range;
   };
-  /// Parts that are held alike as a whole or not at all.
+  /// StateSet holds parts that ranks share all together or not at all.
   struct StateSet {
-    /// Hash of which parts of the model these are.
+    /// A hash that says which parts of the model these are.
     std::string key;
     std::vector<StatePart> parts;
-    /// Another rank has them too: index in shared_; -1 otherwise.
+    /// The index in shared_ where another rank has them too; -1 otherwise.
     int64_t shared = -1;
   };
-  /// A key that several ranks have.
+  /// SharedSet is a key that several ranks have.
   struct SharedSet {
     /// The set, and how many ranks share it.
     size_t set = 0;

@@ -16,9 +16,9 @@
 
 namespace ftrun {
 
-/// PlannedModel is what a rank will train, planned: no memory yet, no other ranks.
+/// PlannedModel is the plan of what a rank will train: no memory yet, no other ranks.
 struct PlannedModel {
-  /// Error(kBadInput) for the model folder; what plan_steps() throws.
+  /// Plans the model. Error(kBadInput) for the model folder; errors of plan_steps().
   PlannedModel(const Config& config, int rank);
 
   ModelFolder folder;
@@ -26,12 +26,12 @@ struct PlannedModel {
   StepPlan plan;
 };
 
-/// The model, programs and memory of a rank, made from the config: what a step needs, before any
-/// weight is read. Nothing here depends on data.
+/// TrainingSetup holds the model, programs and memory of a rank, made from the config: what a step
+/// needs, before any weight is read. Nothing here depends on data.
 class TrainingSetup {
  public:
-  /// The groups, which are those of the plan's programs, and the GPU (null for the processor) are
-  /// borrowed. `run` names this run among others that swap to the same disk.
+  /// Borrows the groups, which are those of the plan's programs, and the GPU (null for the
+  /// processor). `run` names this run among others that swap to the same disk.
   TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups,
                 const std::string& run, Gpu* gpu = nullptr);
   TrainingSetup(const TrainingSetup&) = delete;
@@ -39,7 +39,7 @@ class TrainingSetup {
 
   const ProgramPlan& train() const { return model_.plan.train; }
   const ProgramPlan& evaluate() const { return model_.plan.evaluate; }
-  /// The program for samples of text. It and its executor are there where samples of text are
+  /// Returns the program for samples of text. It and its executor exist where samples of text are
   /// wanted and there is validation data to begin them with.
   const ProgramPlan& text() const { return model_.plan.text.value(); }
   const Partition& partition() const { return model_.plan.partition; }
@@ -48,22 +48,22 @@ class TrainingSetup {
   Executor& train_executor() { return *train_executor_; }
   Executor& evaluate_executor() { return *evaluate_executor_; }
   Executor& text_executor() { return *text_executor_; }
-  /// Destroys what the GPU has recorded of all programs: before the groups are closed or given up,
-  /// which wait for that.
+  /// Destroys the GPU's recordings of all programs. Call it before the groups are closed or given
+  /// up: they wait for it.
   void drop_recordings();
   ModelState& state() { return *state_; }
   const SaveRoom& save_room() const { return save_room_; }
   const RankMemory& memory() const { return memory_; }
-  /// Bytes that the process held, of its own and shared memory, before the first of it was
-  /// allocated and after a first product: libraries, threads, their working memory, data, the
-  /// staging area of checkpoints.
+  /// Returns the bytes that the process held, of its own and shared memory, before its first
+  /// allocation for the model and after a first product: libraries, threads, their working memory,
+  /// data, the staging area of checkpoints.
   int64_t held_before() const { return held_before_; }
-  /// The comparison of a GPU's kernels with the processor's.
+  /// Returns the comparison of a GPU's kernels with the processor's.
   const std::optional<ComparedKernels>& compared() const { return compared_; }
   const ModelConfig& model_config() const { return model_.config; }
   const ModelFolder& folder() const { return model_.folder; }
 
-  /// Says whether one rank alone cannot run the model: it does not have all parameters.
+  /// Says whether a single rank cannot run the model: it does not have all parameters.
   bool needs_all_ranks() const {
     const StateOptions& state = model_.plan.options.state;
     return state.tensor.count > 1 || state.pipeline.stages() > 1 ||

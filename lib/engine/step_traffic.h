@@ -10,29 +10,29 @@
 
 namespace ftrun {
 
-/// Bytes of the training steps that were finite: by the program, and as they were observed where
-/// they passed. Sums of one rank or of all.
+/// TrafficSums counts the bytes of the training steps that were finite: by the program, and as
+/// observed where they passed. Sums of one rank or of all.
 struct TrafficSums {
   int64_t steps = 0;
   int64_t sent_by_program = 0;
-  /// Seen at the transport (Communicator::transported_bytes); none where a back end does not see
-  /// it.
+  /// Bytes seen at the transport (Communicator::transported_bytes); none where a back end does not
+  /// see them.
   std::optional<int64_t> transported = 0;
   DiskTraffic disk_by_program;
   /// The traffic of the blocks that the kernel has moved.
   DiskTraffic disk;
 
-  /// Adds the sums of another rank, which has made the same steps.
+  /// Adds the sums of another rank, which has run the same steps.
   void add(const TrafficSums& other);
 };
 
-/// Watches this rank's steps. Steps that are not finite leave out what follows the decision, so
-/// they are not counted on either side.
+/// StepTraffic watches this rank's steps. Steps that are not finite leave out the instructions
+/// after the decision, so they are not counted on either side.
 class StepTraffic {
  public:
   explicit StepTraffic(const TrainingSetup& setup);
 
-  /// Around each run of the training program.
+  /// Begins a run of the training program; end() ends it.
   void begin();
   void end(bool finite);
   const TrafficSums& sums() const { return sums_; }
@@ -55,7 +55,7 @@ class StepTraffic {
 std::string encode_traffic(const TrafficSums& sums);
 TrafficSums decode_traffic(const std::string& text);
 
-/// Two columns for each kind of traffic that there is; "" when nothing moved.
+/// Makes a table with two columns for each kind of traffic; "" when nothing moved.
 std::string traffic_text(const TrafficSums& sums, int ranks);
 
 /// Writes the sums for run.json: "communication" with "program" and "transport" (absent when it was

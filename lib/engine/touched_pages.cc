@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-/// Looked at in one call: a huge page, so that what is full is mostly full at once.
+/// Pages that one call looks at: a huge page, so that a full part is mostly full at once.
 constexpr int64_t kChunkPages = 512;
 
 int64_t page_bytes() {

@@ -9,13 +9,13 @@
 
 namespace ftrun {
 
-/// Numbers of ranks that vote for each.
+/// Votes counts the ranks that vote for each choice.
 class Votes {
  public:
   void add(Vote vote) { at(vote) += 1; }
   int64_t of(Vote vote) const { return static_cast<int64_t>(counts_[static_cast<size_t>(vote)]); }
 
-  /// The counts for a sum over all ranks.
+  /// Returns the counts, for a sum over all ranks.
   std::span<double> counts() { return counts_; }
   std::span<const double> counts() const { return counts_; }
 

@@ -9,12 +9,12 @@
 
 namespace ftrun {
 
-/// Builds the forward list of a layer: add values, then operations in order by the functions of
-/// ops/KIND, which infer the shapes of results and check every operand; finish() derives the
-/// backward lists.
+/// GraphBuilder builds the forward list of a layer: values are added, then operations in order by
+/// the functions of ops/KIND, which infer the shapes of results and check every operand; finish()
+/// derives the backward lists.
 class GraphBuilder {
  public:
-  /// `tokens` is N of every activation.
+  /// Begins an empty graph; `tokens` is N of every activation.
   GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens,
                const ModelDtypes& dtypes = {});
 
@@ -22,7 +22,7 @@ class GraphBuilder {
   ValueId param(std::string name, Dims dims);
   /// Adds a parameter that kernels read in fp32 where layers compute in 16 bits.
   ValueId fp32_param(std::string name, Dims dims);
-  /// A weight of products, packed where the graph's are (ModelDtypes::packed).
+  /// Adds a weight of products, packed where the graph's are (ModelDtypes::packed).
   ValueId product_weight(std::string name, Dims dims);
 
   // The functions of ops/KIND emit operations with these: they check operands and make results.
@@ -30,21 +30,22 @@ class GraphBuilder {
   int64_t tokens() const { return tokens_; }
   int64_t row_tokens() const { return row_tokens_; }
   const ModelDtypes& dtypes() const { return graph_.dtypes; }
-  /// The dtype of rstd and lse, which are never kept in 16 bits.
+  /// Returns the dtype of rstd and lse, which are never kept in 16 bits.
   DType statistics() const { return statistics_; }
   const Value& at(ValueId id) const { return graph_.at(id); }
   ValueId add_value(std::string name, DType dtype, Dims dims, ValueRole role,
                     Port port = Port::kNone);
-  /// A temporary of the activations' dtype.
+  /// Adds a temporary of the activations' dtype.
   ValueId temp(const std::string& name, Dims dims);
-  /// The gradient of a parameter that the forward list makes.
+  /// Adds the gradient of a parameter that the forward list makes.
   ValueId weight_gradient(ValueId weight);
   /// Appends an operation and declares its scratch.
   void emit(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = {});
 
   void output(ValueId value, Port port);
 
-  /// `with_backward` derives input_grad, weight_grad and backward (see derive_backward).
+  /// Checks and returns the graph; `with_backward` derives input_grad, weight_grad and backward
+  /// first (see derive_backward).
   LayerGraph finish(bool with_backward, const RecomputePolicy& recompute = {});
 
  private:

@@ -26,7 +26,7 @@ bool is_given(ValueRole role, bool backward) {
   }
 }
 
-/// Follows lists that run one after another.
+/// ListCheck follows lists that run one after another.
 class ListCheck {
  public:
   explicit ListCheck(const LayerGraph& graph) : graph_(graph) {}
@@ -40,7 +40,7 @@ class ListCheck {
     }
   }
 
-  /// The list is over. What it made for backward is given there.
+  /// Ends the list; what it made for backward is given there.
   void end_forward() { defined_.clear(); }
   void end_input_grad() {
     std::erase_if(defined_, [&](ValueId id) { return graph_.at(id).role == ValueRole::kTemp; });

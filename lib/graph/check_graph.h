@@ -4,10 +4,10 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// Throws Error(kBug) unless every operation's operands are defined before use, shapes agree with
-/// its kind, and nothing is written twice (a list overwrites or adds as a whole: two operations
-/// that write one parameter's gradient would lose the first), but by operations that read it as
-/// well: they change what is there. Backward is looked at both ways: interleaved, and as input
+/// Throws Error(kBug) unless every operation's operands are defined before use, its shapes agree
+/// with its kind, and nothing is written twice, except by operations that also read it and change
+/// it in place (a list overwrites or adds as a whole: of two operations that write one parameter's
+/// gradient, the first would be lost). Backward is checked both ways: interleaved, and as input
 /// gradients followed by weight gradients, between which no kTemp lives.
 void check_graph(const LayerGraph& graph);
 

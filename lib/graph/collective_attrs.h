@@ -6,10 +6,10 @@
 
 namespace ftrun {
 
-/// Attributes of a graph's collectives: over which ranks they run.
+/// CollectiveAttrs says over which ranks a graph's collective runs.
 struct CollectiveAttrs {
   MeshAxis axis = MeshAxis::kTensor;
-  /// Ranks along it.
+  /// Ranks along the axis.
   int64_t ranks = 1;
   /// Places by which a shift moves, from 1 to ranks - 1.
   int64_t by = 0;

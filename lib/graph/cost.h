@@ -11,7 +11,7 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// A pass of an operation over memory, with the arithmetic that goes on beside it.
+/// Pass is a pass of an operation over memory, with the arithmetic that goes on beside it.
 struct Pass {
   /// Floating-point operations; multiply and add count as two.
   double flops = 0;
@@ -35,7 +35,7 @@ class OpWork {
 
   const Pass* begin() const { return passes_.data(); }
   const Pass* end() const { return passes_.data() + count_; }
-  /// The sum of all passes.
+  /// Returns the sum of all passes.
   Pass total() const;
 
  private:
@@ -45,16 +45,16 @@ class OpWork {
 
 /// Computes the work of one operation of a list.
 OpWork work(const LayerGraph& graph, const Op& op);
-/// Floating-point operations of all its passes.
+/// Returns the floating-point operations of all passes of an operation.
 double flops(const LayerGraph& graph, const Op& op);
-/// Bytes that all its passes move.
+/// Returns the bytes that all passes of an operation move.
 double traffic_bytes(const LayerGraph& graph, const Op& op);
 
-/// Floating-point operations of a product of each row of `x` with all of `w`.
+/// Returns the floating-point operations of a product of each row of `x` with all of `w`.
 double product_flops(const LayerGraph& graph, ValueId x, ValueId w);
-/// Bytes of all operands, each once.
+/// Returns the bytes of all operands, each counted once.
 double operand_bytes(const LayerGraph& graph, const Op& op);
-/// Elements of all results.
+/// Returns the number of elements of all results.
 double result_elements(const LayerGraph& graph, const Op& op);
 
 /// Operations a machine does in the time it moves one byte: 4 on a two-core server, 20 in fp32 on
@@ -64,10 +64,10 @@ inline constexpr double kFlopsPerByte = 16.0;
 /// two.
 inline constexpr double kFlopsPerTranscendental = 16.0;
 
-/// Time of an operation in the unit that one floating-point operation takes: the sum over its
-/// passes of max(arithmetic, kFlopsPerByte * bytes).
+/// Returns the time of an operation in the unit that one floating-point operation takes: the sum
+/// over its passes of max(arithmetic, kFlopsPerByte * bytes).
 double op_price(const LayerGraph& graph, const Op& op);
-/// Price of operations that run one after another.
+/// Returns the price of operations that run one after another.
 double list_price(const LayerGraph& graph, std::span<const Op> list);
 
 }  // namespace ftrun

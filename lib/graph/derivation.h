@@ -11,68 +11,71 @@
 
 namespace ftrun {
 
-/// The backward lists of a graph while they are derived (see derive_backward): the forward list is
-/// walked in reverse, and each kind's entry (ops/KIND/spec.cc) emits its gradient operations
-/// through the public part of this class.
+/// Derivation derives the backward lists of a graph (see derive_backward): it walks the forward
+/// list in reverse, and each kind's entry (ops/KIND/spec.cc) emits its gradient operations through
+/// the public part of this class.
 class Derivation {
  public:
-  /// `kept`, by value: backward may read it from what forward left, should it need it.
+  /// Prepares to derive; `kept`, by value, says whether backward may read what forward left of it.
   Derivation(LayerGraph& graph, const std::vector<bool>& kept);
 
   void run();
 
   // --- gradients of values: sums of terms, one from each operation that reads the value ---
 
-  /// The sum of what was added to a value's gradient so far, or -1.
+  /// Returns the sum of what was added to a value's gradient so far, or -1.
   ValueId gradient(ValueId id);
-  /// The gradient of what an operation made: there is one unless nothing reads the result.
+  /// Returns the gradient of an operation's result: there is one unless nothing reads the result.
   ValueId result_gradient(ValueId id);
-  /// Made by an operation that has no gradients, as the lengths of rows are.
+  /// Says whether a value is made by an operation that has no gradients, as the lengths of rows
+  /// are.
   bool is_constant(ValueId id) const;
-  /// Says whether a value gets a gradient; what the batch gives does not.
+  /// Says whether a value gets a gradient; values that the batch gives do not.
   bool wants_gradient(ValueId id) const;
   void add_term(ValueId id, ValueId term);
-  /// `sum` holds all terms so far.
+  /// Replaces the terms of a gradient by `sum`, which holds all of them so far.
   void replace_terms(ValueId id, ValueId sum) { terms_[id] = {sum}; }
-  /// A new value for (a term of) the gradient with respect to `id`.
+  /// Adds a value for (a term of) the gradient with respect to `id`.
   ValueId new_gradient(ValueId id);
-  /// The gradient of a parameter, made when first asked for.
+  /// Returns the gradient of a parameter, which the first call adds.
   ValueId param_grad(ValueId param);
 
   // --- forward values ---
 
-  /// A forward value as backward sees it: given, saved, or made again right here.
+  /// Returns a forward value as backward sees it: given, saved, or made again right here.
   ValueId needed(ValueId id);
-  /// Backward reads what forward left of it.
+  /// Saves a value: backward reads what forward left of it.
   void save(ValueId id) { value(id).role = ValueRole::kSaved; }
 
   // --- operations ---
 
-  /// Emits an operation in the list of that name.
+  /// Emit an operation in the list of that name.
   void emit_input_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
                        OpAttrs attrs = {});
   void emit_weight_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
                         OpAttrs attrs = {});
-  /// Emits an operation in the list that reads it.
+  /// Emits an operation in the list of the operation that reads its result.
   void emit_for_reader(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
                        OpAttrs attrs);
 
   // --- tensor-parallel ranks ---
 
-  /// Made by an operation whose gradient takes what each rank found: an all-gather sums it, dropout
-  /// hands it on to its operand.
+  /// Says whether a value is made by an operation whose gradient takes what each rank found: an
+  /// all-gather sums it, dropout hands it on to its operand.
   bool passes_on_terms(ValueId id) const;
   /// Says whether `op` is the first operation of the forward list that reads the value: the last
   /// one in backward.
   bool is_first_reader(const Op& op, ValueId id) const;
-  /// The gradient with respect to `id`; `term` is this rank's term of its sum over the ranks.
+  /// Returns the gradient with respect to `id`; `term` is this rank's term of its sum over the
+  /// ranks.
   ValueId whole_gradient(ValueId id, ValueId term, int64_t ranks);
-  /// Weight gradients that run beside the next collective: they come after it.
+  /// Delays weight gradients that run beside the next collective: they are emitted after it.
   void after_collective(std::function<void()> emit) { waiting_.push_back(std::move(emit)); }
   void emit_waiting();
 
  private:
-  /// kReader: a forward operation run again, a gradient gathered.
+  /// List is the list of an operation in backward; kReader is that of the operation that reads the
+  /// result, for a forward operation run again or a gradient gathered.
   enum class List : uint8_t { kInputGrad, kWeightGrad, kReader };
 
   const Value& value(ValueId id) const { return graph_.at(id); }
@@ -94,7 +97,7 @@ class Derivation {
   LayerGraph& graph_;
   const std::vector<bool>& kept_;
   std::map<ValueId, size_t> producer_;
-  /// Values that are made again at this point of the backward list, by the forward value.
+  /// Values made again that can be read at this point of the backward list, by the forward value.
   std::map<ValueId, ValueId> again_;
   std::vector<ValueId> passing_;
   int depth_ = 0;

@@ -149,7 +149,7 @@ void Derivation::finish_inputs() {
   }
 }
 
-/// Says whether operation `at` of the backward list, which is run again for weight gradients alone,
+/// Says whether operation `at` of the backward list, which is run again only for weight gradients,
 /// makes less than what only it reads of what they would have to keep: gate and up of a gated
 /// activation are twice its result.
 bool Derivation::is_smaller_when_made(size_t at) const {
@@ -173,9 +173,9 @@ bool Derivation::is_smaller_when_made(size_t at) const {
   return saves > 0;
 }
 
-/// Input gradients may run before all weight gradients: what they read, directly or through other
-/// operations run again, is made in their own list, and so is what weight gradients alone read
-/// where it takes less room until then than what it is made of.
+/// Splits backward in two lists. Input gradients may run before all weight gradients: what they
+/// read, directly or through other operations run again, is made in their own list. So is what only
+/// weight gradients read where it takes less room until then than what it is made of.
 void Derivation::split_lists() {
   std::set<ValueId> read;
   std::vector<size_t> for_weight_grads;

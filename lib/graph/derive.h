@@ -22,8 +22,8 @@ struct LayerGraph;
 /// gradients of such a product come after that collective, to run beside it.
 void derive_backward(LayerGraph& graph, const RecomputePolicy& policy = {});
 
-/// Derives with what is kept chosen: a forward value that backward reads is saved when `kept`, and
-/// made again right before its first reader otherwise.
+/// Derives the backward lists with a given choice of kept values: a forward value that backward
+/// reads is saved when `kept`, and made again right before its first reader otherwise.
 void derive_keeping(LayerGraph& graph, const std::vector<bool>& kept);
 
 }  // namespace ftrun

@@ -15,7 +15,7 @@ using Dims = std::vector<int64_t>;
 
 int64_t element_count(const Dims& dims);
 
-/// A role says where a value comes from or goes to, which decides where its storage lies.
+/// ValueRole says where a value comes from or goes to, which decides where its storage lies.
 enum class ValueRole : uint8_t {
   kInput,       // from the batch or another layer
   kOutput,      // handed to another layer
@@ -29,8 +29,8 @@ enum class ValueRole : uint8_t {
   kWorkspace,   // scratch of one operation: U8 bytes
 };
 
-/// A port says what a value carries between layers and the loader; at most one value a port and
-/// direction.
+/// Port says what a value carries between layers and the loader; there is at most one value per
+/// port and direction.
 enum class Port : uint8_t {
   kNone,
   kTokens,
@@ -57,7 +57,7 @@ struct Value {
   PackedFormat packed = {};
 
   int64_t bytes() const { return stored_bytes(dtype, packed, element_count(dims)); }
-  /// The dtype of what its storage holds.
+  /// Returns the dtype of what its storage holds.
   DType stored_dtype() const { return packed ? DType::kU8 : dtype; }
 };
 
@@ -65,8 +65,9 @@ struct Value {
 /// the head they do at a time.
 enum class Kernels : uint8_t { kProcessor, kGpu };
 
-/// Element types of a model's graphs, and who computes with them. Statistics (rstd, lse) are F32
-/// (F64 when `compute` is), rotary tables F32, losses F64 whatever these are.
+/// ModelDtypes holds the element types of a model's graphs, and the kernels that compute with them.
+/// Statistics (rstd, lse) are F32 (F64 when `compute` is), rotary tables F32, losses F64 whatever
+/// these are.
 struct ModelDtypes {
   /// Activations and parameters: F32, BF16 or F16 (F64 is for tests). In 16 bits storage and
   /// rounding are 16-bit; products and sums are F32.
@@ -92,13 +93,13 @@ struct LayerGraph {
   std::vector<Op> backward;
 
   const Value& at(ValueId id) const { return values[static_cast<size_t>(id)]; }
-  /// Values of a role, in order of their ids.
+  /// Returns the values of a role, in order of their ids.
   std::vector<ValueId> with_role(ValueRole role) const;
-  /// The value at a port with that role, or -1.
+  /// Returns the value at a port with that role, or -1.
   ValueId find(ValueRole role, Port port) const;
 };
 
-/// "linear x:[512,576] qkv.weight:[960,576] -> qkv:[512,960]"
+/// Formats an operation: "linear x:[512,576] qkv.weight:[960,576] -> qkv:[512,960]".
 std::string op_text(const LayerGraph& graph, const Op& op);
 
 }  // namespace ftrun

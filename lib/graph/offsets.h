@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// Places of an operation's scratch, one after another and aligned.
+/// Offsets places the parts of an operation's scratch one after another, aligned.
 class Offsets {
  public:
   int64_t take(int64_t bytes) {
@@ -28,7 +28,7 @@ inline bool is_narrow(int64_t element_bytes) {
   return element_bytes < dtype_bytes(DType::kF32);
 }
 
-/// Gives the bytes of the numbers that such elements are computed with.
+/// Returns the bytes of the numbers that such elements are computed with.
 inline int64_t wide_bytes(int64_t element_bytes) {
   return std::max(element_bytes, dtype_bytes(DType::kF32));
 }

@@ -13,16 +13,17 @@ namespace ftrun {
 /// Index of a value in its LayerGraph.
 using ValueId = int32_t;
 
-/// A kind says what an operation does: a place in the list ops/kinds.inc, which alone names kinds.
+/// OpKind says what an operation does: a place in the list ops/kinds.inc, the only place that names
+/// kinds.
 enum class OpKind : uint8_t;
 
-/// The attributes of a kind that has none.
+/// NoAttrs stands for the attributes of a kind that has none.
 struct NoAttrs {
   bool operator==(const NoAttrs&) const = default;
 };
 
-/// Attributes of an operation: a value of the type that its kind has (ops/KIND), or none. Copies
-/// share the value, which never changes.
+/// OpAttrs holds the attributes of an operation: a value of the type that its kind has (ops/KIND),
+/// or none. Copies share the value, which never changes.
 class OpAttrs {
  public:
   OpAttrs() = default;
@@ -31,20 +32,20 @@ class OpAttrs {
   requires(!std::is_same_v<A, OpAttrs>) OpAttrs(A attrs)
       : held_(std::make_shared<const Holder<A>>(std::move(attrs))) {}
 
-  /// Gives the value, or null where the attributes are of another type.
+  /// Returns the value, or null where the attributes are of another type.
   template <class A>
   const A* get_if() const {
     const bool has = held_ != nullptr && held_->type == typeid(A);
     return has ? &static_cast<const Holder<A>*>(held_.get())->value : nullptr;
   }
-  /// Gives the value; throws std::bad_cast where the attributes are of another type.
+  /// Returns the value; throws std::bad_cast where the attributes are of another type.
   template <class A>
   const A& get() const {
     const A* const attrs = get_if<A>();
     if (attrs == nullptr) throw std::bad_cast();
     return *attrs;
   }
-  /// Gives the value, or `other` where the attributes are of another type.
+  /// Returns the value, or `other` where the attributes are of another type.
   template <class A>
   A get_or(A other = {}) const {
     const A* const attrs = get_if<A>();
@@ -63,7 +64,7 @@ class OpAttrs {
   struct Held {
     explicit Held(const std::type_info& of) : type(of) {}
     virtual ~Held() = default;
-    /// `other` holds the same type.
+    /// Says whether the values are equal; `other` holds the same type.
     virtual bool equals(const Held& other) const = 0;
     const std::type_info& type;
   };
@@ -88,16 +89,16 @@ struct Op {
   ValueId workspace = -1;
 };
 
-/// "linear_dgrad", ...: the word used in programs, messages and traces.
+/// Returns the name of a kind in programs, messages and traces: "linear_dgrad", ...
 std::string_view op_name(OpKind kind);
 
-/// Cheap kinds are run again in the backward list instead of saving what they produced.
+/// Says whether a kind is cheap: backward runs it again instead of saving what it produced.
 bool is_cheap(OpKind kind);
 
-/// Communication among the tensor-parallel ranks: no kernel runs it.
+/// Says whether a kind is communication among the tensor-parallel ranks, which no kernel runs.
 bool is_collective(OpKind kind);
 
-/// The input whose storage output 0 may lie on if nothing reads that input later; -1: none.
+/// Returns the input whose storage output 0 may lie on if nothing reads that input later; -1: none.
 ValueId in_place_input(const Op& op);
 
 }  // namespace ftrun

@@ -15,22 +15,22 @@ class OpWork;
 namespace work_of {
 /// Counts one floating-point operation for each element that is written.
 OpWork elements(const LayerGraph& graph, const Op& op);
-/// An exponential or its like for each element that is written.
+/// Counts one exponential or its like for each element that is written.
 OpWork transcendentals(const LayerGraph& graph, const Op& op);
-/// No arithmetic.
+/// Counts no arithmetic.
 OpWork communication(const LayerGraph& graph, const Op& op);
 }  // namespace work_of
 
-/// Bytes of scratch.
+/// Functions for the bytes of scratch.
 namespace workspace_of {
 int64_t none(const LayerGraph& graph, const Op& op);
-/// Partial gradients on processors, of kinds whose results are gradients summed over tokens.
+/// Counts partial gradients on processors, of kinds whose results are gradients summed over tokens.
 int64_t partial_gradients(const LayerGraph& graph, const Op& op);
-/// Partial sums on a GPU, of the same kinds.
+/// Counts partial sums on a GPU, of the same kinds.
 int64_t gpu_partial_sums(const LayerGraph& graph, const Op& op);
 }  // namespace workspace_of
 
-/// Emit the gradient operations of a forward operation.
+/// Functions that emit the gradient operations of a forward operation.
 namespace gradients_of {
 /// Emits no gradient: nothing that the operation reads has one, or another kind makes it.
 void no_operand(Derivation& derivation, const Op& op);

@@ -13,8 +13,8 @@
 
 namespace ftrun {
 
-/// The communication that an operation is among ranks, which its CollectiveAttrs name; kNone: a
-/// kernel runs it.
+/// OpCollective is the communication that an operation performs among the ranks that its
+/// CollectiveAttrs name; kNone: a kernel runs it.
 enum class OpCollective : uint8_t {
   kNone,
   kAllReduce,
@@ -24,7 +24,7 @@ enum class OpCollective : uint8_t {
   kShift
 };
 
-/// An entry holds what planning knows of a kind: its place in the table (ops/KIND/spec.cc).
+/// OpSpec holds what planning knows of a kind: its entry in the table (ops/KIND/spec.cc).
 struct OpSpec {
   /// "linear_dgrad", ...: unique.
   std::string_view name;
@@ -55,7 +55,7 @@ struct OpSpec {
   /// The kind that a GPU computes together with this one, in one pass over the same first operands,
   /// where it comes next in a list.
   std::optional<OpKind> gpu_pair = std::nullopt;
-  /// Tells what letters stand for by the attributes alone (heads, ranks t); null: nothing.
+  /// Adds what letters stand for by the attributes only (heads, ranks t); null: nothing.
   void (*letters)(const Op&, std::map<std::string, int64_t>&) = nullptr;
   /// The cheaper operation that makes the other results where backward has result 0; null: the
   /// operation itself is run again.
@@ -72,20 +72,20 @@ struct OpSpec {
   OpWork (*work)(const LayerGraph&, const Op&) = work_of::elements;
   /// Bytes of scratch on processors; null: none.
   int64_t (*workspace)(const LayerGraph&, const Op&) = nullptr;
-  /// Bytes of scratch on a GPU; null for collectives alone.
+  /// Bytes of scratch on a GPU; null for collectives only.
   int64_t (*gpu_workspace)(const LayerGraph&, const Op&) = nullptr;
   /// Emits its gradient operations; null: a kind that no forward list has.
   void (*gradients)(Derivation&, const Op&) = nullptr;
 };
 
-/// ops/table.cc
+/// Returns the entry of a kind (ops/table.cc).
 const OpSpec& op_spec(OpKind kind);
 
 // The operations that derivation itself emits.
 
-/// sum = a + b, of one shape. ops/add/spec.cc
+/// Makes sum = a + b, of one shape (ops/add/spec.cc).
 Op sum_of(ValueId a, ValueId b, ValueId sum);
-/// whole = the sum of `term` over the tensor-parallel ranks. ops/collective/spec.cc
+/// Makes whole = the sum of `term` over the tensor-parallel ranks (ops/collective/spec.cc).
 Op sum_over_ranks(ValueId term, ValueId whole, int64_t ranks);
 
 /// Says whether list[i] and the operation after it are computed by a GPU in one pass
@@ -93,8 +93,8 @@ Op sum_over_ranks(ValueId term, ValueId whole, int64_t ranks);
 bool is_gpu_pair(std::span<const Op> list, size_t i);
 
 /// Says whether a result of an operation that tensor-parallel ranks share out along `letter` is a
-/// term: true when what each makes of it is a term of a sum over the ranks (x w^T of some columns
-/// of x and w). False: it is its part of the result.
+/// term: true when what each rank makes of it is a term of a sum over the ranks (x w^T of some
+/// columns of x and w). False: each rank makes its part of the result.
 bool result_is_term(OpKind kind, size_t result, char letter);
 
 /// Says whether the gradient with respect to an operand is a term: true when each rank has all of

@@ -20,7 +20,7 @@ bool can_run_again(OpKind kind) {
   return !op_spec(kind).once;
 }
 
-/// Everything but cheap results.
+/// Keeps everything but cheap results.
 std::vector<bool> keep_all(const LayerGraph& graph) {
   std::vector<bool> kept(graph.values.size(), true);
   for (const Op& op : graph.forward)
@@ -39,8 +39,8 @@ LayerGraph derived(const LayerGraph& graph, const std::vector<bool>& kept) {
   return copy;
 }
 
-/// Forward operations whose results are kept without recompute and could be made again, those with
-/// the most bytes first.
+/// Lists the forward operations whose results are kept without recompute and could be made again,
+/// those with the most bytes first.
 std::vector<const Op*> candidates(const LayerGraph& graph, const LayerGraph& plain) {
   std::vector<std::pair<int64_t, const Op*>> found;
   for (const Op& op : graph.forward) {
@@ -62,7 +62,8 @@ int64_t collectives_in(std::span<const Op> list) {
                        [](const Op& op) { return is_collective(op.kind); });
 }
 
-/// Communication is not made again: what it costs is not known here.
+/// Chooses what to keep within a budget. Communication is not made again: what it costs is not
+/// known here.
 std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
   const LayerGraph plain = derived(graph, keep_all(graph));
   // Every choice keeps at most the values that a list without recompute keeps: another value would

@@ -13,8 +13,8 @@ struct LayerGraph;
 /// rest is made again by the same operations on the same numbers, so gradients have the same bits
 /// under every policy.
 ///
-/// What there is to choose from, for a token of a block with D hidden, Q = (H+2K)d, F feed-forward
-/// and T tokens a row:
+/// The choices, for a token of a block with D hidden, Q = (H+2K)d, F feed-forward and T tokens a
+/// row:
 ///
 ///   value             elements    operations to make it again    per element
 ///   gate and up       2F          4 D F                          2 D
@@ -23,12 +23,12 @@ struct LayerGraph;
 ///   attention, lse    H d + H     2 H d T                        2 T
 ///
 /// The bargain of Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer
-/// Models", section 5), the T x T scores of attention, is no choice here: the kernels never store
-/// them. Every product that is left costs the same per element; attention costs less where rows are
-/// shorter than D, and more where they are longer. So no ratio separates the good from the bad in
-/// general, and kSelective asks for the best that a price buys: of all choices whose operations
-/// cost at most `budget` of the forward list, the one that keeps the fewest bytes (among equals the
-/// cheapest).
+/// Models", section 5), the T x T scores of attention, is not a choice here: the kernels never
+/// store them. Every product that is left costs the same per element; attention costs less where
+/// rows are shorter than D, and more where they are longer. So no ratio separates the good from the
+/// bad in general, and kSelective asks for the best that a price buys: of all choices whose
+/// operations cost at most `budget` of the forward list, the one that keeps the fewest bytes (among
+/// equals the cheapest).
 ///
 /// kFull costs less than a second run of the forward list (0.70 to 0.87 of it for blocks of Llama's
 /// shape), since backward reads neither the down projection nor the block's output.
@@ -47,8 +47,8 @@ struct RecomputePolicy {
 /// always kept.
 std::vector<bool> choose_kept(const LayerGraph& graph, const RecomputePolicy& policy);
 
-/// A result whose kind is cheap: made again under every policy. The sum of a residual norm and
-/// statistics are no such results.
+/// Says whether a value is a result of a cheap kind, which is made again under every policy. The
+/// sum of a residual norm and statistics are not such results.
 bool is_cheap_result(const LayerGraph& graph, ValueId id);
 
 }  // namespace ftrun

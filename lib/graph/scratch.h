@@ -10,16 +10,17 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// Storage of one list: where each of its temporaries and workspaces lies in a scratch buffer.
+/// ScratchPlan is the storage of one list: where each of its temporaries and workspaces lies in a
+/// scratch buffer.
 struct ScratchPlan {
   /// Byte offset by value; -1 for values that do not live in scratch.
   std::vector<int64_t> offset;
   int64_t bytes = 0;
 };
-/// Offsets of `list`'s kTemp, kWorkspace and kDeferred values, overlapping where lifetimes allow;
+/// Places `list`'s kTemp, kWorkspace and kDeferred values, overlapping where lifetimes allow;
 /// 64-byte aligned. A collective may run beside the operations that follow it, until one reads its
-/// result: so long nothing else lies on its operands. kDeferred values that another list makes or
-/// reads are left out (see plan_deferred): none in `backward`, all in `input_grad` and in
+/// result: until then nothing else lies on its operands. kDeferred values that another list makes
+/// or reads are left out (see plan_deferred): none in `backward`, all in `input_grad` and in
 /// `weight_grad`.
 ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
 
@@ -30,12 +31,13 @@ enum class SavedFor : uint8_t {
   kWeightGrad,  // those that it reads, whether `input_grad` does or not
 };
 
-/// Storage of the values that forward leaves for backward, in one buffer; 64-byte aligned.
+/// Places the values that forward leaves for backward in one buffer; 64-byte aligned.
 ScratchPlan plan_saved(const LayerGraph& graph, SavedFor which = SavedFor::kBackward);
 
-/// Storage of the values that `input_grad` leaves for `weight_grad`, in one buffer; 64-byte
-/// aligned. Besides these the weight gradients read kSaved values, what is given to the layer, and
-/// gradients at its borders (kOutputGrad, kInputGrad): all these live until they have run.
+/// Places the values that `input_grad` leaves for `weight_grad` in one buffer; 64-byte aligned.
+/// Besides these the weight gradients read kSaved values, the values given to the layer, and
+/// gradients at its borders (kOutputGrad, kInputGrad): all these live until the weight gradients
+/// have run.
 ScratchPlan plan_deferred(const LayerGraph& graph);
 
 }  // namespace ftrun

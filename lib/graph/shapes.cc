@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-/// The letters of one operation and what they were found to be.
+/// Letters holds the letters of one operation and what they were found to be.
 class Letters {
  public:
   explicit Letters(const Op& op) : known_{{"2", 2}, {"t", 1}} {
@@ -60,7 +60,7 @@ class Letters {
     return whole_ == dims;
   }
 
-  /// [t R, ...], or [t, R, ...] of a block [R, ...] that is known.
+  /// Says whether dims are [t R, ...], or [t, R, ...] of a block [R, ...] that is known.
   bool match_blocks(Dims dims) {
     const int64_t ranks = known_.at("t");
     if (dims.empty() || dims[0] % ranks != 0) return false;
@@ -74,7 +74,7 @@ class Letters {
   Dims whole_;
 };
 
-/// The first operand of one side of the arrow that does not fit, or "".
+/// Names the first operand of one side of the arrow that does not fit; "" where all do.
 std::string misfit(const LayerGraph& graph, std::string_view side,
                    const std::vector<ValueId>& operands, Letters& letters) {
   const std::vector<std::string> patterns = split(side, ' ');

@@ -56,8 +56,7 @@ class LiveBytes {
       live_[index(at)] -= round_up(request.bytes, alignment_);
   }
 
-  /// The first time at which there is most, and how much: nothing at no time where there are no
-  /// requests.
+  /// Returns the first time with the most live bytes, and that number; zeros without requests.
   std::pair<int64_t, int64_t> fullest() const {
     const auto most = std::max_element(live_.begin(), live_.end());
     return most == live_.end() ? std::pair<int64_t, int64_t>{}
@@ -72,8 +71,8 @@ class LiveBytes {
   std::vector<int64_t> live_;
 };
 
-/// Finds those of a set of requests that live at some time of an interval: a tree over the requests
-/// in the order of their beginnings, where each node knows the latest end below it.
+/// LiveTree finds those of a set of requests that live at some time of an interval: a tree over the
+/// requests in the order of their beginnings, where each node knows the latest end below it.
 class LiveTree {
  public:
   LiveTree(std::span<const StorageRequest> requests, std::vector<size_t> members)
@@ -143,7 +142,7 @@ void find_gap(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, cons
   if (offset < bytes) found(offset, bytes);
 }
 
-/// The lowest place of that many bytes; -1: there is none.
+/// Returns the lowest place of that many bytes; -1: there is none.
 int64_t lowest_place(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, int64_t wanted) {
   int64_t place = -1;
   find_gap(taken, bytes, alignment, [&](int64_t begin, int64_t end) {
@@ -186,7 +185,7 @@ void promote_highest(std::span<const StorageRequest> requests, const StorageLayo
   std::rotate(order.begin(), highest, highest + 1);
 }
 
-/// The gaps of a packed arena, and the requests that are moved into them.
+/// Gaps holds the gaps of a packed arena, and the requests that are moved into them.
 class Gaps {
  public:
   Gaps(const PackedArena& arena, int64_t alignment) : bytes_(arena.bytes), alignment_(alignment) {
@@ -194,13 +193,13 @@ class Gaps {
       if (arena.offset[i] >= 0) taken_.push_back({arena.requests[i], arena.offset[i]});
   }
 
-  /// The lowest place that is free all the life of `request`; -1: there is none.
+  /// Returns the lowest place that is free all the life of `request`; -1: there is none.
   int64_t place(const StorageRequest& request) const {
     std::vector<Extent> taken = taken_beside(request);
     return lowest_place(taken, bytes_, alignment_, request.bytes);
   }
 
-  /// Bytes of the largest gap at one time: nothing larger has a place that lives then.
+  /// Returns the bytes of the largest gap at one time: nothing larger has a place that lives then.
   int64_t largest(int64_t time) const {
     std::vector<Extent> taken = taken_beside({1, time, time});
     int64_t most = 0;
@@ -213,7 +212,7 @@ class Gaps {
 
   void add(const StorageRequest& request, int64_t offset) { taken_.push_back({request, offset}); }
 
-  /// Placed requests that were looked at.
+  /// Returns how many placed requests were looked at.
   int64_t looks() const { return looks_; }
 
  private:

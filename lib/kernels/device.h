@@ -13,8 +13,9 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-/// Queues of the device and marks in them (cudaStream_t, cudaEvent_t, cudaGraphExec_t). Null is no
-/// stream: every call wants one that create_stream() made.
+/// DeviceStreamHandle is a queue of the device, and the handles after it marks and graphs
+/// (cudaStream_t, cudaEvent_t, cudaGraphExec_t). Null is not a stream: every call needs one that
+/// create_stream() made.
 struct DeviceStreamHandle;
 struct DeviceEventHandle;
 struct DeviceGraphHandle;
@@ -32,8 +33,8 @@ struct DeviceInfo {
   /// The GPU's place on the bus ("0000:1B:00.0"): the same for all slices of a GPU that is cut up
   /// (MIG).
   std::string bus_id;
-  /// "GPU-5f3c...", of a slice its own: two processes that see the same device see the same text,
-  /// and no others do, on whatever machine.
+  /// "GPU-5f3c...", for a slice its own: two processes have the same text exactly when they see the
+  /// same device, on any machine.
   std::string uuid;
   /// Shared memory that a block of a kernel may ask for.
   int64_t block_shared_bytes = 0;
@@ -49,12 +50,12 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
 };
 
-/// The kernels, memory and queues of one GPU. Calls only enqueue, in the order of their stream:
-/// none waits for the device (those named synchronize and the allocations do), none allocates, and
-/// all that take a stream may be captured into a graph. Addresses are device memory unless said
-/// otherwise. Results have the same bits from run to run on one kind of GPU: nothing is added in an
-/// order that depends on timing. Failures are Error(kEnvironment); what a kernel did wrong on the
-/// device shows in the next synchronize.
+/// DeviceKernels holds the kernels, memory and queues of one GPU. Calls only enqueue, in the order
+/// of their stream: none waits for the device (except those named synchronize and the allocations),
+/// none allocates, and all that take a stream may be captured into a graph. Addresses are device
+/// memory unless said otherwise. Results have the same bits from run to run on one kind of GPU: no
+/// sum depends on timing. Failures are Error(kEnvironment); a kernel's fault on the device shows in
+/// the next synchronize.
 class DeviceKernels {
  public:
   virtual ~DeviceKernels() = default;
@@ -65,10 +66,11 @@ class DeviceKernels {
   virtual void bind_thread() = 0;
 
   // --- memory; alignment is 256 bytes at least -------------------------------------------------
-  /// Error(kEnvironment) with the bytes asked for and free when there is not enough.
+  /// Allocates memory. Error(kEnvironment) with the bytes asked for and free when there is not
+  /// enough.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void free(void* memory) noexcept = 0;
-  /// Host memory that copies can use without the host waiting.
+  /// Allocates host memory that copies can use without the host waiting.
   virtual void* allocate_pinned(int64_t bytes) = 0;
   virtual void free_pinned(void* memory) noexcept = 0;
   /// Copies between device and (pinned) host, in any direction. Pageable host memory works, but the
@@ -80,13 +82,13 @@ class DeviceKernels {
   virtual DeviceStream create_stream(bool high_priority) = 0;
   virtual void destroy(DeviceStream stream) noexcept = 0;
   virtual void synchronize(DeviceStream stream) = 0;
-  /// `timed` events can be used with milliseconds(). Those with `host_waits` alone can be given to
-  /// synchronize(): the thread that waits sleeps, for which the device interrupts the host at each
-  /// record.
+  /// Creates an event. `timed` events can be used with milliseconds(). Only those with `host_waits`
+  /// can be given to synchronize(): the thread that waits sleeps, for which the device interrupts
+  /// the host at each record.
   virtual DeviceEvent create_event(bool timed, bool host_waits = false) = 0;
   virtual void destroy(DeviceEvent event) noexcept = 0;
   virtual void record(DeviceEvent event, DeviceStream stream) = 0;
-  /// Makes what comes later in `stream` wait for what was before the event's last record.
+  /// Makes later work in `stream` wait for the work before the event's last record.
   virtual void wait(DeviceStream stream, DeviceEvent event) = 0;
   virtual void synchronize(DeviceEvent event) = 0;
   virtual bool is_done(DeviceEvent event) = 0;
@@ -94,57 +96,60 @@ class DeviceKernels {
 
   // --- names for profilers
   // -------------------------------------------------------------------------
-  /// Work that the calling thread gives to streams until pop_range() is shown as `name` (NVTX).
-  /// Nearly free where no profiler looks.
+  /// Shows work that the calling thread gives to streams until pop_range() as `name` (NVTX). Nearly
+  /// free where no profiler looks.
   virtual void push_range(const char* name) = 0;
   virtual void pop_range() = 0;
 
   // --- captured graphs ---------------------------------------------------------------------------
-  /// Calls on `stream` (and on streams that wait for its events) are written down, not run, until
-  /// end_capture().
+  /// Records calls on `stream` (and on streams that wait for its events), instead of running them,
+  /// until end_capture().
   virtual void begin_capture(DeviceStream stream) = 0;
   virtual DeviceGraph end_capture(DeviceStream stream) = 0;
   virtual void launch(DeviceGraph graph, DeviceStream stream) = 0;
   virtual void destroy(DeviceGraph graph) noexcept = 0;
 
   // --- operations --------------------------------------------------------------------------------
-  /// Once for each graph, outside of steps and before anything else is allocated.
-  /// Error(kUnsupported) with the arithmetic when an operation of it cannot run on this GPU. Plans
-  /// of other libraries are made here, with the memory that they need.
+  /// Prepares a graph: once for each graph, outside of steps and before anything else is allocated.
+  /// Error(kUnsupported) with the arithmetic when one of its operations cannot run on this GPU.
+  /// Plans of other libraries are made here, with the memory that they need.
   virtual void prepare(const LayerGraph& graph) = 0;
-  /// Names who computes attention: "own", or "cudnn 9.19.0" where the table has it. It decides
+  /// Returns who computes attention: "own", or "cudnn 9.19.0" where the table has it. This decides
   /// bits.
   virtual std::string attention() const = 0;
-  /// Names who does once graphs are prepared: "own" also if cuDNN computes none of their attention.
+  /// Returns who computes attention once graphs are prepared: "own" also if cuDNN computes none of
+  /// it.
   virtual std::string attention_in_use() const { return attention(); }
-  /// Why our kernels compute what cuDNN would by CudnnUse::kWhereMeasured; "" where nothing is to
-  /// be said.
+  /// Returns why our kernels compute what cuDNN would by CudnnUse::kWhereMeasured; "" where there
+  /// is nothing to say.
   virtual std::string attention_notice() const { return ""; }
-  /// Device memory that prepared graphs' attention took beside what is planned.
+  /// Returns the bytes of device memory that prepared graphs' attention took beside what is
+  /// planned.
   virtual int64_t attention_workspace_bytes() const { return 0; }
-  /// The device's run_op (kernels.h) for operations that follow each other in a list of the graph,
-  /// which may share a kernel: the bits are those of each alone. Activations F32, BF16 or F16;
-  /// gradients of parameters likewise, whatever the activations are. `context.scalars` is device
-  /// memory. Tokens and labels are not checked (that would take a wait): one outside the table
-  /// gives NaN. Matrix products share one workspace, so operations go to one stream at a time.
+  /// Runs operations that follow each other in a list of the graph, as run_op (kernels.h). They may
+  /// share a kernel: the bits are those of separate runs. Activations F32, BF16 or F16; gradients
+  /// of parameters likewise, whatever the activations are. `context.scalars` is device memory.
+  /// Tokens and labels are not checked (that would take a wait): one outside the table gives NaN.
+  /// Matrix products share one workspace, so operations go to one stream at a time.
   /// Error(kUnsupported) for other dtypes and for head sizes above 256.
   virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,
                        std::span<void* const> storage, const KernelContext& context,
                        DeviceStream stream) = 0;
 
-  /// Bytes of scratch that sum_of_squares needs for `count` elements.
+  /// Returns the bytes of scratch that sum_of_squares needs for `count` elements.
   virtual int64_t sum_of_squares_scratch_bytes(int64_t count) const = 0;
-  /// *sum = (accumulate ? *sum : 0) + sum of squares of g[0..count), g F32, BF16 or F16. Groups of
-  /// blocks have the bits that the CPU gives them (norm_blocks.h); they are added in a fixed tree.
+  /// Sets *sum = (accumulate ? *sum : 0) + sum of squares of g[0..count), g F32, BF16 or F16.
+  /// Groups of blocks have the bits that the CPU gives them (norm_blocks.h); they are added in a
+  /// fixed tree.
   virtual void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate,
                               double* sum, void* scratch, DeviceStream stream) = 0;
 
-  /// The device's optimizer_update (kernels.h), with the random bits of the processor's stochastic
-  /// rounding. Ranges and scalars are device memory.
+  /// Runs optimizer_update (kernels.h) on the device, with the random bits of the processor's
+  /// stochastic rounding. Ranges and scalars are device memory.
   virtual void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                                 const StepScalars* scalars, DeviceStream stream) = 0;
 
-  /// The device's measure_codes (kernels.h).
+  /// Runs measure_codes (kernels.h) on the device.
   virtual void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
                              const StepScalars* scalars, DeviceStream stream) = 0;
 
@@ -154,8 +159,8 @@ class DeviceKernels {
   /// Adds to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
   virtual void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
                         DeviceStream stream) = 0;
-  /// out[i] = blocks[i] + blocks[stride + i] + ... of `ranks` blocks in their order; F64, F32, or
-  /// BF16 and F16, which are added in fp32 and rounded once. `out` is none of the blocks.
+  /// Sums out[i] = blocks[i] + blocks[stride + i] + ... of `ranks` blocks in their order; F64, F32,
+  /// or BF16 and F16, which are added in fp32 and rounded once. `out` is not one of the blocks.
   virtual void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count,
                           void* out, DeviceStream stream) = 0;
 };
@@ -180,11 +185,12 @@ struct AttentionOptions {
 
 /// Opens GPU `index` of this process. Loads libftrun_cuda.so, which lies beside the engine: nothing
 /// of CUDA is touched before. Error(kUnsupported) when this build has no CUDA or the GPU is too
-/// old, Error(kEnvironment) when there is no driver, no such GPU, or a library does not load: cuDNN
-/// is one only where it is asked for.
+/// old, Error(kEnvironment) when there is no driver, no such GPU, or a library does not load (cuDNN
+/// counts only where it is asked for).
 std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptions& attention = {});
 
-/// GPUs that this process sees, 0 without a driver. Loads the library too: Error as above.
+/// Counts the GPUs that this process sees; 0 without a driver. Loads the library too: errors as
+/// above.
 int count_cuda_devices();
 
 }  // namespace ftrun

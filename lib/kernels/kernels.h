@@ -17,11 +17,11 @@ struct Op;
 struct OptimizerConfig;
 
 struct KernelContext {
-  /// Gradients of parameters are added to what is there; false overwrites.
+  /// Gradients of parameters are added to the old ones; false overwrites.
   bool accumulate = false;
   const StepScalars* scalars = nullptr;
-  /// The numbers on which masks of dropout depend beside the step: the layer of the model, and the
-  /// place of token 0 among those of the step's global batch.
+  /// The numbers, beside the step, on which masks of dropout depend: the layer of the model, and
+  /// the place of token 0 among those of the step's global batch.
   int64_t layer = 0;
   int64_t first_token = 0;
 };
@@ -45,7 +45,7 @@ void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storag
 // threads and, but for sum_of_squares, however a buffer is cut into calls. Arithmetic is fp32;
 // results are rounded to nearest, ties to even, unless said otherwise.
 
-/// Sum of squares of g[0..count), F32, BF16 or F16, in double, added up as norm_blocks.h says from
+/// Sums the squares of g[0..count), F32, BF16 or F16, in double, in the order of norm_blocks.h from
 /// g's start. NaN or infinity in g give a non-finite result.
 double sum_of_squares(const void* g, DType dtype, int64_t count);
 
@@ -64,7 +64,7 @@ struct FlatUpdate {
   /// F32, BF16 or F16.
   const void* gradients = nullptr;
   DType gradient_dtype = DType::kF32;
-  /// The optimizer's states in the order of optimizer_states(), null behind the last. F32, BF16
+  /// The optimizer's states in the order of optimizer_states(), null after the last. F32, BF16
   /// rounded stochastically, or U8: codes (optimizers/code_map.h).
   std::array<void*, kMostOptimizerStates> states{};
   DType state_dtype = DType::kF32;
@@ -86,14 +86,14 @@ struct FlatUpdate {
   int64_t first_index = 0;
 };
 
-/// StepScalars::rounding_key of a step. Stochastic rounding takes one of the two neighbours with
-/// probabilities that make the expected result exact; its bits are a function of this key and
-/// FlatUpdate::first_index alone.
+/// Returns StepScalars::rounding_key of a step. Stochastic rounding takes one of the two neighbours
+/// with probabilities that make the expected result exact; its bits are a function only of this key
+/// and FlatUpdate::first_index.
 uint64_t rounding_key(uint64_t seed, int64_t step);
 
-/// StepScalars::dropout_key of a step. Which elements dropout makes 0 is a function of this key and
-/// of where they stand (kernels/dropout_mask.h) alone, so backward makes the mask again, and so
-/// does any layout of the ranks.
+/// Returns StepScalars::dropout_key of a step. The elements that dropout makes 0 are a function
+/// only of this key and of their place (kernels/dropout_mask.h), so backward makes the mask again,
+/// and so does any layout of the ranks.
 uint64_t dropout_key(uint64_t seed, int64_t step);
 
 /// Runs one step of an optimizer that is offered (optimizers/NAME/update.inc), with gradient_scale
@@ -102,20 +102,20 @@ uint64_t dropout_key(uint64_t seed, int64_t step);
 void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                       const StepScalars& scalars);
 
-/// The first half of a step with `new_scales`: makes them at least what the range's elements need.
-/// Nothing else changes.
+/// Runs the first half of a step with `new_scales`: raises them to at least what the range's
+/// elements need. Nothing else changes.
 void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
                    const StepScalars& scalars);
 
-/// Threads kernels use from now on in this process (LibTorch's intra-op threads).
+/// Sets the threads that kernels use from now on in this process (LibTorch's intra-op threads).
 void set_kernel_threads(int threads);
 int kernel_threads();
-/// Runs a product of square matrices in `memory` (kWarmUpBytes of zeros, left in any state): after
+/// Runs a product of square matrices in `memory` (kWarmUpBytes of zeros, left in any state). After
 /// it BLAS has its threads and the memory into which it packs operands, which it keeps.
 void warm_up_products(void* memory);
 inline constexpr int64_t kWarmUpSide = 512;
 inline constexpr int64_t kWarmUpBytes = 3 * kWarmUpSide * kWarmUpSide * 4;
-/// Kernels that the calling thread runs use no other thread. The threads of other lanes than
+/// Makes kernels that the calling thread runs use no other thread. The threads of lanes other than
 /// compute need it: each would get an OpenMP team of its own.
 void run_kernels_on_this_thread();
 

@@ -27,7 +27,7 @@ inline constexpr MeasuredAttention kMeasuredAttention[] = {
     {9, 0, 0, 96},  // NVIDIA H100 80GB HBM3
 };
 
-/// The line of a GPU; null where it was not measured.
+/// Returns the line of a GPU; null where it was not measured.
 inline const MeasuredAttention* measured_attention(const DeviceInfo& gpu) {
   for (const MeasuredAttention& measured : kMeasuredAttention)
     if (measured.compute_major == gpu.compute_major && measured.compute_minor == gpu.compute_minor)

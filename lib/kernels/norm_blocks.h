@@ -4,10 +4,10 @@
 
 namespace ftrun {
 
-// The gradient norm adds up in this way, the same on every device. A block's elements i go to
-// running sum i % kNormSums in order; those are added in a tree (i and i + 4, then + 2, then + 1).
-// The blocks of a quarter of a group are added in order, quarters as (0 + 2) + (1 + 3), groups in
-// order. All in fp64, where the square of an fp32 number is exact.
+// The order in which the gradient norm is summed, the same on every device. A block's elements i go
+// to running sum i % kNormSums in order; those are added in a tree (i and i + 4, then + 2, then +
+// 1). The blocks of a quarter of a group are added in order, quarters as (0 + 2) + (1 + 3), groups
+// in order. All in fp64, where the square of an fp32 number is exact.
 
 /// Elements that are added up before anything else is added to them. Tensors begin on blocks of
 /// their unit (kTensorBlock), so a block is one tensor's.

@@ -19,13 +19,13 @@ struct ProductsInUse {
   /// The way in which attention multiplies bf16: kOnMatrixUnits, "bf16 by vdpbf16ps" or "bf16
   /// widened to fp32".
   std::string attention;
-  /// The library that the rule names for this processor and that is not there; "" when it is.
+  /// The library that the rule names for this processor but that is missing; "" when it is present.
   std::string missing;
 };
 
 /// Chooses who multiplies matrices from now on in this process: the rule of kernels/cpu/products.h,
-/// or `pinned`. Error(kEnvironment) when a pinned library cannot be called. Without a call it is
-/// the rule. `attention_on_matrix_units`: where there are any.
+/// or `pinned`. Error(kEnvironment) when a pinned library cannot be called. Without a call the rule
+/// applies. `attention_on_matrix_units`: attention uses matrix units where there are any.
 ProductsInUse use_products(std::optional<ProductLibrary> pinned,
                            bool attention_on_matrix_units = false);
 

@@ -10,21 +10,21 @@ namespace ftrun {
 /// Elements whose numbers are drawn with the same keys.
 inline constexpr int64_t kNoiseStretch = int64_t{1} << 16;
 
-/// Three 16-bit random numbers of an element, independent in pairs: the two halves of `first` (the
-/// first moment takes the lower one, the second moment the upper one), and the lower half of
-/// `second` (the parameter).
+/// RoundingNoise is three 16-bit random numbers of an element, independent in pairs: the two halves
+/// of `first` (the first moment takes the lower one, the second moment the upper one), and the
+/// lower half of `second` (the parameter).
 struct RoundingNoise {
   uint32_t first = 0;
   uint32_t second = 0;
 };
 
-/// The keys of a stretch in a step of StepScalars::rounding_key.
+/// Returns the keys of a stretch in a step with this StepScalars::rounding_key.
 FTRUN_HOST_DEVICE inline DropoutKeys rounding_keys(uint64_t rounding_key, int64_t stretch) {
   const uint64_t keys = splitmix64(rounding_key ^ splitmix64(static_cast<uint64_t>(stretch)));
   return {static_cast<uint32_t>(keys), static_cast<uint32_t>(keys >> 32)};
 }
 
-/// The numbers of element `place` of a stretch: those of the processor's vector kernels
+/// Returns the numbers of element `place` of a stretch, the same as the processor's vector kernels
 /// (kernels/cpu/flat_kernels.inc).
 FTRUN_HOST_DEVICE inline RoundingNoise rounding_noise(const DropoutKeys& keys, uint32_t place) {
   const uint32_t first = dropout_bits(keys, place);

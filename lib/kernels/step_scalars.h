@@ -4,8 +4,8 @@
 
 namespace ftrun {
 
-/// The scalars of a step that change from step to step. They live in one place that kernels read,
-/// so that programs and captured graphs never change.
+/// StepScalars are the scalars that change from step to step. They live in one place that kernels
+/// read, so that programs and captured graphs never change.
 struct StepScalars {
   /// 1 / counted tokens of the global batch, times the loss scale in fp16.
   float loss_scale = 1.0F;

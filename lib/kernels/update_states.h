@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// The update with the states that the optimizer keeps and no others: an error where one of them is
-/// not given.
+/// Returns the update with only the states that the optimizer keeps; fails a check where one of
+/// them is not given.
 inline FlatUpdate with_states_of(FlatUpdate update, const OptimizerConfig& config) {
   const size_t kept = optimizer_states(config).size();
   for (size_t s = 0; s < kept; ++s)

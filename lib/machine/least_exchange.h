@@ -7,11 +7,11 @@
 
 namespace ftrun {
 
-/// Crossing says whether groups of a kind are of several nodes: none of them, some, or all.
+/// Crossing says whether groups of a kind span several nodes: none of them, some, or all.
 enum class Crossing : uint8_t { kNever, kSometimes, kAlways };
 
-/// Seconds that an exchange (exchange_seconds()) takes at least, in however many pieces: at the
-/// best rate that was measured, or its link's, without latencies. 0 where nothing is known of it.
+/// Computes the least seconds that an exchange (exchange_seconds()) takes, in any number of pieces:
+/// at the best rate that was measured, or its link's, without latencies. 0 where no rate is known.
 double least_exchange_seconds(const Machine& machine, std::string_view kind, double bytes,
                               int ranks, Crossing crossing);
 

@@ -42,13 +42,14 @@ double slowed(const Rates& rates, const std::string& kind, double ideal) {
 
 namespace {
 
-/// A curve of seconds by bytes goes on in proportion beyond its last point.
+/// Evaluates a curve of seconds by bytes, in proportion to the bytes beyond its last point.
 double along(const Curve& curve, double bytes) {
   const double last = curve.points().back().first;
   return bytes <= last ? curve.at(bytes) : curve.at(last) * bytes / last;
 }
 
-/// Seconds of a ring of `ranks` ranks, of whose hops `far` are from one node to the next.
+/// Computes the seconds of a ring of `ranks` ranks, of whose hops `far` are from one node to the
+/// next.
 double ring_seconds(const Link& link, double near_latency, std::string_view kind, double bytes,
                     int ranks, int far) {
   if (kind == "send") return link.latency + bytes / link.bandwidth;

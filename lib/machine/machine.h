@@ -17,7 +17,7 @@ namespace ftrun {
 class Curve {
  public:
   Curve() = default;
-  /// `points` ascend in x; all numbers are above 0.
+  /// Makes the curve through `points`, which ascend in x; all numbers are above 0.
   explicit Curve(std::vector<std::pair<double, double>> points);
 
   bool empty() const { return points_.empty(); }
@@ -34,12 +34,12 @@ class Curve {
 struct Rates {
   int ranks = 1;
   int threads = 1;
-  /// Bytes a second that a copy reads and writes.
+  /// Bytes a second that a copy reads and writes together.
   double memory = 0;
   /// Floating-point operations a second of a large product, by the dtype of activations.
   std::map<DType, double> products;
-  /// The factors by which a kind of work is slower than these rates, by the seconds that it would
-  /// take: "linear fp32", "update", "copy".
+  /// The factors by which a kind of work ("linear fp32", "update", "copy") is slower than these
+  /// rates, by the seconds that it would take at the rates.
   std::map<std::string, Curve> slowdowns;
   /// The factor of kinds without a curve.
   double slowdown = 1;
@@ -57,55 +57,57 @@ struct Link {
   bool operator==(const Link&) const = default;
 };
 
-/// A Machine is what a step's time depends on beside its programs.
+/// A Machine holds all that a step's time depends on beside its programs.
 struct Machine {
   std::string name;
   bool has_gpus = false;
   /// Processors, or GPUs, of a node.
   int devices = 1;
-  /// Bytes of a device; 0: not known.
+  /// Bytes of memory of a device; 0: not known.
   double memory = 0;
   /// The rates, by `ranks`, ascending.
   std::vector<Rates> rates;
   /// The links among the ranks of a node, among nodes, and between a GPU and main memory; a
-  /// bandwidth of 0: there is none.
+  /// bandwidth of 0: there is no such link.
   Link node, cluster, host;
   /// Bytes a second of main memory for one rank of GPUs; 0: not known.
   double host_memory_bandwidth = 0;
   /// Bytes of main memory that a node has beside its GPUs; 0: not known.
   double host_memory_capacity = 0;
-  /// Seconds of a collective among so many ranks of a node by its bytes: "all_reduce 2".
+  /// Seconds of a collective by its bytes; the key has its kind and number of ranks, all of one
+  /// node: "all_reduce 2".
   std::map<std::string, Curve> exchanges;
   /// Bytes a second of the disk; 0: not known.
   double disk_read = 0, disk_write = 0;
-  /// Seconds that an operation takes at least.
+  /// The least seconds that an operation takes.
   double launch = 0;
   /// The price of a device for an hour.
   Price price;
-  /// The processor that it was measured on, and when; "" where it was not.
+  /// The processor that was measured, and when; "" where the machine was not measured.
   std::string processor, measured;
 
-  /// The rates of the least number of ranks that is at least `ranks`, or else of the most.
+  /// Returns the rates of the least number of ranks that is at least `ranks`, or else of the most
+  /// ranks.
   const Rates& rates_of(int ranks) const;
   bool operator==(const Machine&) const = default;
 };
 
-/// Seconds of `ideal` seconds at the rates for work of a kind, and of a dtype where the kind has
-/// one.
+/// Computes the seconds of work that would take `ideal` seconds at the rates. `kind` includes a
+/// dtype where it has one ("linear fp32").
 double slowed(const Rates& rates, const std::string& kind, double ideal);
 
-/// Seconds of a collective ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
-/// among `ranks` ranks, `on_node` or more of them on each node that has any. `bytes` is the whole
-/// result; of a reduce-scatter the whole input; of an all-to-all what one rank has. The time is
-/// what was measured on the node, else that of a ring (Thakur et al. 2005, "Optimization of
-/// Collective Communication Operations in MPICH"). A ring over several nodes enters each by the
-/// links of all its ranks there, as NCCL's do.
+/// Computes the seconds of a collective ("all_reduce", "all_gather", "reduce_scatter",
+/// "all_to_all", "send") among `ranks` ranks, `on_node` or more of them on each node that has any.
+/// `bytes` is the whole result; for a reduce-scatter the whole input; for an all-to-all what one
+/// rank has. The time is that measured on the node, else that of a ring (Thakur et al. 2005,
+/// "Optimization of Collective Communication Operations in MPICH"). A ring over several nodes
+/// enters each by the links of all its ranks there, as NCCL's do.
 double exchange_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
                         int on_node);
 
-/// The link of each of a group's ranks, `on_node` on each of several nodes, in a ring: with the
-/// latency of a hop between nodes, and bytes a second of the node's link or of `on_node` links of
-/// the cluster, whichever is less.
+/// Returns the link of each of a group's ranks, `on_node` on each of several nodes, in a ring: it
+/// has the latency of a hop between nodes, and the bandwidth of the node's link or of `on_node`
+/// links of the cluster, whichever is less.
 Link link_across(const Machine& machine, int on_node);
 
 }  // namespace ftrun

@@ -22,8 +22,8 @@ namespace {
 
 constexpr DType kDtypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
-/// Sections are maps of a machine file. A Section hands out each key once, and tells of those that
-/// nobody asked for.
+/// MachineSection is a map of a machine file. It records which keys are read, and reports those
+/// that were not.
 class MachineSection {
  public:
   MachineSection(const Node& node, std::string name, Problems& problems)
@@ -45,7 +45,7 @@ class MachineSection {
     asked_.insert(key);
     return node_.find(key);
   }
-  /// 0 where the key is absent, which is a problem if it is `required`.
+  /// Reads a quantity; 0 where the key is absent, which is a problem if it is `required`.
   double quantity(const std::string& key, QuantityUnit unit, bool required = false) {
     const Node* const value = find(key);
     if (value == nullptr) {
@@ -60,7 +60,7 @@ class MachineSection {
     if (!found) problem(at.at, why, "");
     return found.value_or(0);
   }
-  /// A whole number above 0.
+  /// Reads a whole number above 0.
   int count(const std::string& key, int otherwise) {
     const Node* const value = find(key);
     if (value == nullptr) return otherwise;
@@ -70,7 +70,7 @@ class MachineSection {
             cat(key_name(key), ": expected a whole number above 0, not ", value_text(*value)), "");
     return otherwise;
   }
-  /// A number above 0.
+  /// Reads a number above 0.
   double factor(const std::string& key, double otherwise) {
     const Node* const value = find(key);
     return value == nullptr ? otherwise : factor_of(key, *value);
@@ -87,7 +87,7 @@ class MachineSection {
     const Node* const value = find(key);
     return value == nullptr ? otherwise : value->text;
   }
-  /// The entries of a map whose keys are the file's own.
+  /// Lists the entries of a map whose keys are the file's own.
   std::vector<const NodeEntry*> entries(const std::string& key) {
     std::vector<const NodeEntry*> found;
     const Node* const value = find(key);
@@ -109,7 +109,7 @@ class MachineSection {
   std::set<std::string> asked_;
 };
 
-/// {100 us: 1.2, 1 ms: 1.05}: `y` reads a value.
+/// Reads a curve such as {100 us: 1.2, 1 ms: 1.05}: `y` reads a value.
 Curve curve_of(MachineSection& section, const NodeEntry& entry, QuantityUnit unit,
                const std::function<double(const Node&)>& y) {
   std::vector<std::pair<double, double>> points;

@@ -9,15 +9,15 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// The name of an operation's kind in machine files: "linear bf16".
+/// Names an operation's kind as machine files do: "linear bf16".
 std::string rated_kind(const LayerGraph& graph, const Op& op);
 
-/// Seconds of an operation's passes (graph/cost.h) at the rates alone: each takes as long as its
-/// arithmetic or its bytes do, whichever is longer. Error(kUsage) where the machine has no rate for
-/// the dtype.
+/// Computes the seconds of an operation's passes (graph/cost.h) at the rates without slowdowns: a
+/// pass takes as long as its arithmetic or its bytes, whichever is longer. Throws Error(kUsage)
+/// where the machine has no rate for the dtype.
 double ideal_seconds(const Rates& rates, const LayerGraph& graph, const Op& op);
 
-/// Seconds of operations that run one after another.
+/// Computes the seconds of operations that run one after another.
 double list_seconds(const Machine& machine, const Rates& rates, const LayerGraph& graph,
                     std::span<const Op> list);
 

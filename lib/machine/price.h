@@ -15,14 +15,14 @@ struct Price {
   bool operator==(const Price&) const = default;
 };
 
-/// Reads "2.5 USD/h", or "2.5" alone. Nothing where it is no positive number with such a unit;
-/// `why` then says so.
+/// Reads "2.5 USD/h", or only "2.5". Returns nothing where the text is not a positive number with
+/// such a unit; `why` then says so.
 std::optional<Price> parse_price(std::string_view text, std::string& why);
 
 /// Writes a price as parse_price() reads it, in five digits.
 std::string price_text(const Price& price);
 
-/// Writes so much money in a price's currency: "1234 USD".
+/// Writes an amount of money in a price's currency: "1234 USD".
 std::string money_text(double amount, const Price& price);
 
 }  // namespace ftrun

@@ -12,8 +12,8 @@ namespace ftrun {
 enum class QuantityUnit : uint8_t { kSeconds, kBytes, kByteRate, kNetworkRate, kFlopRate };
 
 /// Reads "3.35 TB/s" in seconds, bytes, bytes a second or operations a second. KB, MB, ... are
-/// powers of 1,000, KiB, MiB, ... powers of 1,024. Nothing where it is no positive number with a
-/// unit of that kind; `why` then says so.
+/// powers of 1,000, KiB, MiB, ... powers of 1,024. Returns nothing where the text is not a positive
+/// number with a unit of that kind; `why` then says so.
 std::optional<double> parse_quantity(std::string_view text, QuantityUnit unit, std::string& why);
 
 /// Writes a quantity with the largest unit that leaves at least 1 before the point, in five digits.

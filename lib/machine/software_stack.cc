@@ -13,8 +13,8 @@
 namespace ftrun {
 namespace {
 
-/// The share of a stack that kinds have of which the machine file says how they slow down as they
-/// get smaller; null for the others.
+/// Returns the share of a stack for a kind for which the machine file says how it slows down as it
+/// gets smaller; null for other kinds.
 double SoftwareStack::*share_of(std::string_view kind) {
   if (kind.starts_with("attention")) return &SoftwareStack::attention;
   for (const char* product : {"linear", "lora_up", "vocabulary_"})
@@ -22,8 +22,8 @@ double SoftwareStack::*share_of(std::string_view kind) {
   return nullptr;
 }
 
-/// The curve that a kind's small work follows: its own in that dtype, else in bf16, else that of
-/// linear.
+/// Finds the curve that a kind's small work follows: its own in that dtype, else in bf16, else that
+/// of linear.
 const Curve* small_work_curve(const Rates& rates, std::string_view kind, DType dtype) {
   const std::string narrow = cat(" ", precision_name(DType::kBF16));
   for (const std::string& name :

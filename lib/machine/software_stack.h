@@ -6,17 +6,17 @@
 
 namespace ftrun {
 
-/// SoftwareStack is how near to a machine's peaks another program's kernels and collectives come,
-/// to plan a run of that program: at most these numbers are fitted to it.
+/// SoftwareStack says how near to a machine's peaks another program's kernels and collectives come,
+/// to plan a run of that program: no numbers but these are fitted to it.
 struct SoftwareStack {
   std::string name;
   /// The shares of the peak that large products and attention reach.
   double products = 1;
   double attention = 1;
-  /// The share of the rate of memory that all else reaches, counted in the passes of ftrun's own
+  /// The share of the memory rate that all other work reaches, counted in the passes of ftrun's own
   /// kernels: below 1 also where another program makes more passes.
   double memory = 1;
-  /// The shares of links.node and links.cluster that exchange is seen to take; above 1 where most
+  /// The shares of links.node and links.cluster that exchange appears to reach; above 1 where most
   /// of it is hidden behind products of the same layer.
   double node = 1;
   double cluster = 1;
@@ -24,7 +24,7 @@ struct SoftwareStack {
   bool operator==(const SoftwareStack&) const = default;
 };
 
-/// StackShare is a number of a stack, and its key in files.
+/// StackShare is a number of a stack with its key in files.
 struct StackShare {
   const char* key;
   double SoftwareStack::*value;
@@ -35,9 +35,9 @@ inline constexpr StackShare kStackShares[] = {{"products", &SoftwareStack::produ
                                               {"node", &SoftwareStack::node},
                                               {"cluster", &SoftwareStack::cluster}};
 
-/// Returns the machine with another program's rates in place of what ftrun's kernels were measured
-/// to take. Products and attention that are small keep the factor by which the machine file has
-/// them slower than large ones.
+/// Returns the machine with another program's rates in place of those measured with ftrun's
+/// kernels. Small products and attention keep the factor by which they are slower than large ones
+/// in the machine file.
 Machine with_stack(const Machine& machine, const SoftwareStack& stack);
 
 }  // namespace ftrun

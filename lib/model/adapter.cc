@@ -19,7 +19,7 @@ constexpr std::string_view kAllLinear = "all-linear";
 constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight",
                            kMagnitude = ".lora_magnitude_vector";
 
-/// A path is the entry, or ends with "." and the entry.
+/// Says whether a path is the entry, or ends with "." and the entry.
 bool ends_at_dot(const std::string& path, const std::string& entry) {
   return path == entry || path.ends_with("." + entry);
 }
@@ -43,7 +43,7 @@ std::string no_module_text(const TensorNames& family, std::string_view key,
              "; there are ", join(names, ", "));
 }
 
-/// Collects what is wrong; compiles each expression once.
+/// Choice collects what is wrong; it compiles each expression once.
 class Choice {
  public:
   Choice(const LoraOptions& options, const TensorNames& family)
@@ -77,7 +77,7 @@ class Choice {
   }
 
   /// Says whether an entry excludes a module by its name, also one that is not wanted: such an
-  /// entry is no mistyped one.
+  /// entry is not mistyped.
   bool excludes_by_name(const std::string& module) {
     bool any = false;
     for (const std::string& entry : options_.exclude_modules)
@@ -85,7 +85,7 @@ class Choice {
     return any;
   }
 
-  /// Modules that are no products of a block and that the expression matches all the same.
+  /// Refuses modules that the expression matches although they are not products of a block.
   void refuse_others(const ModelConfig& config) {
     if (!target_) return;
     std::vector<std::string> others;
@@ -128,7 +128,7 @@ class Choice {
     for (const std::string& entry : targets_)
       if (!used_.contains(entry))
         problems.push_back(no_module_text(family_, "target_modules", entry));
-    // The others of a model have no adapter anyway.
+    // Other modules never get an adapter.
     const auto is_other = [&](const std::string& entry) {
       return ends_at_dot(std::string(family_.head), entry) ||
              ends_at_dot(std::string(family_.embedding), entry);

@@ -165,7 +165,7 @@ std::vector<int64_t> read_eos(ConfigReader& reader) {
   return out;
 }
 
-/// Reads the padding row as torch takes a padding_idx; transformers opens no model whose
+/// Reads the padding row as torch takes a padding_idx; transformers does not open a model whose
 /// padding_idx has no row.
 std::optional<int64_t> padding_row(ConfigReader& reader, const ModelConfig& config) {
   if (config.pad_id) return *config.pad_id < config.vocab_rows ? config.pad_id : std::nullopt;
@@ -297,7 +297,7 @@ std::string_view rope_name(RopeType type) {
   bug("unknown rope type");
 }
 
-// Whole numbers in full: 500000 rather than 5e+05.
+// Formats a number, whole ones in full: 500000 rather than 5e+05.
 std::string plain(double value) {
   const bool whole = std::abs(value) < 1e15 && std::trunc(value) == value;
   return whole ? std::to_string(static_cast<int64_t>(value)) : number_text(value);
@@ -333,7 +333,7 @@ std::string rotation_text(const ModelConfig& config) {
   return text;
 }
 
-// "full", "4096", or one entry a run of equal layers: "full x28, 4096 x4".
+// Formats windows: "full", "4096", or one entry a run of equal layers: "full x28, 4096 x4".
 std::string windows_text(const std::vector<int64_t>& windows) {
   std::vector<std::string> runs;
   for (size_t i = 0; i < windows.size();) {

@@ -72,7 +72,7 @@ struct ModelConfig {
   /// Says whether each position has a vector that is added to the token's; heads do not rotate
   /// then.
   bool learned_positions = false;
-  /// Vectors of their table that stand before the first position's.
+  /// Vectors of the position table that stand before the first position's.
   int64_t position_offset = 0;
   /// The output matrix is the embedding matrix.
   bool tied = false;
@@ -87,10 +87,10 @@ struct ModelConfig {
   bool whole_qk_norm = false;
   /// Makes the norms of qk_norm layer norms without a bias, whose weights each head has for itself.
   bool own_head_norms = false;
-  /// Attention reads the norm of the hidden states; else themselves.
+  /// Attention reads the norm of the hidden states; else the hidden states.
   bool input_norm = true;
-  /// The MLP reads a norm of its own of the hidden states; else themselves, or, with a parallel
-  /// residual, what attention reads.
+  /// The MLP reads a norm of its own of the hidden states; else the hidden states, or, with a
+  /// parallel residual, what attention reads.
   bool mlp_norm = true;
   /// Norms of what attention and MLP add to the hidden states.
   bool output_norms = false;
@@ -112,9 +112,10 @@ struct ModelConfig {
   /// Keys of config.json that ask for dropout in training.
   std::vector<std::string> dropouts;
   RopeConfig rope;
-  /// The longest rows that are computed as those of other families; 0: all are.
+  /// The longest rows that are computed as in other families; longer ones are refused. 0: no limit.
   int64_t plain_positions = 0;
-  /// Neighbours of a head's elements (2i, 2i+1) rotate together; else those of its two halves.
+  /// Neighbouring elements of a head (2i, 2i+1) rotate together; else those at the same place of
+  /// its two halves.
   bool rotates_pairs = false;
   /// Says of each layer whether it rotates; empty: all do.
   std::vector<bool> rotates;
@@ -130,7 +131,7 @@ struct ModelConfig {
   /// The row of the embedding to which transformers gives no gradient: pad_id, and for -1 the last
   /// one.
   std::optional<int64_t> padding_row;
-  /// The first elements of a head, which rotate by position; 0: none.
+  /// Returns how many elements of a head, its first ones, rotate by position; 0: none.
   int64_t rotary_size() const {
     return learned_positions ? 0
                              : static_cast<int64_t>(static_cast<double>(head_size) * rope.partial);
@@ -147,12 +148,12 @@ struct ModelConfig {
 };
 
 /// Reads the text of a config.json as transformers 4 or 5 writes it; `where` is its path for
-/// messages. Keys that do not change the mathematics are ignored.
-/// Error(kBadInput) lists every problem with its key; Error(kUnsupported) names the family or the
-/// features that ftrun does not have.
+/// messages. Keys that do not change the mathematics are ignored. Refuses a config with one
+/// Error(kBadInput) that lists every problem with its key, or with Error(kUnsupported) that names
+/// the family or the features that ftrun does not have.
 ModelConfig parse_model_config(std::string_view text, const std::string& where);
 
-/// The config as lines of "key value", for people and for goldens.
+/// Returns the config as lines of "key value", for people and for goldens.
 std::string config_text(const ModelConfig& config);
 
 }  // namespace ftrun

@@ -16,30 +16,33 @@ struct ConfigFindings {
   std::vector<std::string> unsupported;
 };
 
-/// Range of a whole number that is read; bounds keep every product of dimensions inside 63 bits.
+/// WholeRange is the range of a whole number that is read; bounds keep every product of dimensions
+/// inside 63 bits.
 struct WholeRange {
   int64_t low = 1;
   int64_t high = int64_t{1} << 20;
 };
 
-/// Typed look-ups in one JSON object that note problems and go on, so that all are reported at
-/// once. A look-up that fails returns its fallback (`low` of the range for required numbers).
+/// ConfigReader looks up typed values in one JSON object; it notes problems and goes on, so that
+/// all are reported at once. A look-up that fails returns its fallback (`low` of the range for
+/// required numbers).
 class ConfigReader {
  public:
-  /// `prefix` goes before keys in messages ("rope_scaling."). Both references must outlive this.
+  /// Reads `object` and notes problems in `findings`; both must outlive this. `prefix` goes before
+  /// keys in messages ("rope_scaling.").
   ConfigReader(const nlohmann::json& object, ConfigFindings& findings, std::string prefix = "");
 
   bool has(const char* key) const;
-  /// The value, or null when the key is absent or null.
+  /// Returns the value, or null when the key is absent or null.
   const nlohmann::json* find(const char* key) const;
   /// Returns all keys of the object, in order.
   std::vector<std::string> keys() const;
-  /// A reader of an inner object; problems are noted there under "key.".
+  /// Returns a reader of an inner object, which notes problems under "key.".
   ConfigReader inner(const char* key) const;
 
   int64_t whole(const char* key, WholeRange range);
   int64_t whole_or(const char* key, int64_t fallback, WholeRange range);
-  /// A finite number; `positive` refuses zero and below.
+  /// Reads a finite number; `positive` refuses zero and below.
   double number(const char* key, double fallback, bool positive);
   double number_or(const char* key, double fallback, bool positive);
   bool flag_or(const char* key, bool fallback);
@@ -57,7 +60,7 @@ class ConfigReader {
   std::string prefix_;
 };
 
-/// A JSON value in a message: short, one line, never the content of lists and objects.
+/// Describes a JSON value for a message: short, one line, never the content of lists and objects.
 std::string found_text(const nlohmann::json& value);
 
 }  // namespace ftrun

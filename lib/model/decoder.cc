@@ -48,7 +48,8 @@ bool has_norm_bias(const ModelConfig& c) {
   return c.norm == NormKind::kLayer && c.norm_bias;
 }
 
-// Adds tensors in the order of a Hugging Face state dict: a module's weight, then its bias.
+// TensorTable adds tensors in the order of a Hugging Face state dict: a module's weight, then its
+// bias.
 class TensorTable {
  public:
   TensorTable(std::vector<TensorInfo>& tensors, const TensorSplit& split, LoraInit begin)
@@ -232,7 +233,8 @@ class TensorTable {
   }
   /// PEFT's.
   static constexpr double kOrthogonalSize = 0.1;
-  /// torch.nn.Linear's weight: Kaiming uniform with a = sqrt(5), which is 1 / sqrt(inputs).
+  /// Returns how torch.nn.Linear's weight begins: Kaiming uniform with a = sqrt(5), which is 1 /
+  /// sqrt(inputs).
   static Initial as_linear(const TensorInfo& tensor) {
     return {Initial::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(tensor.shape[1]))};
   }
@@ -265,7 +267,7 @@ std::vector<Product> products_of(const ProductModule& module, const std::vector<
   return found;
 }
 
-// `c` is of the whole model.
+// Adds the tensors of a block; `c` is the whole model's config.
 BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const TensorSplit& split,
                                int64_t layer, const BlockAdapter& adapter) {
   const TensorNames& names = tensor_names(c.family);
@@ -480,13 +482,13 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
   return p;
 }
 
-// The products of a layer as one of the tensor-parallel ranks computes them, with what the ranks
-// exchange around them.
+// SplitProducts emits the products of a layer as one of the tensor-parallel ranks computes them,
+// with what the ranks exchange around them.
 class SplitProducts {
  public:
   SplitProducts(GraphBuilder& g, const TensorSplit& split) : g_(g), split_(split) {}
 
-  /// All tokens of what is split by tokens.
+  /// Gathers all tokens of what is split by tokens.
   ValueId all_tokens(ValueId x) {
     return by_tokens() ? ops::all_gather(g_, x, along_tensor(split_.degree)) : x;
   }
@@ -500,8 +502,8 @@ class SplitProducts {
     return adapted(all, ops::linear(g_, all, weight, bias, attrs), lora, attrs);
   }
 
-  /// Emits x w^T, each rank's of some columns of x and w, + b, which the first one adds: a term of
-  /// the sum over the ranks.
+  /// Emits x w^T + b, where each rank has some columns of x and w, and only the first one adds b: a
+  /// term of the sum over the ranks.
   ValueId row_parallel_term(ValueId x, const MatrixParams& params) {
     const auto& [weight, bias, products, lora] = params;
     const bool adds_bias = bias < 0 || split_.index == 0;
@@ -513,8 +515,8 @@ class SplitProducts {
   /// Emits the sum over the ranks of what row_parallel_term() made.
   ValueId sum_of_terms(ValueId term) { return whole(OpKind::kLinear, 'I', term); }
 
-  /// Result `x` of an operation that the ranks share out along `letter`: their sum where each made
-  /// a term of it, by tokens where hidden states are.
+  /// Completes result `x` of an operation that the ranks share out along `letter`: sums it where
+  /// each made a term of it, by tokens where hidden states are split so.
   ValueId whole(OpKind kind, char letter, ValueId x) {
     if (split_.degree == 1 || !result_is_term(kind, 0, letter)) return x;
     return by_tokens() ? ops::reduce_scatter(g_, x, along_tensor(split_.degree))
@@ -527,10 +529,10 @@ class SplitProducts {
     const ValueId kept = lora.dropout.probability > 0 ? ops::dropout(g_, x, lora.dropout) : x;
     return ops::lora(g_, kept, y, lora.down, lora.up, lora.attrs, attrs);
   }
-  /// (x' w^T + scale x' a^T b^T) m / l + (x - x') w^T + bias, where x' is x after dropout, l
-  /// the lengths of the rows of w + scale b a, and the third term is there with dropout
-  /// alone. `shared_by`: the letter of w's columns where ranks have some of them each, of its
-  /// rows where they have those.
+  /// Emits (x' w^T + scale x' a^T b^T) m / l + (x - x') w^T + bias, where x' is x after dropout, l
+  /// the lengths of the rows of w + scale b a, and the third term is there only with dropout.
+  /// `shared_by`: the letter of w's columns where ranks have some of them each, of its rows where
+  /// they have those.
   ValueId with_magnitudes(ValueId x, ValueId weight, ValueId bias, const MatrixParams::Lora& lora,
                           const LinearAttrs& attrs, char shared_by) {
     const LinearAttrs product{.gradient_ranks = attrs.gradient_ranks};
@@ -596,7 +598,7 @@ RopeAttrs rope_attrs(const ModelConfig& c, const HeadAttrs& heads, int rotation)
   return {heads, rotation * angles, angles, c.rotates_pairs};
 }
 
-/// The width of the rope table: twice the angles of all rotations.
+/// Returns the width of the rope table: twice the angles of all rotations.
 int64_t rope_width(const ModelConfig& c) {
   return static_cast<int64_t>(c.rotations().size()) * c.rotary_size();
 }
@@ -609,7 +611,7 @@ struct BlockGraph {
 /// BlockBuilder emits the forward list of a rank's block.
 class BlockBuilder {
  public:
-  /// `c` is the config of what the rank has.
+  /// Begins a block; `c` is the config of what the rank has.
   BlockBuilder(GraphBuilder& g, const ModelConfig& c, const BatchShape& batch,
                const BlockKind& kind, const TensorSplit& split)
       : g_(g), c_(c), kind_(kind), ranks_(split.degree), products_(g, split) {
@@ -758,7 +760,7 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t,
   return used;
 }
 
-// Builds layers and graphs into one description.
+// DecoderBuilder builds layers and graphs into one description.
 class DecoderBuilder {
  public:
   DecoderBuilder(const ModelConfig& config, const BatchShape& batch, Mode mode,

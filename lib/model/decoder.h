@@ -5,22 +5,22 @@
 
 namespace ftrun {
 
-/// The Llama-shaped decoder: embedding and rotary table; blocks of RMS norm, grouped-query
+/// Builds the Llama-shaped decoder: embedding and rotary table; blocks of RMS norm, grouped-query
 /// attention, RMS norm, SwiGLU feed-forward; final norm and output matrix. The config's flags add
 /// biases, norms of query and key heads, and sliding windows.
 ///
-/// Between layers go hidden [N,D] and, from the embedding to every block, rope F32 [N,d]; the batch
+/// Layers hand on hidden [N,D] and, from the embedding to every block, rope F32 [N,d]; the batch
 /// gives tokens, positions, starts and labels, all I32 [N].
 ///
-/// With a split they are the graphs of one of t tensor-parallel ranks (model/tensor_split.h):
+/// With a split the graphs are those of one of t tensor-parallel ranks (model/tensor_split.h), and
 /// weights are its share. With sequence parallelism hidden is [N/t,D], the rank's block of the
-/// tokens; all else is the same on all ranks. Losses of the ranks add up to the loss; logits are
-/// [t,N,V/t].
+/// tokens; everything else is the same on all ranks. Losses of the ranks add up to the loss; logits
+/// are [t,N,V/t].
 ///
-/// Products that have an adapter (model/adapter.h) get its low-rank matrices as
-/// tensors after the block's own, named as PEFT names them without its prefix. Of a product that
-/// the ranks share out by rows A is whole on each rank and B split by rows; by columns A is split
-/// by columns and B whole: no exchange comes on top.
+/// Products that have an adapter (model/adapter.h) get its low-rank matrices as tensors after the
+/// block's own, named as PEFT names them without its prefix. Where the ranks share out a product by
+/// rows, A is whole on each rank and B is split by rows; by columns, A is split by columns and B is
+/// whole. Adapters thus need no further exchange.
 ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode,
                                const ModelDtypes& dtypes, const RecomputeOptions& recompute,
                                const TensorSplit& split = {}, const Adapter& adapter = {});

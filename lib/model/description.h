@@ -36,10 +36,11 @@ struct Initial {
   bool operator==(const Initial&) const = default;
 };
 
-/// A parameter as the model folder stores it. The master copy is F32 whatever the file's dtype.
+/// TensorInfo is a parameter as the model folder stores it. The master copy is F32 whatever the
+/// file's dtype.
 struct TensorInfo {
   TensorInfo() = default;
-  /// A tensor that this rank's graphs use whole.
+  /// Makes a tensor that this rank's graphs use whole.
   TensorInfo(std::string tensor_name, Dims tensor_shape)
       : name(std::move(tensor_name)), shape(std::move(tensor_shape)), local(whole_box(shape)) {}
 
@@ -50,12 +51,12 @@ struct TensorInfo {
   Dims shape;
   /// The box of it that this rank's graphs use; all of it without tensor parallelism.
   Box local;
-  /// Elements of zeros behind those, in rows that no file has: tensor-parallel ranks have as many
-  /// rows of a vocabulary each, also where they cannot share it out evenly.
+  /// Elements of zeros after those, in rows that no file has: tensor-parallel ranks all have the
+  /// same number of rows of a vocabulary, even where they cannot share it out evenly.
   int64_t padding = 0;
   /// Neighbouring tensor-parallel ranks [k, k+1) x copies that use the same part.
   int copies = 1;
-  /// The gradient that a rank makes is its share of a sum over those: they must add theirs up.
+  /// The gradient that a rank makes is its share of a sum over those ranks, which must add them up.
   /// False where each makes the whole.
   bool partial_gradient = false;
   /// Updated by training; false: frozen (model/freeze.h).
@@ -66,7 +67,7 @@ struct TensorInfo {
   /// The place in files of the model, or of its adapter; without a name they hold it as it is.
   StoredPlace stored;
 
-  /// Elements of the whole tensor, and of what this rank uses, its padding included.
+  /// Return the elements of the whole tensor, and of what this rank uses, its padding included.
   int64_t numel() const { return element_count(shape); }
   int64_t local_numel() const { return local.numel() + padding; }
   /// Returns how many elements along a dimension each of the ranks that share the tensor has, the
@@ -75,8 +76,8 @@ struct TensorInfo {
     const int64_t padding_rows = d == 0 ? padding * local.extent[0] / local.numel() : 0;
     return local.extent[d] + padding_rows;
   }
-  /// Name and shape of the tensor of the files, which may hold several of the model's. A '*' stands
-  /// for the numbers of several that hold this one together (file_names() lists them).
+  /// Return name and shape of the tensor of the files, which may hold several of the model's. A '*'
+  /// stands for the numbers of several that hold this one together (file_names() lists them).
   const std::string& file_name() const { return stored.name.empty() ? name : stored.name; }
   std::vector<std::string> file_names() const {
     return stored.name.empty() ? std::vector{name} : stored.names();
@@ -95,18 +96,20 @@ struct TensorSplit {
   bool operator==(const TensorSplit&) const = default;
 };
 
-/// The half of a block that a parameter belongs to: units of granularity `block` keep them apart.
+/// BlockPart is the half of a block that a parameter belongs to: units of granularity `block` keep
+/// them apart.
 enum class BlockPart : uint8_t { kAttention, kMlp };
 
-/// A parameter of a layer's graph: rows of `tensors`, one after another (q, k, v; gate, up).
+/// GraphParam is a parameter of a layer's graph: rows of `tensors`, one after another (q, k, v;
+/// gate, up).
 struct GraphParam {
   ValueId value = -1;
   std::vector<TensorId> tensors;
   BlockPart part = BlockPart::kAttention;
   /// The elements are packed as ModelDtypes::packed says.
   bool packed = false;
-  /// The elements are fp32 although layers compute in 16 bits: few of them, of which small changes
-  /// count.
+  /// The elements are fp32 although layers compute in 16 bits: there are few of them, and small
+  /// changes of them matter.
   bool fp32 = false;
 };
 
@@ -123,7 +126,7 @@ struct Layer {
   std::vector<GraphParam> params;
 };
 
-/// RecomputeOptions say which blocks make activations again in their backward lists, and how much
+/// RecomputeOptions says which blocks make activations again in their backward lists, and how much
 /// of them; see graph/recompute.h.
 struct RecomputeOptions {
   RecomputePolicy policy;
@@ -136,8 +139,8 @@ struct RecomputeOptions {
   }
 };
 
-/// A micro-batch: `rows` sequences (B) of `row_tokens` places for tokens (T), the last
-/// `row_padding` of which are never taken.
+/// BatchShape is the shape of a micro-batch: `rows` sequences (B) of `row_tokens` places for tokens
+/// (T), the last `row_padding` of which are never taken.
 struct BatchShape {
   int64_t rows = 1;
   int64_t row_tokens = 1;
@@ -157,7 +160,8 @@ enum class Mode : uint8_t {
   kLogits,    // logits [N,V] of every token, for generation
 };
 
-/// A model for one batch shape and mode: its tensors, its distinct graphs, its layers in order.
+/// ModelDescription is a model for one batch shape and mode: its tensors, its distinct graphs, its
+/// layers in order.
 struct ModelDescription {
   std::string family;
   /// ModelConfig::multimodal.
@@ -181,11 +185,11 @@ struct ModelDescription {
   std::vector<LayerGraph> graphs;
   /// Embedding, blocks, head.
   std::vector<Layer> layers;
-  /// Makes the rope table alone, which the embedding's graph makes beside the hidden states: for
-  /// stages of a pipeline that have no embedding.
+  /// The graph that makes only the rope table, which the embedding's graph makes beside the hidden
+  /// states: for stages of a pipeline that have no embedding.
   int rope_graph = -1;
-  /// The first layer with a tensor that trains (their number: none). Layers before it have no
-  /// backward lists, and it makes no gradient with respect to its input.
+  /// The first layer with a tensor that trains (the number of layers: none). Layers before it have
+  /// no backward lists, and it makes no gradient with respect to its input.
   int32_t first_trained = 0;
   /// The token whose row of the embedding gets no gradient from where it is read
   /// (without_row_gradient()); -1: none.

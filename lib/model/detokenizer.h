@@ -9,17 +9,18 @@
 
 namespace ftrun {
 
-/// Turns token ids into text with a Hugging Face tokenizer.json, for samples of generated text.
-/// Knows the two BPE alphabets in use: byte-level (GPT-2, Llama 3, Qwen, SmolLM2) and SentencePiece
-/// with byte fallback (Llama 2, Mistral).
+/// Detokenizer turns token ids into text with a Hugging Face tokenizer.json, for samples of
+/// generated text. It knows the two BPE alphabets in use: byte-level (GPT-2, Llama 3, Qwen,
+/// SmolLM2) and SentencePiece with byte fallback (Llama 2, Mistral).
 class Detokenizer {
  public:
-  /// `where` is the file's path for messages. Error(kBadInput) for text that is not a tokenizer;
-  /// Error(kUnsupported) for a model that is not BPE.
+  /// Reads the text of a tokenizer.json; `where` is the file's path for messages. Refuses text that
+  /// is not a tokenizer with Error(kBadInput), and a model that is not BPE with
+  /// Error(kUnsupported).
   static Detokenizer parse(std::string_view text, const std::string& where);
 
-  /// The text of `ids`, always valid UTF-8 (bytes that are not become U+FFFD). Unknown ids and,
-  /// with `skip_special`, special tokens give nothing.
+  /// Returns the text of `ids`, always valid UTF-8 (bytes that are not become U+FFFD). Unknown ids
+  /// and, with `skip_special`, special tokens give nothing.
   std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
 
   size_t size() const { return bytes_.size(); }
@@ -30,7 +31,8 @@ class Detokenizer {
   bool strip_first_space_ = false;
 };
 
-/// `bytes` with everything that is not UTF-8 replaced by U+FFFD, one for each character begun.
+/// Returns `bytes` with everything that is not UTF-8 replaced by U+FFFD, one for each character
+/// begun.
 std::string valid_utf8(std::string_view bytes);
 
 }  // namespace ftrun

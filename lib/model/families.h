@@ -37,12 +37,12 @@ struct ConfigDefaults {
   int64_t hidden = 0;
   int64_t layers = 0;
   int64_t query_heads = 0;
-  /// The number of query heads where it is 0.
+  /// Key and value heads; 0: as many as query heads.
   int64_t kv_heads = 0;
-  /// The hidden size over the number of query heads where it is 0.
+  /// Elements of a head; 0: the hidden size over the number of query heads.
   int64_t head_size = 0;
   int64_t positions = 0;
-  /// original_max_position_embeddings, which a class that has it takes before that of rope_scaling.
+  /// original_max_position_embeddings, which a class that has it prefers to that of rope_scaling.
   int64_t original_positions = 0;
   double norm_epsilon = 1e-6;
   double attention_dropout = 0;
@@ -77,26 +77,26 @@ struct Family {
   /// The class multiplies the queries of positions beyond the original context by what
   /// llama_4_scaling_beta says; rows that long are refused.
   bool scales_far_queries = false;
-  /// Fills what the families differ in; what all have is there already.
+  /// Fills in what differs between families; what all have is set before.
   void (*read)(ConfigReader& reader, ModelConfig& config);
 };
 
-/// Notes the dropouts that config.json asks for under these keys; a class has `of_class` where it
-/// is silent. Training with one is refused (build_model).
+/// Notes the dropouts that config.json asks for under these keys; `of_class` is the class's own
+/// where config.json has no such key. Training with one is refused (build_model).
 void note_dropouts(ConfigReader& reader, ModelConfig& config,
                    std::initializer_list<const char*> keys, double of_class = 0);
 
 std::span<const Family> families();
-/// The family of a model_type, or null.
+/// Returns the family of a model_type, or null.
 const Family* find_family(std::string_view model_type);
-/// Returns "llama, mistral, qwen2, ...": for messages.
+/// Returns the names of all families for messages: "llama, mistral, qwen2, ...".
 std::string family_names();
 
-/// Builds the description of a model for one batch shape and mode; `recompute` counts for kTrain,
-/// and the graphs are those of one rank of `split`; with an adapter its tensors come on top.
-/// Error(kUsage) with all that keeps a model from being split so. Error(kUnsupported) for training
-/// with attention dropout; Error(kBadInput) for more than 2^31-1 tokens in a micro-batch;
-/// Error(kUnsupported) for dtypes no kernel computes with.
+/// Builds the description of a model for one batch shape and mode. `recompute` matters only for
+/// kTrain; the graphs are those of one rank of `split`; an adapter adds its tensors. Refuses a
+/// split with one Error(kUsage) that lists all that prevents it; training with attention dropout,
+/// and dtypes that no kernel computes with, with Error(kUnsupported); and more than 2^31-1 tokens
+/// in a micro-batch with Error(kBadInput).
 ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode,
                              const ModelDtypes& dtypes = {}, const RecomputeOptions& recompute = {},
                              const TensorSplit& split = {}, const Adapter& adapter = {});

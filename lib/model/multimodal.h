@@ -20,13 +20,13 @@ struct MultimodalClass {
   std::string_view text_type;
 };
 
-/// The multimodal class of a model_type, or null.
+/// Returns the multimodal class of a model_type, or null.
 const MultimodalClass* find_multimodal(std::string_view model_type);
-/// Returns "gemma3, mistral3": for messages.
+/// Returns the names of all multimodal classes for messages: "gemma3, mistral3".
 std::string multimodal_names();
 
 /// Returns the decoder's config of a multimodal config.json: text_config, with the keys about
-/// weights and tokens that stand outside it alone. Notes in `findings` where text_config is no
+/// weights and tokens that stand only outside it. Notes in `findings` a text_config that is not an
 /// object, and architectures other than the class's.
 nlohmann::json text_part(const nlohmann::json& root, const MultimodalClass& outer,
                          ConfigFindings& findings);
@@ -36,13 +36,13 @@ nlohmann::json text_part(const nlohmann::json& root, const MultimodalClass& oute
 std::string name_in_multimodal_files(std::string_view name);
 /// Returns the name that a multimodal model in memory, and so PEFT, has for a module or tensor of
 /// the decoder ("model.language_model.norm.weight"). `root` is the prefix of the family's names
-/// that the head has not ("model.").
+/// that the head's name does not have ("model.").
 std::string name_in_multimodal_model(std::string_view name, std::string_view root);
 /// The expression that keeps PEFT's adapters out of the other parts of a multimodal model, whose
 /// modules have names of the decoder's; files of adapters have it as exclude_modules.
 inline constexpr std::string_view kOtherPartsPattern = ".*(vision_tower|multi_modal_projector).*";
 
-/// Says whether a stored tensor is of another part than the decoder.
+/// Says whether a stored tensor belongs to another part than the decoder.
 bool is_of_other_part(std::string_view stored);
 
 }  // namespace ftrun

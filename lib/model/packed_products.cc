@@ -36,7 +36,7 @@ std::string fault(const TensorInfo& tensor, const PackedFormat& format, bool end
   return "";
 }
 
-/// A product's weight as a rank has it.
+/// Weight is a product's weight as a rank has it.
 struct Weight {
   TensorInfo tensor;
   /// The last of those that are multiplied as one matrix.

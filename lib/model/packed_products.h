@@ -7,8 +7,8 @@
 namespace ftrun {
 
 /// Finds how a rank's records of the blocks' product weights look when they are packed as `format`,
-/// for a model that is split so: neighbours with one scale in the whole tensor must be neighbours
-/// on the rank. Error(kUsage) with every tensor of which they are not.
+/// for a model with this split: neighbours with one scale in the whole tensor must be neighbours on
+/// the rank. Refuses a split that parts them with one Error(kUsage) that lists every such tensor.
 PackedFormat fit_packed(const ModelConfig& config, const TensorSplit& split, PackedFormat format);
 
 }  // namespace ftrun

@@ -25,14 +25,14 @@ struct ModelPreset {
 /// Lists all presets, families together.
 std::span<const ModelPreset> model_presets();
 
-/// Finds a preset by its name. Error(kUsage) with those that there are where there is none.
+/// Finds a preset by its name. Refuses an unknown name with Error(kUsage), which lists all presets.
 const ModelPreset& find_preset(std::string_view name);
 
 /// Returns the config.json that a preset stands for, as far as memory and time depend on it.
 std::string preset_text(const ModelPreset& preset);
 
-/// Reads a number of parameters: "7B", "1.3b", "350M". Error(kUsage) for anything else, and for
-/// fewer than 50 million or more than 10,000 billion.
+/// Reads a number of parameters: "7B", "1.3b", "350M". Refuses anything else, fewer than 50 million
+/// and more than 10,000 billion with Error(kUsage).
 int64_t parse_parameter_count(std::string_view text);
 
 /// Makes a model of the shape of Llama 2 with about so many parameters: a vocabulary of 32,000 rows

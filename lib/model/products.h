@@ -22,8 +22,8 @@ struct Product {
   ProductMatrix matrix;
   int64_t outputs;
   int64_t inputs;
-  /// Tensor-parallel ranks share out its outputs, of which so many neighbours have the same; else
-  /// its inputs.
+  /// Tensor-parallel ranks share out its outputs, of which `copies` neighbouring ranks have the
+  /// same; else its inputs.
   bool by_outputs;
   int copies;
   bool bias;

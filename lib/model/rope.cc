@@ -21,7 +21,7 @@ bool is_filled_object(const nlohmann::json* value) {
   return value && value->is_object() && !value->empty();
 }
 
-// transformers 5 lets a filled rope_scaling win over rope_parameters.
+// Returns the key to read: transformers 5 lets a filled rope_scaling win over rope_parameters.
 const char* rope_key(ConfigReader& reader) {
   const char* chosen = nullptr;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
@@ -45,7 +45,8 @@ double read_partial(ConfigReader& reader, double outer, const char* key = "parti
   return share;
 }
 
-/// Returns the keys of a scaling's object that are read, beside those that it has alone.
+/// Returns the keys of a scaling's object that are read: `own`, which only it has, and those of
+/// all.
 std::vector<std::string> with_common_keys(std::initializer_list<const char*> own) {
   std::vector<std::string> keys{"attention_factor", "factor",    kOriginal, "partial_rotary_factor",
                                 "rope_theta",       "rope_type", "type"};
@@ -57,8 +58,9 @@ std::vector<std::string> with_common_keys(std::initializer_list<const char*> own
 /// ScalingReader reads the object of one rotation.
 class ScalingReader {
  public:
-  /// `config` reads the whole config.json, whose original_max_position_embeddings comes before the
-  /// object's; null for a class with a rotation for each layer type, which reads the object alone.
+  /// Prepares to read `settings`. `config` reads the whole config.json, whose
+  /// original_max_position_embeddings comes before the object's; null for a class with a rotation
+  /// for each layer type, which reads only the object.
   ScalingReader(ConfigReader settings, ConfigReader* config, const ModelConfig& known,
                 const Family& family)
       : settings_(std::move(settings)), config_(config), known_(known), family_(family) {}

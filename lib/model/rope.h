@@ -19,9 +19,9 @@ struct LayerRopes {
   RopeConfig full, window;
 };
 
-/// Reads them as Gemma 3's class does: an object for each layer type in rope_parameters
-/// (transformers 5), or rope_theta and rope_scaling of the ones and rope_local_base_freq of the
-/// others (transformers 4).
+/// Reads both rotations as Gemma 3's class does: an object for each layer type in rope_parameters
+/// (transformers 5), or rope_theta and rope_scaling for full attention and rope_local_base_freq for
+/// sliding windows (transformers 4).
 LayerRopes read_layer_ropes(ConfigReader& reader, const ModelConfig& known, const Family& family);
 
 }  // namespace ftrun

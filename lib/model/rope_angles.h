@@ -19,12 +19,12 @@ std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_s
 /// rows came together.
 bool uses_long_factors(const RopeConfig& rope, int64_t longest_row);
 
-/// Computes what multiplies cos and sin where yarn's settings do not say it (Peng et al. 2023,
+/// Computes the factor of cos and sin where yarn's settings do not say it (Peng et al. 2023,
 /// section 3.4): 0.1 m ln(factor) + 1, with m = 1, or the quotient of that for mscale and for
 /// mscale_all_dim where neither is 0 (DeepSeek).
 double yarn_attention_factor(double factor, double mscale, double mscale_all_dim);
 
-/// Computes what multiplies cos and sin where longrope's settings do not say it (Ding et al. 2024):
+/// Computes the factor of cos and sin where longrope's settings do not say it (Ding et al. 2024):
 /// sqrt(1 + ln(factor) / ln(original_positions)), 1 for factors of at most 1. original_positions is
 /// above 1.
 double longrope_attention_factor(double factor, int64_t original_positions);
@@ -33,7 +33,7 @@ double longrope_attention_factor(double factor, int64_t original_positions);
 /// config.json does not say.
 int64_t reached_positions(const ModelConfig& config);
 
-/// Says which scaling of the rotation would serve rows of so many tokens, which are more than
+/// Names the scaling of the rotation that would serve rows of so many tokens, which are more than
 /// reached_positions(); "" for a model that does not rotate.
 std::string scaling_for(const ModelConfig& config, int64_t tokens);
 

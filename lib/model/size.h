@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// Parameters of a model; a tied matrix counts once.
+/// ParameterCounts counts the parameters of a model; a tied matrix counts once.
 struct ParameterCounts {
   int64_t total = 0;
   /// The input embedding's table.
@@ -20,8 +20,9 @@ struct ParameterCounts {
 
 ParameterCounts count_parameters(const ModelDescription& model);
 
-/// Floating-point operations of training one token (forward and backward), by the two formulas in
-/// use; P = multiplied parameters, L layers, h = query heads * head size, T tokens of a row.
+/// TrainingFlops holds the floating-point operations of training one token (forward and backward),
+/// by the two formulas in use; P = multiplied parameters, L layers, h = query heads * head size, T
+/// tokens of a row.
 struct TrainingFlops {
   /// 6P + 12LhT (Chowdhery et al. 2022, PaLM, appendix B): attention scores not halved.
   double full = 0;
@@ -29,7 +30,8 @@ struct TrainingFlops {
   double causal = 0;
 };
 
-/// Sliding windows are not counted: both formulas are conventions, not measurements.
+/// Computes both formulas, without regard to sliding windows: they are conventions, not
+/// measurements.
 TrainingFlops training_flops_per_token(const ModelDescription& model);
 
 }  // namespace ftrun

@@ -31,8 +31,8 @@ std::string without_wrappers(const std::string& name) {
   return join(parts, ".");
 }
 
-/// Stored names by what they are without wrappers. If two become one, the one that has no wrapper
-/// counts, else neither.
+/// Returns stored names by what they are without wrappers. If two become one, the one that has no
+/// wrapper counts, else neither.
 std::map<std::string, std::string> unwrapped(const std::vector<std::string>& stored) {
   std::map<std::string, std::string> plain;
   std::set<std::string> twice;
@@ -62,7 +62,7 @@ std::map<std::string, size_t> count_prefixes(const std::map<std::string, std::st
   return counts;
 }
 
-/// The prefixes that most cores stand behind; `root` alone where any does.
+/// Returns the prefixes that most cores stand behind; only `root` where any does.
 std::vector<std::string> likeliest(const std::map<std::string, size_t>& counts,
                                    std::string_view root) {
   if (counts.contains(std::string(root))) return {std::string(root)};
@@ -76,8 +76,8 @@ std::vector<std::string> likeliest(const std::map<std::string, size_t>& counts,
   return best;
 }
 
-/// The only stored tensor that is the model's head, or its bias; nothing where there is none, or
-/// several and none of its own name.
+/// Finds the only stored tensor that is the model's head, or its bias; nothing where there is none,
+/// or several and none of its own name.
 std::optional<std::string> find_head(const std::map<std::string, std::string>& plain,
                                      const std::string& head) {
   if (const auto own = plain.find(head); own != plain.end()) return own->second;

@@ -4,8 +4,8 @@
 
 namespace ftrun {
 
-/// Writes docs/models.md: which features of a config.json, and of a run, each family has. Each
-/// is tried on a small model of the family, so that the table says what the code does.
+/// Returns the text of docs/models.md: which features of a config.json, and of a run, each family
+/// has. Each is tried on a small model of the family, so that the table says what the code does.
 std::string support_markdown();
 
 }  // namespace ftrun

@@ -12,22 +12,22 @@ namespace ftrun {
 /// Projection is a product of a block.
 enum class Projection : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown };
 inline constexpr size_t kProjections = 7;
-/// Returns "q", "gate", ...
+/// Returns the name of a projection: "q", "gate", ...
 std::string_view role_name(Projection projection);
 
 /// TensorNames are the names of a family's modules in Hugging Face's files, which no other place
-/// knows. Paths of a block's modules stand behind `blocks` and the block's number.
+/// knows. Paths of a block's modules stand after `blocks` and the block's number.
 struct TensorNames {
   /// The prefix that a file of the model without its head leaves out.
   std::string_view root = "model.";
   std::string_view embedding = "model.embed_tokens";
-  /// The table of positions' vectors, which are added to the tokens'; empty: the family has none.
+  /// The table of the positions' vectors, which are added to the tokens'; empty: the family has
+  /// none.
   std::string_view positions = {};
   std::string_view blocks = "model.layers.";
   std::string_view input_norm = "input_layernorm";
   std::string_view post_norm = "post_attention_layernorm";
-  /// Names of these two where attention and MLP stand beside each other on a norm each; empty: they
-  /// are called as ever.
+  /// The names of these two where attention and MLP are parallel with a norm each; empty: as above.
   std::string_view parallel_input_norm = {};
   std::string_view parallel_post_norm = {};
   /// Norms of what attention and MLP add to the hidden states; empty: the family has none.
@@ -56,7 +56,7 @@ struct TensorNames {
   std::string_view product(Projection projection) const {
     return products[static_cast<size_t>(projection)];
   }
-  /// Returns "model.layers.3.mlp.up_proj".
+  /// Returns the path of a block's module: "model.layers.3.mlp.up_proj".
   std::string in_block(int64_t layer, std::string_view module) const;
 };
 
@@ -74,10 +74,10 @@ std::vector<ProductModule> product_modules(const TensorNames& names);
 
 /// Lists the last parts of the paths of all products' modules: q_proj, k_proj, ...
 std::vector<std::string> adaptable_names(const TensorNames& names);
-/// Lists what a family adapts where a config names no modules: q_proj, v_proj.
+/// Lists the modules that a family adapts where a config names none: q_proj, v_proj.
 std::vector<std::string> adapted_by_default(const TensorNames& names);
 
-/// Returns "q_proj" of "self_attn.q_proj".
+/// Returns the last part of a module's path: "q_proj" of "self_attn.q_proj".
 std::string_view last_part(std::string_view module);
 
 }  // namespace ftrun

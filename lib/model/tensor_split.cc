@@ -49,7 +49,7 @@ std::vector<int64_t> degrees(const ModelConfig& config, Fits fits) {
   return found;
 }
 
-/// "7 = 3 x 2 + 1"
+/// Formats a division: "7 = 3 x 2 + 1".
 std::string division_text(int64_t count, int64_t degree) {
   return cat(count, " = ", count / degree, " x ", degree, " + ", count % degree);
 }

@@ -14,12 +14,12 @@
 namespace ftrun {
 namespace {
 
-/// The name of a tensor without the last part: "weight", "bias".
+/// Returns the name of a tensor without the last part: "weight", "bias".
 std::string module_of(const std::string& tensor) {
   return tensor.substr(0, tensor.rfind('.'));
 }
 
-/// Expressions of parts of names, and which of them have chosen something.
+/// Patterns holds expressions of parts of names, and which of them have chosen something.
 class Patterns {
  public:
   Patterns(std::string key, const std::vector<std::string>& texts,
@@ -71,7 +71,7 @@ std::set<std::string> adapted_modules(const ModelDescription& model) {
   return modules;
 }
 
-/// The tensors of whole modules. A tied output matrix is the embedding's.
+/// Returns the tensors of whole modules. A tied output matrix is the embedding's.
 std::set<std::string> saved_tensors(const ModelDescription& model,
                                     const std::vector<std::string>& modules,
                                     std::vector<std::string>& problems) {

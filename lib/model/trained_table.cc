@@ -14,7 +14,8 @@
 namespace ftrun {
 namespace {
 
-/// A module's path with its block's number apart; no number for what stands outside of the blocks.
+/// ModulePlace is a module's path with its block's number apart; no number for what stands outside
+/// of the blocks.
 struct ModulePlace {
   std::string name;
   std::optional<int64_t> block;
@@ -25,7 +26,7 @@ bool is_number(const std::string& part) {
                                       [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-/// `root` stands before the names of most of the model's modules.
+/// Splits a module's path; `root` stands before the names of most of the model's modules.
 ModulePlace place_of_module(const std::string& module, std::string_view root) {
   const std::vector<std::string> parts = split(module, '.');
   const auto number = std::find_if(parts.begin(), parts.end(), is_number);

@@ -8,7 +8,8 @@
 
 namespace ftrun {
 
-/// Layout of qkv rows: H query heads, then K key heads, then K value heads, each of d elements.
+/// HeadAttrs is the layout of qkv rows: H query heads, then K key heads, then K value heads, each
+/// of d elements.
 struct HeadAttrs {
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
@@ -23,7 +24,7 @@ struct HeadAttrs {
 void add_head_letters(int64_t query_heads, int64_t kv_heads, int64_t head_size,
                       std::map<std::string, int64_t>& letters);
 
-/// OpSpec::letters of an operation with HeadAttrs.
+/// Adds the letters of an operation with HeadAttrs (OpSpec::letters).
 void head_letters(const Op& op, std::map<std::string, int64_t>& letters);
 
 }  // namespace ftrun

@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// The closed set of operations (ops/kinds.inc). A gradient kind exists for each forward kind;
-/// kinds ending in "Wgrad" add to (or overwrite, see KernelContext::accumulate) gradients of
+/// OpKind is the closed set of operations (ops/kinds.inc). A gradient kind exists for each forward
+/// kind; kinds ending in "Wgrad" add to (or overwrite, see KernelContext::accumulate) gradients of
 /// parameters and write nothing else. Those gradients have the graph's gradient dtype
 /// (ModelDtypes).
 enum class OpKind : uint8_t {

@@ -13,8 +13,8 @@
 namespace ftrun {
 
 /// BlockMap says which elements of a range are of which block of a tensor, where a rank has a part
-/// of each row of the tensor, or where the range begins within a block. As it is made, the range is
-/// the tensor. Elements of a block are neighbours in the range.
+/// of each row of the tensor, or where the range begins within a block. By default the range is the
+/// tensor. Elements of a block are neighbours in the range.
 struct BlockMap {
   static constexpr int64_t kEndless = int64_t{1} << 62;
   /// The range's first element among those that the rank has of the tensor.
@@ -28,14 +28,14 @@ struct BlockMap {
   bool operator==(const BlockMap&) const = default;
 };
 
-/// The element of the tensor that is element `i` of the range.
+/// Returns the element of the tensor that is element `i` of the range.
 FTRUN_BLOCK_FUNCTION int64_t tensor_element(const BlockMap& map, int64_t i) {
   const int64_t own = map.offset + i;
   return map.first + own / map.width * map.row + own % map.width;
 }
 
-/// The first element of a range of `count` elements that is element `element` of the tensor, or a
-/// later one; `count` where none is.
+/// Returns the first element of a range of `count` elements that is element `element` of the
+/// tensor, or a later one; `count` where there is none.
 FTRUN_BLOCK_FUNCTION int64_t range_element(const BlockMap& map, int64_t element, int64_t count) {
   const int64_t behind = element > map.first ? element - map.first : 0;
   const int64_t column = behind % map.row;

@@ -4,8 +4,8 @@
 
 namespace ftrun {
 
-// Seen by sources compiled for different instruction sets and by GPUs': constants, and functions
-// that run in the compiler alone.
+// Sources compiled for different instruction sets and for GPUs include this: constants, and
+// functions that run only in the compiler.
 
 /// Neighbouring elements of a tensor whose codes share a scale: the largest of their absolute
 /// values.
@@ -13,20 +13,20 @@ inline constexpr int64_t kCodeBlock = 256;
 
 inline constexpr int kCodes = 256;
 
-/// The dynamic map of bitsandbytes (Dettmers et al. 2022, "8-bit Optimizers via Block-wise
-/// Quantization"): [0.1, 1] in 2^e equal bins (2^(e+1) without negative numbers), their centres
-/// times 10^(e-6), for e = 0...6; and 0 and 1.
+/// CodeMap is the dynamic map of bitsandbytes (Dettmers et al. 2022, "8-bit Optimizers via
+/// Block-wise Quantization"): [0.1, 1] in 2^e equal bins (2^(e+1) without negative numbers), their
+/// centres times 10^(e-6), for e = 0...6; and 0 and 1.
 struct CodeMap {
   /// The shares of their block's scale that codes stand for, ascending.
   float values[kCodes] = {};
   /// The least share of each code but the first: halfway to the value below it, which goes to the
   /// even code. Shares below 0 have codes of values below 0 however small they are, as bitsandbytes
-  /// sees to the sign of what it stores.
+  /// keeps the sign of what it stores.
   float least[kCodes] = {};
 };
 
-/// Shares by their sign and their first 15 bits behind it, from 2^-23 on: the code of the least
-/// share of each such cell. A cell has shares of at most two codes.
+/// CodeGuesses sorts shares into cells by their sign and their first 15 bits after it, from 2^-23
+/// on, and holds the code of the least share of each cell. A cell has shares of at most two codes.
 struct CodeGuesses {
   static constexpr uint32_t kFirst = 104U << 7, kCells = 23 * 128 + 1;
   /// Cells of positive shares, then of negative ones. Read in words.
@@ -39,13 +39,13 @@ consteval float float_of(uint32_t bits) {
   return __builtin_bit_cast(float, bits);
 }
 
-/// The next larger number of one that is not 0.
+/// Returns the next larger number of one that is not 0.
 consteval float number_after(float x) {
   const auto bits = __builtin_bit_cast(uint32_t, x);
   return float_of(x > 0 ? bits + 1 : bits - 1);
 }
 
-/// torch.linspace(0.1, 1, bins + 1)[i] in fp32, as fused multiplications make it.
+/// Returns torch.linspace(0.1, 1, bins + 1)[i] in fp32, as fused multiplications make it.
 consteval float border(int bins, int i) {
   const float step = (1.0F - 0.1F) / static_cast<float>(bins);
   const double from_below = static_cast<double>(0.1F) + static_cast<double>(step) * i;

@@ -4,7 +4,7 @@
 
 namespace ftrun {
 
-/// States of an element that an optimizer updates at most.
+/// The most states of an element that an optimizer updates.
 inline constexpr size_t kMostOptimizerStates = 2;
 
 }  // namespace ftrun

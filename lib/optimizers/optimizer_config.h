@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// Every optimizer that a config may name: those of list.inc that are offered, then those that are
-/// refused.
+/// OptimizerType is every optimizer that a config may name: those of list.inc that are offered,
+/// then those that are refused.
 enum class OptimizerType {
 #define FTRUN_OPTIMIZER(enumerator, name, rule) k##enumerator,
 #define FTRUN_REFUSED_OPTIMIZER(enumerator, name) k##enumerator,
@@ -41,9 +41,9 @@ struct EnumNames<OptimizerType> {
   };
 };
 
-/// optimizer: the type, and the value of every key of optimizer.params. Values that a type does not
-/// use keep their defaults. Resolved: those that the config leaves out are the type's own
-/// (Optimizer::defaults).
+/// OptimizerConfig is the config's `optimizer`: the type, and the value of every key of
+/// optimizer.params. Values that a type does not use keep their defaults. In a resolved one, those
+/// that the config leaves out are the type's own (Optimizer::defaults).
 struct OptimizerConfig {
   OptimizerType type = {};
   double lr = 5e-5;

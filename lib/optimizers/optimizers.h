@@ -12,7 +12,8 @@
 
 namespace ftrun {
 
-/// A key of optimizer.params that is kept, and the member of OptimizerConfig that holds it.
+/// OptimizerParameter is a key of optimizer.params that is kept, and the member of OptimizerConfig
+/// that holds it.
 struct OptimizerParameter {
   const char* name = "";
   /// The parameter's text in docs/config.md.
@@ -44,7 +45,7 @@ inline constexpr OptimizerParameter kNesterov{"nesterov", "Nesterov momentum.",
                                               &OptimizerConfig::nesterov};
 }  // namespace parameters
 
-/// A number that an optimizer keeps of each element.
+/// OptimizerState is a number that an optimizer keeps of each element.
 struct OptimizerState {
   /// The state's name in checkpoints.
   const char* name = "";
@@ -52,7 +53,7 @@ struct OptimizerState {
   double OptimizerConfig::*first = nullptr;
 };
 
-/// Values of parameters that do not go together.
+/// OptimizerFault says which values of parameters do not go together.
 struct OptimizerFault {
   /// The key of optimizer.params to point at.
   std::string parameter;
@@ -60,7 +61,7 @@ struct OptimizerFault {
   std::string remedy;
 };
 
-/// All that planning knows of an optimizer. Its arithmetic is NAME/update.inc.
+/// Optimizer holds all that planning knows of an optimizer. Its arithmetic is NAME/update.inc.
 struct Optimizer {
   /// Other names that configs know it by (torch's, Hugging Face's, bitsandbytes'), in small
   /// letters.
@@ -72,7 +73,7 @@ struct Optimizer {
   /// States that a run keeps, in the order in which the rule has them. Null: the optimizer is
   /// refused.
   std::span<const OptimizerState> (*states)(const OptimizerConfig& config) = nullptr;
-  /// Finds what is wrong with values that are right each by itself; null: nothing can be.
+  /// Finds what is wrong with values that are each valid by themselves; null: nothing can be.
   std::optional<OptimizerFault> (*fault)(const OptimizerConfig& config) = nullptr;
   /// States of tensors of at least OptimizerConfig::min_8bit_size elements are 8-bit codes
   /// (code_map.h), beside which there is a scale for each block; those of smaller ones are fp32.
@@ -87,23 +88,24 @@ struct Optimizer {
   bool has(std::string_view parameter) const;
 };
 
-/// The entry of a type.
+/// Returns the entry of a type.
 const Optimizer& optimizer_of(OptimizerType type);
 
-/// States that a run of the optimizer, which is offered, keeps of each element.
+/// Returns the states that a run of the optimizer, which is offered, keeps of each element.
 std::span<const OptimizerState> optimizer_states(const OptimizerConfig& config);
 
-/// Every parameter that some optimizer has, each once, in the order of the entries.
+/// Lists every parameter that some optimizer has, once, in the order of the entries.
 const std::vector<OptimizerParameter>& all_optimizer_parameters();
 
-/// Names of the types that have a parameter: each is followed by those that vary it (Adam by
+/// Lists the types that have a parameter by name: each is followed by those that vary it (Adam by
 /// OneBitAdam).
 std::vector<std::string> types_with(std::string_view parameter);
 
-/// Classes of torch.optim beside those that are types: a config that names one is told so.
+/// Lists the classes of torch.optim besides those that are types, for the message to a config that
+/// names one.
 std::span<const std::string_view> torch_optimizer_classes();
 
-/// An alias and the name of the type that it stands for.
+/// OptimizerAlias is an alias and the name of the type that it stands for.
 struct OptimizerAlias {
   std::string_view alias;
   std::string_view name;

@@ -1,7 +1,7 @@
 #include "optimizers/entries.h"
 
-// Optimizers that DeepSpeed has and that are not offered. Their parameters are
-// read and checked, so that a file is told of its other faults too.
+// Optimizers that DeepSpeed has and that are not offered. Their parameters are read and checked, so
+// that the message lists a file's other faults too.
 
 namespace ftrun::optimizers {
 namespace {

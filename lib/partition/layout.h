@@ -9,11 +9,12 @@
 
 namespace ftrun {
 
-/// Order of units in a flat buffer: parameters lie as forward reads them, gradients as backward
-/// finishes them (a unit that two layers read is finished by the first of them).
+/// FlatOrder is the order of units in a flat buffer: parameters lie as forward reads them,
+/// gradients as backward finishes them (a unit that two layers read is finished by the first of
+/// them).
 enum class FlatOrder : uint8_t { kForward, kBackward };
 
-/// All units of a partition in one flat buffer.
+/// FlatLayout places all units of a partition in one flat buffer.
 struct FlatLayout {
   /// Element offset by unit id; multiples of kUnitBlock.
   std::vector<int64_t> offset;
@@ -29,7 +30,7 @@ FlatLayout flat_layout(const Partition& partition, FlatOrder order);
 /// Lays out units of `elements[unit]` elements instead of their padded size.
 FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order);
 
-/// A rank's part of a unit: elements [begin, end) of its flat range.
+/// ShardRange is a rank's part of a unit: elements [begin, end) of its flat range.
 struct ShardRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -37,19 +38,19 @@ struct ShardRange {
   bool operator==(const ShardRange&) const = default;
 };
 
-/// Elements of each of `count` equal shards of a unit: a multiple of kUnitBlock, so that
-/// count * shard_stride(...) >= unit.padded. A collective over equal parts moves this many elements
-/// a rank; the last shards may reach past the unit.
+/// Returns the elements of each of `count` equal shards of a unit: a multiple of kUnitBlock, so
+/// that count * shard_stride(...) >= unit.padded. A collective over equal parts moves this many
+/// elements a rank; the last shards may reach past the unit.
 int64_t shard_stride(const Unit& unit, int count);
 
-/// The part of the unit that shard `index` of `count` holds: [index, index+1) strides, cut at the
-/// unit's end (so late shards of a small unit are empty).
+/// Returns the part of the unit that shard `index` of `count` holds: [index, index+1) strides, cut
+/// at the unit's end (so late shards of a small unit are empty).
 ShardRange shard_range(const Unit& unit, int index, int count);
 
-/// The slices of tensors in elements [begin, end) of a unit, by position; padding has none.
+/// Returns the slices of tensors in elements [begin, end) of a unit, by position; padding has none.
 std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end);
 
-/// Says whether blocks of a tensor, counted over the whole of it, are not blocks of the unit too:
+/// Says whether blocks of a tensor, counted over the whole tensor, are not blocks of the unit too:
 /// tensor-parallel ranks have parts of some, or it begins within one (a slice of it says where).
 bool straddles_blocks(const TensorInfo& tensor, const Slice& slice);
 
@@ -63,7 +64,7 @@ struct UpdateKind {
   bool operator==(const UpdateKind&) const = default;
 };
 
-/// Elements [begin, end) of a unit whose tensors are all updated alike.
+/// UpdatePart is elements [begin, end) of a unit whose tensors are all updated alike.
 struct UpdatePart {
   int64_t begin = 0;
   int64_t end = 0;
@@ -71,9 +72,9 @@ struct UpdatePart {
   bool operator==(const UpdatePart&) const = default;
 };
 
-/// Cuts [begin, end) of a unit into the fewest parts of one kind; together they cover it, padding
-/// belonging to the part before it, but for what is around a tensor that straddles blocks.
-/// `kind_of` is asked once a tensor.
+/// Cuts [begin, end) of a unit into the fewest parts of one kind. Together they cover it; padding
+/// belongs to the part before it, except around a tensor that straddles blocks. `kind_of` is called
+/// once a tensor.
 std::vector<UpdatePart> update_parts(const Unit& unit,
                                      const std::function<UpdateKind(const Slice&)>& kind_of,
                                      int64_t begin, int64_t end);

@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// A rank's place among those that share one copy of a state.
+/// ShardPlace is a rank's place among those that share one copy of a state.
 struct ShardPlace {
   int count = 1;
   int index = 0;
@@ -20,10 +20,10 @@ struct ShardPlace {
 /// reach past the unit's end; a unit that is not cut is held whole by everyone.
 class Sharding {
  public:
-  /// `place_of` says this rank's place among those that share a unit out. A unit of one rank is not
-  /// cut. Small units are cut only with `cut_small`, and only if every rank gets at least one
-  /// block: cut finer, a unit would be mostly padding (16 MB for a norm at 1,024 ranks); whole, it
-  /// costs a few kilobytes a rank.
+  /// Cuts each unit over the ranks that share it out, among which `place_of` gives this rank's
+  /// place. A unit of one rank is not cut. Small units are cut only with `cut_small`, and only if
+  /// every rank gets at least one block: cut finer, a unit would be mostly padding (16 MB for a
+  /// norm at 1,024 ranks); whole, it costs a few kilobytes a rank.
   Sharding(const Partition& partition, const std::function<ShardPlace(const Unit&)>& place_of,
            bool cut_small);
   /// Cuts all units over the same ranks.
@@ -32,13 +32,13 @@ class Sharding {
   explicit Sharding(const Partition& partition);
 
   bool cut(UnitId unit) const { return units_[static_cast<size_t>(unit)].cut; }
-  /// Elements that a rank holds of the unit: its stride, or all of it.
+  /// Returns how many elements of the unit a rank holds: its stride, or all of it.
   int64_t held(UnitId unit) const { return units_[static_cast<size_t>(unit)].held; }
-  /// Elements of a whole copy.
+  /// Returns the number of elements of a whole copy.
   int64_t whole(UnitId unit) const { return units_[static_cast<size_t>(unit)].whole; }
-  /// Element of the unit where what this rank holds begins.
+  /// Returns the element of the unit where this rank's part begins.
   int64_t begin(UnitId unit) const { return units_[static_cast<size_t>(unit)].begin; }
-  /// The unit's elements that this rank holds, without what reaches past the unit.
+  /// Returns the unit's elements that this rank holds, without those past the unit's end.
   ShardRange own(UnitId unit) const { return units_[static_cast<size_t>(unit)].own; }
 
  private:

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-// Assigns parameters to units, in forward order.
+// UnitBuilder assigns parameters to units, in forward order.
 class UnitBuilder {
  public:
   UnitBuilder(const ModelDescription& model, UnitGranularity granularity, SmallTensors small,
@@ -102,7 +102,7 @@ class UnitBuilder {
     return true;
   }
 
-  /// All of its tensors are updated, or none.
+  /// Says whether a parameter's tensors are updated: all of them are, or none.
   bool trains(const GraphParam& param) const {
     const bool first = model_.tensor(param.tensors.front()).trainable;
     for (const TensorId tensor : param.tensors)

@@ -20,14 +20,14 @@ inline constexpr int64_t kUnitBlock = 4096;
 /// Blocks of this many elements, counted from a tensor's first one (of what this rank uses of it,
 /// row by row), are never cut: the gradient norm adds up each by itself, and a state may be stored
 /// in blocks that share a scale. Each parameter of a graph begins on a block of its unit, and so do
-/// its tensors, but for those after one that ends within a block. Such a parameter is kept clear of
-/// multiples of kUnitBlock, where shards begin, if it is no longer than that; of a longer one,
+/// its tensors, except those after one that ends within a block. Such a parameter is kept clear of
+/// multiples of kUnitBlock, where shards begin, if it is no longer than that; in a longer one,
 /// which no usual model has, blocks are those of the parameter.
 inline constexpr int64_t kTensorBlock = 256;
 static_assert(kUnitBlock % kTensorBlock == 0 && kTensorBlock == kPackedRecord);
 
-/// Elements [offset, offset+extent) of what this rank uses of a tensor (the row-major order of
-/// TensorInfo::local) at [position_in_unit, +extent).
+/// Slice places elements [offset, offset+extent) of what this rank uses of a tensor (the row-major
+/// order of TensorInfo::local) at [position_in_unit, +extent).
 struct Slice {
   TensorId tensor = -1;
   int64_t offset = 0;
@@ -36,7 +36,7 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
-/// A unit is a set of parameters in one flat range that are gathered, reduced and updated together.
+/// Unit is a set of parameters in one flat range that are gathered, reduced and updated together.
 struct Unit {
   UnitId id = -1;
   std::string name;
@@ -58,8 +58,8 @@ struct Unit {
   /// Tensors that are fp32 where layers compute in 16 bits are in units of their own; they are
   /// small.
   bool fp32 = false;
-  /// Holds tensors whose optimizer states are codes, and tensors whose are numbers. Both where a
-  /// matrix of a graph has both.
+  /// Holds tensors whose optimizer states are codes, and tensors whose states are numbers. Both are
+  /// true where a matrix of a graph has both.
   bool coded = false;
   bool uncoded = true;
 };
@@ -78,9 +78,9 @@ struct Partition {
   std::vector<std::vector<ParamPlace>> places;
 
   const Unit& unit(UnitId id) const { return units[static_cast<size_t>(id)]; }
-  /// Elements of all parameters, without padding.
+  /// Returns the number of elements of all parameters, without padding.
   int64_t numel() const;
-  /// Units that a layer reads, ascending.
+  /// Returns the units that a layer reads, ascending.
   std::vector<UnitId> units_of(int layer) const;
 };
 
@@ -95,15 +95,15 @@ struct SmallTensors {
 /// Puts every tensor of the model into exactly one unit. Tensors of one GraphParam lie one after
 /// another without gaps, so that the graph sees them as one matrix. Small ones get units of their
 /// own beside the large ones of their layer, whatever the ZeRO stage: all stages then sum the
-/// gradient norm in the same order.
-/// `coded` chooses those whose optimizer states are codes, none when empty; their matrices have
-/// units of their own too.
+/// gradient norm in the same order. `coded` chooses those whose optimizer states are codes, none
+/// when empty; their matrices have units of their own too.
 Partition build_units(const ModelDescription& model,
                       UnitGranularity granularity = UnitGranularity::kLayer,
                       SmallTensors small = {},
                       const std::function<bool(const TensorInfo&)>& coded = {});
 
-/// "unit 1 layers.0: 3540672 elements (3540096 in 9 tensors), layers 1": one line a unit.
+/// Formats a partition, one line a unit: "unit 1 layers.0: 3540672 elements (3540096 in 9 tensors),
+/// layers 1".
 std::string partition_text(const Partition& partition);
 
 }  // namespace ftrun

@@ -14,15 +14,15 @@
 
 namespace ftrun {
 
-/// The weights of a model folder as they are trained on: of those that are packed, the numbers that
-/// their codes stand for.
+/// BaseWeights reads the weights of a model folder as they are trained on: for packed tensors, the
+/// numbers that their codes stand for.
 class BaseWeights {
  public:
-  /// `folder` is borrowed.
+  /// Finds the packed tensors of `model`. `folder` is borrowed.
   BaseWeights(const ModelDescription& model, const ModelFolder& folder);
 
-  /// Elements [begin, end) of a tensor in fp32. One tensor after the other: the scales of a packed
-  /// one are found by reading it whole.
+  /// Reads elements [begin, end) of a tensor in fp32. One tensor after the other: the scales of a
+  /// packed one are found by reading it whole.
   void read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out);
 
  private:

@@ -15,7 +15,7 @@ namespace ftrun {
 namespace {
 
 /// Groups model tensors by the tensor of the files that holds them, in order of the first one that
-/// each holds. `part` makes of a model tensor the files' tensors with this part alone.
+/// each holds. `part` maps a model tensor to the files' tensors with only this part.
 template <class Tensors, class Part>
 std::vector<ExportTensor> file_tensors(const Tensors& tensors, Part part) {
   std::vector<ExportTensor> files;
@@ -31,7 +31,7 @@ std::vector<ExportTensor> file_tensors(const Tensors& tensors, Part part) {
   return files;
 }
 
-/// Lists the tensors of files that hold a tensor of the model: one, or a number of equal ones.
+/// Lists the tensors of files that hold a tensor of the model: one, or several of equal size.
 std::vector<ExportTensor> stored_tensors(const TensorInfo& tensor) {
   const StoredPlace& place = tensor.stored;
   std::vector<ExportTensor> files;

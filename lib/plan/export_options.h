@@ -17,10 +17,11 @@ bool exports_adapter(const Config& config);
 
 std::string export_folder(const Config& config);
 
-/// The dtype of exported weights; `own` if the config leaves it open.
+/// Returns the dtype of exported weights; `own` if the config leaves it open.
 DType exported_dtype(ExportDtype wanted, DType own);
 
-/// The dtype of the model's own files; fp32 if its config.json does not say what these hold.
+/// Returns the dtype of exported weights; if the config leaves it open, that of the model's own
+/// files, or fp32 if its config.json does not give it.
 DType exported_dtype(ExportDtype wanted, const ModelConfig& model);
 
 /// Describes, for PEFT's file, a model that the config or the command calls `base`: its family, its
@@ -28,17 +29,17 @@ DType exported_dtype(ExportDtype wanted, const ModelConfig& model);
 PeftModel peft_model(const std::string& base, const std::string& family,
                      const std::string& multimodal, bool tied);
 
-/// Makes the options export the adapter alone, in PEFT's layout: in fp32 unless `wanted` is another
+/// Makes the options export only the adapter, in PEFT's layout: in fp32 unless `wanted` is another
 /// dtype.
 void export_as_adapter(ExportOptions& options, const Config& config, const PeftModel& model,
                        ExportDtype wanted);
 
-/// Reads from an adapter's file how the base was quantized that it was trained on; nothing where it
-/// says nothing, as no file of PEFT's own does. Error(kBadInput).
+/// Reads from an adapter's file how the base that it was trained on was quantized; nothing if the
+/// file does not say, as PEFT's own files do not. Error(kBadInput) if it cannot be read.
 std::optional<QuantizationConfig> base_quantization(const AdapterFolder& adapter);
 
-/// Makes an export of a multimodal model keep what the source folder has of its other parts.
-/// Error(kBadInput) where that cannot be read.
+/// Makes an export of a multimodal model keep the tensors of its other parts from the source
+/// folder. Error(kBadInput) if they cannot be read.
 void keep_other_parts(ExportOptions& options, const ModelConfig& model);
 
 /// Makes the options of the export at a run's end.

@@ -18,8 +18,8 @@
 namespace ftrun {
 namespace {
 
-/// A field and all below it. Neither the losses of the steps to come nor the state they begin with
-/// depend on these, but for rounding, when the ranks or the precision of states change. Model and
+/// Fields, each with all below it, that do not affect the losses of later steps or the state that
+/// they begin with, except for rounding when the ranks or the precision of states change. Model and
 /// data may move: they are compared by content, under "model" and "data".
 constexpr std::array<std::string_view, 44> kMayChange{
     "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
@@ -40,8 +40,8 @@ constexpr std::array<std::string_view, 44> kMayChange{
     // Checkpoints are read in any of these precisions.
     "config.bf16.bf16_optimizer_states", "config.bf16.bf16_master_weights_and_grads"};
 
-/// Said a second time by another field: "seed" by config.train.seed, the others by what they were
-/// resolved into, the optimizer and the schedule.
+/// Fields that another field repeats: "seed" by config.train.seed, the others by their resolved
+/// values in the optimizer and the schedule.
 constexpr std::array<std::string_view, 4> kEchoes{
     "seed", "config.train.learning_rate", "config.train.weight_decay", "config.train.warmup_steps"};
 
@@ -55,7 +55,7 @@ bool may_change(const std::string& field) {
   });
 }
 
-/// The config that was saved, with the seed that the checkpoint gives beside it.
+/// Returns the saved config, with the seed that the checkpoint records beside it.
 std::string recorded_config(const CheckpointMeta& saved, const std::string& now) {
   const auto kept = saved.extra.find(kConfigRecord);
   const std::string& text = kept == saved.extra.end() ? now : kept->second;
@@ -65,8 +65,8 @@ std::string recorded_config(const CheckpointMeta& saved, const std::string& now)
   return config.dump(2);
 }
 
-/// A key of the config that the record's version did not know, and that this run leaves at its
-/// default.
+/// Says whether a difference is a key of the config that the record's version did not know, and
+/// that this run leaves at its default.
 bool is_new_default(const ManifestDifference& difference) {
   constexpr std::string_view kConfig = "config.";
   if (difference.before != kNotRecorded || !difference.field.starts_with(kConfig)) return false;
@@ -91,8 +91,8 @@ ImportRecord import_record(const CheckpointMeta& saved) {
   return import_record_from(saved.extra.at(kImportRecord), "the checkpoint's record of its import");
 }
 
-/// This run's config with what is known of the other program's in its place. Settings that this one
-/// does not have are passed over.
+/// Returns this run's config with the known settings of the other program in its place. Settings
+/// that this one does not have are skipped.
 std::string imported_config(const CheckpointMeta& saved, const std::string& now) {
   auto config = nlohmann::ordered_json::parse(now, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) return now;

@@ -12,31 +12,32 @@
 
 namespace ftrun {
 
-/// A data set that is evaluated.
+/// NamedSamples is a data set that is evaluated.
 struct NamedSamples {
   std::string name;
   std::unique_ptr<SampleSet> samples;
-  /// The name of the set in run.json, and of its fingerprint: "validation", or "validation.NAME".
+  /// Returns the name of the set in run.json, and of its fingerprint: "validation", or
+  /// "validation.NAME".
   std::string role() const { return name == "validation" ? name : "validation." + name; }
 };
 
-/// The data sets of a run.
+/// RunData holds the data sets of a run.
 struct RunData {
   std::unique_ptr<SampleSet> train;
-  /// The sets in the order of the config; empty if it names none.
+  /// The validation sets in the order of the config; empty if it names none.
   std::vector<NamedSamples> validation;
 };
 
-/// Error(kBadInput) of SampleSet.
+/// Opens the data sets of a run. Error(kBadInput) as of SampleSet.
 RunData open_run_data(const Config& config);
 
-/// Error(kBadInput) when the data is known to hold a token id that the model has no row for.
+/// Refuses data that is known to hold a token id outside the model's rows, with Error(kBadInput).
 void refuse_unknown_tokens(const RunData& data, int64_t vocab_rows);
 
-/// Optimizer steps of the whole run, resumed or not.
+/// Computes the optimizer steps of the whole run, resumed or not.
 int64_t steps_of_run(const Config& config, const SampleSet& train);
 
-/// The loader of a rank, which makes the steps [first_step, end_step).
+/// Makes the options of a rank's loader, which makes the steps [first_step, end_step).
 LoaderOptions loader_options(const Config& config, const StepPlan& plan, int64_t first_step,
                              int64_t end_step);
 

@@ -8,7 +8,7 @@ namespace ftrun {
 /// Reads from the config how a data set is cut into rows.
 SampleSetOptions sample_options(const Config& config);
 
-/// The options of data.train, whose data sets may be mixed.
+/// Returns the options of data.train, whose data sets may be mixed.
 SampleSetOptions training_options(const Config& config);
 
 }  // namespace ftrun

@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// ResumeRequest is what `--resume` asks for.
+/// ResumeRequest holds what `--resume` asks for.
 struct ResumeRequest {
   /// The run continues an earlier one of its folder, if there is one.
   bool wanted = false;
@@ -26,7 +26,7 @@ struct ResumeRequest {
   }
 };
 
-/// Everything a rank needs; the same on every rank but for `launch`.
+/// TrainRequest holds everything that a rank needs; the same on every rank except for `launch`.
 struct TrainRequest {
   /// Resolved, supported.
   Config config;
@@ -34,15 +34,16 @@ struct TrainRequest {
   std::string config_yaml;
   std::string config_json;
   LaunchEnvironment launch;
-  /// AgentLaunch::name of the torchrun that started the ranks, once they have met; "" elsewhere.
+  /// The AgentLaunch::name of the torchrun that started the ranks, once they have met; ""
+  /// elsewhere.
   std::string agent;
   ResumeRequest resume;
   /// The ranks that ftrun's own supervisor started again.
   RanksOfStart ranks;
-  /// Seconds between the scheduler's warning and its kill (--stop-lead); 0 where nobody gave any.
+  /// Seconds between the scheduler's warning and its kill (--stop-lead); 0 if not given.
   double stop_lead = 0;
   BuildInfo build;
-  /// Standard output is a terminal of a person (rank 0 draws a live line).
+  /// Standard output is a terminal (rank 0 draws a live line).
   bool terminal = false;
 };
 

@@ -17,9 +17,9 @@
 namespace ftrun {
 namespace {
 
-/// Refuses a tied model whose folder holds another matrix as its head: transformers 4 ties it all
-/// the same, 5 does not, so the folder has two meanings. Both matrices are read where both are
-/// there.
+/// Refuses a tied model whose folder holds another matrix as its head: transformers 4 ties it
+/// nevertheless, 5 does not, so the folder has two meanings. If the folder has both matrices, both
+/// are read.
 void require_tied(const ModelDescription& model, const ModelFolder& folder) {
   const TensorNames& names = tensor_names(model.family);
   const std::string embedding = cat(names.embedding, ".weight"), head = cat(names.head, ".weight");
@@ -34,7 +34,7 @@ void require_tied(const ModelDescription& model, const ModelFolder& folder) {
                   head, " from the weights"));
 }
 
-/// Says what to do about weights that have `problems`.
+/// Describes the remedy for weights that have `problems`.
 std::string remedy_of(const ModelDescription& model, const ModelFolder& folder,
                       const std::vector<std::string>& problems, const StoredNames& names) {
   if (!names.remedy.empty()) return names.remedy;
@@ -47,7 +47,7 @@ std::string remedy_of(const ModelDescription& model, const ModelFolder& folder,
   return "use the config.json and the weights of the same model";
 }
 
-/// The names of tensors that `adapter` has under another name than PEFT's files have, by that one.
+/// Maps the names of PEFT's files to the names that `adapter` has instead.
 std::map<std::string, std::string> names_in_adapter(const std::vector<AdapterTensor>& wanted,
                                                     const AdapterFolder& adapter) {
   std::vector<std::string> in_peft, stored;

@@ -13,20 +13,20 @@
 namespace ftrun {
 
 /// Lets the folder's tensors, and the parts of them that are the model's, be read by the model's
-/// names; one of several ranks `tells` where the folder has others.
+/// names. The rank that `tells` logs quantized matrices, parts that do not train, and other names.
 void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tells);
 
-/// Opens the folder of a model. Tensors that it stores under other names (find_stored_names()) are
-/// read by the model's.
+/// Opens the folder of a model. Tensors that the folder stores under other names
+/// (find_stored_names()) are read by the model's.
 ModelFolder open_model_folder(const std::string& path, const ModelDescription& model);
 
-/// Refuses a model folder whose tensors are not those of its config.json, or hold what is not
-/// read as weights, with Error(kBadInput). Only headers are read; of a tied model whose folder
-/// has a matrix for each end, these too.
+/// Refuses a model folder whose tensors are not those of its config.json, or that cannot be read as
+/// weights, with Error(kBadInput). Reads only headers, and both end matrices of a tied model whose
+/// folder has two.
 void require_weights(const ModelDescription& model, const ModelFolder& folder);
 
 /// Finds where an adapter's folder holds each tensor that trains in `model`, by the model's names.
-/// Error(kBadInput) lists all that differs in a folder with other tensors.
+/// Refuses a folder with other tensors with Error(kBadInput), which lists all differences.
 std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& model,
                                                      const AdapterFolder& adapter);
 

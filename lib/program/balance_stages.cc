@@ -40,9 +40,9 @@ constexpr int64_t kNone = INT64_MAX;
 constexpr double kUnits = 1 << 20;
 constexpr double kMostUnits = 3e9;
 
-/// Cuts blocks into parts: the least weight of the heaviest part by bisection, then, with no part
-/// heavier than that, the least sum of squares by dynamic programming over (parts left, first
-/// block).
+/// StageCut cuts blocks into parts: it finds the least weight of the heaviest part by bisection,
+/// then, with no part heavier than that, the least sum of squares by dynamic programming over
+/// (parts left, first block).
 class StageCut {
  public:
   StageCut(const std::vector<double>& weights, int parts)
@@ -66,15 +66,16 @@ class StageCut {
   }
 
  private:
-  /// Weight of blocks [from, to), with the embedding before the first and the head after the last.
+  /// Returns the weight of blocks [from, to), with the embedding before the first and the head
+  /// after the last.
   int64_t weight(int from, int to) const {
     const int first = from == 0 ? 0 : from + 1;
     const int end = to == blocks_ ? blocks_ + 2 : to + 1;
     return sums_[static_cast<size_t>(end)] - sums_[static_cast<size_t>(first)];
   }
 
-  /// Says whether parts of at most `limit` can hold all blocks. Where fewer parts can, so can more:
-  /// there are blocks enough, and a part that is cut in two is no heavier.
+  /// Says whether parts of at most `limit` can hold all blocks. If fewer parts can, more can too:
+  /// there are enough blocks, and cutting a part in two does not make it heavier.
   bool holds(int64_t limit) const {
     int parts = 0;
     for (int from = 0; from < blocks_; ++parts) {

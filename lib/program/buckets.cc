@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-/// A gather is counted by what arrives, a reduction by what leaves.
+/// Counts the elements of a collective: those written by a gather, those read by a reduction.
 int64_t elements_of(const Program& program, const Instr& instr) {
   const auto& ranges = instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes;
   int64_t count = 0;

@@ -8,29 +8,29 @@
 
 namespace ftrun {
 
-/// Collectives of one kind over one unit or more, joined into one instruction, and what belongs to
-/// them.
+/// Bucket joins collectives of one kind over one unit or more into one instruction, with the
+/// instructions that follow them.
 struct Bucket {
   Instr collective;
   std::vector<Instr> after;
   int64_t elements = 0;
-  /// Index of the last collective that joined: only there is all of it ready.
+  /// `at` of the last collective that joined: only there are all inputs ready.
   size_t last = 0;
 };
 
-/// Joins collectives until a bucket holds `limit` elements (DeepSpeed's reduce_bucket_size and
-/// allgather_bucket_size); a single one larger than that stays whole. One bucket of each kind fills
-/// at a time, beside each other: where small units stay whole and large ones are cut, their
+/// BucketFiller joins collectives until a bucket holds `limit` elements (DeepSpeed's
+/// reduce_bucket_size and allgather_bucket_size); a single larger one stays whole. One bucket of
+/// each kind is open at a time: where small units stay whole and large ones are cut, their
 /// reductions alternate.
 class BucketFiller {
  public:
   BucketFiller(const Program& program, int64_t limit) : program_(program), limit_(limit) {}
 
-  /// Collectives come in ascending order of `at`.
+  /// Adds a collective. Calls are in ascending order of `at`.
   void add(size_t at, Instr collective, std::vector<Instr> after = {});
-  /// Closes the bucket: units that come next join none of the earlier ones.
+  /// Closes the open buckets: units added later do not join earlier ones.
   void close();
-  /// All buckets by `last`; closes the open ones.
+  /// Closes the open buckets and returns all, sorted by `last`.
   std::vector<Bucket> take();
 
  private:

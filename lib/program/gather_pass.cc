@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-/// A span reaches from the gather of a unit's parameters to their last reader.
+/// GatherSpan reaches from the gather of a unit's parameters to their last reader.
 struct GatherSpan {
   ParameterUse use;
   /// Number of the use, and elements of a whole copy.
@@ -31,7 +31,7 @@ std::vector<GatherSpan> gather_spans_of(const Program& program, const UnitStore&
     const int64_t elements = element_count(program, program.whole(use.buffer));
     spans.push_back({use, spans.size(), elements, of_buffer.first, of_buffer.last});
   }
-  // A list that collectives cut may meet its units in another order than it asked for them.
+  // A list that collectives cut may read its units in another order than it asked for them.
   std::stable_sort(spans.begin(), spans.end(),
                    [](const GatherSpan& a, const GatherSpan& b) { return a.first < b.first; });
   return spans;
@@ -45,7 +45,7 @@ std::vector<int64_t> live_elements(const Program& program, const std::vector<Gat
   return live;
 }
 
-/// Joins spans of one unit, where what comes between them leaves room.
+/// Reuse joins spans of one unit where the gathers between them leave room.
 class Reuse {
  public:
   Reuse(Program& program, const GatherLimits& limits, const std::vector<GatherSpan>& spans)
@@ -121,7 +121,7 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store
   return parts;
 }
 
-/// Makes the instructions that bring the parameters of each span.
+/// Gathers makes the instructions that gather the parameters of each span.
 class Gathers {
  public:
   Gathers(Program& program, UnitStore& store, std::map<UnitId, Range> secondary)
@@ -164,7 +164,7 @@ class Gathers {
   std::map<UnitId, int> times_;
 };
 
-/// Decides before which plain instruction each span's parameters come.
+/// Prefetch decides before which plain instruction each span's parameters are gathered.
 class Prefetch {
  public:
   Prefetch(const Program& program, const GatherLimits& limits, const std::vector<GatherSpan>& spans)
@@ -175,7 +175,7 @@ class Prefetch {
   std::vector<size_t> run() {
     for (size_t i = 0; i < program_.instrs.size(); ++i) {
       for (; read_ < spans_.size() && spans_[read_].first == i; ++read_) {
-        // Here at the latest.
+        // The gather comes here at the latest.
         if (places_.size() == read_) place(i);
         ahead_ -= spans_[read_].elements;
       }
@@ -194,7 +194,8 @@ class Prefetch {
     places_.push_back(at);
   }
 
-  /// A unit that is larger than the limit still comes beside the work before it.
+  /// Says whether the next gather may come now. A unit larger than the limit still overlaps the
+  /// work before it.
   bool may_come() const {
     if (places_.size() == spans_.size() || limits_.prefetch_elements <= 0) return false;
     const int64_t elements = spans_[places_.size()].elements;

@@ -9,19 +9,19 @@
 
 namespace ftrun {
 
-/// Memory that a GPU holds beside what the plan of its rank allocates.
+/// GpuOverhead is memory that a GPU holds beside what the plan of its rank allocates.
 struct GpuOverhead {
   /// "NCCL's buffers, 512.00 MiB a group"
   std::string what;
-  /// The upper bound. Libraries say of themselves only what they took: these are bounds by their
-  /// documentation, not measurements.
+  /// The upper bound, from the library's documentation and not measured: libraries report only what
+  /// they already took.
   int64_t bytes = 0;
 };
 
-/// Empty for ranks that compute on processors.
+/// Lists the overheads of a rank's GPU; empty for ranks that compute on processors.
 std::vector<GpuOverhead> gpu_overheads(const Config& config, const StepPlan& plan);
 int64_t total_bytes(const std::vector<GpuOverhead>& overheads);
-/// Names each in one line; "" for none.
+/// Writes all in one line; "" where there are none.
 std::string gpu_overhead_text(const std::vector<GpuOverhead>& overheads);
 
 }  // namespace ftrun

@@ -11,7 +11,7 @@ size_t position(const Insertion& insertion) {
   return 2 * insertion.at + (insertion.after ? 1 : 0);
 }
 
-/// Instructions in their final order.
+/// Weaver collects instructions in their final order.
 class Weaver {
  public:
   /// Adds an instruction of the plain program, whose waits are for others of it.
@@ -21,7 +21,8 @@ class Weaver {
     add(std::move(instr));
   }
 
-  /// The rest of what is held follows from the first by what it reads.
+  /// Adds the instructions of an insertion. Only the first of a held one gets the wait: the rest
+  /// depend on it by what they read.
   void add(Insertion&& insertion) {
     if (insertion.held && computed_ >= 0) insertion.instrs.front().waits = {computed_};
     for (Instr& instr : insertion.instrs) add(std::move(instr));

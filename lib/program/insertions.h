@@ -7,22 +7,22 @@
 
 namespace ftrun {
 
-/// Instructions that a pass adds to the plain program of a step, which only computes: movement to
-/// and from what computes. Passes say where, weave() puts all of it in at once.
+/// Insertion holds instructions that a pass adds to the plain program of a step, which only
+/// computes: they move data to and from its instructions. weave() inserts all of them at once.
 struct Insertion {
-  /// The plain instruction that they stand at, and on which side of it.
+  /// The plain instruction next to which they are inserted, and on which side of it.
   size_t at = 0;
   bool after = false;
-  /// May not start before the compute instruction that comes to stand before them is done: what
-  /// they bring takes memory.
+  /// The instructions may not start before the compute instruction that precedes them is done,
+  /// because what they bring takes memory.
   bool held = false;
   std::vector<Instr> instrs;
 };
 
-/// The program with all insertions; those at one place in their order.
+/// Inserts all insertions into the program; those at one place keep their order.
 Program weave(Program program, std::vector<Insertion> insertions);
 
-/// First and last instruction that touches a buffer.
+/// Touches holds the first and the last instruction that touches a buffer.
 struct Touches {
   static constexpr size_t kNone = static_cast<size_t>(-1);
   size_t first = kNone;
@@ -31,7 +31,7 @@ struct Touches {
 /// Lists the instructions that touch each buffer, indexed by buffer.
 std::vector<Touches> find_touches(const Program& program);
 
-/// Lets an instruction touch another buffer in place of one.
+/// Replaces a buffer in the ranges of an instruction by another.
 void rename_buffer(Instr& instr, BufferId from, BufferId to);
 
 }  // namespace ftrun

@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// The states that the optimizer of a config keeps of tensors, those that are codes with their
-/// scales last.
+/// Lists the states that the optimizer of a config keeps of tensors; codes and their scales come
+/// last.
 std::vector<KeptState> kept_states(const Config& config);
 
 }  // namespace ftrun

@@ -16,30 +16,31 @@
 
 namespace ftrun {
 
-/// Storage of a graph's values, by value: what the instruction of a list touches is bound from it.
+/// ValuePlaces is the storage of a graph's values, by value, from which the instructions of a list
+/// are bound.
 using ValuePlaces = std::map<ValueId, Range>;
 
-/// Puts the values that `plan` places into `buffer` into `places`.
+/// Adds to `places` the values that `plan` places into `buffer`.
 void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId buffer,
                    ValuePlaces& places);
 
-/// The kind of instruction that runs a phase of a layer.
+/// Returns the kind of instruction that runs a phase of a layer.
 InstrKind kind_of(Phase phase);
-/// The list that instructions of a kind run parts of.
+/// Returns the list of which instructions of a kind run parts.
 const std::vector<Op>& list_of(const LayerGraph& graph, InstrKind kind);
 /// Says whether the instruction's operations are in the graph.
 bool has_ops(const LayerGraph& graph, const Instr& instr);
-/// The operations that the instruction runs.
+/// Returns the operations that the instruction runs.
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr);
 
 /// Fills bindings, reads and writes of `instr` with what its operations touch, from `places`.
 void bind_ops(Instr& instr, const LayerGraph& graph, const ValuePlaces& places);
 
-/// Values that the operations of `list` read, and those that they write.
+/// Collects the values that the operations of `list` read, or write.
 std::set<ValueId> values_read(const std::vector<Op>& list);
 std::set<ValueId> values_written(const std::vector<Op>& list);
 
-/// Units whose parameters `list`, one of layer number `layer`, reads.
+/// Collects the units whose parameters `list`, one of layer number `layer`, reads.
 std::set<UnitId> units_read(const ModelDescription& model, const Partition& partition, size_t layer,
                             const std::vector<Op>& list);
 

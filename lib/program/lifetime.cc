@@ -34,8 +34,8 @@ LaneClocks known_done(const Program& program) {
 
 namespace {
 
-/// Position of the first compute instruction that knows each instruction to be done; the end of the
-/// program when none does.
+/// Computes the position of the first compute instruction that knows each instruction to be done;
+/// the end of the program when none does.
 std::vector<int64_t> completion_times(const Program& program, const LaneClocks& known) {
   const auto count = static_cast<int64_t>(program.instrs.size());
   std::vector<int64_t> done(program.instrs.size(), count);
@@ -58,9 +58,9 @@ std::vector<int64_t> completion_times(const Program& program, const LaneClocks& 
   return done;
 }
 
-/// Position from which each instruction may run: its own on the compute lane; on another lane,
-/// which may be ahead of compute, the one after the last compute instruction that it knows to be
-/// done.
+/// Computes the position from which each instruction may run: its own on the compute lane; on
+/// another lane, which may be ahead of compute, the one after the last compute instruction that it
+/// knows to be done.
 std::vector<int64_t> start_times(const Program& program, const LaneClocks& known) {
   std::vector<int64_t> start(program.instrs.size());
   for (size_t i = 0; i < program.instrs.size(); ++i)

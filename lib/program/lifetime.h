@@ -8,13 +8,13 @@
 
 namespace ftrun {
 
-/// The latest instruction of every lane that is done, -1 for none.
+/// LaneClock holds the latest instruction of every lane that is done; -1: none.
 using LaneClock = std::vector<InstrId>;
 inline constexpr auto kComputeLane = static_cast<size_t>(Lane::kCompute);
-/// Makes it with nothing done on any of the program's lanes.
+/// Makes a clock with nothing done on any of the program's lanes.
 LaneClock nothing_done(const Program& program);
 
-/// A clock for each instruction of a program, in one piece of memory.
+/// LaneClocks holds a clock for each instruction of a program, in one piece of memory.
 class LaneClocks {
  public:
   explicit LaneClocks(const Program& program);
@@ -30,14 +30,13 @@ class LaneClocks {
   std::vector<InstrId> ids_;
 };
 
-/// Progress that, for each instruction, is known to be done when it starts, by the order of its
-/// lane and the waits (a vector clock, Mattern 1989). Waits that do not point backwards are left
-/// out.
+/// Computes what is known to be done when each instruction starts, by the order of its lane and the
+/// waits (a vector clock, Mattern 1989). Ignores waits that do not point backwards.
 LaneClocks known_done(const Program& program);
 
-/// Computes when each buffer is in use, in positions of the instruction list. An instruction of
-/// another lane than compute may run as soon as what it waits for is done and until compute knows
-/// that it is done, so its buffers live all that time. A result lives to the end.
+/// Computes when each buffer is in use, in positions of the instruction list. An instruction on
+/// another lane than compute may run from the end of its waits until compute knows that it is done,
+/// so its buffers live all that time. A result lives to the end.
 std::vector<StorageRequest> buffer_lifetimes(const Program& program);
 
 }  // namespace ftrun

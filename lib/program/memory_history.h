@@ -8,14 +8,14 @@
 
 namespace ftrun {
 
-/// Bytes by Category.
+/// CategoryBytes are bytes by Category.
 using CategoryBytes = std::array<int64_t, kCategoryCount>;
 
 /// Returns the bytes of all categories together.
 int64_t sum_of(const CategoryBytes& bytes);
 
-/// Lists what the arenas of a tier hold at each position of the program's instruction list, and
-/// behind its end: bytes of the buffers that are in use then (buffer_lifetimes()).
+/// Lists the bytes of the arenas of a tier that are in use at each position of the program's
+/// instruction list, and behind its end (buffer_lifetimes()).
 std::vector<CategoryBytes> arena_history(const Program& program, Tier tier);
 
 }  // namespace ftrun

@@ -174,7 +174,7 @@ std::vector<int64_t> mapped_by_instr(
   return mapped;
 }
 
-/// Communication by the lane of its group, each list in the order in which it runs.
+/// Lists communication by the lane of its group, in the order in which it runs.
 std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
   std::vector<std::vector<size_t>> lanes(static_cast<size_t>(lane_count(program)));
   for (size_t at = 0; at < program.instrs.size(); ++at)
@@ -183,8 +183,8 @@ std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
   return lanes;
 }
 
-/// The most that one of `others`, which are of one other lane, has mapped of those that may run at
-/// the same time as collective `at`: neither knows the other to be done.
+/// Returns the most bytes that one of `others`, all on one other lane, has mapped, of those that
+/// may run at the same time as collective `at`: neither knows the other to be done.
 int64_t most_beside(const Program& program, size_t at, const std::vector<size_t>& others,
                     const LaneClocks& known, const std::vector<int64_t>& mapped) {
   if (others.empty()) return 0;
@@ -201,7 +201,8 @@ int64_t most_beside(const Program& program, size_t at, const std::vector<size_t>
   return most;
 }
 
-/// The most that the instructions have mapped at one time, by what each has.
+/// Returns the most bytes that the instructions have mapped at one time; `mapped` has those of
+/// each.
 int64_t most_together(const Program& program, const std::vector<int64_t>& mapped) {
   const LaneClocks known = known_done(program);
   const std::vector<std::vector<size_t>> lanes = collectives_by_lane(program);

@@ -32,7 +32,7 @@ struct TierPlan {
   }
 };
 
-/// "activations 1.43 GiB, buckets 229.50 MiB": those of which there are any.
+/// Writes the categories that have bytes: "activations 1.43 GiB, buckets 229.50 MiB".
 std::string categories_text(const std::array<int64_t, kCategoryCount>& bytes);
 
 /// MemoryPlan lists what one rank allocates for its programs.
@@ -40,19 +40,20 @@ struct MemoryPlan {
   std::array<TierPlan, kTiers.size()> tiers;
 
   const TierPlan& at(Tier tier) const { return tiers[static_cast<size_t>(tier)]; }
-  /// Main memory of a rank that computes on the processor: device tier and host tier.
+  /// Returns the main memory of a rank that computes on the processor: device tier and host tier.
   int64_t main_memory() const { return at(Tier::kDevice).total + at(Tier::kHost).total; }
 };
 
-/// Persistent buffers of the same name are one; arenas are as large as the largest program's.
+/// Plans the memory of programs: persistent buffers of the same name are one; arenas are as large
+/// as the largest program's.
 MemoryPlan memory_plan(const std::vector<const Program*>& programs);
-/// All of a rank's programs.
+/// Plans the memory of all of a rank's programs.
 MemoryPlan memory_plan(const StepPlan& plan);
 
-/// Memory of the model's states by the formulas for ZeRO (Rajbhandari et al. 2020, section 3), in
-/// bytes a parameter that is not sharded: weights to compute with, gradients, and what
-/// the optimizer keeps (moments, and a copy of the weights where it updates another
-/// one than is computed with).
+/// StateFormula holds the memory of the model's states by the formulas for ZeRO (Rajbhandari et al.
+/// 2020, section 3), in bytes of a parameter without sharding: weights that layers read, gradients,
+/// and what the optimizer keeps (moments, and a master copy where it does not update the weights
+/// that layers read).
 struct StateFormula {
   double weights = 0;
   double gradients = 0;
@@ -62,18 +63,19 @@ struct StateFormula {
   int node = 1;
 
   double bytes() const { return weights + gradients + moments + master; }
-  /// Bytes a parameter on each of `ranks` ranks that share one copy.
+  /// Returns the bytes of a parameter on each of `ranks` ranks that share one copy.
   double bytes(int stage, int ranks) const;
 };
 StateFormula state_formula(const StepPlan& plan);
 
-/// Parameters, gradients and optimizer state of all tiers, without what is only on its way.
+/// Returns the bytes of parameters, gradients and optimizer state in all tiers, without copies in
+/// transit.
 int64_t model_state_bytes(const MemoryPlan& plan);
 
-/// The most bytes of peers' memory that a rank has mapped at one time: over shared memory a
+/// Returns the most bytes of peers' memory that a rank has mapped at one time: over shared memory a
 /// collective reads their buffers in place, a window of a few MB of each at a time. Collectives of
-/// several groups whose order the waits leave open may run at the same time; of more than two
-/// groups this is an upper bound. `over_shared_memory` says which groups work so.
+/// several groups whose order the waits leave open may run at the same time; for more than two
+/// groups the result is an upper bound. `over_shared_memory` says which groups use shared memory.
 int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
                           const std::function<bool(const ProgramGroup&)>& over_shared_memory);
 

@@ -7,7 +7,7 @@
 namespace ftrun {
 
 std::optional<ModelMisfit> tensor_misfit(const Config& config, const ModelConfig& model) {
-  // More ranks than there can be are told of elsewhere.
+  // Another check reports more ranks than there can be.
   if (model_ranks(config.parallel) == 0) return std::nullopt;
   try {
     require_tensor_split(model,

@@ -15,11 +15,11 @@ struct ModelMisfit {
   Error error;
 };
 
-/// Why a model cannot be split over tensor ranks as a config says; nothing where it can.
+/// Explains why a model cannot be split over tensor ranks as a config says; nothing where it can.
 std::optional<ModelMisfit> tensor_misfit(const Config& config, const ModelConfig& model);
 
-/// Why a model cannot be split so, or cut into the parts of a pipeline, as a config says whose own
-/// keys do not contradict each other.
+/// Explains why a model cannot be split over tensor ranks, or cut into the parts of a pipeline, as
+/// a config says; nothing where it can. The config's own keys must not contradict each other.
 std::optional<ModelMisfit> model_misfit(const Config& config, const ModelConfig& model);
 
 }  // namespace ftrun

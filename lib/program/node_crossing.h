@@ -11,33 +11,32 @@
 
 namespace ftrun {
 
-/// TensorCrossing is what tensor ranks on different nodes send each other in a training step.
+/// TensorCrossing holds what tensor ranks on different nodes send each other in a training step.
 struct TensorCrossing {
   /// Groups of tensor ranks that lie on more than one node.
   int groups = 0;
-  /// The ranks of the first of them.
+  /// The ranks of the first such group.
   std::vector<int> ranks;
-  /// Bytes of all ranks that pass between nodes, where each rank sends to the next one of its group
-  /// (a ring).
+  /// Bytes that all ranks together send between nodes, each to the next rank of its group (a ring).
   int64_t bytes = 0;
 };
 
-/// Bytes that a rank sends to its tensor group while it runs the program once.
+/// Returns the bytes that a rank sends to its tensor group in one run of the program.
 int64_t tensor_bytes(const Program& program);
 
 /// Says whether the next tensor rank after `rank`, in a ring, is on another node. `nodes`: the name
 /// of each rank's node.
 bool passes_to_other_node(const RankMesh& mesh, int rank, std::span<const std::string> nodes);
 
-/// Adds up over all ranks; `bytes_of` gives tensor_bytes() of a rank.
+/// Adds up the crossing of all ranks; `bytes_of` gives tensor_bytes() of a rank.
 TensorCrossing tensor_crossing(const RankMesh& mesh, std::span<const std::string> nodes,
                                const std::function<int64_t(int)>& bytes_of);
 
-/// The warning with its remedy; "" where every tensor group is on one node.
+/// Returns the warning with its remedy, or "" where every tensor group is on one node.
 std::string crossing_text(const TensorCrossing& crossing, std::span<const std::string> nodes);
 
-/// Names of the nodes of `ranks` ranks that launchers place in order, as many on each: "node 0",
-/// ... Error(kUsage) where that is not a whole number.
+/// Names the node of each of `ranks` ranks that launchers place in order, as many on each node:
+/// "node 0", ... Refuses a number of nodes that does not divide the ranks, with Error(kUsage).
 std::vector<std::string> nodes_in_order(int64_t ranks, int64_t nodes);
 
 }  // namespace ftrun

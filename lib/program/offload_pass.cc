@@ -16,8 +16,8 @@ namespace {
 /// to last is still on its way. With a buffer each, all would stay until backward.
 constexpr size_t kSlots = 3;
 
-/// Plain instructions that touch the outputs, by buffer, and where backward of each micro-batch
-/// begins; found in one walk, because there may be thousands of outputs.
+/// OutputUses holds the plain instructions that touch the outputs, by buffer, and where backward of
+/// each micro-batch begins; all are found in one walk, because there may be thousands of outputs.
 struct OutputUses {
   std::map<BufferId, std::vector<size_t>> users;
   std::map<int32_t, size_t> begin_of_backward;
@@ -39,8 +39,8 @@ OutputUses find_uses(const Program& program, const std::vector<std::vector<Buffe
   return uses;
 }
 
-/// The outputs of one micro-batch that backward reads: below the first layer
-/// that trains there is none.
+/// Selects the outputs of one micro-batch that backward reads: below the first layer that trains
+/// there are none.
 std::vector<BufferId> read_in_backward(const std::vector<BufferId>& outputs, const OutputUses& uses,
                                        const Program& program) {
   std::vector<BufferId> read;
@@ -52,7 +52,7 @@ std::vector<BufferId> read_in_backward(const std::vector<BufferId>& outputs, con
   return read;
 }
 
-/// Moves the outputs of one micro-batch out and back.
+/// Offload moves the outputs of one micro-batch out and back.
 class Offload {
  public:
   Offload(Program& program, const std::vector<BufferId>& outputs, const OutputUses& uses,
@@ -91,7 +91,7 @@ class Offload {
     if (stays) return;
     const BufferId host = like(own, "hidden_on_host", Tier::kHost);
     insertions_.push_back({.at = forward_end, .after = true, .instrs = {copy(slot, host)}});
-    // It comes beside the work of the layer before its reader.
+    // The copy back overlaps the work of the layer before its reader.
     insertions_.push_back(
         {.at = begin_of_run_before(backward_begin), .held = true, .instrs = {copy(host, again)}});
   }
@@ -104,7 +104,7 @@ class Offload {
     return own;
   }
 
-  /// "hidden.3.0" -> "hidden_on_host.3.0"
+  /// Adds a buffer like `original`: "hidden.3.0" -> "hidden_on_host.3.0".
   BufferId like(BufferId original, const std::string& name, Tier tier) {
     Buffer buffer = program_.at(original);
     buffer.name = name + buffer.name.substr(buffer.name.find('.'));

@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-/// Records who touched which bytes of each buffer so far, by lane.
+/// AccessLog records which instructions touched which bytes of each buffer so far, by lane.
 class AccessLog {
  public:
   explicit AccessLog(const Program& program)
@@ -20,8 +20,8 @@ class AccessLog {
     for (const Range& range : instr.writes) note(id, range, log_of(range, instr.lane).writes);
   }
 
-  /// The last instruction of `lane` that wrote what `instr` touches or read what it writes, or -1.
-  /// Instructions before it on that lane are done when it is.
+  /// Finds the last instruction of `lane` that wrote what `instr` touches or read what it writes,
+  /// or -1. Instructions before it on that lane are done when it is.
   InstrId last_conflict(const Instr& instr, Lane lane) {
     InstrId last = -1;
     for (const Range& range : instr.reads)
@@ -68,10 +68,10 @@ class AccessLog {
   std::vector<std::vector<Log>> buffers_;
 };
 
-/// Limits how far compute may run ahead of the lanes that take gradients away. Compute fills
-/// buffers (whole gradients, copies in the dtype they travel in) that live until another lane has
-/// emptied them; if it never waited, all of them would live to the end of the step. So one bucket
-/// may be under way while the next one fills.
+/// BucketsInFlight limits how far compute may run ahead of the lanes that reduce gradients. Compute
+/// fills buffers (whole gradients, copies in the dtype in which they are sent) that live until
+/// another lane has emptied them; if it never waited, all of them would live to the end of the
+/// step. So one bucket may be under way while the next one fills.
 class BucketsInFlight {
  public:
   explicit BucketsInFlight(const Program& program)
@@ -80,7 +80,8 @@ class BucketsInFlight {
         newest_(nothing_done(program)),
         older_(newest_) {}
 
-  /// The instructions that must be done before a compute instruction starts to fill another bucket.
+  /// Returns the instructions that must be done before a compute instruction starts to fill another
+  /// bucket.
   const LaneClock* before(const Instr& instr) {
     if (instr.lane != Lane::kCompute) return nullptr;
     bool starts = false;
@@ -123,8 +124,9 @@ class BucketsInFlight {
   LaneClock older_;
 };
 
-/// Limits how far compute may run ahead of the links to other stages: what is sent lives until the
-/// receiver has it, so one send may be under way on a link while the next value is made.
+/// SendsInFlight limits how far compute may run ahead of the links to other stages: a sent value
+/// lives until the receiver has it, so one send may be in flight on a link while the next value is
+/// made.
 class SendsInFlight {
  public:
   explicit SendsInFlight(const Program& program)
@@ -136,8 +138,8 @@ class SendsInFlight {
         lane_of_[static_cast<size_t>(instr.reads[0].buffer)] = static_cast<size_t>(instr.lane);
   }
 
-  /// The earlier send on the same link that must be done before `instr`, if that is the first to
-  /// write a buffer that is sent; -1 for none.
+  /// Returns the earlier send on the same link that must be done before `instr`, if that is the
+  /// first to write a buffer that is sent; -1 for none.
   InstrId before(const Instr& instr) {
     InstrId needed = -1;
     for (const Range& range : instr.writes) {
@@ -161,7 +163,7 @@ class SendsInFlight {
   LaneClock older_;
 };
 
-/// Writes waits in the order of the list.
+/// Orderer writes waits in the order of the list.
 class Orderer {
  public:
   Orderer(Program& program, bool overlap)
@@ -214,8 +216,9 @@ class Orderer {
     return needed;
   }
 
-  /// Computation on the one side, communication on the other. What goes between stages, the sum of
-  /// the loss as well, goes on beside both: a stage that waited for it would hold up the others.
+  /// Says whether `instr` takes turns with a lane: computation with communication. Communication
+  /// between stages, including the sum of the loss, overlaps both: a stage that waited for it would
+  /// delay the others.
   bool take_turns(const Instr& instr, size_t lane) const {
     if (is_between_stages(program_, instr.lane) ||
         is_between_stages(program_, static_cast<Lane>(lane)))
@@ -224,7 +227,8 @@ class Orderer {
            (is_communication(instr.lane) && lane == kComputeLane);
   }
 
-  /// No wait is written for what is known already, not even through a third lane.
+  /// Adds a wait and all that it implies to what is known done, so that no later wait is written
+  /// for these, not even through a third lane.
   void wait_for(Instr& instr, InstrId wait, std::span<InstrId> now) {
     instr.waits.push_back(wait);
     const auto own = static_cast<size_t>(instr.lane);

@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// Layers [first, end) of a model.
+/// LayerRange is the layers [first, end) of a model.
 struct LayerRange {
   int32_t first = 0;
   int32_t end = 0;
@@ -17,14 +17,14 @@ struct LayerRange {
 };
 
 /// PipelineLayout says which layers each stage of a pipeline runs. The model is cut into parts,
-/// `chunks` a stage; part k hands its last layer's output to part k+1 and gets the gradient by it
-/// back.
+/// `chunks` a stage; part k sends its last layer's output to part k+1 and receives the gradient
+/// with respect to it.
 class PipelineLayout {
  public:
   /// Makes a layout of one stage that runs all layers, however many.
   PipelineLayout() = default;
-  /// Part k has layers [first_layer[k], first_layer[k+1]), stages x chunks
-  /// parts of at least one layer.
+  /// Makes stages x chunks parts of at least one layer: part k has layers [first_layer[k],
+  /// first_layer[k+1]).
   PipelineLayout(int stages, int chunks, ChunkPlacement placement,
                  std::vector<int32_t> first_layer);
 
@@ -32,17 +32,17 @@ class PipelineLayout {
   int chunks() const { return chunks_; }
   int parts() const { return stages_ * chunks_; }
 
-  /// The part that a chunk of a stage is, and the stage and chunk that a part is.
+  /// Converts between a part and the chunk of a stage that it is.
   int part_of(int stage, int chunk) const;
   int stage_of(int part) const;
   int chunk_of(int part) const;
-  /// The stages that have the embedding and the head.
+  /// Returns the stage that has the embedding, or the head.
   int first_stage() const { return stage_of(0); }
   int last_stage() const { return stage_of(parts() - 1); }
 
-  /// Layers of a part, of `layers` of the model.
+  /// Returns the layers of a part, where the model has `layers` layers.
   LayerRange layers(int part, int32_t layers) const;
-  /// The part that runs a layer.
+  /// Returns the part that runs a layer.
   int part_with(int32_t layer) const;
   bool holds(int stage, int32_t layer) const { return stage_of(part_with(layer)) == stage; }
 

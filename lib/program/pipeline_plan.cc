@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// Fewer micro-batches a stage than this are told of.
+/// The notice is written for fewer micro-batches a stage than this.
 constexpr int kMicroBatchesAStage = 4;
 
 double idle_share(const Config& config, int32_t micro_batches) {

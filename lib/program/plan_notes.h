@@ -8,9 +8,9 @@
 
 namespace ftrun {
 
-/// Explains how a plan differs from the config's figures, or from what a reader may expect, a line
-/// each: buckets that were cut, small parameters that weigh, gradients that are sent wider than
-/// weights are, what a GPU holds beside the plan.
+/// Explains, a line each, how a plan differs from the config's figures or from what a reader may
+/// expect: buckets that were cut, small parameters that add up, gradients sent in a wider dtype
+/// than weights, memory that a GPU holds beside the plan.
 std::vector<std::string> plan_notes(const Config& config, const StepPlan& plan);
 
 }  // namespace ftrun

@@ -152,13 +152,13 @@ std::string range_text(const Program& program, const Range& range) {
   return cat(buffer.name, "[", range.offset, "+", range.bytes, "]");
 }
 
-/// A column a lane beside compute.
+/// Returns the mark of a lane other than compute.
 std::string_view lane_mark(Lane lane) {
   static constexpr std::array<std::string_view, 5> kMarks{"", "> ", "< ", "= ", "| "};
   return kMarks[static_cast<size_t>(std::min(lane, Lane::kFirstGroup))];
 }
 
-/// " over tp", " over cp by 1".
+/// Returns " over tp", or " over cp by 1".
 std::string group_text(const Program& program, const Instr& instr) {
   if (instr.group() == kNoGroup) return "";
   const std::string text = cat(" over ", program.group(instr.group()).ranks.label);

@@ -22,11 +22,11 @@ namespace ftrun {
 using BufferId = int32_t;
 using InstrId = int32_t;
 
-/// A tier is the memory that holds a buffer. On CPU ranks the device tier is ftrun's own accounting
+/// Tier is the memory that holds a buffer. On CPU ranks the device tier is ftrun's own accounting
 /// of main memory.
 enum class Tier : uint8_t { kDevice, kHost, kNvme };
 
-/// A category is the kind of content of a buffer, for the memory table.
+/// Category is the kind of content of a buffer, for the memory table.
 enum class Category : uint8_t {
   kParameters,   // what forward and backward read
   kGradients,    // what the update reads
@@ -39,8 +39,8 @@ enum class Category : uint8_t {
 };
 inline constexpr size_t kCategoryCount = 8;
 
-/// A buffer that lives from one step to the next. The programs of a rank share those that have the
-/// same of these and lie in the same tier; a program has at most one of each.
+/// Persistent is the kind of a buffer that lives from one step to the next. The programs of a rank
+/// share the buffers of the same kind in the same tier; a program has at most one of each.
 enum class Persistent : int32_t {
   kParameters,
   kPackedParameters,
@@ -62,11 +62,11 @@ struct Buffer {
   Tier tier = Tier::kDevice;
   Category category = Category::kActivations;
   int64_t bytes = 0;
-  /// The kind of persistent state; nothing: the buffer lives within a step, and shares an arena
+  /// The kind of persistent state. Nothing: the buffer lives within a step, and shares an arena
   /// with others whose lifetimes do not overlap with its own.
   std::optional<Persistent> persistent;
-  /// The result of a step: it is read when the program has ended, so nothing takes its place until
-  /// then.
+  /// The buffer holds the result of a step: it is read when the program has ended, so its memory is
+  /// not reused before.
   bool is_result = false;
   /// Allocated through the communicator, so that ranks of the same machine can read it.
   bool peer_visible = false;
@@ -78,8 +78,8 @@ struct Buffer {
   DType dtype = DType::kU8;
   /// The format of packed parameters in it; the buffer then holds records of bytes.
   PackedFormat packed = {};
-  /// Neighbouring elements of the state that one of its elements stands for: those of a block, of
-  /// which it is the scale.
+  /// Neighbouring elements of the state that one element of the buffer stands for: a block, whose
+  /// scale the element is.
   int64_t block = 1;
   /// Byte offset of a second copy of saved state in the disk's snapshot buffer; -1: none. While a
   /// checkpoint is written from one of the copies, updates write the other.
@@ -90,8 +90,8 @@ struct Buffer {
   }
 };
 
-/// Arenas hold the buffers that are not persistent: those of the device that are private to the
-/// rank, those that lie where peers can read, those of the host.
+/// Arena names the memory that holds buffers that are not persistent: on the device private to the
+/// rank, on the device where peers can read, on the host.
 enum class Arena : uint8_t { kDevice, kShared, kHost };
 inline constexpr size_t kArenaCount = 3;
 using ArenaBytes = std::array<int64_t, kArenaCount>;
@@ -101,7 +101,7 @@ inline bool in_shared_memory(const Buffer& buffer) {
   return buffer.peer_visible || buffer.in_gap;
 }
 
-/// Bytes [offset, offset + bytes) of a buffer.
+/// Range is the bytes [offset, offset + bytes) of a buffer.
 struct Range {
   BufferId buffer = -1;
   int64_t offset = 0;
@@ -110,16 +110,16 @@ struct Range {
 };
 
 bool overlaps(const Range& a, const Range& b);
-/// Adds a range to others: where one of them ends with its beginning that one becomes longer.
+/// Adds a range to others; extends the one that ends where the range begins, if any.
 void add_range(std::vector<Range>& ranges, const Range& range);
 
-/// Index in Program::groups.
+/// GroupId is an index in Program::groups.
 using GroupId = int32_t;
 inline constexpr GroupId kNoGroup = -1;
 
-/// A sequence of instructions that runs in order; lanes run beside each other. On CPU a lane is a
-/// thread (compute: the calling one), on CUDA a stream. Each group of ranks has a lane of its own,
-/// from kFirstGroup on.
+/// Lane is a sequence of instructions that runs in order; lanes run concurrently. On CPU a lane is
+/// a thread (compute: the calling one), on CUDA a stream. Each group of ranks has a lane of its
+/// own, from kFirstGroup on.
 enum class Lane : int32_t { kCompute, kToDevice, kToHost, kDisk, kFirstGroup };
 
 constexpr Lane lane_of(GroupId group) {
@@ -135,14 +135,13 @@ enum class InstrKind : uint8_t {
   kBegin,          // zeroes its writes; the votes in writes[0], the loss buffer, are the caller's
   kForward,        // operations of a layer's forward list
   kBackward,       // operations of a layer's backward list (input and weight gradients)
-  kInputGrad,      // operations of its input gradients alone
-  kWeightGrad,     // operations of its weight gradients alone
+  kInputGrad,      // only the operations of its input gradients
+  kWeightGrad,     // only the operations of its weight gradients
   kAllReduce,      // sums writes[*] over the ranks of `group`, in place, or finds the largest
   kReduceScatter,  // sums reads[i], one block a rank of `group`, and keeps this rank's in writes[i]
   kAllGather,      // writes[i] gets reads[i] of every rank of `group`
-  kAllToAll,       // writes[i] gets of every rank of `group` the block of its reads[i] that is this
-                   // rank's
-  kCountedAllToAll,  // the same of blocks of any number of rows, which their sender has counted
+  kAllToAll,       // writes[i] gets this rank's block of reads[i] of every rank of `group`
+  kCountedAllToAll,  // like kAllToAll, for blocks of any number of rows, counted by their sender
   kShift,         // writes[i] gets reads[i] of the rank that is Exchange::by places before this one
   kSend,          // reads[0] to the other rank of `group`, a link, which has a kReceive for it
   kReceive,       // writes[0] from the other rank of `group`
@@ -155,17 +154,17 @@ enum class InstrKind : uint8_t {
 };
 inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
 
-/// Ranks that collectives of a program run over, and this rank's place among them.
+/// ProgramGroup holds the ranks that collectives of a program run over, and this rank's place among
+/// them.
 struct ProgramGroup {
   RankGroup ranks;
   ShardPlace place;
 };
 
-/// The axes along which ranks share one copy of what a tensor-parallel rank of a stage has of the
-/// state.
+/// The axes along which ranks share one copy of the state of a tensor-parallel rank of a stage.
 inline constexpr MeshAxes kStateAxes{MeshAxis::kShard, MeshAxis::kContext};
 
-/// Storage of one value of a layer's graph.
+/// Binding is the storage of one value of a layer's graph.
 struct Binding {
   ValueId value;
   Range range;
@@ -173,15 +172,15 @@ struct Binding {
 
 /// Details of an instruction that only some kinds have.
 
-/// LayerOps is the detail of an instruction that runs a layer's list: graph of the model,
-/// operations [first_op, first_op + op_count) of that list, no collectives among them, and the
-/// storage of their values.
+/// LayerOps is the detail of an instruction that runs a layer's list: the graph in the model, the
+/// operations [first_op, first_op + op_count) of the list, without collectives, and the storage of
+/// their values.
 struct LayerOps {
   int32_t graph = -1;
   int32_t first_op = 0;
   int32_t op_count = 0;
   std::vector<Binding> bindings;
-  /// The list adds to the gradients of parameters; false: it is the first to write them.
+  /// The list adds to the gradients of parameters. False: it is the first to write them.
   bool accumulate = false;
 };
 
@@ -193,25 +192,24 @@ struct Exchange {
   DType dtype = DType::kF32;
   /// A kAllReduce finds the largest of the ranks' numbers, not their sum.
   bool largest = false;
-  /// Places of its group by which a kShift moves, from the last ones on to the first.
+  /// Places in its group by which a kShift moves data; after the last place comes the first.
   int32_t by = 0;
-  /// Elements of a row of a kCountedAllToAll. It reads rows, one rank's behind another's, and how
-  /// many are each rank's, and writes the rows that came, one rank's behind another's, and how many
-  /// each has sent: reads = {rows, counts}, writes = {rows, counts}, counts being an I32 for each
-  /// rank. Behind the rows that came it writes zeros. What comes must find room: a step in which it
-  /// does not fails.
+  /// Elements of a row of a kCountedAllToAll. It reads the rows to send, ordered by rank, with a
+  /// count for each rank, and writes the received rows, ordered by rank, with a count for each:
+  /// reads = {rows, counts}, writes = {rows, counts}, counts being an I32 for each rank. Behind the
+  /// received rows it writes zeros. A step in which the received rows do not fit fails.
   int64_t row = 1;
 };
 
 /// UpdateRange is the detail of kUpdate (reads = {gradient, ...}, writes = {weights, states...,
 /// [copy of the weights]}) and of kMeasure. States that are codes are followed by their scales, of
-/// which the first is that of the block with which the update begins. Scales of a tensor that
-/// straddles blocks are read behind these, all of them: the old ones of each state, then the new
-/// ones. A kMeasure reads the same and writes the new scales.
+/// which the first is that of the block with which the update begins. All scales of a tensor that
+/// straddles blocks are read behind these: the old ones of each state, then the new ones. A
+/// kMeasure reads the same and writes the new scales.
 struct UpdateRange {
   bool decay = false;
   bool writes_copy = false;
-  /// Place of the first element among all parameters that a tensor-parallel rank uses, the same in
+  /// Place of the first element among all parameters that a tensor-parallel rank uses, equal in
   /// every layout of the data-parallel ranks. Copies of a tensor have the same place on all tensor
   /// ranks, so that they are rounded alike.
   int64_t first_element = 0;
@@ -220,7 +218,7 @@ struct UpdateRange {
 };
 
 /// NormSlots is the detail of kGradientNorm: how many ranks have slots of their own in the norm
-/// buffer, and which of them these are: slot % ranks == place. Sums are added in the order of
+/// buffer, and which slots are this rank's: slot % ranks == place. Sums are added in the order of
 /// slots. With 1, ranks share slots.
 struct NormSlots {
   int32_t ranks = 1;
@@ -236,17 +234,17 @@ struct DiskRequest {
 struct Instr {
   InstrKind kind = InstrKind::kBegin;
   Lane lane = Lane::kCompute;
-  /// Instructions that must be done first. Passes that place instructions say here what data does
-  /// not say by itself; order_communication adds the rest.
+  /// Instructions that must be done first. Passes add the waits that do not follow from reads and
+  /// writes; order_communication adds the rest.
   std::vector<InstrId> waits;
   std::vector<Range> reads;
   std::vector<Range> writes;
   /// Runs only when the step's decision is `finite`.
   bool if_finite = false;
-  /// Layer of the model and micro-batch of the step, of what has one; else -1.
+  /// Layer of the model and micro-batch of the step; -1 where there is none.
   int32_t layer = -1;
   int32_t micro_batch = -1;
-  /// The unit whose parameters or gradients it moves; else -1.
+  /// The unit whose parameters or gradients the instruction moves; else -1.
   int32_t unit = -1;
   /// Detail of the kind; nothing for kinds that need no more.
   std::variant<std::monostate, LayerOps, Exchange, NormSlots, UpdateRange, DiskRequest> detail;
@@ -254,15 +252,15 @@ struct Instr {
   bool runs_list() const { return std::holds_alternative<LayerOps>(detail); }
   const LayerOps& ops() const { return std::get<LayerOps>(detail); }
   LayerOps& ops() { return std::get<LayerOps>(detail); }
-  /// Together with other ranks: a collective, or a transfer from one rank to another.
+  /// Says whether it runs together with other ranks: a collective, or a transfer between two.
   bool communicates() const { return std::holds_alternative<Exchange>(detail); }
   bool is_collective() const { return communicates() && !is_transfer(); }
   bool is_transfer() const { return kind == InstrKind::kSend || kind == InstrKind::kReceive; }
   const Exchange& exchange() const { return std::get<Exchange>(detail); }
   Exchange& exchange() { return std::get<Exchange>(detail); }
-  /// kNoGroup where it is none.
+  /// Returns its group; kNoGroup where it does not communicate.
   GroupId group() const { return communicates() ? exchange().group : kNoGroup; }
-  /// The range of a kUpdate or kMeasure.
+  /// Returns the detail of a kUpdate or kMeasure.
   const UpdateRange& update() const { return std::get<UpdateRange>(detail); }
   UpdateRange& update() { return std::get<UpdateRange>(detail); }
   bool starts_early() const {
@@ -271,12 +269,13 @@ struct Instr {
   }
 };
 
-/// The step of one rank. Ranks differ in where in a whole buffer their own part lies.
+/// Program is the step of one rank. Programs of ranks differ in where their part of a whole buffer
+/// lies.
 struct Program {
   std::string name;
   std::vector<Buffer> buffers;
   std::vector<Instr> instrs;
-  /// Bytes of persistent buffers that hold something when the step begins: parameters and optimizer
+  /// Bytes of persistent buffers that hold data when the step begins: parameters and optimizer
   /// state. All else is written before it is read.
   std::vector<Range> given;
   /// The groups of its collectives, in the order in which communicators are opened. Every program
@@ -296,52 +295,52 @@ struct Program {
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
-  /// The place of this rank in a group; that of one alone for kNoGroup.
+  /// Returns this rank's place in a group; for kNoGroup that of a single rank.
   ShardPlace place_in(GroupId id) const { return id == kNoGroup ? ShardPlace{} : group(id).place; }
 };
 
 /// Finds a persistent buffer; -1 where the program has none.
 BufferId find_persistent(const Program& program, Persistent which, Tier tier = Tier::kDevice);
-/// Finds the buffer that is_result, of which a program has at most one; -1 for none.
+/// Finds the buffer that is_result, at most one in a program; -1 where there is none.
 BufferId find_result(const Program& program);
 
-/// Says whether two ranges have bytes of memory or of the disk in common: of one buffer, or of an
-/// arena that their buffers share, once plan_memory has placed them.
+/// Says whether two ranges share bytes of memory or of the disk: in one buffer or, once plan_memory
+/// has placed them, in one arena.
 bool share_bytes(const Program& program, const Range& a, const Range& b);
 /// Says whether one of two instructions writes bytes that the other touches.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
 
-/// Counts the lanes that its instructions may be on: those of its groups and the four before them.
+/// Counts the lanes of a program: those of its groups and the four before them.
 int lane_count(const Program& program);
-/// The group whose lane it is; null for the other lanes.
+/// Returns the group whose lane it is; null for the other lanes.
 const ProgramGroup* group_on(const Program& program, Lane lane);
-/// Says whether a lane is that of a link, and whether of any group of several stages: links, the
-/// ends of a pipeline, and what all its ranks do together.
+/// Says whether a lane belongs to a link, or to any group of several stages: links, the ends of a
+/// pipeline, and all its ranks.
 bool is_link(const Program& program, Lane lane);
 bool is_between_stages(const Program& program, Lane lane);
 
-/// A collective on its group's lane, and a copy on the lane of the link that it uses.
+/// Makes a collective on its group's lane, or a copy on the lane of the link that it uses.
 Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out);
 Instr make_copy(const Program& program, const Range& from, const Range& to);
 
-/// Elements of a range by its buffer's dtype.
+/// Counts the elements of a range by its buffer's dtype.
 int64_t element_count(const Program& program, const Range& range);
 
 std::string_view instr_name(InstrKind kind);
-/// "compute", "to device", ...; "communication" for those of groups.
+/// Returns "compute", "to device", ...; "communication" for the lanes of groups.
 std::string_view lane_name(Lane lane);
 std::string_view tier_name(Tier tier);
 std::string_view category_name(Category category);
 
-/// "backward layer 3 mb 0": how an instruction is called in messages and traces.
+/// Names an instruction in messages and traces: "backward layer 3 mb 0".
 std::string instr_label(const Instr& instr);
 
-/// The whole program, a line an instruction, with buffers and memory; what `ftrun plan --program`
-/// prints.
+/// Writes the whole program, a line for each instruction, with buffers and memory, as `ftrun plan
+/// --program` prints it.
 std::string program_text(const Program& program);
 
-/// Hash of everything that must be equal on all ranks: the layers they run, the collectives and
-/// what those carry. Ranks compare it before the first step.
+/// Hashes all that must be equal on all ranks: the layers they run, the collectives and the data of
+/// these. Ranks compare the hash before the first step.
 uint64_t program_hash(const Program& program);
 
 }  // namespace ftrun

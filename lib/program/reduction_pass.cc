@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-/// A gradient and the lists that write it.
+/// Made is a gradient and the lists that write it.
 struct Made {
   GradientUse use;
   Touches by;
@@ -81,7 +81,7 @@ class Reductions {
     insertions_.push_back({.at = at_, .after = true, .instrs = std::move(reduction.before)});
   }
 
-  /// A bucket stands where its last reduction does.
+  /// Returns all insertions; a bucket is inserted at its last reduction.
   std::vector<Insertion> take() {
     for (Bucket& bucket : filler_.take()) {
       std::vector<Instr>& instrs = insertions_[bucket.last].instrs;
@@ -117,8 +117,8 @@ class Reductions {
 std::vector<Insertion> reduce_gradients(const Program& program, UnitStore& store,
                                         int64_t bucket_elements) {
   std::vector<Made> made = find_made(program, store.gradient_uses());
-  // A stage that waits for another's share while that waits for what this one has yet to make
-  // hangs.
+  // Reducing copied units at the end avoids a hang: a stage would wait for another's share while
+  // that waits for work of this one.
   const size_t end = last_list(program);
   for (Made& one : made)
     if (store.spec(one.use.unit).copied) one.by.last = end;

@@ -18,7 +18,7 @@ struct Alternative {
   Config config;
 };
 
-/// Collects the configs that differ from one in one thing.
+/// Alternatives collects the configs that differ from one config in one setting.
 class Alternatives {
  public:
   explicit Alternatives(const Config& config) : config_(config) {
@@ -41,13 +41,13 @@ class Alternatives {
     change(other.config);
   }
 
-  /// Checks tell keys that are written from those that follow from others.
+  /// Marks a key as written: checks distinguish written keys from those that follow from others.
   static void write(Config& config, const std::string& key) {
     config.origins.keys[key].is_auto = false;
   }
 
-  /// A folder beside the device, where there is none yet: any will do for planning, and what is on
-  /// disk already says which.
+  /// Sets the folder of offloads to disk where there is none yet: planning works with any, and
+  /// state on disk already names one.
   static void name_folders(ZeroConfig& zero) {
     std::string& optimizer = zero.offload_optimizer.nvme_path;
     std::string& parameters = zero.offload_param.nvme_path;
@@ -91,7 +91,7 @@ class Alternatives {
 
   void offload() {
     const ZeroConfig& zero = config_.zero;
-    // Nearer ones are for disks that are too small.
+    // Places nearer to the device help where disks are too small.
     for (const OffloadDevice device :
          {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
       const char* needs = device == OffloadDevice::kNvme ? " (with nvme_path)" : "";
@@ -153,7 +153,7 @@ class Alternatives {
   std::vector<Alternative> all_;
 };
 
-/// Advice that `ftrun check` would refuse is none.
+/// Says whether a change brings new objections: advice that `ftrun check` would refuse is left out.
 bool brings_objections(const Config& changed, const std::set<std::string>& before) {
   const std::set<std::string> now = objections(changed);
   return !std::includes(before.begin(), before.end(), now.begin(), now.end());
@@ -189,7 +189,7 @@ std::vector<Saving> memory_savings(const Config& config, const ModelConfig& mode
       const int64_t then = measure(memory_plan(plan_steps(other.config, model, rank)));
       if (then < now) savings.push_back({other.change, now - then});
     } catch (const Error&) {
-      // A config that cannot be planned is no advice.
+      // A config that cannot be planned is not advised.
     }
   }
   std::stable_sort(savings.begin(), savings.end(),

@@ -9,8 +9,9 @@
 namespace ftrun {
 namespace {
 
-/// Writes the actions of a stage. Each call takes the next micro-batch of its phase and chunk, so
-/// micro-batches ascend by construction; those past the last are counted and left out.
+/// ScheduleWriter writes the actions of a stage. Each call takes the next micro-batch of its phase
+/// and chunk, so micro-batches ascend by construction; those past the last are counted and left
+/// out.
 class ScheduleWriter {
  public:
   ScheduleWriter(int chunks, int32_t micro_batches) : micro_batches_(micro_batches) {
@@ -27,13 +28,13 @@ class ScheduleWriter {
     return next_[static_cast<size_t>(phase)][static_cast<size_t>(chunk)];
   }
 
-  /// Input gradients, and their weight gradients right after.
+  /// Adds input gradients, and their weight gradients right after.
   void add_both(int32_t chunk) {
     add(Phase::kInputGrad, chunk);
     add(Phase::kWeightGrad, chunk);
   }
 
-  /// The weight gradients of a chunk whose input gradients are there.
+  /// Adds the missing weight gradients of a chunk whose input gradients are done.
   void catch_up(int32_t chunk) {
     while (count(Phase::kWeightGrad, chunk) < count(Phase::kInputGrad, chunk))
       add(Phase::kWeightGrad, chunk);
@@ -52,7 +53,7 @@ void gpipe(ScheduleWriter& out, int32_t micro_batches) {
   for (int32_t m = 0; m < micro_batches; ++m) out.add(Phase::kBackward);
 }
 
-/// `warm` forward passes, then one forward for each backward.
+/// Runs `warm` forward passes, then one forward for each backward.
 void one_forward_one_backward(ScheduleWriter& out, int32_t warm, int32_t micro_batches) {
   for (int32_t m = 0; m < warm; ++m) out.add(Phase::kForward);
   for (int32_t m = 0; m < micro_batches; ++m) {
@@ -73,14 +74,14 @@ void zero_bubble(ScheduleWriter& out, int32_t warm, int32_t delayed, int32_t mic
   out.catch_up(0);
 }
 
-/// Micro-batches that pass a chunk before the stage turns to its next one.
+/// Counts the micro-batches that pass a chunk before the stage turns to its next one.
 int32_t round_size(int stages, int32_t micro_batches) {
   return micro_batches / std::max(1, micro_batches / stages);
 }
 
-/// Forward passes take the chunks in turn, a round of micro-batches each, and backward passes the
-/// same from the last chunk. Twice the distance to the last stage is warmed up, so that every other
-/// transfer has the time of an action to pass.
+/// Runs forward passes of the chunks in turn, a round of micro-batches each, and backward passes
+/// likewise from the last chunk. The warm-up includes twice the distance to the last stage, so that
+/// every other transfer has the time of an action.
 void interleaved(ScheduleWriter& out, int stages, int32_t chunks, int stage,
                  int32_t micro_batches) {
   const int32_t round = round_size(stages, micro_batches);
@@ -94,9 +95,9 @@ void interleaved(ScheduleWriter& out, int stages, int32_t chunks, int stage,
   }
 }
 
-/// Chunk 0 goes down the stages and chunk 1 up again, so that the first stage has the loss and
+/// Runs chunk 0 down the stages and chunk 1 up again, so that the first stage has the loss and
 /// starts its backward passes first. The order is made for at least 2 x stages - 1 micro-batches;
-/// fewer leave out what they do not have.
+/// with fewer the missing ones are left out.
 void v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_batches) {
   const int32_t full = std::max(2 * stages - 1, micro_batches);
   const int32_t rest = stages - stage;

@@ -69,8 +69,8 @@ class Picture {
     return shortest;
   }
 
-  /// Chooses the scale: so wide that actions have room for their name and a blank, or for the name
-  /// alone if everything fits then. Else the middle is left out, and the begin is drawn so narrow
+  /// Chooses the scale: so wide that actions have room for their name and a blank, or for only the
+  /// name if everything fits then. Else the middle is left out, and the begin is drawn so narrow
   /// that each stage's first backward pass is seen, down to a column an action.
   void choose_scale(size_t room) {
     const double shortest = shortest_named();
@@ -91,7 +91,7 @@ class Picture {
     tail_ = shown - head;
   }
 
-  /// The time when every stage has ended its first action that is no forward pass.
+  /// Returns the time when every stage has ended its first action that is not a forward pass.
   double warm_up() const {
     double end = 0;
     for (const StageTimeline& stage : timeline_.stages) {
@@ -109,17 +109,17 @@ class Picture {
 
   bool shows(size_t column) const { return column < head_ || column + tail_ >= columns_; }
 
-  /// The place in a line of a column that is shown.
+  /// Returns the place in a line of a column that is shown.
   size_t place(size_t column) const {
     return column < head_ ? column : column - (columns_ - tail_) + head_ + kLeftOutColumns;
   }
 
-  /// The text of columns [first, end): the action's name or, where the longest name would have no
-  /// room, its letter.
+  /// Returns the text of columns [first, end): the action's name or, where the longest name would
+  /// have no room, its letter.
   std::string text_of(const ScheduleAction& action, size_t first, size_t end) const {
     std::string name = name_of(action);
     if (end - first < name_) name.resize(std::min<size_t>(1, end - first));
-    // Half a name would be another's.
+    // Half a name would read as another action's.
     return name.empty() || (shows(first) && shows(first + name.size() - 1)) ? name : "";
   }
 

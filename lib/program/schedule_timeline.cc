@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kNotYet = -1;
 
-/// Runs the lists stage by stage, each as far as it comes, until all are at their end.
+/// Walk runs the lists stage by stage, each as far as possible, until all are at their end.
 class Walk {
  public:
   Walk(const StageActions& lists, ChunkPlacement placement, const ActionSeconds& seconds,
@@ -74,7 +74,7 @@ class Walk {
     return true;
   }
 
-  /// The time when the inputs of an action are with its stage.
+  /// Returns the time when the inputs of an action have reached its stage.
   double ready(const ScheduleAction& action, size_t part) const {
     const auto m = static_cast<size_t>(action.micro_batch);
     if (action.phase == Phase::kForward)

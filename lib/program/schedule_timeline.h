@@ -7,11 +7,12 @@
 
 namespace ftrun {
 
-// When a pipeline does what: the lists of all stages run as soon as their inputs allow. It is how a
-// schedule is judged before a run (planned costs of the model's parts) and after it (measured times
+// The timeline of a pipeline: the lists of all stages run as soon as their inputs allow. It judges
+// a schedule before a run (by planned costs of the model's parts) and after it (by measured times
 // of each action), so it knows nothing of models.
 
-/// Seconds that the phases of a micro-batch take in one part of the model (a chunk of a stage).
+/// PhaseSeconds are the seconds that the phases of a micro-batch take in one part of the model (a
+/// chunk of a stage).
 struct PhaseSeconds {
   double forward = 0;
   double backward = 0;  // input and weight gradients, interleaved
@@ -32,7 +33,7 @@ struct StageTimeline {
   std::vector<TimedAction> actions;
   double busy = 0;  // seconds
 
-  /// Seconds from the begin of its first action to the end of its last.
+  /// Returns the seconds from the begin of the stage's first action to the end of its last.
   double own_span() const;
 };
 
@@ -40,33 +41,33 @@ struct ScheduleTimeline {
   std::vector<StageTimeline> stages;
   double makespan = 0;  // seconds from the first action's begin to the last one's end
 
-  /// The share of the makespan in which the stage waits.
+  /// Returns the share of the makespan in which the stage waits.
   double idle_share(int stage) const;
-  /// The share of the makespan in which stages wait, over all of them.
+  /// Returns the share of the makespan in which stages wait, over all stages.
   double idle_share() const;
 };
 
-/// Seconds of each action of each stage's list.
+/// ActionSeconds are the seconds of each action of each stage's list.
 using ActionSeconds = std::vector<std::vector<double>>;
 
 /// Runs `lists`, one a stage, where each action takes its own seconds and an activation or gradient
-/// takes `transfer` seconds to another stage. A bug when actions wait for each other.
+/// takes `transfer` seconds to another stage. Actions that wait for each other are a bug.
 ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
                               const ActionSeconds& seconds, double transfer = 0);
-/// Runs the timeline where a phase takes as long for each micro-batch: `parts` are those of the
-/// model, stages x chunks of them.
+/// Runs the timeline where a phase takes equally long for each micro-batch; `parts` has an entry
+/// for each part of the model, stages x chunks.
 ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
                               const std::vector<PhaseSeconds>& parts, double transfer = 0);
 
-/// Parts that take equally long: backward twice as long as forward, half of it for each kind of
-/// gradients.
+/// Makes parts that take equally long: backward twice as long as forward, half of it for each kind
+/// of gradients.
 std::vector<PhaseSeconds> equal_parts(int parts);
 
-/// Most micro-batches of a chunk that the stage has begun and not finished: what is kept of each is
-/// kept from its forward pass to the end of its backward pass.
+/// Counts the most micro-batches of a chunk that a stage has begun and not finished: activations
+/// are kept from the forward pass to the end of the backward pass.
 int32_t most_in_flight(const std::vector<ScheduleAction>& list);
-/// Most micro-batches of a chunk that the stage has begun and not finished the input gradients of:
-/// a micro-batch that waits for its weight gradients alone keeps less.
+/// Counts the most micro-batches of a chunk that a stage has begun and whose input gradients it has
+/// not finished: a micro-batch that waits only for its weight gradients keeps less.
 int32_t most_before_input_grad(const std::vector<ScheduleAction>& list);
 
 }  // namespace ftrun

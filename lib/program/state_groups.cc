@@ -20,10 +20,10 @@ RankMesh state_mesh(const StateOptions& state) {
 
 namespace {
 
-/// A way to group the ranks of a mesh, and which of StateGroups it is.
+/// Grouping is a way to group the ranks of a mesh, and names the member of StateGroups for it.
 struct Grouping {
   std::function<GroupId&(StateGroups&)> which;
-  /// No ranks where it has none for this one.
+  /// Returns the group of a rank; without ranks where there is none.
   std::function<RankGroup(int)> of_rank;
   /// A group of its own though another has the same ranks.
   bool apart = false;
@@ -90,8 +90,8 @@ std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state)
   return all;
 }
 
-/// Knows whether a grouping's groups are those of one before it, seen from rank 0, which is in all
-/// that may be the same.
+/// KnownGroupings says whether a grouping's groups are those of an earlier one, seen from rank 0,
+/// which is in all that may be equal.
 class KnownGroupings {
  public:
   bool is_new(const Grouping& grouping) {
@@ -103,7 +103,7 @@ class KnownGroupings {
   std::set<std::vector<int>> seen_;
 };
 
-/// The groups of one way, which holds a rank at most once.
+/// Adds the groups of one grouping, which holds a rank at most once.
 void add_groups(const RankMesh& mesh, const Grouping& grouping, std::vector<RankGroup>& all) {
   std::vector<char> seen(static_cast<size_t>(mesh.world()), 0);
   for (int rank = 0; rank < mesh.world(); ++rank) {

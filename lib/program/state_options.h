@@ -14,14 +14,15 @@
 
 namespace ftrun {
 
-/// A state that the optimizer keeps of each element: how it is stored, and the number that it
-/// begins with.
+/// KeptState is a state that the optimizer keeps of each element: how it is stored, and its initial
+/// number.
 struct KeptState {
   DType dtype = DType::kF32;
   double first = 0.0;
-  /// Kept of tensors whose states are codes (StateOptions::coded), else of the others.
+  /// The state is kept of tensors whose states are codes (StateOptions::coded). False: of the
+  /// others.
   bool coded = false;
-  /// Neighbouring elements that share a number: of the scales of codes a block's.
+  /// Neighbouring elements that share a number: for scales of codes, those of a block.
   int64_t block = 1;
 };
 
@@ -30,21 +31,22 @@ struct KeptState {
 struct StateOptions {
   /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
   int stage = 0;
-  /// Place along dp_shard: ranks that read different samples and share one copy of the state. Ask
-  /// sample_place() or state_place() for what either is shared out among.
+  /// Place along dp_shard: ranks that read different samples and share one copy of the state.
+  /// sample_place() and state_place() give the place among all that divide the samples, or the
+  /// state.
   ShardPlace dp_shard;
   /// Copies of the state (hybrid sharding), and which of them this rank belongs to.
   int replicas = 1;
   int replica = 0;
   /// Place among the ranks that share each row of tokens (context parallelism): they read the same
-  /// samples, and share one copy of the state with all along dp_shard.
+  /// samples, and share one copy of the state with all ranks along dp_shard.
   ShardPlace context;
   /// Neighbours among the state ranks that keep a second copy of what stage 3 gathers, the
   /// secondary shards (ZeRO++ hpZ): shards [k, k+1) x node. Divides the state ranks; 1 = none.
   int node = 1;
-  /// Place among the ranks that share each layer (tensor parallelism), and how many
-  /// neighbours among them use the same part of a tensor that is shared out among fewer
-  /// (key/value heads); 1 = none.
+  /// Place among the ranks that share each layer (tensor parallelism), and how many neighbours
+  /// among them use the same part of a tensor with fewer parts than ranks (key/value heads); 1 =
+  /// none.
   ShardPlace tensor;
   int tensor_copies = 1;
   /// The layers of each stage of the pipeline, and the number of this stage. With `ties_ends` the
@@ -52,10 +54,11 @@ struct StateOptions {
   PipelineLayout pipeline;
   int pipeline_stage = 0;
   bool ties_ends = false;
-  /// Says whether gradients are reduced to shards; false: stage 1 sums whole gradients on every
+  /// Says whether gradients are reduced to shards. False: stage 1 sums whole gradients on every
   /// rank (DeepSpeed's reduce_scatter).
   bool reduce_scatter = true;
-  /// Gradients travel in this dtype: their own, or another that they are converted to and from.
+  /// The dtype in which gradients are sent: their own, or another that they are converted to and
+  /// from.
   DType communication = DType::kF32;
   /// The dtype of the weights that the optimizer updates.
   DType master = DType::kF32;
@@ -69,11 +72,11 @@ struct StateOptions {
   std::vector<KeptState> optimizer_states{{}, {}};
   /// Elements of state in another tier that one update takes at a time.
   int64_t update_elements = int64_t{2} << 20;
-  /// Gradients of units that backward makes one after another lie in one buffer until it has as
-  /// many bytes. A buffer takes memory from the first of them to their update, so other memory of
-  /// the step can lie there before.
+  /// Bytes from which a gradient buffer is full: gradients of units that backward makes one after
+  /// another share a buffer until then. A buffer takes memory from the first of its gradients to
+  /// their update; other buffers of the step can use that memory before.
   int64_t gradient_buffer_bytes = int64_t{1} << 16;
-  /// Numbers of the gradient norm that ranks exchange at most, unless there are more units: 1 MiB.
+  /// The most numbers of the gradient norm that ranks exchange, unless there are more units: 1 MiB.
   int64_t most_norm_slots = int64_t{1} << 17;
   /// Gives saved state a place for a copy, from which a checkpoint is written while training goes
   /// on.
@@ -90,7 +93,7 @@ struct StateOptions {
 };
 
 /// Returns this rank's place among the sample ranks (dp_replicate x dp_shard), which read different
-/// samples: batches, the loader and evaluations are shared out among them.
+/// samples: batches, the loader and evaluations are divided among them.
 inline ShardPlace sample_place(const StateOptions& state) {
   return {state.replicas * state.dp_shard.count,
           state.replica * state.dp_shard.count + state.dp_shard.index};
@@ -103,9 +106,9 @@ inline ShardPlace state_place(const StateOptions& state) {
           state.dp_shard.index * state.context.count + state.context.index};
 }
 
-/// Returns this rank's place among those that share out a unit. Those of every unit are the state
-/// ranks; units of which state ranks hold different ones, as experts are, have another place here
-/// and another group in their StateSpec.
+/// Returns this rank's place among those that a unit is cut over. For every unit these are the
+/// state ranks; units of which state ranks hold different ones, such as experts, would have another
+/// place here and another group in their StateSpec.
 inline ShardPlace unit_place(const StateOptions& state, const Unit& /*unit*/) {
   return state_place(state);
 }
@@ -120,11 +123,11 @@ inline bool is_first_of_stage(const StateOptions& state) {
   return state.replica == 0 && state_place(state).index == 0 && state.tensor.index == 0;
 }
 
-/// The ranks of these options as a mesh.
+/// Returns the ranks of these options as a mesh.
 RankMesh state_mesh(const StateOptions& state);
 
-/// The groups of a rank's programs, and which of them is what; kNoGroup
-/// where that would be one rank.
+/// StateGroups holds the groups of a rank's programs by purpose; kNoGroup where a group would have
+/// one rank.
 struct StateGroups {
   /// Program::groups: each set of ranks once.
   std::vector<ProgramGroup> list;
@@ -148,8 +151,8 @@ struct StateGroups {
   /// The links from this stage to others and from others to it, by (sending, receiving) stage.
   std::map<std::pair<int, int>, GroupId> links;
 
-  /// The group over which collectives of layers run along an axis: kNoGroup where no layer is
-  /// shared so.
+  /// Returns the group over which collectives of layers run along an axis; kNoGroup where no layer
+  /// is shared along it.
   GroupId along(MeshAxis axis) const {
     if (axis == MeshAxis::kContext) return context;
     return axis == MeshAxis::kTensor ? tensor : kNoGroup;
@@ -157,24 +160,23 @@ struct StateGroups {
 };
 StateGroups state_groups(const StateOptions& state);
 
-/// Returns the group of the ranks that share out a unit (unit_place()).
+/// Returns the group of the ranks that a unit is cut over (unit_place()).
 inline GroupId unit_group(const StateGroups& groups, const Unit& /*unit*/) {
   return groups.shard;
 }
 
-/// The groups of all ranks, each once, in the order in which communicators are opened: a rank's
-/// GroupIds count those that it is a member of.
+/// Lists the groups of all ranks, each once, in the order in which communicators are opened: a
+/// rank's GroupIds count those that it is a member of.
 std::vector<RankGroup> state_groups_of_all(const StateOptions& state);
 
-/// Computes how units are cut over the ranks that share them out: nothing at stage 0, and small
-/// ones only below stage 3.
+/// Computes how units are cut over ranks: none at stage 0, and small ones only below stage 3.
 inline Sharding cut_states(const Partition& partition, const StateOptions& state) {
   if (state.stage == 0) return Sharding(partition);
   return {partition, [&](const Unit& unit) { return unit_place(state, unit); }, state.stage < 3};
 }
 
-/// ParameterHolders says who holds the parameters that the optimizer updates: of each unit the
-/// first stage that has it, and whether its shard group has a part of it each, or all of them the
+/// ParameterHolders says which ranks hold the parameters that the optimizer updates: for each unit
+/// the first stage that has it, and whether each rank of its shard group holds a part, or the
 /// whole.
 struct ParameterHolders {
   struct OfUnit {
@@ -185,10 +187,10 @@ struct ParameterHolders {
   std::vector<OfUnit> units;
 };
 
-/// A range of memory that holds elements [begin, end) of a unit's state of one kind.
+/// StatePiece is a range of memory that holds elements [begin, end) of a unit's state of one kind.
 struct StatePiece {
-  /// Instead of a part of the unit: all scales of this tensor of it, which straddles blocks. The
-  /// range is that of elements [begin, end) of the whole tensor then.
+  /// The tensor that straddles blocks, where the piece is all scales of it instead of a part of the
+  /// unit; elements [begin, end) are then those of the whole tensor. -1: none.
   TensorId straddling = -1;
   /// "param" (what the optimizer updates), "exp_avg", ...; "working": a copy of the parameters in
   /// the dtype that layers compute with, which is made from "param" and never saved.
@@ -196,14 +198,13 @@ struct StatePiece {
   UnitId unit = -1;
   int64_t begin = 0;
   int64_t end = 0;
-  /// The part of it that this rank writes into checkpoints.
+  /// The part of the piece that this rank writes into checkpoints.
   ShardRange saved;
   Range range;
   /// Elements that one number of the state stands for.
   int64_t block = 1;
-  /// The place of the part's copy, for a checkpoint that is written while training goes on. No
-  /// bytes where that is not wanted, and where `range` lies on disk: there Buffer::shadow_offset
-  /// serves.
+  /// The copy of the saved part, for a checkpoint that is written while training goes on. No bytes
+  /// where no copy is wanted, or where `range` lies on disk: there Buffer::shadow_offset serves.
   Range snapshot;
 
   /// Values of `state`: one of these, or the index of an optimizer state.

@@ -12,16 +12,17 @@
 namespace ftrun {
 namespace {
 
-/// Gradients of a micro-batch are made apart and then added to the sum, wherever that lies: where
-/// the optimizer is must not change how they are added. With one micro-batch there is no sum, and
-/// one rank may keep them where they are made.
+/// Says whether gradients of each micro-batch have a buffer of their own and are then added to the
+/// sum, wherever that lies: the place of the optimizer must not change how they are added. With one
+/// micro-batch there is no sum, and one rank may keep them where they are made.
 bool reduces_micro_batches(const StateOptions& options, ShardPlace place, int32_t micro_batches) {
   return options.stage >= 2 &&
          (place.count > 1 || micro_batches > 1 || options.optimizer_tier != Tier::kDevice);
 }
 
-/// The first units of each stage, up to the share of its optimizer state that goes to another tier.
-/// All ranks come to the same for every unit, of whichever stage.
+/// Chooses the optimizer's tier of each unit: the first units of each stage, up to the offloaded
+/// share of its optimizer state, go to another tier. All ranks get equal results for every unit, of
+/// whichever stage.
 std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions& options) {
   const auto may_move = [](const Unit& unit) { return unit.trainable && !unit.small; };
   const auto stage_of = [&](const Unit& unit) {
@@ -43,8 +44,8 @@ std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions
   return tiers;
 }
 
-/// Tensor-parallel ranks that use the same part of a tensor have made a share of its gradient each,
-/// and so have two stages that hold copies of one matrix.
+/// Lists the gradient shares of a unit: tensor-parallel ranks that use the same part of a tensor
+/// make a share of its gradient each, and so do two stages that hold copies of one matrix.
 std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& model,
                                       const StateOptions& options, const StateGroups& groups) {
   std::map<GroupId, std::vector<ShardRange>> parts;

@@ -16,14 +16,14 @@
 
 namespace ftrun {
 
-/// Parts of a unit's gradient of which the ranks of a group have made a share each: they add theirs
-/// up before anything else is done with it.
+/// GradientShares are parts of a unit's gradient of which each rank of a group has computed a
+/// share: the ranks add these up before any other use.
 struct GradientShares {
   GroupId group = kNoGroup;
   std::vector<ShardRange> parts;
 };
 
-/// A part of a unit that the gradient norm sums by itself, and how many neighbouring
+/// NormRange is a part of a unit that the gradient norm sums by itself, and how many neighbouring
 /// tensor-parallel ranks have copies of it, of which one is counted.
 struct NormRange {
   ShardRange part;
@@ -39,7 +39,8 @@ struct StorageFormat {
   /// The number of neighbouring elements that share one number (Buffer::block).
   int64_t block = 1;
 
-  /// The bytes of `elements` that follow each other from the beginning of a block (kTensorBlock).
+  /// Returns the bytes of `elements` contiguous elements from the beginning of a block
+  /// (kTensorBlock).
   int64_t bytes(int64_t elements) const;
   bool operator==(const StorageFormat&) const = default;
 };
@@ -48,13 +49,13 @@ struct StorageFormat {
 /// stages, hybrid sharding, tensor parallelism, precision and offload differ; the store, the passes
 /// and the update read it and ask for none of these.
 struct StateSpec {
-  /// Layers of this stage of the pipeline read it; else the rank has nothing of it.
+  /// Layers of this stage of the pipeline read the unit. False: the rank has nothing of it.
   bool held = true;
-  /// The first stage that holds it, and whether this is it: it adds its part to the
-  /// gradient norm, and saves it.
+  /// The first stage that holds the unit, and whether this is that stage, which adds its part to
+  /// the gradient norm, and saves it.
   int first_stage = 0;
   bool counted = true;
-  /// Another stage has a copy of it and makes a share of its gradient.
+  /// Another stage has a copy of the unit and makes a share of its gradient.
   bool copied = false;
   /// Says whether the unit trains. A frozen one has no gradient and no optimizer state and is never
   /// updated; its parameters are held and gathered like those of others.
@@ -62,7 +63,7 @@ struct StateSpec {
   /// Ranks that hold a part each of what is cut, and ranks that hold the same as this one.
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;
-  /// The place of this rank in `shard`: of one rank where there is none.
+  /// The place of this rank in `shard`; that of a single rank where there is no such group.
   ShardPlace place;
   /// The states that are cut over `shard`; each rank holds the rest whole.
   bool cuts_parameters = false;
@@ -70,10 +71,10 @@ struct StateSpec {
   bool cuts_optimizer = false;
   /// Parameters are brought before layers read them and freed afterwards.
   bool gathered = false;
-  /// Gradients of a micro-batch are made in a buffer of their own, reduced when they are complete,
-  /// and added up where they are kept. False: lists add them up, and the sum is reduced.
+  /// Gradients of each micro-batch have a buffer of their own, are reduced when they are complete,
+  /// and then added to the sum. False: lists add them up, and the sum is reduced.
   bool reduces_micro_batches = false;
-  /// A reduction of cut gradients leaves each rank its part; false: all of the sum.
+  /// A reduction of cut gradients leaves each rank its part. False: all of the sum.
   bool reduce_scatter = true;
   std::vector<GradientShares> shares;
   std::vector<NormRange> norm_ranges;
@@ -83,27 +84,27 @@ struct StateSpec {
   Tier gradients = Tier::kDevice;
   Tier optimizer = Tier::kDevice;
 
-  /// The storage format of each state: what layers read, what they write, what gradients travel as,
-  /// what the optimizer updates and keeps.
+  /// The storage format of each state: parameters that layers read, gradients as layers write them
+  /// and as they are sent, and weights that the optimizer updates.
   StorageFormat compute;
   StorageFormat gradient;
   StorageFormat communication;
   StorageFormat master;
   /// The format of each optimizer state; nothing where none of its tensors has it.
   std::vector<std::optional<StorageFormat>> states;
-  /// The optimizer updates weights of its own, from which those that layers read are made.
+  /// The optimizer updates master weights, from which those that layers read are made.
   bool has_master = false;
 };
 
-/// The stages of a pipeline with layers that read a unit, ascending: these hold it.
+/// Collects the stages of a pipeline with layers that read a unit: these hold it.
 std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline);
 
 /// Lists the norm ranges of a unit, in the order of its slices; together they cover it. A frozen
 /// unit has none.
 std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model);
 
-/// Cuts a rank's part into the intervals that one update takes at a time: all of it where it is
-/// updated on the device, else so much that little is staged.
+/// Cuts a rank's part into the intervals that one update takes at a time: one interval where it is
+/// updated on the device, else intervals of at most `update_elements`.
 std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
                                          int64_t update_elements);
 
@@ -111,14 +112,14 @@ std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
 UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,
                        const Slice& slice);
 
-/// The scales of a tensor's blocks, among those of all tensors of a stage that straddle blocks:
-/// each rank has them all, whichever elements it has. The scales of tensors that are updated on the
-/// device come in one buffer, those of others in another.
+/// StraddlingTensor is the place of the scales of a tensor's blocks among those of all tensors of a
+/// stage that straddle blocks: each rank has all of them, whichever elements it has. Scales of
+/// tensors that are updated on the device lie in one buffer, those of others in another.
 struct StraddlingTensor {
   TensorId tensor = -1;
   UnitId unit = -1;
   Tier tier = Tier::kDevice;
-  /// Blocks of the tensors before it in the buffer, and its own.
+  /// Blocks of the tensors before this one in the buffer, and its own.
   int64_t first = 0;
   int64_t blocks = 0;
 };
@@ -127,21 +128,21 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
                                                  const StateOptions& options,
                                                  const std::vector<StateSpec>& specs);
 
-/// Says which elements of a tensor are those of a part of a unit that lies in it, of
-/// tensor-parallel rank `rank`.
+/// Maps the elements of a slice of a unit to those of its tensor, for tensor-parallel rank `rank`.
 BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank);
 
-/// The tensors of a model whose states an optimizer keeps as codes; nothing (an empty function)
-/// where it has none.
+/// Returns a function that says of which tensors an optimizer keeps states as codes; an empty
+/// function where there are none.
 std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model,
                                                      const OptimizerConfig& optimizer);
 
-/// A state of a tensor that trains, as checkpoints hold it. `state` as StatePiece has it.
+/// StoredState is a state of a tensor that trains, as checkpoints hold it. `state` is that of
+/// StatePiece.
 struct StoredState {
   TensorId tensor = -1;
   int32_t state = 0;
   DType dtype = DType::kF32;
-  /// Elements of the tensor that one of the state stands for (Buffer::block).
+  /// Elements of the tensor that one element of the state stands for (Buffer::block).
   int64_t block = 1;
 };
 
@@ -154,7 +155,7 @@ Dims blocked_shape(const Dims& shape, int64_t block);
 std::vector<StoredState> stored_states(const ModelDescription& model, const Partition& partition,
                                        const StateOptions& options);
 
-/// Makes the specification of every unit, indexed by its id. `micro_batches` as UnitStore has it.
+/// Makes the specification of every unit, indexed by its id. `micro_batches` is that of UnitStore.
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
                                    const StateOptions& options, const StateGroups& groups,
                                    int32_t micro_batches);

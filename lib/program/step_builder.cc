@@ -43,8 +43,8 @@ InstrKind instr_kind(OpCollective collective) {
   bug("a kernel runs the operation");
 }
 
-/// All-reduces work in place: what is summed lies where the sum goes, if that is not in the list's
-/// scratch, whose plan has seen to it.
+/// Places the inputs of all-reduces where the sums go, because these work in place; in the list's
+/// scratch its plan has done so.
 void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePlaces& places) {
   for (const Op& op : list) {
     if (op_spec(op.kind).collective != OpCollective::kAllReduce) continue;
@@ -55,7 +55,7 @@ void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePla
   }
 }
 
-/// Storage of a graph's values, made once for all layers that share it.
+/// GraphStorage is the storage of a graph's values, made once for all layers that share the graph.
 class GraphStorage {
  public:
   GraphStorage(const LayerGraph& graph, bool weight_grads_apart)
@@ -85,7 +85,7 @@ class GraphStorage {
   std::map<InstrKind, ScratchPlan> scratch_;
 };
 
-/// "f", "b", "i" or "w": in names of buffers.
+/// Returns 'f', 'b', 'i' or 'w', for names of buffers.
 char letter(InstrKind kind) {
   return kind == InstrKind::kForward      ? 'f'
          : kind == InstrKind::kInputGrad  ? 'i'
@@ -93,8 +93,9 @@ char letter(InstrKind kind) {
                                           : 'b';
 }
 
-/// The actions of a step that does not train. As many micro-batches as there are stages pass a
-/// chunk before the next one is turned to, so that no stage waits for one that goes round.
+/// Lists the actions of a step that does not train. A chunk runs as many micro-batches as there are
+/// stages before the next chunk, so that no stage waits for a micro-batch to return to the first
+/// stage.
 StageActions forward_actions(const StepOptions& options, int32_t micro_batches) {
   const PipelineLayout& pipeline = options.state.pipeline;
   std::vector<ScheduleAction> all;
@@ -121,7 +122,8 @@ bool has_collectives(const ModelDescription& model) {
   });
 }
 
-/// Emits the plain program of a step: what is computed, and what ranks do together within layers.
+/// StepBuilder emits the plain program of a step: what is computed, and the collectives within
+/// layers.
 class StepBuilder {
  public:
   StepBuilder(std::string name, const ModelDescription& model, const Partition& partition,
@@ -417,8 +419,9 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
       make_collective(instr_kind(op_spec(op.kind).collective), exchange, sums ? out : in, out));
 }
 
-/// The first list that writes a parameter's gradient overwrites, later ones add: within a step
-/// where one buffer holds it all the time, else within a micro-batch.
+/// Says whether a list adds to gradients: the first list that writes a parameter's gradient
+/// overwrites, later ones add, within a step where one buffer holds it all the time, else within a
+/// micro-batch.
 bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const std::set<ValueId>& made) {
   bool seen = false;
   bool fresh = false;
@@ -472,7 +475,7 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
 }
 
 /// Receives what an action gets from another stage: the output of the layer before its first one,
-/// or the gradient by the output of its last one.
+/// or the gradient with respect to the output of its last one.
 void StepBuilder::receive(const Transfer& transfer, size_t action, Flow& flow) {
   if (transfer.from < 0) return;
   const auto next = static_cast<size_t>(transfer.layer) + 1;

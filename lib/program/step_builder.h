@@ -29,13 +29,13 @@ struct StepOptions {
   int64_t reuse_distance = 0;
   /// DeepSpeed's overlap_comm.
   bool overlap = true;
-  /// The layers' inputs wait for backward on the host (cpu_checkpointing).
+  /// Keeps the layers' inputs on the host until backward (cpu_checkpointing).
   bool offload_activations = false;
-  /// The arenas that the rank has for a step of training, for its other programs (plan_memory).
+  /// The arenas of the rank's training step, for its other programs (plan_memory).
   ArenaBytes arenas{};
 };
 
-/// A program, and where the model's state lies in its persistent buffers.
+/// StepProgram holds a program, and where the model's state lies in its persistent buffers.
 struct StepProgram {
   Program program;
   std::vector<StatePiece> pieces;
@@ -61,7 +61,7 @@ inline constexpr const char* kStraddlingScales = "optimizer.straddling";
 inline constexpr const char* kNewScales = "new_scales";
 }  // namespace buffer_names
 
-/// "optimizer.0", "optimizer.1": the flat state buffers.
+/// Names a flat state buffer: "optimizer.0", "optimizer.1".
 std::string optimizer_buffer_name(int32_t state);
 constexpr Persistent moments_buffer(int32_t state) {
   return static_cast<Persistent>(static_cast<int32_t>(Persistent::kMoments) + state);
@@ -71,13 +71,13 @@ constexpr Persistent moments_buffer(int32_t state) {
 inline constexpr Port kBatchPorts[] = {Port::kTokens, Port::kPositions, Port::kStarts,
                                        Port::kLabels};
 
-/// Builds one optimizer step: the actions of the schedule, reduction of gradients and loss, norm,
-/// decision, update; passes applied. The model must be built with Mode::kTrain.
+/// Builds one optimizer step with passes applied: the actions of the schedule, reduction of
+/// gradients and loss, norm, decision, update. The model must be built with Mode::kTrain.
 StepProgram build_training_step(const ModelDescription& model, const Partition& partition,
                                 const StepOptions& options);
 
-/// Forward passes of `micro_batches` micro-batches with the loss summed into the loss buffer over
-/// all ranks. The model must be built with Mode::kEvaluate.
+/// Builds the forward passes of `micro_batches` micro-batches, with the loss summed into the loss
+/// buffer over all ranks. The model must be built with Mode::kEvaluate.
 StepProgram build_evaluation_step(const ModelDescription& model, const Partition& partition,
                                   const StepOptions& options);
 

@@ -15,7 +15,8 @@
 
 namespace ftrun {
 
-/// A model built for one mode, the program that runs it, and where its state lies.
+/// ProgramPlan holds a model built for one mode, the program that runs it, and where its state
+/// lies.
 struct ProgramPlan {
   ModelDescription model;
   Program program;
@@ -23,49 +24,49 @@ struct ProgramPlan {
   ParameterHolders holders;
 };
 
-/// StepPlan is what a rank will do, planned from texts alone: no tensors, no ranks.
+/// StepPlan is what a rank will do, planned only from configs: without tensors or other ranks.
 struct StepPlan {
   Partition partition;
   StepOptions options;
   ProgramPlan train;
   ProgramPlan evaluate;
-  /// Micro-batches that one run of `evaluate` reads: several where a pipeline would wait for each
-  /// by itself.
+  /// Micro-batches that one run of `evaluate` reads: several where a pipeline would idle with only
+  /// one.
   int32_t evaluation_micro_batches = 1;
   /// The program that scores each next token of a text (train.generate); nothing where no text is
   /// wanted, or there is no validation data to begin one with.
   std::optional<ProgramPlan> text;
 
-  /// Lists the programs that a rank runs, one at a time: training, validation and, where it is
-  /// there, text.
+  /// Lists the programs that a rank runs, one at a time: training, validation and, if wanted, text.
   std::vector<const ProgramPlan*> all() const;
   std::vector<const Program*> programs() const;
 };
 
-/// Names of the flat optimizer state buffers, as checkpoints call them: {"exp_avg", "exp_avg_sq"}.
+/// Names the flat optimizer state buffers as checkpoints do: {"exp_avg", "exp_avg_sq"}.
 std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer);
 
 /// Says which tensors weight decay applies to in a run: all, or all but norms and biases.
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);
 
-/// The ranks of a resolved config. Along dp_shard and cp lie those that share one copy of the
-/// state, along dp_replicate copies of it, along cp those that share each row of tokens, along tp
-/// those that share each layer, along pp the stages of a pipeline.
+/// Returns the ranks of a resolved config. Along dp_shard and cp lie those that share one copy of
+/// the state, along dp_replicate copies of it, along cp those that share each row of tokens, along
+/// tp those that share each layer, along pp the stages of a pipeline.
 RankMesh rank_mesh(const Config& config);
 
-/// Neighbours among the state ranks that keep secondary shards between them (StateOptions::node).
+/// Counts the neighbours among the state ranks that keep secondary shards between them
+/// (StateOptions::node).
 int secondary_shards(const Config& config);
 
 /// Says whether some checkpoints of a resolved config's run are written while it trains on.
 bool saves_in_background(const Config& config);
 
-/// Plans the steps of rank `rank` of a resolved config. Errors of training_model.
+/// Plans the steps of rank `rank` of a resolved config. Throws the errors of training_model().
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);
 
-/// Bytes of a checkpoint's tensors, all ranks' together: what is frozen is not in it.
+/// Returns the bytes of a checkpoint's tensors, of all ranks together, without frozen ones.
 int64_t checkpoint_bytes(const StepPlan& plan);
 
-/// The program that scores each next token of a text, in rows of at most `tokens` tokens.
+/// Plans the program that scores each next token of a text, in rows of at most `tokens` tokens.
 ProgramPlan plan_logits(const ModelConfig& model, const StepPlan& plan, int64_t tokens);
 
 }  // namespace ftrun

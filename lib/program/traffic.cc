@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-/// Receiving is the business of those who send.
+/// Says whether an instruction sends; a receive is counted by its sender.
 bool sends(const Instr& instr) {
   return instr.communicates() && instr.kind != InstrKind::kReceive;
 }
@@ -108,7 +108,7 @@ struct TrafficTerms {
   bool packed = false;
 };
 
-/// Sums what a training step sends by formulas, from less or more knowledge of it.
+/// Formula sums what a training step sends by formulas, from less or more knowledge of it.
 class Formula {
  public:
   Formula(const Program& program, const ModelDescription& model, const Partition& partition,
@@ -352,7 +352,7 @@ std::string line(const std::string& what, int64_t bytes) {
   return cat(text, number, " B\n");
 }
 
-/// "3 x 2480 elements x 1/2".
+/// Writes "3 x 2480 elements x 1/2".
 std::string formula_text(const TrafficTheory& theory) {
   if (theory.ranks == 1) return cat(theory.parameters, " elements, whole on one rank");
   const bool within_nodes = theory.node > 1;

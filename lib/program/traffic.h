@@ -11,21 +11,22 @@
 
 namespace ftrun {
 
-/// TrafficRow is what one kind of collective over one group sends.
+/// TrafficRow holds what one kind of collective over one group sends.
 struct TrafficRow {
   InstrKind kind = InstrKind::kAllReduce;
   GroupId group = kNoGroup;
-  /// Axes of the mesh that it runs along ("dp_shard"), and its ranks.
+  /// Axes of the mesh that the group runs along ("dp_shard"), and its number of ranks.
   std::string axes;
   int ranks = 1;
-  /// Calls of the communicator: one a range.
+  /// Calls of the communicator, one for each range.
   int64_t calls = 0;
   int64_t bytes = 0;
 };
 
-/// Bytes that a rank sends while it runs a program once (in a step that is finite), exactly as its
-/// communicators count them: 2 B (N-1)/N for an all-reduce of B bytes among N ranks, rounded down;
-/// (N-1) times its own block for a reduce-scatter or an all-gather. As many arrive.
+/// Traffic holds the bytes that a rank sends in one run of a program (in a finite step), exactly as
+/// its communicators count them: 2 B (N-1)/N for an all-reduce of B bytes among N ranks, rounded
+/// down; (N-1) times its own block for a reduce-scatter or an all-gather. The rank receives as
+/// many.
 struct Traffic {
   std::vector<TrafficRow> rows;
   int64_t bytes = 0;
@@ -33,26 +34,28 @@ struct Traffic {
 
 Traffic program_traffic(const Program& program);
 
-/// Bytes that a program's copies move between memory and the disk tier while it runs once.
+/// DiskTraffic holds the bytes that a program's copies move between memory and the disk tier in one
+/// run.
 struct DiskTraffic {
   int64_t read = 0;
   int64_t written = 0;
 };
 DiskTraffic disk_traffic(const Program& program);
 
-/// A gather of parameters for layers to read; gathers of updated ones go to where these stay.
+/// Says whether an instruction gathers parameters for layers to read; gathers of updated parameters
+/// write to the persistent buffer.
 bool brings_parameters(const Program& program, const Instr& instr);
 
-/// Why a rank sends more (or less) than theory says.
+/// TrafficDeviation is a cause for which a rank sends more (or less) than theory says.
 struct TrafficDeviation {
   std::string cause;
   int64_t bytes = 0;
 };
 
-/// TrafficTheory is what a training step sends by the theory of its ZeRO stage (Rajbhandari et al.
-/// 2020, "ZeRO", section 7): 2 Psi (N-1)/N elements a rank at stages 0 to 2, 3 Psi (N-1)/N at stage
-/// 3, with Psi parameters and N ranks that share one copy of the state. With secondary shards in
-/// nodes of h ranks 2 Psi (N-1)/N + Psi (h-1)/h (hierarchical partitioning of Wang et al. 2023,
+/// TrafficTheory holds what a training step sends by the theory of its ZeRO stage (Rajbhandari et
+/// al. 2020, "ZeRO", section 7): 2 Psi (N-1)/N elements a rank at stages 0 to 2, 3 Psi (N-1)/N at
+/// stage 3, with Psi parameters and N ranks that share one copy of the state. With secondary shards
+/// in nodes of h ranks 2 Psi (N-1)/N + Psi (h-1)/h (hierarchical partitioning of Wang et al. 2023,
 /// "ZeRO++").
 struct TrafficTheory {
   int stage = 0;
@@ -66,13 +69,15 @@ struct TrafficTheory {
   std::vector<TrafficDeviation> deviations;
 };
 
-/// `program` is the training step that was built from the other three.
+/// Compares a program with the theory. `program` is the training step built from the other three
+/// arguments.
 TrafficTheory explain_traffic(const Program& program, const ModelDescription& model,
                               const Partition& partition, const StepOptions& options);
 
-/// A table of the collectives, and below it theory and deviations, which add up to the same sum.
+/// Writes a table of the collectives, and below it theory and deviations, which add up to the same
+/// sum.
 std::string traffic_text(const Traffic& traffic, const TrafficTheory& theory);
-/// The table alone: for programs that do not train.
+/// Writes only the table, for programs that do not train.
 std::string traffic_text(const Traffic& traffic);
 
 }  // namespace ftrun

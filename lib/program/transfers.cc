@@ -30,7 +30,7 @@ ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage,
 
 namespace {
 
-/// Places sends and receives of one rank.
+/// TransferPass places sends and receives of one rank.
 class TransferPass {
  public:
   TransferPass(const Program& program, const StateGroups& groups, DType dtype)
@@ -44,7 +44,7 @@ class TransferPass {
                            .instrs = {std::move(instr)}});
   }
 
-  /// All that comes over one link, in the order in which it is sent.
+  /// Adds the receives of all that comes over one link, in the order in which it is sent.
   void receive(const std::vector<const PlacedTransfer*>& arriving,
                const std::vector<size_t>& begins) {
     std::vector<Insertion> made;

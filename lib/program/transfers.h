@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-/// A transfer goes from a stage of a pipeline to another in a micro-batch: the output of the last
-/// layer of a part to the next part, or the gradient by it back.
+/// A Transfer goes from one stage of a pipeline to another in a micro-batch: the output of a part's
+/// last layer to the next part, or the gradient with respect to it back.
 struct Transfer {
   /// The layer whose output it is.
   int32_t layer = -1;
@@ -23,7 +23,7 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-/// The layers of a model, and the first of them that has backward lists
+/// LayersOfModel counts the layers of a model and names the first one that has backward lists
 /// (ModelDescription::first_trained).
 struct LayersOfModel {
   int32_t count = 0;
@@ -31,8 +31,8 @@ struct LayersOfModel {
 };
 
 /// ActionTransfers are what an action needs from another stage, and what it makes for another
-/// stage; `from` is -1 where that is nothing. Weight gradients stay in their stage, and no gradient
-/// goes to a layer that has no backward lists.
+/// stage; `from` is -1 where there is no transfer. Weight gradients stay in their stage, and no
+/// gradient goes to a layer that has no backward lists.
 struct ActionTransfers {
   Transfer received;
   Transfer sent;
@@ -40,7 +40,7 @@ struct ActionTransfers {
 ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage,
                              const ScheduleAction& action, const LayersOfModel& layers);
 
-/// A transfer of this rank and where it lies here.
+/// PlacedTransfer is a transfer of this rank and the buffer that holds it.
 struct PlacedTransfer {
   Transfer transfer;
   BufferId buffer = -1;
@@ -48,9 +48,9 @@ struct PlacedTransfer {
   size_t action = 0;
 };
 
-/// Sends what leaves this stage behind its last writer, and receives what arrives one action ahead
-/// of its first reader, in the order in which its sender's `actions` make it, so that it comes
-/// beside the work before it. `begins`: the plain instruction with which each action begins.
+/// Adds a send after the last writer of each output, and a receive one action before the first
+/// reader of each input, in the order in which the sender's `actions` make them, so that transfers
+/// overlap the work before. `begins`: the plain instruction with which each action begins.
 Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
                       const std::vector<size_t>& begins, const StageActions& actions,
                       const StateOptions& state, const StateGroups& groups,

@@ -26,7 +26,7 @@ Persistent parameter_buffer(const StorageFormat& format, DType compute) {
   return format.dtype == compute ? Persistent::kParameters : Persistent::kFp32Parameters;
 }
 
-/// Part `index` of `count` of a range, in whole blocks.
+/// Returns part `index` of `count` of a range, in whole blocks.
 ShardRange split(const ShardRange& range, int index, int count) {
   const int64_t blocks = (range.size() + kUnitBlock - 1) / kUnitBlock;
   const int64_t stride = (blocks + count - 1) / count * kUnitBlock;
@@ -181,7 +181,7 @@ void UnitStore::place_training_state() {
                              [&](const StateSpec& spec) {
                                TierPart part = optimizer(spec);
                                part.wanted = part.wanted && spec.states[s].has_value();
-                               // Few numbers, and not whole sectors.
+                               // Scales are few, and do not fill whole sectors of a disk.
                                if (kept.block > 1 && part.tier == Tier::kNvme)
                                  part.tier = Tier::kHost;
                                return part;
@@ -281,7 +281,8 @@ void UnitStore::list_pieces(bool trains) {
   list_straddling_pieces();
 }
 
-/// All ranks have all of these scales, of which one saves them.
+/// Lists the pieces of scales of straddling tensors: all ranks have all of them, one rank saves
+/// them.
 void UnitStore::list_straddling_pieces() {
   const bool saves = is_first_of_stage(options_);
   const size_t states = options_.optimizer_states.size(), coded = coded_states();
@@ -300,8 +301,8 @@ void UnitStore::list_straddling_pieces() {
     }
 }
 
-/// The most elements of a unit that any of the ranks that save it between them saves. Their
-/// snapshots are equally long, else ranks that do the same would have different programs.
+/// Returns the most elements that one of the ranks that save a unit between them saves. Their
+/// snapshots are equally long, else ranks of one class would have different programs.
 int64_t UnitStore::most_saved(UnitId id) const {
   if (!is_saved(id)) return 0;
   return split(shard_range(unit(id), 0, spec(id).place.count), 0, options_.replicas).size();
@@ -440,7 +441,7 @@ std::vector<Instr> UnitStore::gather(const ParameterUse& use, size_t number) {
 
 // Gradients.
 
-/// The chunk of the first layer that reads a unit: backward comes to it last.
+/// Returns the chunk of the first layer that reads a unit: backward reaches it last.
 int32_t UnitStore::chunk_of(UnitId id) const {
   const PipelineLayout& pipeline = options_.pipeline;
   for (const int layer : unit(id).layers)
@@ -528,7 +529,7 @@ std::vector<Instr> UnitStore::sum_shares(const GradientUse& use) const {
   return sums;
 }
 
-/// The gradient in the dtype it travels in.
+/// Returns the gradient in the dtype in which it is sent.
 Range UnitStore::to_wire(const GradientUse& use, Reduction& reduction) {
   const StateSpec& state = spec(use.unit);
   if (state.communication == state.gradient) return use.whole;

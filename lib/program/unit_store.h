@@ -16,7 +16,7 @@
 
 namespace ftrun {
 
-/// A use of parameters: the lists that read a unit's parameters that are brought for them; lists
+/// ParameterUse is one use of a unit's parameters, gathered for the lists that read them; lists
 /// that follow each other share one use.
 struct ParameterUse {
   UnitId unit = -1;
@@ -24,21 +24,22 @@ struct ParameterUse {
   BufferId buffer = -1;
 };
 
-/// A use of a gradient: the lists that write the gradient of a unit, in a micro-batch or (-1) in
-/// all of the step.
+/// GradientUse is one use of a unit's gradient by the lists that write it, in a micro-batch or (-1)
+/// in all of the step.
 struct GradientUse {
   UnitId unit = -1;
   int32_t micro_batch = -1;
-  /// The stage's chunk whose backward completes it.
+  /// The stage's chunk whose backward completes the gradient.
   int32_t chunk = 0;
   Range whole;
 };
 
-/// A reduction holds the instructions that reduce one unit's gradient.
+/// Reduction holds the instructions that reduce one unit's gradient.
 struct Reduction {
-  /// Instructions after the last list that writes it.
+  /// Instructions after the last list that writes the gradient.
   std::vector<Instr> before;
-  /// May be joined with those of other units; none where no other rank has a gradient.
+  /// The collective, which may be joined with those of other units; none where no other rank has a
+  /// gradient.
   std::optional<Instr> collective;
   /// Instructions after the collective: they bring the result to where the update reads it.
   std::vector<Instr> after;
@@ -46,64 +47,65 @@ struct Reduction {
 
 /// UnitStore places the parameters, gradients and optimizer state of each unit on a rank, and makes
 /// the instructions that move them, by the units' specifications. Lists that use parameters and
-/// gradients ask where they lie; passes ask for what moves them there and away.
+/// gradients ask where they lie; passes ask for the instructions that move them.
 class UnitStore {
  public:
-  /// `micro_batches` of a step that trains, where gradients and optimizer state are there too; 0 of
-  /// others.
+  /// Places the parameters, and gradients and optimizer state where the step trains.
+  /// `micro_batches` is 0 for steps that do not train.
   UnitStore(Program& program, const ModelDescription& model, const Partition& partition,
             const StateOptions& options, int32_t micro_batches);
 
   const StateGroups& groups() const { return groups_; }
   const StateSpec& spec(UnitId id) const { return specs_[static_cast<size_t>(id)]; }
 
-  /// Bytes [position, +bytes) of the unit's parameters, readable until release().
+  /// Returns bytes [position, +bytes) of the unit's parameters, readable until release().
   Range parameters(const ParamPlace& place, int64_t bytes, int32_t micro_batch);
   /// Ends the uses of all but `kept`, which the next list reads too.
   void release(const std::set<UnitId>& kept = {});
-  /// The range into which a list writes a parameter's gradient in a micro-batch.
+  /// Returns the range into which a list writes a parameter's gradient in a micro-batch.
   Range gradient(const ParamPlace& place, int64_t bytes, int32_t micro_batch);
 
-  /// The uses of parameters, in the order in which lists asked.
+  /// Lists the uses of parameters, in the order in which lists asked.
   const std::vector<ParameterUse>& parameter_uses() const { return parameter_uses_; }
   const std::vector<GradientUse>& gradient_uses() const { return gradient_uses_; }
 
-  /// Brings a unit's parameters to where they are used. The last one fills all of the buffer.
+  /// Makes the instructions that gather a unit's parameters for a use. The last one fills all of
+  /// the buffer.
   std::vector<Instr> gather(const ParameterUse& use, size_t number);
-  /// Zeroes what lists leave unwritten of a gradient; nothing where they write all of it.
+  /// Zeroes the bytes of a gradient that lists leave unwritten; empty where they write all of it.
   std::vector<Instr> clear_padding(const GradientUse& use) const;
-  /// Tells whether a tensor's gradient is cleared before the first list of a backward pass that
-  /// writes the unit's: the head's list adds to a tied matrix alone, and the embedding's then adds
+  /// Says whether a tensor's gradient is cleared before the first list of a backward pass that
+  /// writes the unit's: the head's list adds only to a tied matrix, and the embedding's then adds
   /// to all that it writes.
   bool begins_as_zero(UnitId id, TensorId tensor) const;
-  /// `first`: nothing of this step is where the sum goes.
+  /// Makes the reduction of a gradient. `first`: the sum's buffer holds nothing of this step yet.
   Reduction reduction(const GradientUse& use, bool first);
 
-  /// Emits the sum of squares of this rank's part of the gradients, and its exchange.
+  /// Emits the sum of squares of this rank's part of the gradients, and the exchange of the sum.
   void norm(BufferId norm);
-  /// Slots of the norm buffer (F64): one for each run and rank that may hold a part of it, added in
-  /// this order; or, where that would be more than `most_norm_slots`, one for each run, in which
-  /// the exchange adds up all ranks' parts.
+  /// Counts the slots of the norm buffer (F64): one for each run and rank that may hold a part of
+  /// it, added in this order; or, where these would exceed `most_norm_slots`, one for each run, in
+  /// which the exchange adds up all ranks' parts.
   int64_t norm_slots() const;
-  /// Emits the update of all units and the gathers of what it changed, the latter joined until they
+  /// Emits the update of all units and the gathers of the updated parameters, joined until they
   /// have `bucket_elements` elements (DeepSpeed's allgather_bucket_size).
   void update(int64_t bucket_elements);
 
-  /// The pieces of state in their places, for loading, saving and export.
+  /// Lists the pieces of state with their places, for loading, saving and export.
   const std::vector<StatePiece>& pieces() const { return pieces_; }
   ParameterHolders parameter_holders() const;
 
  private:
-  /// A home is the place where this rank keeps a unit's state of one kind.
+  /// Home is the place where this rank keeps a unit's state of one kind.
   struct Home {
     BufferId buffer = -1;
-    /// Element of the buffer where element `first` of the unit lies.
+    /// Element of the buffer at which element `first` of the unit lies.
     int64_t offset = 0;
     int64_t first = 0;
     StorageFormat format;
   };
   struct HomeOptions {
-    /// The kind of state; nothing: gradients, which live within a step.
+    /// The kind of state. Nothing: gradients, which live within a step.
     std::optional<Persistent> which;
     std::string name;
     Category category;
@@ -111,30 +113,32 @@ class UnitStore {
     FlatOrder order = FlatOrder::kForward;
     bool peer_visible = false;
   };
-  /// A part is what lies in one tier of a unit's state of one kind.
+  /// TierPart is the part of a unit's state of one kind that lies in one tier.
   struct TierPart {
     Tier tier = Tier::kDevice;
     bool wanted = true;
-    /// This rank's part of it, not a whole copy.
+    /// The rank holds its part, not a whole copy.
     bool cut = false;
   };
-  /// The updates of one interval of a unit with the copies between tiers that they need.
+  /// Update holds the updates of one interval of a unit, with the copies between tiers that they
+  /// need.
   struct Update {
     UnitId unit = -1;
-    /// The staging buffer, of the two of a name, that it uses: neighbours use different ones.
+    /// The staging buffer, of the two of a name, that the update uses: neighbours use different
+    /// ones.
     int turn = 0;
     std::vector<Instr> before;
     std::vector<Instr> updates;
     std::vector<Instr> after;
   };
-  /// UpdateOperands are what an update of an interval works on; `states` has nothing for those that
-  /// the unit has not.
+  /// UpdateOperands are what an update of an interval works on; `states` has nothing for states
+  /// that the unit does not have.
   struct UpdateOperands {
     Range gradient;
     Range weights;
     std::vector<std::optional<Range>> states;
   };
-  /// Updates in order, and gathers of what the first `behind` of them have changed.
+  /// Updates holds updates in order, and gathers of what the first `behind` of them have changed.
   struct Updates {
     struct Gather {
       size_t behind = 0;
@@ -200,8 +204,8 @@ class UnitStore {
   /// Returns the parts of an interval of a unit that are updated alike.
   std::vector<UpdatePart> parts_of(UnitId id, const ShardRange& interval) const;
   Range part_of(const Range& interval, const ShardRange& part, const ShardRange& whole) const;
-  /// A state's scales of a tensor that straddles blocks, among those of all such tensors in one
-  /// tier.
+  /// Returns a state's scales of a tensor that straddles blocks, among those of all such tensors in
+  /// one tier.
   Range scales_of(const StraddlingTensor& tensor, size_t state, BufferId buffer) const;
   const StraddlingTensor& straddling(TensorId tensor) const;
   size_t coded_states() const;
@@ -222,7 +226,7 @@ class UnitStore {
   const StateOptions& options_;
   const StateGroups groups_;
   const std::vector<StateSpec> specs_;
-  /// The cut of each unit over the ranks that share it out.
+  /// The cut of each unit over ranks.
   const Sharding cut_;
   std::vector<Home> parameters_;
   std::vector<Home> gradients_;
@@ -236,12 +240,12 @@ class UnitStore {
   std::vector<StatePiece> pieces_;
   std::vector<ParameterUse> parameter_uses_;
   std::vector<GradientUse> gradient_uses_;
-  /// Indices of those that lists may still join.
+  /// Indices of the uses that lists may still join.
   std::map<UnitId, size_t> open_parameters_;
   std::map<std::pair<UnitId, int32_t>, size_t> open_gradients_;
   /// Staging buffers of updates, by name, tier and turn.
   std::map<std::string, BufferId> staging_;
-  /// Element of each unit among all parameters that this tensor-parallel rank uses
+  /// The place of each unit among all parameters that this tensor-parallel rank uses
   /// (UpdateRange::first_element).
   const FlatLayout index_;
 };

@@ -81,8 +81,8 @@ void UnitStore::emit_updates(Updates& in_place, Updates& staged) {
     emit_all(in_place.list[k].updates);
   }
   emit_gathers(in_place, in_place.list.size());
-  // Double buffering: what interval k+1 reads comes while interval k is updated, and before what k
-  // wrote goes.
+  // Double buffering: interval k+1 is read while interval k is updated, and before k's results are
+  // written back.
   for (size_t k = 0; k < staged.list.size(); ++k) {
     emit_gathers(staged, k);
     if (k > 0 && k + 1 < staged.list.size()) emit_all(staged.list[k + 1].before);
@@ -103,7 +103,7 @@ Instr UnitStore::gather_updated(UnitId id) const {
   return gather;
 }
 
-/// A bucket stands where its last gather stood.
+/// Joins gathers into buckets; a bucket takes the place of its last gather.
 void UnitStore::join_gathers(std::initializer_list<Updates*> all, int64_t bucket_elements) const {
   BucketFiller filler(program_, bucket_elements);
   std::vector<std::pair<Updates*, size_t>> places;
@@ -140,8 +140,8 @@ void UnitStore::plan_updates(UnitId id, std::vector<Update>& updates) {
   }
 }
 
-/// Two buffers of a name take turns, so that one update's copies come and go beside the next one's
-/// work, and no more is staged than that.
+/// Returns a staging buffer: two buffers of a name take turns, so that one update's copies overlap
+/// the next one's work, and no more is staged than that.
 Range UnitStore::staged(const std::string& name, Tier tier, const StorageFormat& format,
                         int64_t elements, const Update& plan) {
   const std::string full = cat(name, ".", tier_name(tier), ".", plan.turn);
@@ -155,7 +155,8 @@ Range UnitStore::staged(const std::string& name, Tier tier, const StorageFormat&
   return {found->second, 0, bytes};
 }
 
-/// An interval of a unit's state itself, or a copy of it on the tier where the unit is updated.
+/// Returns an interval of a unit's state itself, or a copy of it on the tier where the unit is
+/// updated.
 Range UnitStore::at_update_tier(const Home& home, const ShardRange& interval,
                                 const std::string& name, bool written, Update& plan) {
   const Range at = range(home, interval.begin, interval.end);
@@ -363,7 +364,7 @@ void UnitStore::exchange_scales(const Range& scales, const std::set<GroupId>& cu
   if (on_device != scales) emit(copy(on_device, scales, -1)).if_finite = true;
 }
 
-/// The next step's old scales.
+/// Copies the new scales to the old ones, for the next step.
 void UnitStore::keep_straddling() {
   for (const auto& [tier, buffer] : new_scales_)
     emit(copy(program_.whole(buffer), program_.whole(old_scales_.at(tier)), -1)).if_finite = true;

@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// DeepSpeed's `csv_monitor` section, with its defaults.
+/// CsvMonitorOptions are DeepSpeed's `csv_monitor` section, with its defaults.
 struct CsvMonitorOptions {
   /// The folder of the files; "" is the current folder.
   std::string output_path;
@@ -21,11 +21,11 @@ struct CsvMonitorOptions {
   std::optional<int64_t> resumed_samples = std::nullopt;
 };
 
-/// The files DeepSpeed's csv_monitor writes: for the event "Train/Samples/lr" the file
-/// `<output_path>/<job_name>/Train_Samples_lr.csv`, with the header "step,lr", then one row an
-/// event. Rows end in CR LF and numbers are spelled as Python spells floats, so that files of both
-/// programs can be read by one script. Unlike DeepSpeed's, a file has one header and each step
-/// once: a resumed run goes on with its own rows, and what another run has left steps aside.
+/// CsvMonitor writes the files of DeepSpeed's csv_monitor: for the event "Train/Samples/lr" the
+/// file `<output_path>/<job_name>/Train_Samples_lr.csv`, with the header "step,lr", then one row
+/// per event. Rows end in CR LF and numbers are spelled as Python spells floats, so that files of
+/// both programs can be read by one script. Unlike DeepSpeed's, a file has one header and each step
+/// once: a resumed run continues its own rows, and files that another run left are renamed.
 class CsvMonitor {
  public:
   /// Makes the folder. Error(kEnvironment).
@@ -33,8 +33,8 @@ class CsvMonitor {
 
   /// Appends `value` at `step` to the file of event `name`. Error(kEnvironment).
   void write(std::string_view name, double value, int64_t step);
-  /// Train/Samples/lr, Train/Samples/train_loss and, with loss scaling, Train/Samples/loss_scale,
-  /// at the count of samples (which is DeepSpeed's step here).
+  /// Writes Train/Samples/lr, Train/Samples/train_loss and, with loss scaling,
+  /// Train/Samples/loss_scale, at the count of samples (which is DeepSpeed's step here).
   void write(const StepMetrics& metrics);
 
  private:
@@ -45,7 +45,7 @@ class CsvMonitor {
   std::map<std::string, AppendFile> files_;
 };
 
-/// A double as Python's repr() spells it: "1.0", "1e-05", "0.0001", "nan".
+/// Writes a double as Python's repr() spells it: "1.0", "1e-05", "0.0001", "nan".
 std::string python_float_text(double value);
 
 }  // namespace ftrun

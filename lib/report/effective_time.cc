@@ -15,7 +15,7 @@ int64_t in_thousandths(double value) {
   return static_cast<int64_t>(std::llround(value * 1e3));
 }
 
-/// ", with 2 ranks (left: rank 1, 3)".
+/// Writes ", with 2 ranks (left: rank 1, 3)".
 std::string fewer_ranks_text(const RanksOfStart& start) {
   if (start.left.empty()) return "";
   return cat(", with ", start.count, start.count == 1 ? " rank" : " ranks", " (left: rank ",

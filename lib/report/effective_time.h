@@ -10,9 +10,9 @@
 namespace ftrun {
 
 /// EffectiveTime says how much of a run's time went into steps that counted: those that
-/// metrics.jsonl still holds, as a restart takes out the steps that are trained again. The rest is
-/// start-up, saving, validation, steps that were lost and the time until somebody or something
-/// started the run again. It is kept in the manifest's counters, over restarts and resumes.
+/// metrics.jsonl still holds, as a restart removes the steps that are trained again. The rest is
+/// start-up, saving, validation, lost steps and the time until the run was started again. It is
+/// kept in the manifest's counters, over restarts and resumes.
 struct EffectiveTime {
   double steps_seconds = 0;
   /// Seconds from the first start of the run.
@@ -20,18 +20,19 @@ struct EffectiveTime {
   double ratio() const { return all_seconds > 0 ? steps_seconds / all_seconds : 0; }
 };
 
-/// Notes the first start of a run that has none yet, at `unix_seconds`.
+/// Records the first start of a run that has none yet, at `unix_seconds`.
 void note_first_start(RunManifest& manifest, double unix_seconds);
 
-/// Writes the figures of now to the manifest, and returns them.
+/// Writes the current figures to the manifest, and returns them.
 EffectiveTime note_effective_time(RunManifest& manifest, const std::vector<StepMetrics>& metrics,
                                   double unix_seconds);
 
-/// "effective training time: 83.1 % of 12.3s since the first start (10.2s in steps that counted)".
+/// Writes "effective training time: 83.1 % of 12.3s since the first start (10.2s in steps that
+/// counted)".
 std::string effective_time_text(const EffectiveTime& time);
 
-/// The last `count` restarts, a line each: when, why, from which step to which, and with how many
-/// ranks where some had left.
+/// Describes the last `count` restarts, a line each: when, why, from which step to which, and with
+/// how many ranks where some had left.
 std::vector<std::string> restart_texts(const RunManifest& manifest, int64_t count);
 
 }  // namespace ftrun

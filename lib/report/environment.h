@@ -11,12 +11,13 @@ namespace ftrun {
 /// ...). A name that sounds like a secret (is_secret_name) is never among them.
 bool is_recorded_variable(std::string_view name);
 
-/// The shown variables among `environment`, an array of "NAME=value" that ends in a null pointer;
-/// without one, this process's own.
+/// Returns the recorded variables among `environment`, an array of "NAME=value" that ends in a null
+/// pointer; without one, among this process's own.
 std::map<std::string, std::string> recorded_environment(char** environment = nullptr);
 
-/// `text` with the values of secret keys replaced by "(hidden)". A JSON object is searched at any
-/// depth and returned with its formatting lost; other text is taken as YAML, "key: value" a line.
+/// Returns `text` with the values of secret keys replaced by "(hidden)". A JSON object is searched
+/// at any depth and returned with its formatting lost; other text is read as YAML, one "key: value"
+/// per line.
 std::string without_secrets(const std::string& text);
 
 }  // namespace ftrun

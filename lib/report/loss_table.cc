@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-/// `count` of the entries of `from`, evenly spread, first and last among them.
+/// Chooses `count` of the entries of `from`, evenly spread, the first and the last among them.
 std::set<size_t> spread(const std::vector<size_t>& from, size_t count) {
   std::set<size_t> chosen;
   if (from.size() <= count) return {from.begin(), from.end()};
@@ -19,7 +19,7 @@ std::set<size_t> spread(const std::vector<size_t>& from, size_t count) {
   return chosen;
 }
 
-/// Indices of the rows to show, at most `count` (at least 2).
+/// Chooses the indices of the rows to show, at most `count` (at least 2).
 std::set<size_t> chosen_rows(const std::vector<StepMetrics>& metrics, size_t count) {
   std::vector<size_t> all, validated;
   for (size_t i = 0; i < metrics.size(); ++i) {

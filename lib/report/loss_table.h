@@ -7,9 +7,9 @@
 
 namespace ftrun {
 
-/// A terse table for a terminal, of at most `rows` rows: step, training loss (mean over the steps
-/// since the row before), the loss on each evaluated set, tokens/s. The first and the last step are
-/// always there; when evaluations were made, they choose the rows.
+/// Makes a terse table for a terminal, of at most `rows` rows: step, training loss (mean over the
+/// steps since the row before), the loss on each evaluated set, tokens/s. The first and the last
+/// step always have a row; if there are evaluations, they choose the rows.
 std::string loss_table(const std::vector<StepMetrics>& metrics, int rows = 12);
 
 }  // namespace ftrun

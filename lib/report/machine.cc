@@ -22,7 +22,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
-/// The value of the first line "key<space>: value"; "" when there is none.
+/// Returns the value of the first line "key<space>: value"; "" when there is none.
 std::string_view value_of(std::string_view text, std::string_view key) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -47,7 +47,7 @@ int64_t kib_of(std::string_view text, std::string_view key) {
 }  // namespace
 
 std::string parse_cpu_model(std::string_view cpuinfo) {
-  // x86 says "model name"; ARM and POWER have other words for it.
+  // x86 says "model name"; ARM and POWER have other names for it.
   for (const std::string_view key : {"model name", "cpu model", "Model", "cpu", "CPU part"}) {
     const std::string_view value = value_of(cpuinfo, key);
     if (!value.empty()) return std::string(value);

@@ -6,7 +6,8 @@
 
 namespace ftrun {
 
-/// The host, as run.json and `ftrun check` show it. What could not be read stays "" or 0.
+/// MachineInfo describes the host, as run.json and `ftrun check` show it. What could not be read
+/// stays "" or 0.
 struct MachineInfo {
   std::string hostname;
   /// Kernel name and release: "Linux 6.1.0".
@@ -15,7 +16,7 @@ struct MachineInfo {
   /// Processors that this process may use: its affinity and the quota of its control groups.
   int cores = 0;
   int64_t memory_bytes = 0;
-  /// Bytes that the kernel says can be given out without swapping.
+  /// Bytes that the kernel can give out without swapping, by its own account.
   int64_t memory_available_bytes = 0;
 };
 
@@ -28,11 +29,11 @@ struct ProcessMemory {
   int64_t shared_memory = 0;  // RssShmem
   int64_t file_backed = 0;    // RssFile
 
-  /// Bytes that this process alone keeps from being free.
+  /// Returns the bytes that only this process keeps from being free.
   int64_t held() const { return anonymous + shared_memory; }
 };
 
-/// Processor time of this process, and when it began.
+/// ProcessTimes are the processor time of this process, and when it began.
 struct ProcessTimes {
   double user_seconds = 0;
   double system_seconds = 0;
@@ -57,13 +58,13 @@ ProcessMemory read_process_memory();
 MachineTimes read_machine_times();
 ProcessTimes read_process_times();
 
-/// The parsers behind them: texts of /proc/cpuinfo, /proc/meminfo, /proc/self/status,
-/// /proc/self/stat and /proc/stat. Fields that are absent stay as they are in a default-made
-/// result.
+/// Parses the text of /proc/cpuinfo; the functions below parse those of /proc/meminfo,
+/// /proc/self/status, /proc/self/stat and /proc/stat. Absent fields keep their defaults.
 std::string parse_cpu_model(std::string_view cpuinfo);
 void parse_meminfo(std::string_view meminfo, MachineInfo& machine);
 ProcessMemory parse_process_status(std::string_view status);
-/// `ticks_per_second` is the unit of the times there; age_seconds is left 0.
+/// Parses /proc/self/stat, whose times are in units of 1 / `ticks_per_second`; age_seconds is left
+/// 0.
 ProcessTimes parse_process_stat(std::string_view stat, int64_t ticks_per_second);
 MachineTimes parse_machine_stat(std::string_view stat, int64_t ticks_per_second);
 

@@ -20,7 +20,7 @@ constexpr const char* kDamaged =
     "this file is written by ftrun: restore it from a copy, or move it away; a resume then "
     "compares the run with what its checkpoint records";
 
-/// `config` as it stands in the file: an object where it is one, else a string; secrets hidden.
+/// Returns `config` as the file holds it: an object where it is one, else a string; secrets hidden.
 Json redacted_config(const std::string& config) {
   const std::string redacted = without_secrets(config);
   Json json = Json::parse(redacted, nullptr, /*allow_exceptions=*/false);
@@ -71,7 +71,7 @@ Json restarts_json(const std::vector<RestartRecord>& restarts) {
   return list;
 }
 
-/// A number that is not finite is null.
+/// Makes JSON of the evaluations; a number that is not finite becomes null.
 Json evaluations_json(const std::map<std::string, std::map<std::string, double>>& evaluations) {
   Json json = Json::object();
   for (const auto& [set, figures] : evaluations)
@@ -118,7 +118,7 @@ Json manifest_json(const RunManifest& manifest) {
   return json;
 }
 
-/// An object of a file, with its place in that file for messages.
+/// Fields is an object of a file, with its place in that file for messages.
 class Fields {
  public:
   Fields(const Json& json, std::string path, std::string place)
@@ -180,7 +180,7 @@ class Fields {
     for (const auto& item : json_.items()) all.push_back(item.key());
     return all;
   }
-  /// The value at `key`; none when it is absent or null.
+  /// Returns the value at `key`; null when it is absent or null.
   const Json* find(const std::string& key) const {
     const auto found = json_.find(key);
     return found == json_.end() || found->is_null() ? nullptr : &*found;

@@ -14,7 +14,7 @@
 
 namespace ftrun {
 
-/// BuildInfo says what the binary was made of.
+/// BuildInfo says what the binary was built from.
 struct BuildInfo {
   std::string version;
   std::string git_commit;
@@ -24,19 +24,20 @@ struct BuildInfo {
   std::string nccl;
 };
 
-/// A model folder or data set. `fingerprint` is "" until it is known: it may take longer than the
-/// first step and then arrives by an update.
+/// InputRecord is a model folder or data set. `fingerprint` is "" until it is known: it may take
+/// longer than the first step and is then added by an update.
 struct InputRecord {
   std::string path;
   int64_t bytes = 0;
   std::string fingerprint;
   /// Further facts that must be the same on a resume: "tokenizer", "vocabulary", "samples", ...
   std::map<std::string, std::string> details;
-  /// The commit of what was found in the Hugging Face cache; "" for others.
+  /// The commit of an input from the Hugging Face cache; "" for others.
   std::string commit = {};
 };
 
-/// The ranks of a start, where some that kept failing have left (elastic.min_ranks).
+/// RanksOfStart are the ranks of a start, where some that kept failing have left
+/// (elastic.min_ranks).
 struct RanksOfStart {
   /// 0: not known.
   int64_t count = 0;
@@ -58,7 +59,7 @@ struct RestartRecord {
   RanksOfStart ranks = {};
 };
 
-/// run.json: what is needed to tell two runs apart and to run this one again.
+/// RunManifest is run.json: what is needed to tell two runs apart and to repeat this one.
 struct RunManifest {
   BuildInfo build;
   MachineInfo machine;
@@ -71,14 +72,14 @@ struct RunManifest {
   /// The way in which sums over ranks add: "rank order, fp32" or "nccl". "" in runs of older
   /// versions.
   std::string sums;
-  /// The code that computes attention on GPUs, "own" or "cudnn 9.19.0"; how it multiplies bf16 on
-  /// processors, "bf16 by vdpbf16ps". "" in runs of older versions.
+  /// The code that computes attention on GPUs, "own" or "cudnn 9.19.0", and how it multiplies bf16
+  /// on processors, "bf16 by vdpbf16ps". "" in runs of older versions.
   std::string attention;
   uint64_t seed = 0;
   /// Ranks of the mesh by axis, slowest first: {"data", 2}, ...
   std::vector<std::pair<std::string, int64_t>> topology;
-  /// The effective config: a JSON object as text (then differences are told key by key) or other
-  /// text. Secrets are hidden before it is written.
+  /// The effective config: a JSON object as text (then differences are reported key by key) or
+  /// other text. Secrets are hidden before it is written.
   std::string config;
   InputRecord model;
   /// The data by role: "train", "validation".
@@ -105,31 +106,33 @@ struct RunManifest {
   };
   std::optional<Best> best;
   std::map<std::string, int64_t> counters;
-  /// Rank 0's, in bytes by name: "predicted", "allocated" and "touched" by tier and category,
-  /// "process". With a pipeline also "stage 0", "stage 1", ...: what the first rank of each stage
-  /// used.
+  /// Rank 0's memory, in bytes by name: "predicted", "allocated" and "touched" by tier and
+  /// category, "process". With a pipeline also "stage 0", "stage 1", ...: what the first rank of
+  /// each stage used.
   std::map<std::string, std::map<std::string, int64_t>> memory;
-  /// Bytes of the training steps of all ranks, by what carries them: "program" and as observed.
+  /// Bytes that the training steps of all ranks moved, by what carries them: "program" and as
+  /// observed.
   std::map<std::string, std::map<std::string, int64_t>> traffic;
-  /// Waits by stage of a pipeline ("stage 0"): what of its steps it waited ("idle_per_million"),
-  /// and what it would wait if nothing but its schedule cost time ("schedule_idle_per_million").
+  /// Waits by stage of a pipeline ("stage 0"): the share of its steps that it waited
+  /// ("idle_per_million"), and the share that it would wait if only its schedule cost time
+  /// ("schedule_idle_per_million").
   std::map<std::string, std::map<std::string, int64_t>> pipeline;
   /// Microseconds of a training step of rank 0, "predicted" and "measured" (the median): "step",
   /// "exposed_communication".
   std::map<std::string, std::map<std::string, int64_t>> time;
 };
 
-/// The text of run.json: an object of "format": 1 and the fields above, secrets hidden.
+/// Writes the text of run.json: an object of "format": 1 and the fields above, secrets hidden.
 std::string manifest_text(const RunManifest& manifest);
 
-/// Reads what manifest_text wrote; absent fields keep their defaults, unknown ones are passed over.
+/// Reads what manifest_text wrote; absent fields keep their defaults, unknown ones are ignored.
 /// Error(kBadInput) naming the file and the field that is wrong.
 RunManifest read_manifest(const std::string& path);
 
-/// XXH3 of the effective config as the manifest shows it (16 hexadecimal digits).
+/// Computes the XXH3 of the effective config as the manifest shows it (16 hexadecimal digits).
 std::string config_hash(const RunManifest& manifest);
 
-/// The run.json of a run that is under way; may be updated from any thread.
+/// ManifestFile is the run.json of a run in progress; any thread may update it.
 class ManifestFile {
  public:
   /// Writes the file. Error(kEnvironment).
@@ -137,7 +140,7 @@ class ManifestFile {
 
   /// Changes the manifest and replaces the file atomically.
   void update(const std::function<void(RunManifest&)>& change);
-  /// A copy of what is in the file now.
+  /// Returns a copy of what is in the file now.
   RunManifest manifest() const;
 
  private:

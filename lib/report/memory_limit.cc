@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-/// The value of "key value" in memory.stat.
+/// Returns the value of "key value" in memory.stat.
 int64_t statistic(const std::string& path, std::string_view key) {
   std::istringstream lines(read_pseudo_file(path));
   std::string name;
@@ -45,7 +45,8 @@ void tighten(MemoryLimit& limit, int64_t total, int64_t available, const std::st
   limit.available = std::min(limit.available, std::max<int64_t>(0, available));
 }
 
-/// Version 2 slows a group down that holds more than memory.high: no more than that is free.
+/// Tightens the limit by a group's. Version 2 slows down a group that holds more than memory.high,
+/// so only memory up to that counts as free.
 void tighten_by_group(MemoryLimit& limit, const ControlGroup& group) {
   const GroupFiles& files = group.version == 1 ? kVersion1 : kVersion2;
   const auto number = [&](const char* file, int64_t otherwise) {

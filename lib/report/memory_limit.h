@@ -7,19 +7,19 @@
 
 namespace ftrun {
 
-/// Bytes that one process may still map.
+/// AddressSpace says how many bytes one process may still map.
 struct AddressSpace {
   int64_t left = std::numeric_limits<int64_t>::max();
   /// The limited memory, and the limit: "its address space (ulimit -v)", "its private memory
   /// (ulimit -d)"; "" for nothing.
   std::string of;
-  /// Memory that ranks share counts too.
+  /// Says whether memory that ranks share counts too.
   bool bounds_shared = false;
 };
 
 /// MemoryLimit says how much main memory the processes of this job may have, in bytes.
 struct MemoryLimit {
-  /// The most that there can ever be, and what is free now (without swapping).
+  /// The most that there can ever be, and the bytes that are free now (without swapping).
   int64_t total = 0;
   int64_t available = 0;
   /// The owner of the limit `total`: "this machine", "the control group /kubepods/pod1".
@@ -29,12 +29,12 @@ struct MemoryLimit {
   AddressSpace process;
 };
 
-/// The tightest of the machine's memory and the limits of this process's control groups (v1 and v2;
-/// what their page cache holds counts as free). `root` is where proc and sys are: "" but in tests.
-/// A file that cannot be read does not limit; total is 0 when none can.
+/// Returns the tightest of the machine's memory and the limits of this process's control groups (v1
+/// and v2; what their page cache holds counts as free). `root` is the folder that holds proc and
+/// sys: "" outside of tests. A file that cannot be read does not limit; total is 0 when none can.
 MemoryLimit read_memory_limit(const std::string& root = "");
 
-/// Finds what this process may still map, by its limits.
+/// Computes what this process may still map, by its limits.
 AddressSpace address_space_left();
 
 }  // namespace ftrun

@@ -14,7 +14,7 @@ bool is_kept(std::string_view line, int64_t first_step) {
   return metrics && metrics->step < first_step;
 }
 
-/// Copies the lines to keep from `text` to `out`; returns how many were left behind.
+/// Copies the lines to keep from `text` to `out`; returns how many were left out.
 int64_t keep_lines(std::string_view text, int64_t first_step, std::string& out) {
   int64_t removed = 0;
   while (!text.empty()) {

@@ -9,25 +9,25 @@
 
 namespace ftrun {
 
-/// metrics.jsonl: one JSON object a line, one line a step and one an evaluation, each in the
-/// kernel's hands when write() returns.
+/// MetricsWriter writes metrics.jsonl: one JSON object per line, one line per step and one per
+/// evaluation, each handed to the kernel when write() returns.
 class MetricsWriter {
  public:
   /// Opens or makes the file for a run whose first step will be `first_step`: lines of that step
-  /// and later ones, which a resumed run will write anew, are removed, and so is what a crash tore;
-  /// earlier lines stay byte for byte. The file is replaced atomically, and only when something is
-  /// to be removed. Error(kEnvironment).
+  /// and later ones, which a resumed run will write again, are removed, and so is a line that a
+  /// crash tore; earlier lines stay byte for byte. The file is replaced atomically, and only when a
+  /// line must be removed. Error(kEnvironment).
   MetricsWriter(const std::string& path, int64_t first_step, FileSystem& files = posix_files());
 
   void write(const StepMetrics& metrics);
-  /// A line of another kind with a step of its own ("step": ...), without its end.
+  /// Writes a line of another kind that has its own "step"; `line` comes without a line end.
   void write_line(const std::string& line);
 
-  /// Lines that the constructor removed.
+  /// Counts the lines that the constructor removed.
   int64_t removed_lines() const { return removed_lines_; }
 
  private:
-  /// Begins the file anew, with a warning, where it was removed meanwhile.
+  /// Appends lines; begins the file anew, with a warning, where it was removed meanwhile.
   void append(const std::string& lines, int64_t step);
 
   int64_t removed_lines_ = 0;

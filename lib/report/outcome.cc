@@ -9,18 +9,18 @@ namespace {
 
 bool is_of(const RunManifest& manifest, const LaunchMark& launch) {
   const auto supervisor = manifest.environment.find("FTRUN_SUPERVISOR");
-  // Times as utc_text writes them are in order as text is.
+  // Times as utc_text writes them sort as text.
   return supervisor != manifest.environment.end() &&
          supervisor->second == std::to_string(launch.supervisor) &&
          manifest.started >= utc_text(launch.started);
 }
 
-/// A manifest says what happened; what to do about it was told on the screen.
+/// Removes the remedy: a manifest says what happened, and the screen has shown what to do about it.
 std::string without_remedy(const std::string& message) {
   return message.substr(0, message.find("\n  remedy: "));
 }
 
-/// The ranks were started again and failed before one step was trained.
+/// Records a restart whose ranks failed before they trained one step.
 void note_vain_start(RunManifest& manifest, const LaunchMark& launch) {
   const int64_t step = manifest.restarts.empty() ? 0 : manifest.restarts.back().to_step;
   manifest.restarts.push_back({utc_text(launch.attempt), manifest.exit_reason, manifest.exit_rank,

@@ -7,15 +7,15 @@
 
 namespace ftrun {
 
-/// A number; what is not finite, for which JSON has none, as a word.
+/// Makes JSON of a number; values that are not finite, for which JSON has no number, become words.
 inline nlohmann::ordered_json json_of_number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
   return value;
 }
 
-/// Calls leaf(dotted name, text) for every leaf of `json`, whose name is `name`. Lists are leaves:
-/// an entry more shifts no names.
+/// Calls leaf(dotted name, text) for every leaf of `json`, whose name is `name`. Lists are leaves,
+/// so that one more entry shifts no names.
 inline void flatten(const nlohmann::ordered_json& json, const std::string& name,
                     const std::function<void(const std::string&, const std::string&)>& leaf) {
   using Json = nlohmann::ordered_json;

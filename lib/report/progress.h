@@ -12,7 +12,7 @@
 
 namespace ftrun {
 
-/// ProgressState is what a progress line says.
+/// ProgressState is what a progress line shows.
 struct ProgressState {
   StepMetrics metrics;
   /// 0 when it is not known.
@@ -25,22 +25,22 @@ struct ProgressStyle {
   /// Columns of the terminal; the line stays below that many, so that it never wraps.
   int width = 80;
   bool colour = false;
-  /// Bar of block characters (UTF-8) in place of '#'.
+  /// Says whether the bar is of block characters (UTF-8) in place of '#'.
   bool unicode = false;
 };
 
-/// The line of a terminal, without line end:
+/// Writes the line for a terminal, without line end:
 ///   step 12/60 [####----------------] 20%  loss 3.2145  1234 tokens/s  4m 05s left
-/// On a narrow terminal its parts go in this order: bar, validation, percent, tokens/s, time left,
-/// loss.
+/// On a narrow terminal its parts are dropped in this order: bar, validation, percent, tokens/s,
+/// time left, loss.
 std::string live_progress_text(const ProgressState& state, const ProgressStyle& style);
 
-/// The line of a log file or pipe, without line end:
+/// Writes the line for a log file or pipe, without line end:
 ///   step 12/60  loss 3.2145  grad_norm 1.2500  lr 1e-05  1234 tokens/s  0.41 s/step  4m 05s left
 std::string plain_progress_text(const ProgressState& state);
 
 struct ProgressOptions {
-  /// Says whether one line is drawn over and over, in place of lines.
+  /// Says whether one line is redrawn, in place of many lines.
   bool live = false;
   bool colour = false;
   bool unicode = false;
@@ -55,11 +55,11 @@ struct ProgressOptions {
   std::function<double()> clock;
 };
 
-/// Options for a file descriptor: live on a terminal (but TERM=dumb), coloured there unless
-/// NO_COLOR is set and not empty, block characters when the locale's encoding is UTF-8.
+/// Chooses the options for a file descriptor: live on a terminal (but TERM=dumb), coloured there
+/// unless NO_COLOR is set and not empty, block characters when the locale's encoding is UTF-8.
 ProgressOptions progress_options_for(int fd, int64_t every);
 
-/// Shows a run's progress on a stream. Not for several threads at once.
+/// ProgressLine shows a run's progress on a stream. Not for several threads at once.
 class ProgressLine {
  public:
   /// `total_steps` is the number of the last step, 0 when it is not known.
@@ -71,7 +71,7 @@ class ProgressLine {
   void show(const StepMetrics& metrics);
   /// Prints a line of its own, above a live one.
   void print(std::string_view line);
-  /// Ends a live line, so that what follows starts on a line of its own. May be called again.
+  /// Ends a live line, so that the next output starts on a new line. May be called again.
   void finish();
 
  private:

@@ -7,7 +7,7 @@ namespace ftrun {
 /// The style and script that all pages have.
 extern const char* const kPageStyle;
 extern const char* const kPageScript;
-/// Pages with places for the rest (report/html_page.h), and what they alone have.
+/// Pages with places for the rest (report/html_page.h), and the parts that only they have.
 extern const char* const kReportPage;
 extern const char* const kReportScript;
 extern const char* const kPlanPage;

@@ -22,14 +22,14 @@ struct ManifestDifference {
   bool matters = true;
 };
 
-/// Everything that differs between the run that wrote `before` and the one about to start. Model
-/// and data are compared by fingerprint (a moved file is the same file), and by path and size while
-/// one of the fingerprints is not known.
+/// Lists everything that differs between the run that wrote `before` and the one about to start.
+/// Model and data are compared by fingerprint (a moved file is the same file), or by path and size
+/// while one of the fingerprints is not known.
 std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
                                                   const RunManifest& now);
 
 /// Refuses a resume in which something that matters differs. An entry of `allowed` lets a field and
-/// all below it differ: "train.steps" is not enough, "config.train.steps" and "config.train" are.
+/// all below it differ: "config.train.steps" and "config.train" do, "train.steps" does not.
 /// Error(kUsage) naming `path`, every field and both its values.
 void refuse_other_run(const std::string& path, const std::vector<ManifestDifference>& differences,
                       const std::vector<std::string>& allowed = {});

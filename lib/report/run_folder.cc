@@ -35,7 +35,7 @@ constexpr std::string_view kElsewhere = "choose another output_dir";
               "check that this user may write to output_dir and that its disk is not full");
 }
 
-/// The value after "key " at the start of a line of .lock, "" when there is none.
+/// Returns the value after "key " at the start of a line of .lock, "" when there is none.
 std::string lock_field(const std::string& text, std::string_view key) {
   for (const std::string& line : split(text, '\n'))
     if (line.starts_with(key) && line.size() > key.size() && line[key.size()] == ' ')
@@ -49,7 +49,8 @@ std::string read_lock_text(int fd) {
   return {buffer.data(), size > 0 ? static_cast<size_t>(size) : 0};
 }
 
-/// " (kill 4242)": the number means another process on any other machine.
+/// Writes " (kill 4242)", with the host if it is another machine, where the number means another
+/// process.
 std::string how_to_stop(const std::string& pid, const std::string& host) {
   if (pid.empty()) return "";
   return cat(" (kill ", pid, host == read_machine().hostname ? "" : cat(" on ", host), ")");
@@ -66,9 +67,9 @@ std::string how_to_stop(const std::string& pid, const std::string& host) {
               cat("wait for that run or stop it", how_to_stop(pid, host), ", or ", kElsewhere));
 }
 
-/// Takes the kernel's lock or throws. Who only looks whether a run is under way
-/// (scripts/follow_run.py) holds it for a moment, which is waited for. File systems without locks
-/// are used unlocked, with a warning.
+/// Takes the kernel's lock or throws. A process that only checks whether a run is in progress
+/// (scripts/follow_run.py) holds it for a moment, so this waits that long. File systems without
+/// locks are used unlocked, with a warning.
 void take_lock(int fd, const std::string& root) {
   constexpr auto kMoment = std::chrono::milliseconds(500);
   const auto end = std::chrono::steady_clock::now() + kMoment;
@@ -102,7 +103,7 @@ bool holds_files(const fs::path& path) {
   return static_cast<bool>(error);
 }
 
-/// Names in the folder other than the lock and folders without a file.
+/// Lists the names in the folder other than the lock and folders without a file.
 std::vector<std::string> content_of(const std::string& root) {
   std::vector<std::string> names;
   for (const std::string& name : posix_files().list(root))
@@ -118,7 +119,7 @@ std::string short_list(std::vector<std::string> names) {
   return cat(join(names, ", "), " and ", count - kShown, " more");
 }
 
-/// A folder beside this one that holds a run and has a name much like it; "" for none.
+/// Finds a folder beside this one that holds a run and has a similar name; "" for none.
 std::string run_near(const std::string& folder) {
   const fs::path root = fs::path(folder);
   const fs::path parent = root.parent_path();
@@ -138,7 +139,7 @@ std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool
   if (content.empty()) return std::nullopt;
   const std::string found = cat("output_dir ", paths.root(), ": the folder is not empty (it holds ",
                                 short_list(content), ")");
-  // Beside a lock of ours the checkpoints tell what run it was. Without either there is none.
+  // Beside a lock of ours the checkpoints show that there was a run. Without either there was none.
   const bool told = had_lock && holds_files(paths.checkpoints());
   const bool has_run = told || posix_files().exists(paths.manifest());
   if (start == RunStart::kFresh)
@@ -151,8 +152,7 @@ std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool
   return std::nullopt;
 }
 
-/// Finds the problem of a run that is not there: a checkpoint that is asked for by its number is
-/// nowhere else.
+/// Returns the problem of a missing run, where a checkpoint was requested by its number.
 std::optional<Error> absence_problem(const RunPaths& paths) {
   std::error_code unseen;
   if (fs::is_directory(paths.root(), unseen) && !content_of(paths.root()).empty())
@@ -211,7 +211,7 @@ RunFolder::RunFolder(const std::string& output_dir, RunStart start)
   make_root(paths_.root());
   const std::string lock = paths_.lock();
   const bool had_lock = posix_files().exists(lock);
-  // A folder of somebody else's is refused before a lock file is left in it.
+  // A folder that is not ours is refused before a lock file is left in it.
   if (!had_lock) refuse_foreign_content(paths_, start, had_lock);
   lock_fd_ = open_to_write(lock, O_RDWR | O_CREAT, 0600).release();
   if (lock_fd_ < 0) environment_error(lock, "open", errno);

@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// RunPaths says where everything of a run lies. A value: every rank makes its own from the
+/// RunPaths holds the paths of a run's files. It is a value: every rank makes its own from the
 /// output_dir.
 class RunPaths {
  public:
@@ -28,11 +28,11 @@ class RunPaths {
   std::string log(int rank) const { return logs() + "/rank-" + std::to_string(rank) + ".log"; }
   std::string checkpoints() const { return root_ + "/checkpoints"; }
   std::string exported() const { return root_ + "/export"; }
-  /// The cached fingerprint of a data set, by role.
+  /// Returns the path of a data set's cached fingerprint, by role.
   std::string fingerprint(const std::string& role) const {
     return root_ + "/" + (role == "train" ? "data" : role) + "-fingerprint.json";
   }
-  /// Names of the files in the root that are replaced as a whole (write_file_atomic).
+  /// Lists the names of the files in the root that are replaced as a whole (write_file_atomic).
   static std::vector<std::string> replaced_files() {
     return {"run.json",
             "config.yaml",
@@ -48,30 +48,30 @@ class RunPaths {
 };
 
 enum class RunStart {
-  /// The folder must be absent or empty (but for a lock and empty folders of ours).
+  /// The folder must be absent or empty (except for a lock and empty folders of ours).
   kFresh,
   /// The folder may hold an earlier run; an absent or empty one is a fresh start too.
   kResume,
-  /// The folder must hold an earlier run: one of its steps is asked for.
+  /// The folder must hold an earlier run, as one of its steps is requested.
   kResumeStep,
 };
 
-/// Why a run would not start in the folder as it is; nothing where it would. Error(kUsage) with a
-/// remedy as RunFolder throws it; what another process holds is not looked at, and nothing is made
-/// or changed.
+/// Returns why a run would not start in the folder as it is, as the Error(kUsage) with a remedy
+/// that RunFolder throws; nothing where it would. Does not check whether another process holds the
+/// folder, and makes or changes nothing.
 std::optional<Error> folder_problem(const std::string& output_dir, RunStart start);
 
-/// Error(kUsage) for an output_dir that is empty, or is there and is not a folder.
+/// Refuses an output_dir that is empty, or that exists and is not a folder, with Error(kUsage).
 void refuse_other_than_folder(const std::string& output_dir);
 
-/// The output folder of a run, held by one process until this object goes. The hold is a lock of
-/// the kernel's on `.lock`, so it never outlives the process, however that ends.
+/// RunFolder is the output folder of a run, held by one process until this object is destroyed. The
+/// hold is a kernel lock on `.lock`, so it never outlives the process, however that ends.
 class RunFolder {
  public:
-  /// Makes the folder (mode 0700; one that exists keeps its own, what it lies in is made as the
-  /// umask says) and what lies in it, takes the lock, and removes what a killed run left half
-  /// written. Error(kUsage) for a path that is not a folder or a folder in use by files that are
-  /// not to be touched; Error(kEnvironment) when another process holds it or the disk refuses.
+  /// Makes the folder (mode 0700; an existing one keeps its own, parents are made as the umask
+  /// says) and what lies in it, takes the lock, and removes what a killed run left half written.
+  /// Error(kUsage) for a path that is not a folder or a folder with files that must not be touched;
+  /// Error(kEnvironment) when another process holds it or the disk fails.
   RunFolder(const std::string& output_dir, RunStart start);
   ~RunFolder();
   RunFolder(RunFolder&& other) noexcept;
@@ -82,12 +82,12 @@ class RunFolder {
   const RunPaths& paths() const { return paths_; }
   /// Says whether the folder held a run (its run.json) before this one.
   bool has_earlier_run() const { return has_earlier_run_; }
-  /// A folder beside this one that holds a run and has a name much like it; "" for none.
+  /// Finds a folder beside this one that holds a run and has a similar name; "" for none.
   std::string run_nearby() const;
   /// Says whether the folder was removed under this run and another run made it again: `.lock` is
   /// another file now.
   bool is_another_runs() const;
-  /// Error(kEnvironment) where it is.
+  /// Throws Error(kEnvironment) where is_another_runs().
   void require_own() const;
 
  private:

@@ -40,8 +40,8 @@ constexpr const char* kSecondsAfterRun = "300";
 /// Milliseconds that a start and an end wait for a Python that has the client: steps wait for none.
 constexpr int kMomentAtStart = 300, kMomentAtEnd = 2000;
 
-/// The question whether this Python has the client: in none of its folders but the working one,
-/// where the client itself makes one of its name.
+/// The code that checks whether this Python has the client: in any of its folders but the working
+/// one, where the client itself makes a folder of its name.
 constexpr const char* kQuestion =
     "import importlib.util, sys; sys.path[:] = [p for p in sys.path if p]; s = "
     "importlib.util.find_spec('wandb'); sys.exit(s is None or s.origin is None)";
@@ -54,7 +54,7 @@ while [ "$count" -gt 0 ]; do
 done
 printf n >&3)";
 
-/// The checkout or folder that holds this program and scripts/: "" for none.
+/// Finds the checkout or folder that holds this program and scripts/; "" for none.
 std::string root_folder() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
@@ -77,7 +77,8 @@ std::vector<std::string> pythons(const std::string& root) {
   return found;
 }
 
-/// Lists the environment without what is between the ranks of a job: its token among it.
+/// Lists the environment without the FTRUN_ variables, which only the ranks of a job share, such as
+/// its token.
 std::vector<char*> passed_environment() {
   std::vector<char*> passed;
   for (char** entry = environ; *entry != nullptr; ++entry)
@@ -139,7 +140,7 @@ std::string RunFollower::start() noexcept {
   return cat("wandb.enabled: the run is not sent: ", why_not_);
 }
 
-/// Looks whether what was started has found its Python, and whether it has ended since.
+/// Checks whether the process has found its Python, and whether it has ended since.
 void RunFollower::look(int milliseconds) {
   if (process_ <= 0 || !why_not_.empty()) return;
   if (answer_) {
@@ -162,7 +163,7 @@ void RunFollower::look(int milliseconds) {
                    RunPaths(options_.run).follower_log());
 }
 
-/// The run and where it goes, as the script's own.
+/// Returns the script's arguments: the run and its destination.
 std::vector<std::string> RunFollower::arguments() const {
   std::vector<std::string> words{options_.run, "--to", kClient};
   for (const auto& [word, value] : {std::pair("project", &options_.project),
@@ -172,7 +173,7 @@ std::vector<std::string> RunFollower::arguments() const {
   return words;
 }
 
-/// Tells the command for a person who sends the run by hand.
+/// Writes the command for a user who sends the run by hand.
 std::string RunFollower::by_hand() const {
   return cat(kScript, " ", join(arguments(), " "));
 }

@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// DeepSpeed's `wandb` section, and the run.
+/// RunFollowerOptions are DeepSpeed's `wandb` section, and the run.
 struct RunFollowerOptions {
   std::string run;
   /// The project's name; "" is the script's or the client's own.
@@ -19,21 +19,20 @@ struct RunFollowerOptions {
   std::string team;
 };
 
-/// The process that sends a run to Weights & Biases while it trains: scripts/follow_run.py, where a
-/// Python has its client. It reads what the run writes, and nothing that happens to it touches the
-/// run: it has a session of its own, a lower priority, none of the run's descriptors, and its
-/// output goes to follow_run.log in the run folder, on which it holds a lock as long as it lives.
-/// It ends after the run has, by itself.
+/// RunFollower is the process that sends a run to Weights & Biases while it trains:
+/// scripts/follow_run.py, where a Python has its client. It reads what the run writes, and nothing
+/// that happens to it affects the run: it has a session of its own, a lower priority, none of the
+/// run's descriptors, and its output goes to follow_run.log in the run folder, on which it holds a
+/// lock as long as it lives. It ends by itself after the run has ended.
 class RunFollower {
  public:
   explicit RunFollower(RunFollowerOptions options) : options_(std::move(options)) {}
 
-  /// Starts it, which takes a moment at most; later calls look what became of it, which takes none.
-  /// If the follower of an earlier start of the run still lives, which goes on with this one, the
+  /// Starts the process, which takes a moment at most; later calls check its state without waiting.
+  /// If the follower of an earlier start of the run still lives, which continues with this one, the
   /// next call tries again. Returns why the run is not sent, once; else "".
   std::string start() noexcept;
-  /// Tells, when the run ends, why it was not sent, or not to the end; "" if nothing is known
-  /// against it.
+  /// Returns, when the run ends, why it was not sent, or not to the end; "" if no problem is known.
   std::string problem() noexcept;
 
  private:
@@ -44,7 +43,7 @@ class RunFollower {
 
   RunFollowerOptions options_;
   pid_t process_ = -1;
-  /// Says once whether a Python has the client.
+  /// The pipe on which the process answers once whether a Python has the client.
   OwnedFd answer_;
   bool told_ = false;
   std::string why_not_;

@@ -39,7 +39,7 @@ constexpr size_t kMostTexts = 2000, kMostWarnings = 200, kMostConfigBytes = 256 
 /// A figure of each step; absent where the step has none.
 using Figures = std::vector<std::optional<double>>;
 
-/// Means of neighbours; one that is not finite makes its mean so.
+/// Averages neighbours; a value that is not finite makes its mean so.
 Json thinned(const Figures& column, size_t group) {
   Json out = Json::array();
   for (size_t begin = 0; begin < column.size(); begin += group) {
@@ -73,7 +73,7 @@ constexpr std::array<FigureOf, 8> kFigures{{
     {"loss_scale", [](const StepMetrics& m) { return m.loss_scale; }},
 }};
 
-/// Steps say where a run stands after each of its steps.
+/// Steps say how far a run is after each of its steps.
 struct Steps {
   std::vector<const StepMetrics*> trained;
   std::map<int64_t, double> tokens_after{{0, 0}};
@@ -150,7 +150,7 @@ Json evaluations_of(const std::vector<StepMetrics>& metrics, const Steps& steps)
   return sets;
 }
 
-/// run.json, or an empty object where a kill or another hand left none that can be read.
+/// Reads run.json; returns an empty object where a kill or an edit left none that can be read.
 Json read_loose_json(const std::string& path) {
   if (!posix_files().exists(path)) return Json::object();
   const std::string text = read_file(path, int64_t{16} << 20);
@@ -163,7 +163,7 @@ std::string text_at(const Json& json, const char* key) {
   return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
 }
 
-/// "config": leaves by dotted name.
+/// Returns the config's leaves by dotted name.
 Json config_of(const Json& manifest) {
   Json flat = Json::object();
   if (manifest.contains("config") && manifest["config"].is_object() && !manifest["config"].empty())
@@ -172,8 +172,8 @@ Json config_of(const Json& manifest) {
   return flat;
 }
 
-/// Tells what run.json calls the best, "" if it names none. Older versions took an evaluation of a
-/// destroyed model for the best by accuracy.
+/// Describes the best evaluation in run.json, "" if it names none. Older versions took an
+/// evaluation of a destroyed model as the best by accuracy.
 std::string best_text(const Json& best, const std::vector<StepMetrics>& metrics) {
   if (!best.contains("step") || !best["step"].is_number() || !best.contains("value") ||
       !best["value"].is_number())
@@ -185,7 +185,7 @@ std::string best_text(const Json& best, const std::vector<StepMetrics>& metrics)
              best["step"].dump());
 }
 
-/// A line each of what a run was and how it ended.
+/// Lists facts about a run and how it ended, a line each.
 Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics) {
   Json facts = Json::array();
   const auto add = [&](const std::string& name, const std::string& value) {
@@ -240,7 +240,7 @@ Json times_of(const Json& manifest) {
   return parts;
 }
 
-/// The shares of what else ran on the machine, as whole percents; absent where not known.
+/// Returns the shares of other load on the machine, as whole percents; absent where not known.
 Json load_of(const Json& manifest) {
   Json load = Json::object();
   if (!manifest.contains("time") || !manifest["time"].is_object()) return load;

@@ -57,7 +57,8 @@ bool read(const Json& json, std::vector<NamedBytes>& list) {
   return true;
 }
 
-/// Absent is as good as right: older and newer lines have other fields.
+/// Reads a field and returns false if it is wrong. An absent field is right: older and newer lines
+/// have other fields.
 template <typename T>
 bool read_field(const Json& object, const char* key, T& value) {
   const auto found = object.find(key);
@@ -79,7 +80,7 @@ void add_trained(Json& line, const StepMetrics& m) {
   if (m.skipped) line["skipped"] = true;
 }
 
-/// Runs of older versions had the loss of their validation in the step's line.
+/// Reads the validation loss that runs of older versions had in the step's line.
 bool read_old_validation(const Json& line, StepMetrics& m) {
   if (!line.contains("validation_loss")) return true;
   EvaluationResult& evaluation = m.evaluations.emplace_back();

@@ -18,7 +18,7 @@ struct NamedBytes {
   int64_t bytes = 0;
 };
 
-/// EvaluationResult is what an evaluation found on one data set; a line of metrics.jsonl of its
+/// EvaluationResult is the result of an evaluation on one data set; a line of metrics.jsonl of its
 /// own.
 struct EvaluationResult {
   std::string set;
@@ -30,14 +30,14 @@ struct EvaluationResult {
   int64_t tokens = 0;
   double seconds = 0;
   double perplexity() const;
-  /// Says whether a token counts; otherwise there is nothing to compare.
+  /// Says whether any token counts; otherwise there is nothing to compare.
   bool has_value() const;
-  /// Tokens count and their loss is NaN or infinity: no figure of this model is to be trusted, its
-  /// accuracy included.
+  /// Says whether tokens count and their loss is NaN or infinity: then no figure of this model can
+  /// be trusted, its accuracy included.
   bool is_nonfinite() const;
 };
 
-/// Any of them is.
+/// Says whether any of them is.
 bool is_nonfinite(const std::vector<EvaluationResult>& results);
 
 /// StepMetrics are what one optimizer step reports; one line of metrics.jsonl, and one for each
@@ -45,7 +45,7 @@ bool is_nonfinite(const std::vector<EvaluationResult>& results);
 struct StepMetrics {
   /// Counted from 1; 0 is the state before training.
   int64_t step = 0;
-  /// Says whether a step was trained. Of an evaluation alone (before the first step) only `step` of
+  /// Says whether a step was trained. For a mere evaluation (before the first step) only `step` of
   /// the other fields is written.
   bool trained = true;
   /// Samples read by all ranks since training began, this step included.
@@ -59,10 +59,9 @@ struct StepMetrics {
   int64_t tokens = 0;
   double tokens_per_second = 0;
   double step_seconds = 0;
-  /// Time that the step stood waiting for its batch.
+  /// Time that the step waited for its batch.
   double data_wait_seconds = 0;
-  /// Time in which communication with other ranks ran and computation stood still, where it is
-  /// known.
+  /// Time in which communication with other ranks ran and computation was idle, where it is known.
   std::optional<double> exposed_communication_seconds;
   /// Present with dynamic or static loss scaling.
   std::optional<double> loss_scale;
@@ -72,37 +71,36 @@ struct StepMetrics {
   std::vector<EvaluationResult> evaluations;
   /// Counts of rank 0 since the process began: bytes sent, bytes read from disk, ...
   std::vector<NamedCount> counters;
-  /// Bytes that rank 0 was seen to use, by category.
+  /// Bytes that rank 0 was observed to use, by category.
   std::vector<NamedBytes> memory;
 };
 
-/// The step without its evaluations: one JSON object without a line end. Numbers carry all digits
-/// that read back as the same double; values that are not finite are the strings "NaN", "Infinity"
-/// and "-Infinity".
+/// Writes the step without its evaluations: one JSON object without a line end. Numbers have enough
+/// digits to read back as the same double; values that are not finite are the strings "NaN",
+/// "Infinity" and "-Infinity".
 std::string metrics_line(const StepMetrics& metrics);
-/// {"step": 20, "evaluation": "validation", "loss": ...}, spelled alike.
+/// Writes {"step": 20, "evaluation": "validation", "loss": ...}, with numbers as in metrics_line().
 std::string evaluation_line(int64_t step, const EvaluationResult& evaluation);
-/// All lines of a step, each with its line end.
+/// Writes all lines of a step, each with its line end.
 std::string metrics_lines(const StepMetrics& metrics);
 
-/// The inverse; of an evaluation's line a step that has that evaluation alone. Nothing when the
-/// text is not one JSON object with an integer "step", or when a known field has a wrong type.
-/// Unknown fields are passed over.
+/// Parses a line of metrics_lines(); an evaluation's line gives a step that has only that
+/// evaluation. Returns nothing when the text is not one JSON object with an integer "step", or when
+/// a known field has a wrong type. Unknown fields are ignored.
 std::optional<StepMetrics> parse_metrics_line(std::string_view line);
 
-/// Every step of a metrics.jsonl with its evaluations. Error(kBadInput) when the file cannot be
-/// read; lines that are torn or foreign are passed over, and counted in `unreadable` where it is
-/// given.
+/// Reads every step of a metrics.jsonl with its evaluations. Error(kBadInput) when the file cannot
+/// be read; torn or foreign lines are skipped, and counted in `unreadable` where it is given.
 std::vector<StepMetrics> read_metrics(const std::string& path, int64_t* unreadable = nullptr);
 
-/// A number for a chart: "train/loss" = 3.25.
+/// Scalar is a number for a chart: "train/loss" = 3.25.
 struct Scalar {
   std::string tag;
   double value = 0;
 };
 
-/// The step as scalars for TensorBoard: train/, SET/ (of evaluations), time/, counters/ and
-/// memory/. What has no value, because no token counts, is left out.
+/// Returns the step as scalars for TensorBoard: train/, SET/ (of evaluations), time/, counters/ and
+/// memory/. Scalars without a value, because no token counts, are left out.
 std::vector<Scalar> step_scalars(const StepMetrics& metrics);
 
 }  // namespace ftrun

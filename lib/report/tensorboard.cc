@@ -121,7 +121,7 @@ std::string file_name(const TensorBoardOptions& options, int64_t begun) {
   return cat(kNameStart, seconds.data(), ".", options.hostname, ".", options.pid, ".0");
 }
 
-/// Reads the bytes of a file or message from its front; once they do not suffice it has failed for
+/// Reads the bytes of a file or message from its front; once there are too few it has failed for
 /// good.
 class Bytes {
  public:
@@ -162,8 +162,8 @@ class Bytes {
   bool failed_ = false;
 };
 
-/// The step of an event that holds scalars, -1 for one that holds none; nothing for an event that
-/// ftrun does not write.
+/// Returns the step of an event that holds scalars, -1 for one that holds none; nothing for an
+/// event that ftrun does not write.
 std::optional<int64_t> step_of_scalars(std::string_view event) {
   Bytes bytes(event);
   int64_t step = 0;
@@ -186,8 +186,8 @@ std::optional<int64_t> step_of_scalars(std::string_view event) {
   return has_scalars ? step : -1;
 }
 
-/// An event file without the scalars of `first_step` and later, and without a record that a kill
-/// tore; nothing for a file that ftrun did not write, or that is damaged.
+/// Returns an event file without the scalars of `first_step` and later, and without a record that a
+/// kill tore; nothing for a file that ftrun did not write, or that is damaged.
 std::optional<std::string> without_later_steps(std::string_view file, int64_t first_step) {
   std::string kept;
   bool has_record = false;
@@ -208,8 +208,8 @@ std::optional<std::string> without_later_steps(std::string_view file, int64_t fi
   return has_record ? std::optional(kept) : std::nullopt;
 }
 
-/// Earlier starts' files forget what will be written anew, so that each step is there once for
-/// whoever reads them.
+/// Removes from the files of earlier starts the steps that will be written again, so that readers
+/// find each step once.
 void cut_earlier_files(const std::string& folder, int64_t first_step) {
   for (const std::string& name : posix_files().list(folder)) {
     const std::string path = folder + "/" + name;
@@ -222,8 +222,8 @@ void cut_earlier_files(const std::string& folder, int64_t first_step) {
   }
 }
 
-/// Seconds for the name of a new file: readers take files in the order of their names, and a clock
-/// may have been set back.
+/// Returns the seconds for the name of a new file: readers take files in the order of their names,
+/// and a clock may have been set back.
 int64_t seconds_after_all(const std::string& folder, double wall_seconds) {
   auto seconds = static_cast<int64_t>(wall_seconds);
   for (const std::string& name : posix_files().list(folder)) {
@@ -235,7 +235,7 @@ int64_t seconds_after_all(const std::string& folder, double wall_seconds) {
   return seconds;
 }
 
-/// Finds where the file of a new writer lies, once earlier ones are cut for it.
+/// Returns the path of a new writer's file, after earlier files are cut for it.
 std::string place_of_file(const std::string& folder, const TensorBoardOptions& options) {
   if (options.first_step) cut_earlier_files(folder, *options.first_step);
   return cat(folder, "/", file_name(options, seconds_after_all(folder, options.wall_seconds)));

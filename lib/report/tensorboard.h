@@ -14,14 +14,14 @@ namespace ftrun {
 struct TensorBoardOptions {
   std::string hostname;
   int64_t pid = 0;
-  /// Seconds since 1970; 0 takes the clock's.
+  /// Seconds since 1970; 0 means the clock's time.
   double wall_seconds = 0;
-  /// First step of a resumed run: this step and later ones leave the files of earlier starts, and
-  /// charts that have them already are told to forget them.
+  /// First step of a resumed run: this step and later ones are removed from the files of earlier
+  /// starts, and TensorBoard is asked to forget those that it has already read.
   std::optional<int64_t> first_step;
 };
 
-/// A TensorBoard event file of scalars, written without a protobuf library.
+/// TensorBoardWriter writes a TensorBoard event file of scalars without a protobuf library.
 ///
 /// File: `events.out.tfevents.<seconds, 10 digits>.<host>.<pid>.0`, a row of records
 ///   record = u64 length | u32 masked CRC-32C of length | data | u32 masked CRC-32C of data

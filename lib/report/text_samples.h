@@ -14,8 +14,8 @@ struct TextSample {
   std::string answer;
 };
 
-/// A line of samples.jsonl: {"step": 20, "prompt": "...", "answer": "..."}, without its line end.
-/// Bytes that are not UTF-8 are replaced.
+/// Writes a line of samples.jsonl: {"step": 20, "prompt": "...", "answer": "..."}, without its line
+/// end. Bytes that are not UTF-8 are replaced.
 std::string sample_line(int64_t step, const TextSample& sample);
 
 struct StepSample {
@@ -24,8 +24,8 @@ struct StepSample {
   std::string answer;
 };
 
-/// Every readable line of a samples.jsonl; the others are counted. Error(kBadInput) when it cannot
-/// be read.
+/// Reads every readable line of a samples.jsonl and counts the others. Error(kBadInput) when the
+/// file cannot be read.
 std::vector<StepSample> read_samples(const std::string& path, int64_t* unreadable = nullptr);
 
 }  // namespace ftrun

@@ -5,11 +5,11 @@
 
 namespace ftrun {
 
-/// "2026-03-01T12:00:00Z": `seconds` since 1970, UTC.
+/// Writes `seconds` since 1970 in UTC: "2026-03-01T12:00:00Z".
 std::string utc_text(int64_t seconds);
-/// The time now, as utc_text writes it.
+/// Returns the current time, as utc_text() writes it.
 std::string utc_now();
-/// Seconds since 1970, with their fraction.
+/// Returns the seconds since 1970, with their fraction.
 double wall_seconds();
 
 }  // namespace ftrun

@@ -91,8 +91,8 @@ bool runs_apart(const Layout& layout) {
          (layout.schedule == PipelineSchedule::kZbH1 || layout.schedule == PipelineSchedule::kZbV);
 }
 
-/// Micro-batches after which a stage has as many under way as ever: one schedule keeps all of them,
-/// another goes round in rounds of sizes that depend on their number.
+/// Returns a number of micro-batches from which on a stage has no more in flight: one schedule
+/// keeps all of them, another runs in rounds whose sizes depend on their number.
 int64_t telling_micro_batches(const Layout& layout) {
   constexpr int64_t kRounds = 4;
   return layout.schedule == PipelineSchedule::kInterleaved
@@ -207,9 +207,9 @@ Bounds::Cut& Bounds::cut_of(const Card& card, const Layout& layout) {
   return cut;
 }
 
-/// A stage begins when a micro-batch has passed the layers before its first one, computes all its
-/// actions one after another, and, where its last one is a gradient with respect to its input,
-/// others go on from there.
+/// Computes the seconds of the busiest stage: it begins when a micro-batch has passed the layers
+/// before its first one, computes all its actions one after another, and, where its last one is a
+/// gradient with respect to its input, others go on from there.
 double Bounds::compute_seconds(const Card& card, const PipelineLayout& cut,
                                const Layout& layout) const {
   const auto layers = static_cast<int32_t>(card.model.layers.size());
@@ -279,7 +279,7 @@ double Bounds::update_seconds(double bytes, const Layout& layout) const {
   return bytes / std::max(here, task_.machine.has_gpus ? task_.machine.host_memory_bandwidth : 0);
 }
 
-/// Exchange takes time in proportion to its bytes, at least.
+/// Returns the least seconds of a byte: exchange takes time at least in proportion to its bytes.
 double Bounds::seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing) {
   const auto [known, added] = seconds_of_byte_.try_emplace({kind, ranks, crossing}, 0);
   if (added)
@@ -312,8 +312,9 @@ double Bounds::exchange_seconds_of(const std::vector<StageWeights>& stages, cons
   return most;
 }
 
-/// A stage keeps what all micro-batches under way have saved: of each of its chunks, until the
-/// backward pass, or else until the gradients by inputs and those by weights are computed.
+/// Computes the bytes that a stage has saved at once for all micro-batches in flight: for each of
+/// its chunks, until the backward pass, or else until the gradients with respect to inputs and
+/// weights are computed.
 int64_t Bounds::saved_of(const Card& card, const PipelineLayout& cut, int stage,
                          const Layout& layout) const {
   std::vector<GraphCost> chunks;

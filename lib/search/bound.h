@@ -20,44 +20,44 @@
 
 namespace ftrun {
 
-/// Bound is what a step of a layout takes at least, by arithmetic alone: no program is built.
+/// Bound is the least that a step of a layout takes, by arithmetic only: no program is built.
 struct Bound {
   double seconds = 0;
-  /// The seconds if nothing ran beside anything else: no bound, but a guess at what is worth
+  /// The seconds if nothing overlapped: not a bound, but an estimate of which layouts are worth
   /// planning.
   double in_turn = 0;
   MemoryNeed memory;
 };
 
-/// Bounds finds the bounds of layouts. The time is that of the computation of the busiest stage
-/// with the filling and draining of the pipeline, then its update; or of what is exchanged, where
-/// that is longer. The memory is the state that one rank keeps with either all its gradients or
-/// what its layers have saved at once. Both are sums of what the exact plan adds up, too, so
-/// neither is above it (tests/search). What layouts have in common (the costs of layers, the cut of
-/// the model, what is saved in a schedule) is found once.
+/// Bounds computes the bounds of layouts. The time is that of the computation of the busiest stage
+/// with the filling and draining of the pipeline, then its update; or of the exchange, where that
+/// is longer. The memory is the state that one rank keeps with either all its gradients or all that
+/// its layers have saved at once. The exact plan also adds up all terms of both sums, so neither
+/// bound exceeds it (tests/search). What layouts have in common (the costs of layers, the cut of
+/// the model, the activations saved in a schedule) is computed once.
 class Bounds {
  public:
   /// `task` is borrowed.
   explicit Bounds(const SearchTask& task) : task_(task) {}
 
-  /// Finds what these layouts have in common with others, on all processors.
+  /// Computes what these layouts have in common with others, on all processors.
   void prepare(std::span<const Layout> layouts);
 
-  /// `facts` are those of the task's config with the layout. Errors of try_layout(),
-  /// training_model(), and list_seconds().
+  /// Computes the bound of a layout. `facts` are those of the task's config with the layout. Throws
+  /// the errors of try_layout(), training_model(), and list_seconds().
   Bound of(const Layout& layout, const StateFacts& facts);
 
  private:
   /// GraphCost is the time and memory of a graph for one micro-batch.
   struct GraphCost {
     double forward = 0;
-    /// Gradients as one list, and as two.
+    /// Seconds of backward as one list, and as two.
     double backward = 0;
     double apart = 0;
-    /// Exchange between tensor ranks.
+    /// Seconds of the exchange between tensor ranks.
     double exchange = 0;
     /// Bytes that forward saves for backward. Where gradients are two lists: bytes saved for the
-    /// weight gradients, for the input gradients alone, and from the latter for the former.
+    /// weight gradients, for only the input gradients, and from the latter for the former.
     int64_t saved = 0;
     int64_t saved_for_weights = 0;
     int64_t saved_for_inputs = 0;
@@ -66,7 +66,7 @@ class Bounds {
     GraphCost& operator+=(const GraphCost& other);
     GraphCost operator-(const GraphCost& other) const;
   };
-  /// Weights says how heavy each layer is for the cut of a pipeline.
+  /// Weights holds the weight of each layer for the cut of a pipeline.
   using Weights = std::vector<int64_t>;
   struct Card {
     Config config;
@@ -79,28 +79,28 @@ class Bounds {
     std::optional<Error> failure;
   };
   using CardKey = std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>;
-  /// The weights of a stage, by bytes and by elements that train.
+  /// StageWeights counts the weights of a stage, by bytes and by elements that train.
   struct StageWeights {
     double bytes = 0;
     double trained = 0;
     double trained_bytes = 0;
-    /// Elements that train of tensors whose state may lie elsewhere.
+    /// Elements that train of tensors whose state may be offloaded.
     double movable = 0;
     /// Bytes of tensors that stage 3 shards.
     double sharded_bytes = 0;
     double master_bytes = 0;
   };
-  /// Cut is a pipeline's, with the weights of its stages by what is sharded.
+  /// Cut is the cut of a pipeline, with the weights of its stages by what is sharded.
   struct Cut {
     PipelineLayout layout;
     std::map<std::pair<int64_t, bool>, std::vector<StageWeights>> weights;
   };
-  /// SharedCosts is what layouts take that differ in their state alone.
+  /// SharedCosts holds the costs of layouts that differ only in their state.
   struct SharedCosts {
     const Card* card = nullptr;
     Cut* cut = nullptr;
     double compute = 0;
-    /// Bytes that each stage has saved at once.
+    /// The most bytes that each stage has saved at once.
     std::vector<int64_t> saved;
   };
 

@@ -20,7 +20,8 @@ std::vector<int64_t> divisors(int64_t number) {
   return found;
 }
 
-/// Numbers of ranks: all GPUs, or as many ranks of processors as the machine was measured with.
+/// Lists the numbers of ranks: all GPUs, or as many ranks of processors as the machine was measured
+/// with.
 std::vector<int64_t> rank_counts(const SearchTask& task) {
   if (task.machine.has_gpus) return {task.machine.devices * task.nodes};
   std::set<int64_t> counts;
@@ -34,7 +35,7 @@ struct Offload {
   OffloadDevice parameters = OffloadDevice::kNone;
 };
 
-/// The places of state at a stage of ZeRO.
+/// Lists the places of state at a stage of ZeRO.
 std::vector<Offload> offloads(const SearchTask& task, int64_t stage) {
   constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu,
                           kNvme = OffloadDevice::kNvme;
@@ -65,7 +66,7 @@ std::vector<Pipeline> pipelines(int64_t stages) {
           {PipelineSchedule::kZbH1, 1},        {PipelineSchedule::kZbV, 2}};
 }
 
-/// Adds the layouts of one mesh.
+/// Mesh adds the layouts of one mesh.
 class Mesh {
  public:
   Mesh(const SearchTask& task, const Layout& mesh, std::vector<Layout>& all)
@@ -89,7 +90,7 @@ class Mesh {
 
   void add_state(Layout layout) {
     for (const int64_t replicas : divisors(layout.data)) {
-      // A copy of the state on each rank is what stage 0 has.
+      // Stage 0 covers a copy of the state on each rank.
       if (layout.zero == 0 ? replicas > 1 : replicas > 1 && replicas == layout.data) continue;
       layout.replicas = replicas;
       for (const Offload& offload : offloads(task_, layout.zero)) {

@@ -13,14 +13,14 @@
 
 namespace ftrun {
 
-/// All layouts of a task whose numbers go together: degrees that multiply to ranks which the
-/// machine has, micro-batches that make the task's batch, every ZeRO stage with every place for
+/// Lists all layouts of a task whose numbers are consistent: degrees that multiply to ranks which
+/// the machine has, micro-batches that make the task's batch, every ZeRO stage with every place for
 /// state, every schedule and level of recompute. The simplest are first. Disks are among the places
 /// where the config names a folder for them.
 std::vector<Layout> all_layouts(const SearchTask& task);
 
-/// Resolves the task's config with a layout, as `ftrun plan` does: the config, or why it would be
-/// refused, by the checks of config/resolve and those of the model.
+/// Resolves the task's config with a layout, as `ftrun plan` does. Returns the config, or why the
+/// checks of config/resolve or those of the model refuse it.
 std::variant<Config, std::string> try_layout(const SearchTask& task, const Layout& layout);
 
 }  // namespace ftrun

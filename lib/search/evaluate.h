@@ -9,25 +9,25 @@
 
 namespace ftrun {
 
-/// Evaluation is what the programs of all ranks of a layout need and take: the figures that
-/// `ftrun plan --machine` prints for it.
+/// Evaluation holds the memory and the time of the programs of all ranks of a layout, as `ftrun
+/// plan --machine` prints them.
 struct Evaluation {
   Layout layout;
-  /// The rank that needs most of each.
+  /// The need of the rank that needs most, for each memory.
   MemoryNeed memory;
   bool fits = false;
-  /// The time of a step, unless it was not asked for or the machine lacks a rate (`problem`).
+  /// The time of a step; absent where it was not asked for or the machine lacks a rate (`problem`).
   std::optional<StepTime> time;
   std::string problem;
 
   bool is_choice() const { return fits && time.has_value(); }
 };
 
-/// Plans all ranks of a legal layout: their memory and, with `timed`, the time of a step. Errors of
-/// plan_steps().
+/// Plans all ranks of a legal layout: their memory and, with `timed`, the time of a step. Throws
+/// the errors of plan_steps().
 Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed = true);
 
-/// The memory of the ranks of a config that was resolved for a layout.
+/// Returns the memory that the ranks of a config, resolved for a layout, need at most.
 MemoryNeed memory_of_ranks(const SearchTask& task, const Config& config, const ClassPlans& all);
 
 }  // namespace ftrun

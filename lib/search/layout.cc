@@ -6,7 +6,7 @@
 namespace ftrun {
 namespace {
 
-/// Keys that speak of pipelines alone.
+/// Keys that concern only pipelines.
 constexpr const char* kPipelineKeys[] = {"parallel.schedule", "parallel.virtual_stages"};
 
 /// Says whether a key is left out of configs that have its default.
@@ -67,7 +67,7 @@ std::vector<std::pair<std::string, FieldValue>> layout_keys(const Layout& layout
 
 void write_layout(const Layout& layout, Config& config) {
   std::map<std::string, Origin>& origins = config.origins.keys;
-  // A layout leaves it to the program where a pipeline is cut.
+  // A layout does not say where a pipeline is cut.
   config.parallel.pipeline_layers.clear();
   origins.erase("parallel.pipeline_layers");
   config.parallel.schedule = ParallelConfig{}.schedule;

@@ -10,10 +10,11 @@
 
 namespace ftrun {
 
-/// Layout is how a run lies on its ranks: all of a config that may change without changing what is
-/// trained (the batch of a step, the precision, the optimizer).
+/// Layout is how a run is distributed over its ranks: all of a config that may change without
+/// changing what is trained (the batch of a step, the precision, the optimizer).
 struct Layout {
-  /// Ranks that hold different samples: `replicas` copies of the state, each shared by the rest.
+  /// Ranks that hold different samples: `replicas` copies of the state, each shared by data /
+  /// replicas ranks.
   int64_t data = 1;
   int64_t replicas = 1;
   int64_t tensor = 1;
@@ -25,33 +26,34 @@ struct Layout {
   int64_t zero = 0;
   OffloadDevice optimizer = OffloadDevice::kNone;
   OffloadDevice parameters = OffloadDevice::kNone;
-  /// Sequences that a rank computes at once, and how often it does in a step.
+  /// Sequences that a rank computes at once, and the number of such micro-batches in a step.
   int64_t micro_batch = 1;
   int64_t accumulation = 1;
   RecomputeLevel recompute = RecomputeLevel::kNone;
 
   int64_t ranks() const { return data * tensor * pipeline; }
   int64_t batch() const { return data * micro_batch * accumulation; }
-  /// Ranks that share one copy of the state.
+  /// Returns the number of ranks that share one copy of the state.
   int64_t shards() const { return zero == 0 ? 1 : data / replicas; }
   bool operator==(const Layout&) const = default;
 };
 
-/// The number of things that a layout does beside computing samples on ranks of their own: of two
-/// layouts that take equally long the one with fewer is better.
+/// Scores the complexity of a layout, from 0 for plain data parallelism: of two layouts that take
+/// equally long, the one with the lower score is better.
 int complexity(const Layout& layout);
 
-/// The keys of a config that say a layout, with their values.
+/// Lists the keys of a config that a layout sets, with their values.
 std::vector<std::pair<std::string, FieldValue>> layout_keys(const Layout& layout);
 
 /// Writes a layout into a config that is not resolved yet.
 void write_layout(const Layout& layout, Config& config);
 
-/// The overrides that make a config ready for write_layout(): every key of a layout is given once,
-/// and other names of the same things are gone.
+/// Lists the overrides that make a config ready for write_layout(): every key of a layout is given
+/// once, and other names of the same settings are removed.
 std::vector<std::string> layout_overrides(int64_t batch);
 
-/// "data 4 × tensor 2, ZeRO 1, micro-batch 2 × 4, recompute full, optimizer state in main memory".
+/// Writes "data 4 × tensor 2, ZeRO 1, micro-batch 2 × 4, recompute full, optimizer state in main
+/// memory".
 std::string layout_text(const Layout& layout);
 
 }  // namespace ftrun

@@ -7,8 +7,9 @@
 namespace ftrun {
 namespace {
 
-/// The layout with the fewest replicas that are replicas, if it has any: which number it is does
-/// not matter for what a config may say, but for secondary shards, which must divide the shards.
+/// Returns the layout with the least number of replicas above 1, if it has several: the number does
+/// not matter for what a config may say, except with secondary shards, which must divide the
+/// shards.
 Layout with_few_replicas(const SearchTask& task, Layout layout) {
   if (layout.replicas == 1 || task.config.zero.hpz_partition_size > 1) return layout;
   int64_t least = 2;

@@ -12,30 +12,31 @@
 
 namespace ftrun {
 
-/// LayoutRules says which layouts of a task are legal. It asks try_layout() about their aspects
-/// instead of about each: about the schedule and the micro-batches on each mesh, the places of the
-/// state on each mesh, recompute on each mesh, and all of these together once for each combination
-/// of kinds (tests/search compares it with try_layout()).
+/// LayoutRules says which layouts of a task are legal. It calls try_layout() for their aspects
+/// instead of for every layout: for the schedule and the micro-batches on each mesh, the places of
+/// the state on each mesh, recompute on each mesh, and all of these together once for each
+/// combination of kinds (tests/search compares it with try_layout()).
 class LayoutRules {
  public:
   /// `task` is borrowed.
   explicit LayoutRules(const SearchTask& task) : task_(task) {}
 
-  /// Verdict is what is known of a layout; its pointers last as long as the rules.
+  /// Verdict is the judgement of a layout; its pointers last as long as the rules.
   struct Verdict {
     /// Null where the layout is legal.
     const std::string* refusal = nullptr;
     /// The facts that the bounds of a legal layout need; null where it is refused.
     const StateFacts* facts = nullptr;
   };
-  /// Judges a layout of the task, by answers of try_layout() that it asks for where they are new.
+  /// Judges a layout of the task by results of try_layout(), which it calls where they are not
+  /// known yet.
   Verdict of(const Layout& layout);
 
-  /// Layouts that try_layout() was asked about.
+  /// Counts the layouts for which try_layout() was called.
   int64_t asked() const { return static_cast<int64_t>(tried_.size()); }
 
  private:
-  /// Tried is the answer for one layout: a refusal, or facts.
+  /// Tried is the result for one layout: a refusal, or facts.
   struct Tried {
     std::string refusal;
     StateFacts facts;
@@ -43,12 +44,11 @@ class LayoutRules {
     bool is_legal() const { return refusal.empty(); }
   };
   using LayoutKey = std::array<int64_t, 12>;
-  /// The kinds of a layout's mesh, schedule, micro-batches, state and recompute.
+  /// KindKey has the kinds of a layout's mesh, schedule, micro-batches, state and recompute.
   using KindKey = std::array<int64_t, 13>;
-  /// The data, tensor and pipeline ranks of a mesh.
+  /// MeshKey has the data, tensor and pipeline ranks of a mesh.
   using MeshKey = std::array<int64_t, 3>;
-  /// A mesh with a layout on it that is legal, where one was found; else the refusal of the
-  /// plainest.
+  /// Base holds a legal layout on a mesh, where one was found; else the refusal of the plainest.
   struct Base {
     std::optional<Layout> layout;
     const Tried* first = nullptr;

@@ -7,11 +7,10 @@
 
 namespace ftrun {
 
-/// Ranks of a layout on each node.
+/// Counts the ranks of a layout on each node.
 int64_t ranks_of_node(const Layout& layout, int64_t nodes);
 
-/// Says whether groups of `members` ranks, each `stride` after the one before it, are of several
-/// nodes.
+/// Says whether groups of `members` ranks, `stride` apart, span several nodes.
 Crossing crossing_of(int64_t members, int64_t stride, const Layout& layout, int64_t nodes);
 
 }  // namespace ftrun

@@ -19,13 +19,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The share of the time that bounds may take, and exact plans after them; the rest is for what is
-/// told of other choices.
+/// The share of the time that bounds may take, and exact plans after them; the rest is for the
+/// comparison with other choices.
 constexpr double kBoundsShare = 0.4;
 constexpr double kExactShare = 0.85;
 /// The share of the time for each number of nodes that is tried when nothing fits.
 constexpr double kNodesShare = 0.2;
-/// The time of a step that is not known.
+/// The time of a step whose time is not known.
 constexpr double kNever = std::numeric_limits<double>::infinity();
 /// Plans without a time after which none is expected.
 constexpr size_t kUntimed = 16;
@@ -45,7 +45,7 @@ struct Candidate {
   bool fits = false;
 };
 
-/// A plain choice of a user, in the order in which guides name them.
+/// PlainChoice is a plain choice of a user, in the order in which guides name them.
 struct PlainChoice {
   std::string name;
   std::function<bool(const Layout&)> has;
@@ -192,7 +192,7 @@ class Search {
     }
   }
 
-  /// The exact figures of candidates, each found once; beside each other.
+  /// Plans candidates exactly, each once, concurrently.
   void plan(const std::vector<size_t>& numbers, bool timed = true) {
     std::vector<Evaluation> found(numbers.size());
     side_by_side(
@@ -339,7 +339,8 @@ class Search {
     if (least && known_best(numbers, true) == nullptr && !over(1)) plan({*least});
   }
 
-  /// The fastest of these that fits, by exact plans; else the one that needs least.
+  /// Returns the fastest of these candidates that fits, by exact plans; else the one that needs
+  /// least.
   std::optional<Evaluation> best_of(const std::vector<size_t>& numbers) const {
     for (const bool fitting : {true, false})
       if (const Evaluation* best = known_best(numbers, fitting)) return *best;
@@ -376,7 +377,7 @@ class Search {
     return needs(one.layout, one.memory);
   }
 
-  /// The candidates that need least by their bounds, of those that are not planned yet.
+  /// Lists the candidates that need least by their bounds, of those that are not planned yet.
   std::vector<size_t> least_memory_numbers() const {
     std::vector<size_t> order(candidates_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -394,7 +395,7 @@ class Search {
     plan(least_memory_numbers(), false);
     std::optional<Evaluation> nearest;
     for (const auto& [number, found] : exact_)
-      // A layout that cannot be planned after all has no known need.
+      // A layout whose plan failed has no known need.
       if (found.problem.empty() && (!nearest || needs(found) < needs(*nearest))) nearest = found;
     return nearest;
   }

@@ -16,57 +16,57 @@ namespace ftrun {
 /// SearchLimits end a search before it has proved its result.
 struct SearchLimits {
   double seconds = 10;
-  /// Look for nodes enough where nothing fits.
+  /// Looks for a sufficient number of nodes where nothing fits.
   bool more_nodes = true;
 };
 
-/// WhyNot says what a plain choice would be like beside the layout that was found.
+/// WhyNot compares a plain choice with the layout that was found.
 struct WhyNot {
   /// "ZeRO 1", "tensor 2", "recompute full".
   std::string choice;
-  /// The layout found is of this choice.
+  /// The layout that was found is of this choice.
   bool chosen = false;
-  /// The fastest layout of the choice that was planned, or, where none fits, one that needs least;
-  /// absent where none is legal, or all need too much by their bounds.
+  /// The fastest planned layout of the choice or, where none fits, one that needs least; absent
+  /// where none is legal, or all need too much by their bounds.
   std::optional<Evaluation> best;
-  /// The least that its legal layouts need and take by their bounds.
+  /// The least memory and time of its legal layouts by their bounds.
   std::optional<Bound> bound;
   /// Some of its legal layouts may fit, by their bounds.
   bool may_fit = false;
-  /// Ranks a node of the legal layout whose bound of device memory is the lowest.
+  /// Ranks on a node in the legal layout whose bound of device memory is the lowest.
   int64_t ranks = 1;
   /// The first refusal, where none is legal.
   std::string refusal;
 };
 
-/// SearchCounts are how many layouts there were, and what became of them.
+/// SearchCounts counts the layouts of a search by their outcome.
 struct SearchCounts {
-  /// Layouts whose numbers go together, those of them that were looked at before the time was over,
-  /// and those that `ftrun plan` would refuse.
+  /// Layouts whose numbers are consistent, those of them that were tried before the time was over,
+  /// those that `ftrun plan` would refuse, and legal ones.
   int64_t all = 0;
   int64_t tried = 0;
   int64_t refused = 0;
   int64_t legal = 0;
-  /// Questions to the checks, about made-up layouts too; their answers judge all layouts
-  /// (LayoutRules).
+  /// Calls of the checks, also for made-up layouts; their results judge all layouts (LayoutRules).
   int64_t asked = 0;
-  /// Legal ones that need too much memory by their bounds, that were planned exactly, and whose
-  /// bounds are above the time that was found.
+  /// Legal layouts that need too much memory by their bounds, that were planned exactly, and whose
+  /// bounds exceed the time that was found.
   int64_t too_large = 0;
   int64_t planned = 0;
   int64_t pruned = 0;
-  /// Planned ones that fit, but for whose time the machine lacks a rate.
+  /// Planned layouts that fit, but for whose time the machine lacks a rate.
   int64_t untimed = 0;
 };
 
-/// SearchResult is what a search has found.
+/// SearchResult holds what a search has found.
 struct SearchResult {
   SearchCounts counts;
   /// Layouts that fit and were planned exactly, the fastest first.
   std::vector<Evaluation> choices;
-  /// No layout can take less than the first choice: all bounds were found, and none left is below.
+  /// No layout can take less than the first choice: all bounds were computed, and no remaining one
+  /// is lower.
   bool proved = false;
-  /// The least that any other layout could take, in seconds; meaningless where it is proved.
+  /// The least seconds that any other layout could take; meaningless where the result is proved.
   double least = 0;
   std::vector<WhyNot> why_not;
   /// The layout that needs least where nothing fits, and the first one that fits on more nodes,
@@ -81,7 +81,7 @@ struct SearchResult {
 
 /// Searches the fastest layout that fits: bounds of all legal layouts, then exact plans, in the
 /// order of their bounds, until none left can be faster. `limits` end it earlier; the result says
-/// how much better another layout could be. Equal times: the simpler layout.
+/// how much better another layout could be. For equal times the simpler layout wins.
 SearchResult search_layouts(const SearchTask& task, const SearchLimits& limits);
 
 }  // namespace ftrun

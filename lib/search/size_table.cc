@@ -138,7 +138,7 @@ std::vector<SizeLine> lines_of(const SizeModel& model, const SizeQuestion& quest
   return lines;
 }
 
-/// The time of a step, where the machine has a rate for all that it does.
+/// Adds the time of a step, where the machine has all its rates.
 void add_time(const SizeModel& model, const Config& config, const StepPlan& plan,
               const Machine& machine, SizeRow& row) {
   const ClassPlans all(config, model.config, 0, plan);

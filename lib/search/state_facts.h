@@ -6,12 +6,12 @@
 
 namespace ftrun {
 
-/// StateFacts is what the bounds of a layout take from its resolved config: bytes of what is kept
-/// of a parameter, and which tensors are sharded. Layouts of one mesh that keep their state alike
-/// have the same.
+/// StateFacts holds what the bounds of a layout take from its resolved config: the bytes kept for a
+/// parameter, and which tensors are sharded. Layouts of one mesh that keep their state alike have
+/// equal facts.
 struct StateFacts {
-  /// Bytes that an element's optimizer states take at least, and those of a gradient, kept and
-  /// exchanged.
+  /// The least bytes of an element's optimizer states, and the bytes of a gradient as it is kept
+  /// and as it is exchanged.
   double state_bytes = 0;
   double gradient_bytes = 0;
   double exchanged_bytes = 0;

@@ -63,7 +63,8 @@ bool check_ranges(const Program& program, Faults& faults) {
   return sound;
 }
 
-/// Bytes of one buffer that were written: begin and end of intervals that do not touch.
+/// WrittenBytes are the bytes of one buffer that were written: begin and end of intervals that do
+/// not touch.
 class WrittenBytes {
  public:
   void add(int64_t begin, int64_t end) {
@@ -181,7 +182,8 @@ void check_parts(const Program& program, size_t at, Faults& faults) {
   }
 }
 
-/// A rank sends on links of which it is the sender, and receives on others, what the link carries.
+/// Says whether the rank sends on a link of which it is the sender, or receives on another, what
+/// the link carries.
 bool is_transfer(const Program& program, const Instr& instr) {
   const bool sends = instr.kind == InstrKind::kSend;
   const std::vector<Range>& ranges = sends ? instr.reads : instr.writes;
@@ -195,8 +197,8 @@ bool is_transfer(const Program& program, const Instr& instr) {
          ranges[0].bytes % dtype_bytes(instr.exchange().dtype) == 0;
 }
 
-/// The lane of the link that a copy uses; nothing where there is none. Within a tier compute and
-/// communication may do it.
+/// Says whether a copy is on the lane of the link that it uses. Within a tier compute and
+/// communication lanes may copy.
 bool runs_on_its_link(const Program& program, const Instr& instr) {
   const Tier from = program.at(instr.reads[0].buffer).tier;
   const Tier to = program.at(instr.writes[0].buffer).tier;
@@ -217,7 +219,8 @@ std::vector<Range> uncovered(const std::vector<Range>& ranges, const std::vector
   return left;
 }
 
-/// A list touches what it is bound to, and the passes must see all of that and nothing else.
+/// Checks that a list touches what it is bound to: the passes must see all of that and nothing
+/// else.
 void check_bindings(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   std::vector<Range> bound;
@@ -249,7 +252,7 @@ void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Fau
   }
 }
 
-/// Says whether as many elements of a state lie in a range as the update has.
+/// Says whether a range holds as many elements of a state as the update has.
 bool has_elements(const Program& program, const Instr& instr, const Range& range) {
   return program.at(range.buffer).bytes_of(element_count(program, instr.reads[0])) == range.bytes;
 }
@@ -273,7 +276,7 @@ bool is_update(const Program& program, const Instr& instr) {
                     instr.reads.begin() + 1);
 }
 
-/// New scales are read and written.
+/// Says whether a kMeasure has its ranges: new scales are read and written.
 bool is_measure(const Program& program, const Instr& instr) {
   const size_t states = instr.writes.size();
   if (states == 0 || !instr.if_finite || !instr.update().blocks ||
@@ -286,7 +289,7 @@ bool is_measure(const Program& program, const Instr& instr) {
                     instr.reads.end() - static_cast<std::ptrdiff_t>(states));
 }
 
-/// This rank's place in the group that exchanges what lies in a buffer.
+/// Returns this rank's place in the group that sums a buffer.
 ShardPlace place_of_sum(const Program& program, BufferId buffer) {
   for (const Instr& instr : program.instrs)
     if (instr.kind == InstrKind::kAllReduce && instr.writes[0].buffer == buffer)
@@ -294,9 +297,9 @@ ShardPlace place_of_sum(const Program& program, BufferId buffer) {
   return {};
 }
 
-/// Every sum of squares has a slot of its own, one for each run and rank of the stage that counts
-/// it: added in their order, they are the same bits everywhere. Where ranks share slots the
-/// exchange adds up theirs.
+/// Says whether every sum of squares has a slot of its own, one for each run and rank of the stage
+/// that counts it: added in their order, they give the same bits everywhere. Where ranks share
+/// slots the exchange adds up theirs.
 bool is_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
   ShardPlace place = place_of_sum(program, instr.writes[0].buffer);
@@ -423,7 +426,7 @@ void check_waits(const Program& program, Faults& faults) {
                              ", which does not come before it"));
 }
 
-/// An instruction that may be left out must not start before it is known whether it is.
+/// Checks that no instruction that may be left out starts before the decision is known.
 void check_decision(const Program& program, const LaneClocks& known, Faults& faults) {
   InstrId decision = -1;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -467,7 +470,7 @@ void check_order(const Program& program, Faults& faults) {
   }
 }
 
-/// Buffers of one arena that are in use at one moment, by where they lie.
+/// InUse holds the buffers of one arena that are in use at one moment, by their places.
 class InUse {
  public:
   InUse(const Program& program, const std::vector<StorageRequest>& lives)
@@ -540,7 +543,8 @@ void check_result(const Program& program, Faults& faults) {
     }
 }
 
-/// A disk request starts before the one in front of it has ended only where neither sees the other.
+/// Checks that a disk request starts before the one in front of it has ended only where the two
+/// share no bytes.
 void check_disk_requests(const Program& program, Faults& faults) {
   std::optional<size_t> last;
   for (size_t i = 0; i < program.instrs.size(); ++i) {

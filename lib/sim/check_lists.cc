@@ -9,18 +9,18 @@
 namespace ftrun {
 namespace {
 
-/// A list as far as it was followed.
+/// Followed is a list as far as it was followed.
 struct Followed {
   InstrKind kind = InstrKind::kForward;
   int32_t graph = -1;
-  /// The last of its instructions that is no collective.
+  /// The last of its instructions that is not a collective.
   size_t last = 0;
   /// Operations up to the end of that one, and collectives after it.
   int64_t operations = 0;
   int64_t collectives = 0;
 };
 
-/// An ending is the place where a list ended.
+/// Ending is the place where a list ended.
 struct Ending {
   int64_t operations = 0;
   std::string place;
@@ -32,7 +32,7 @@ struct AgreedFacts {
   std::map<std::pair<int32_t, InstrKind>, Ending> endings;
 };
 
-/// Follows the lists of one program.
+/// ListWalk follows the lists of one program.
 class ListWalk {
  public:
   ListWalk(const RankProgram& rank, AgreedFacts& known, std::vector<std::string>& faults)

@@ -34,7 +34,8 @@ class Folding {
   }
 
  private:
-  /// A rank of a group, and the entry of its list of groups by which it meets the others there.
+  /// Member is a rank of a group, and the entry of its list of groups by which it meets the others
+  /// there.
   struct Member {
     int32_t rank;
     int32_t entry;
@@ -46,13 +47,13 @@ class Folding {
     const size_t before = members.size();
     for (size_t e = 0; e < entries.size(); ++e)
       if (entries[e] == group) members.push_back({rank, static_cast<int32_t>(e)});
-    // A rank whose program does not know the group never comes.
+    // A rank whose program does not know the group never arrives.
     if (members.size() == before) members.push_back({rank, World::kStranger});
   }
 
   int32_t cell_of(Member member) const { return rank_cell_[static_cast<size_t>(member.rank)]; }
 
-  /// (cell, entry) of all members of a group, ascending, each once.
+  /// Returns (cell, entry) of all members of a group, ascending, each once.
   std::vector<std::pair<int32_t, int32_t>> cells_in(size_t group) const {
     std::vector<std::pair<int32_t, int32_t>> found;
     for (const Member& member : members_[group]) found.emplace_back(cell_of(member), member.entry);

@@ -8,18 +8,18 @@
 
 namespace ftrun {
 
-/// A world in which one rank stands for all that are alike, and one group for all of theirs:
+/// Makes a world in which one rank stands for all that are alike, and one group for all of theirs:
 /// ranks on equal courses (`course_of[p]` numbers that of world.programs[p]), whose groups have
-/// members that are alike too. It is the coarsest equitable partition of ranks and groups,
-/// found by colour refinement.
+/// members that are also alike. It is the coarsest equitable partition of ranks and groups, found
+/// by colour refinement.
 ///
-/// Ranks have no choice: whatever the order in which they go on, the same steps are done in the
-/// end. If all go on that can, at once and again and again, those that are alike are always equally
-/// far. So all ranks come to their ends where those of the folded world do, and only there.
+/// Ranks have no choice: in whatever order they go on, the same steps are done in the end. If all
+/// that can go on do so at once, again and again, ranks that are alike are always equally far. So
+/// all ranks reach their ends exactly where those of the folded world do.
 ///
-/// Nothing where one rank cannot stand for its like: where two of them meet in one
-/// group by different entries of their lists of groups (a ring of equal ranks, each of
-/// which sends to the next).
+/// Returns nothing where one rank cannot stand for others that are alike: where two of them meet in
+/// one group by different entries of their lists of groups (a ring of equal ranks, each of which
+/// sends to the next).
 std::optional<World> folded_world(const World& world, std::span<const int32_t> course_of);
 
 }  // namespace ftrun

@@ -11,22 +11,22 @@
 
 namespace ftrun {
 
-/// Picoseconds: times of a walk are whole ones, so that sums do not depend on their order.
+/// Picoseconds are the times of a walk: whole numbers, so that sums do not depend on their order.
 using Picoseconds = int64_t;
 inline constexpr double kPicosecondsPerSecond = 1e12;
 
-/// InstrCost is what an instruction takes on a machine.
+/// InstrCost is what an instruction costs on a machine.
 struct InstrCost {
-  /// The time while nothing else wants its processors.
+  /// The time when nothing else uses its processors.
   Picoseconds alone = 0;
-  /// Processors that it keeps busy on each of its ranks; 0: none that others want.
+  /// Processors that it keeps busy on each of its ranks; 0: none that other instructions use.
   int threads = 0;
 };
 
-/// InstrCosts tells what the instructions of one program take on a machine, of whose rates those of
-/// `ranks_of_node` ranks are taken. `on_node[g]` is how many ranks of its group g a node has at
-/// least, of those that have any. What the rank does by itself takes `slowness` times as long. All
-/// but these two are borrowed.
+/// InstrCosts computes what the instructions of one program cost on a machine, by the machine's
+/// rates for `ranks_of_node` ranks. `on_node[g]` is the least number of ranks of the program's
+/// group g on a node that has any. The rank's own work takes `slowness` times as long. All
+/// arguments but these two are borrowed.
 class InstrCosts {
  public:
   InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
@@ -51,15 +51,15 @@ class InstrCosts {
   std::map<std::tuple<InstrKind, int32_t, int32_t, int32_t>, double> lists_;
 };
 
-/// Bytes of ranges together.
+/// Adds up the bytes of ranges.
 int64_t total_bytes(const std::vector<Range>& ranges);
 
-/// Bytes that an instruction which runs no list reads and writes in memory. What it writes in place
-/// it reads, too.
+/// Counts the bytes that an instruction which runs no list reads and writes in memory. Bytes that
+/// it writes in place are also read.
 double memory_bytes(const Instr& instr);
 
-/// The name of an instruction's kind in machine files ("update", "copy"); "" for those that take no
-/// time to speak of.
+/// Names an instruction's kind as machine files do ("update", "copy"); "" for kinds whose time is
+/// negligible.
 std::string rated_kind(const Instr& instr);
 
 }  // namespace ftrun

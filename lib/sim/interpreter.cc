@@ -20,7 +20,7 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return x ^ (x >> 29);
 }
 
-/// Fresh garbage.
+/// Fills cells with fresh garbage.
 void forget(std::vector<uint64_t>& cells, std::mt19937_64& random) {
   uint64_t value = random();
   for (uint64_t& cell : cells) cell = value += 0xD1B54A32D192ED03ULL;
@@ -205,7 +205,7 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
   return values;
 }
 
-/// All ranks have the same scales of a tensor that straddles blocks.
+/// Checks that all ranks have equal scales of a tensor that straddles blocks.
 void Interpreter::compare_scales(const Cells& scales, const StatePiece& piece, std::string& fault,
                                  std::map<TensorId, std::vector<uint64_t>>& known) {
   std::vector<uint64_t> own;
@@ -215,7 +215,7 @@ void Interpreter::compare_scales(const Cells& scales, const StatePiece& piece, s
     fault = cat("a rank holds other scales of tensor ", piece.straddling, " than one before it");
 }
 
-/// Tensor ranks that have the same part of a tensor have the same values of its states.
+/// Checks that tensor ranks with the same part of a tensor have equal values of its states.
 void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& values,
                                  std::string& fault) const {
   const size_t units = partition_.units.size();
@@ -279,7 +279,7 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
   return walk_->fault();
 }
 
-/// All that is not given when a step begins is garbage then.
+/// Fills all persistent memory that is not given when a step begins with garbage.
 void Interpreter::forget_persistent(RankMemory& rank, std::mt19937_64& random) {
   const Program& program = rank.step.program;
   std::vector<std::vector<uint64_t>> kept = rank.persistent;
@@ -486,12 +486,13 @@ void Interpreter::load_batch(RankMemory& rank, const Instr& instr) {
 
 namespace {
 
-/// Says whether the value is a sum to which an operation adds, which is no input of the addition.
+/// Says whether the value is a sum to which an operation adds, which is not an input of the
+/// addition.
 bool is_sum(const Value& value) {
   return value.role == ValueRole::kParamGrad || value.port == Port::kLoss;
 }
 
-/// The first value of an operation that has no place, or -1.
+/// Finds the first value of an operation that has no place, or -1.
 ValueId without_place(const Op& op, const std::map<ValueId, Range>& places) {
   std::vector<ValueId> all = op.in;
   all.insert(all.end(), op.out.begin(), op.out.end());

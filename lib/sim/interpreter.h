@@ -17,20 +17,20 @@
 
 namespace ftrun {
 
-/// Runs the programs of all ranks of a mesh together, on symbols instead of numbers: an operation
-/// is a hash of its inputs, a sum is a sum of 64-bit integers (so that order does not matter, but
-/// what is left out or counted twice does), a conversion changes nothing. Memory is the planned
-/// one: buffers share arenas, and reading what was overwritten gives garbage. Lanes take turns at
-/// random, as far as waits allow, and collectives happen when all members of a group have come to
-/// them.
+/// Interpreter runs the programs of all ranks of a mesh together, on symbols instead of numbers: an
+/// operation is a hash of its inputs, a sum is a sum of 64-bit integers (so that order does not
+/// matter, but what is left out or counted twice does), a conversion changes nothing. Memory is
+/// laid out as planned: buffers share arenas, and reading what was overwritten gives garbage. Lanes
+/// take turns at random, as far as waits allow, and collectives happen when all members of a group
+/// have reached them.
 ///
-/// Whatever a program does wrong (a missing wait, an arena too small, a gradient counted twice, a
-/// wrong part of a shard) shows as a fault or as other final parameters than those of the plainest
+/// An error of a program (a missing wait, an arena too small, a gradient counted twice, a wrong
+/// part of a shard) shows as a fault or as final parameters that differ from those of the plainest
 /// program of the same mesh. Programs of all tensor ranks are run with the graphs of `model`:
-/// graphs of one split differ in attributes alone.
+/// graphs of one split differ only in attributes.
 class Interpreter {
  public:
-  /// `steps[r]` is rank r's; model and partition are borrowed.
+  /// Prepares all ranks: `steps[r]` is rank r's program; model and partition are borrowed.
   Interpreter(const ModelDescription& model, const Partition& partition,
               std::vector<StepProgram> steps, const RankMesh& mesh);
   Interpreter(const Interpreter&) = delete;
@@ -38,23 +38,23 @@ class Interpreter {
 
   /// Fills parameters and optimizer state as a run does before its first step.
   void load();
-  /// Runs one step; `finite` is what kDecide finds. Returns the first fault, or "".
+  /// Runs one step; `finite` is the decision of kDecide. Returns the first fault, or "".
   std::string run(std::mt19937_64& random, bool finite = true);
 
-  /// Values of one state ("param" is StatePiece::kParam) by element of each unit of each tensor
-  /// rank, padding as 0. A fault where ranks that hold the same element disagree, or where nobody
-  /// holds one.
+  /// Returns the values of one state ("param" is StatePiece::kParam) by element of each unit of
+  /// each tensor rank, padding as 0. Sets `fault` where ranks that hold the same element disagree,
+  /// or where no rank holds one.
   std::vector<std::vector<uint64_t>> state(int32_t kind, std::string& fault) const;
-  /// The contents of the loss buffer of a rank.
+  /// Returns the contents of a rank's loss buffer.
   std::vector<uint64_t> loss(int rank) const;
-  /// Instructions that ran, in order, of a rank's compute lane.
+  /// Lists the instructions of a rank's compute lane that ran, in order.
   const std::vector<InstrId>& compute_order(int rank) const;
 
  private:
   struct RankMemory {
     StepProgram step;
     int tensor = 0;
-    /// Number of the samples, and of the part of their rows, that its tokens follow from.
+    /// Number of the samples, and of the part of their rows, from which the rank's tokens follow.
     uint64_t data = 0;
     std::vector<std::vector<uint64_t>> persistent;
     std::array<std::vector<uint64_t>, kArenaCount> arenas;

@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// Numbers for keys, from 0 in the order in which they are first seen. `Map` is
-/// a map of keys to int32_t.
+/// Numbering gives numbers to keys, from 0 in the order in which they are first seen. `Map` is a
+/// map of keys to int32_t.
 template <typename Map>
 class Numbering {
  public:

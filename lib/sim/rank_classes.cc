@@ -117,7 +117,7 @@ bool has_padding(const ModelDescription& model) {
   });
 }
 
-/// Numbers classes in the order of their lowest ranks.
+/// Classes gives numbers to classes in the order of their lowest ranks.
 class Classes {
  public:
   void add(int rank, Traits traits) {

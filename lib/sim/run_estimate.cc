@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kSecondsPerHour = 3600;
 
-/// Floating-point operations of a micro-batch in all layers of a rank's model.
+/// Counts the floating-point operations of a micro-batch in all layers of a rank's model.
 double executed_flops(const ModelDescription& model) {
   std::vector<double> of_graph;
   for (const LayerGraph& graph : model.graphs) {

@@ -11,32 +11,32 @@
 
 namespace ftrun {
 
-/// RunEstimate is what follows for a run from its predicted step: utilization, hours and cost.
+/// RunEstimate holds what follows for a run from its predicted step: utilization, hours and cost.
 /// Fields that are 0 are unknown.
 struct RunEstimate {
   double tokens_per_second = 0;
   /// The arithmetic that the model needs (training_flops_per_token) as a share of what all ranks
   /// could multiply: model FLOPs utilization of Chowdhery et al. 2022, "PaLM", appendix B, and the
-  /// same with the causal half of the scores alone.
+  /// same with only the causal half of the scores.
   double mfu = 0;
   double mfu_causal = 0;
-  /// Hardware FLOPs utilization of the same source: `mfu` and what backward computes again.
+  /// Hardware FLOPs utilization of the same source: `mfu` plus what backward recomputes.
   double hfu = 0;
   /// Steps of the whole run, and the hours that they take one after another; checkpoints,
   /// evaluations and the start are not among them.
   int64_t steps = 0;
   double hours = 0;
-  /// Devices that are paid for: GPUs of all ranks, or all processors of the nodes, for so long.
+  /// Hours of the devices that are paid for: GPUs of all ranks, or all processors of the nodes.
   double device_hours = 0;
   /// Device-hours times the price of a device for an hour (Machine::price).
   double cost = 0;
-  /// Bytes of a checkpoint's tensors, all ranks' together.
+  /// Bytes of a checkpoint's tensors, of all ranks together.
   int64_t checkpoint_bytes = 0;
   /// Seconds in which the disks of all nodes, one each, write a checkpoint.
   double checkpoint_seconds = 0;
 };
 
-/// Floating-point operations of what backward computes again for a token; 0 without recompute.
+/// Counts the floating-point operations that backward recomputes for a token; 0 without recompute.
 double recomputed_flops_per_token(const Config& config, const ModelConfig& model,
                                   const ModelDescription& trained);
 
@@ -45,8 +45,8 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
                          const StepTime& time, const Machine& machine, int64_t nodes,
                          int64_t steps);
 
-/// The prediction as `ftrun plan` prints it: the step by its parts, then the run. `every` steps a
-/// checkpoint is written; 0: not by steps.
+/// Writes the prediction as `ftrun plan` prints it: the step by its parts, then the run. A
+/// checkpoint is written every `every` steps; 0: not by steps.
 std::string run_estimate_text(const RunEstimate& run, const StepTime& time, const Machine& machine,
                               int64_t every);
 

@@ -15,7 +15,7 @@ namespace ftrun {
 enum class WorkKind : uint8_t {
   kForward,
   kBackward,    // input gradients, with or without those of weights
-  kWeightGrad,  // gradients of weights alone
+  kWeightGrad,  // only gradients of weights
   kUpdate,
   kExchange,
   kCopy,
@@ -27,7 +27,7 @@ inline constexpr std::array<WorkKind, 7> kWorkKinds{
 
 /// Returns the kind that an instruction is drawn as.
 WorkKind work_kind(const Instr& instr);
-/// "forward", "weight gradients", "exchange".
+/// Returns "forward", "weight gradients", "exchange", ...
 std::string_view work_name(WorkKind kind);
 
 /// LaneBlock is an instruction of a lane, or neighbouring ones that are too short to be drawn
@@ -41,42 +41,43 @@ struct LaneBlock {
   const Instr* first = nullptr;
   const Instr* last = nullptr;
   int64_t count = 0;
-  /// The kind that most of `busy` is of.
+  /// The kind of most of `busy`.
   WorkKind kind = WorkKind::kOther;
 };
 
-/// LaneBlocks is what one lane of a rank does in a step.
+/// LaneBlocks holds what one lane of a rank does in a step.
 struct LaneBlocks {
   Lane lane = Lane::kCompute;
   Picoseconds busy = 0;
   std::vector<LaneBlock> blocks;
 };
 
-/// Lists the lanes of a rank that do anything, by lane. Instructions shorter than `pixel` are
-/// merged with neighbours that are as short and less than a pixel away, until a pixel is full: a
-/// lane has at most three blocks a pixel and one more. Those that take no time are left out.
+/// Lists the blocks of the lanes of a rank that do anything, by lane. Instructions shorter than
+/// `pixel` are merged with neighbours that are as short and less than a pixel away, until a pixel
+/// is full: a lane has at most three blocks a pixel and one more. Those that take no time are left
+/// out.
 std::vector<LaneBlocks> lane_blocks(const RecordedRank& rank, Picoseconds pixel);
 
 /// StepLanes are the lanes of several ranks at one scale.
 struct StepLanes {
   Picoseconds pixel = 1;
-  /// Lanes by rank, in the order that was given.
+  /// Lanes by rank, in the order of the argument.
   std::vector<std::vector<LaneBlocks>> ranks;
 };
 
-/// Merges by the finest of 4,000, 2,000, 1,000 ... pixels a step with which all lanes together have
-/// no more than `most` blocks; at the coarsest, 1 pixel a step, they may have more.
+/// Merges blocks at the finest scale, of 4,000, 2,000, 1,000, ... pixels a step, at which all lanes
+/// together have at most `most` blocks; at the coarsest, 1 pixel a step, they may have more.
 StepLanes step_lanes(const std::vector<const RecordedRank*>& ranks, Picoseconds end, size_t most);
 
-/// MemoryPoint is what the arenas of a tier hold from a time on, until that of the next point.
+/// MemoryPoint holds the bytes of a tier's arenas in use from a time until that of the next point.
 struct MemoryPoint {
   Picoseconds begin = 0;
   CategoryBytes bytes{};
 };
 
-/// Lists what the arenas of a tier of a rank hold over a step that ends at `end`, by the times of
-/// its compute instructions. The step is cut into `most` parts; of each it has the fullest moment,
-/// where that differs from the part before it.
+/// Lists the bytes in use in the arenas of a rank's tier over a step that ends at `end`, by the
+/// times of its compute instructions. The step is cut into `most` parts; the list has the fullest
+/// moment of every part that differs from the part before it.
 std::vector<MemoryPoint> memory_over_step(const RecordedRank& rank, Tier tier, Picoseconds end,
                                           size_t most);
 

@@ -62,7 +62,7 @@ StepTime step_of(const RankTime& rank, const Program& program, Picoseconds end) 
   return time;
 }
 
-/// Records what the lowest rank of each class does, and each slow one.
+/// StepRecorder records what the lowest rank of each class does, and each slow one.
 class StepRecorder {
  public:
   StepRecorder(const RankClasses& classes, const std::vector<SlowRank>& slow, const World& world,
@@ -128,7 +128,7 @@ void keep_most(const LinkBytes& one, LinkBytes& most) {
     most.*link = std::max(most.*link, one.*link);
 }
 
-/// The seconds that each stage waits for others; none without a pipeline.
+/// Returns the seconds that each stage waits for others; none without a pipeline.
 std::vector<double> stage_waits(const World& world, const std::vector<RankTime>& times) {
   std::vector<double> waits(static_cast<size_t>(world.program_of(0).stage.count), 0);
   if (waits.size() == 1) return {};
@@ -172,7 +172,8 @@ int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t no
   return static_cast<int>(here);
 }
 
-/// The operations a second of the products that the ranks of a node make at once; 0: not known.
+/// Returns the operations a second that the ranks of a node together reach in matrix products; 0:
+/// not known.
 double node_products(const Machine& machine, const Rates& rates, int ranks, DType dtype) {
   const auto product = rates.products.find(dtype);
   if (product == rates.products.end()) return 0;

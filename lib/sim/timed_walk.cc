@@ -48,7 +48,7 @@ class TimedWalk {
 
  private:
   using Turn = Walk::Turn;
-  /// A step that runs; entry i is that of walk_.ready()[i].
+  /// RunningStep is a step that runs; entry i is that of walk_.ready()[i].
   struct RunningStep {
     Picoseconds left = 0;
     int threads = 0;
@@ -130,8 +130,8 @@ class TimedWalk {
     }
   }
 
-  /// The longest of the steps of other lanes that ended then and that a step waited for, or that
-  /// kept its lane busy; null where it waited for ranks that do it together.
+  /// Finds the longest step that ended then and that a step waited for on another lane, or that
+  /// kept its lane busy; null where it waited for the other ranks of a collective or transfer.
   const Stretch* longest_before(size_t rank, const Instr& step, Picoseconds end) const {
     const Program& program = world_.program_of(rank);
     const Stretch* longest = nullptr;
@@ -148,7 +148,7 @@ class TimedWalk {
     return longest;
   }
 
-  /// The running step that ends first, with all of them brought to that time.
+  /// Finds the running step that ends first, and advances all of them to that time.
   size_t next() {
     size_t first = 0;
     Picoseconds soonest = INT64_MAX;
@@ -161,7 +161,7 @@ class TimedWalk {
         first = i;
       }
     }
-    // Sums of longer times would wrap: they are no step's, but a wrong rate's.
+    // Sums of longer times would wrap: such times come from a wrong rate.
     constexpr Picoseconds kMost = 1'000'000'000'000'000'000;
     if (soonest > kMost - now_)
       throw Error(ExitCode::kUsage, "a step would take more than 1,000,000 s",

@@ -11,26 +11,26 @@
 
 namespace ftrun {
 
-/// WaitedFor is what compute of a rank waited for.
+/// WaitedFor is what a rank's compute lane waited for.
 enum class WaitedFor : uint8_t { kGroup, kStages, kCopies, kDisk };
 inline constexpr size_t kWaitedForKinds = 4;
 
-/// The time of one rank of a walk.
+/// RankTime holds the times of one rank in a walk.
 struct RankTime {
   /// The time when its last step ended.
   Picoseconds end = 0;
-  /// Compute's steps, by kind of instruction.
+  /// The time of the compute lane's steps, by kind of instruction.
   std::array<Picoseconds, kInstrKinds> busy{};
-  /// Compute stood still, by what it waited for last, as runs measure it.
+  /// The time in which the compute lane was idle, by what it waited for last, as runs measure it.
   std::array<Picoseconds, kWaitedForKinds> waited{};
   /// The waits of `waited`, divided by the lane that was busy meanwhile. An exchange is charged
-  /// from its begin on; the time before is charged to what it waited for, or to the exchange too if
-  /// that was other ranks alone. Lanes beyond the end of the list have no time.
+  /// from its begin on; the time before is charged to what it waited for, or also to the exchange
+  /// if it waited only for other ranks. Lanes beyond the end of the list have no time.
   std::vector<Picoseconds> waited_on;
 };
 
-/// Processors that ranks share: rank r is of node r / `ranks`, and no more than `processors`
-/// threads of a node run at once. Beyond that all get an equal share of them.
+/// SharedProcessors are the processors that ranks share: rank r is on node r / `ranks`, and at most
+/// `processors` threads of a node run at once. More threads get an equal share each.
 struct SharedProcessors {
   int ranks = 1;
   int processors = 1;
@@ -44,13 +44,13 @@ struct TimedInstr {
   Picoseconds begin = 0;
   Picoseconds end = 0;
 };
-/// Gets each step when it ends, those that take no time too; null: nobody does.
+/// TimedInstrSink gets each step when it ends, also those that take no time; may be null.
 using TimedInstrSink = std::function<void(const TimedInstr&)>;
 
-/// Runs all ranks of a world from the begin of a step to its end: a step begins when its lane is
-/// free and what it waits for is done, what ranks do together when the last of them has come.
-/// Returns the times of world.ranks. `cost` is asked for each step by program and instruction.
-/// Error(kBug) where ranks wait forever.
+/// Runs all ranks of a world from the begin of a training step to its end: an instruction begins
+/// when its lane is free and its waits are done, a collective or transfer when the last of its
+/// ranks has come. Returns the times of world.ranks. `cost` gives the cost of each instruction of a
+/// program. Throws Error(kBug) where ranks wait forever.
 std::vector<RankTime> timed_walk(
     const World& world, std::span<const Course> courses, const SharedProcessors& shared,
     const std::function<InstrCost(int32_t program, const Instr&)>& cost,

@@ -164,7 +164,7 @@ Course collective_course(const Program& program, Announcements& announcements) {
 
 namespace {
 
-/// Joins the steps of the lane of collectives.
+/// Joining joins the steps of the lane of collectives.
 class Joining {
  public:
   Joining(const Course& from, Announcements& announcements)
@@ -279,7 +279,7 @@ bool Walk::waits_done(const WalkedRank& rank, const Course::LaneStep& step) cons
   return true;
 }
 
-/// Whichever lanes of a rank may go on now.
+/// Advances the lanes of a rank that may go on now.
 void Walk::look_at(int32_t number) {
   WalkedRank& rank = at(number);
   for (const int32_t lane : rank.course->used) {
@@ -326,7 +326,7 @@ void Walk::finish(size_t which) {
   for (const Turn of_member : turns) advance(of_member);
 }
 
-/// Most groups have the same lane on all their members.
+/// Tries the turn's own lane first: most groups have the same lane on all their members.
 Walk::Turn Walk::turn_of(int32_t member, Turn turn) const {
   if (step(turn).group == kNoGroup) return turn;
   const int32_t group = group_at(turn);
@@ -367,7 +367,8 @@ std::string Walk::group_name(Turn turn) const {
                                    : world_.groups[static_cast<size_t>(group)].name;
 }
 
-/// "instruction 14 (all_reduce unit 2) with 16384 bytes of gradients as F32 over dp_shard@0".
+/// Returns "instruction 14 (all_reduce unit 2) with 16384 bytes of gradients as F32 over
+/// dp_shard@0".
 std::string Walk::entry(Turn turn) const {
   const Program& program = world_.program_of(static_cast<size_t>(turn.rank));
   const Instr& now = instr(turn);
@@ -378,7 +379,7 @@ std::string Walk::entry(Turn turn) const {
              dtype_name(now.exchange().dtype), " over ", group_name(turn));
 }
 
-/// Tells what a rank does on a lane: "enters ...".
+/// Describes what a rank does on a lane: "enters ...".
 std::string Walk::doing(Turn turn) const {
   if (at_end(turn)) return "has no further collective";
   return has_come(turn) && step(turn).group != kNoGroup ? "enters " + entry(turn)
@@ -397,7 +398,7 @@ std::string Walk::difference(Turn one, Turn other) const {
              doing(one), ", rank ", number(other), " ", doing(other));
 }
 
-/// The first member whom a rank that has come to a collective waits for.
+/// Finds the first member for which a rank waits that has reached a collective.
 Walk::Turn Walk::missing(Turn turn) const {
   const int32_t group = group_at(turn);
   for (const int32_t member : members(turn)) {
@@ -415,8 +416,8 @@ Walk::Turn Walk::missing(Turn turn) const {
   bug("a collective to which all have come waits");
 }
 
-/// Finds, for a step that has not come, a lane of its rank that has yet to do what the step waits
-/// for.
+/// Finds, for a step that is not ready, a lane of its rank that has not yet done what the step
+/// waits for.
 Walk::Turn Walk::held_by(Turn turn) const {
   const WalkedRank& rank = at(turn.rank);
   const Course::LaneStep& now = step(turn);
@@ -427,8 +428,8 @@ Walk::Turn Walk::held_by(Turn turn) const {
   bug("a step whose waits are done has come");
 }
 
-/// Tells who waits for whom, from the first rank that has not come to its end: a ring of ranks that
-/// wait for each other, or a rank that never comes.
+/// Describes which ranks wait for which, from the first rank that has not reached its end: a ring
+/// of ranks that wait for each other, or a rank that never arrives.
 std::string Walk::stalled() const {
   const auto unfinished = [&]() -> std::optional<Turn> {
     for (size_t r = 0; r < ranks_.size(); ++r)
@@ -444,7 +445,8 @@ std::string Walk::stalled() const {
     if (has_come(*turn)) waits = turn;
     turn = has_come(*turn) ? missing(*turn) : held_by(*turn);
   }
-  // The way goes round where it comes back to; within one rank, where waits do not point backwards.
+  // The path is a cycle from the turn that it returns to; the cycle lies within one rank where
+  // waits do not point backwards.
   if (!at_end(*turn)) {
     const Turn round = *turn;
     while (!has_come(*turn)) {

@@ -12,8 +12,8 @@
 
 namespace ftrun {
 
-/// A course is a program as those who walk it see it: the steps of each lane, what they wait for,
-/// and in which of them ranks meet.
+/// A Course is a program as a walk sees it: the steps of each lane, what they wait for, and in
+/// which of them ranks meet.
 struct Course {
   struct LaneStep {
     InstrId instr = -1;
@@ -26,72 +26,73 @@ struct Course {
     bool if_finite = false;
     bool decides = false;
   };
-  /// A wait is over when so many steps of a lane are done.
+  /// A Wait is over when so many steps of a lane are done.
   struct Wait {
     int32_t lane = 0;
     int32_t steps = 0;
   };
 
-  /// Lanes of the program, also those without steps.
+  /// The lanes of the program, also those without steps.
   std::vector<std::vector<LaneStep>> lanes;
-  /// Lanes that have steps.
+  /// The lanes that have steps.
   std::vector<int32_t> used;
   std::vector<Wait> waits;
 };
 
-/// Numbers for what ranks announce: equal ones meet.
+/// Announcements gives numbers to what ranks announce: ranks with equal numbers meet.
 using Announcements = Numbering<std::unordered_map<std::string, int32_t>>;
 
-/// All instructions of a program, on their lanes.
+/// Makes the course of all instructions of a program, on their lanes.
 Course whole_course(const Program& program, Announcements& announcements);
 
-/// Makes the course of what a program does together with other ranks: all collectives on one lane,
-/// in the order of the list, and transfers on the lanes of their links, with all that must be done
-/// before. Where all ranks come to the end of these, no order that the waits allow can hang, and
-/// collectives can be launched in one order everywhere: waits point backwards in the list, so of
-/// all that has not happened the first of this walk always can.
+/// Makes the course of a program's communication: all collectives on one lane, in the order of the
+/// list, and transfers on the lanes of their links, with all that must be done before. If all ranks
+/// reach the end of these courses, no order that the waits allow can hang, and collectives can be
+/// launched in one order everywhere: waits point backwards in the list, so the first step of this
+/// walk that has not run always can.
 Course collective_course(const Program& program, Announcements& announcements);
 
-/// A collective_course() with collectives that follow each other in one group as one step, but for
-/// those that transfers wait for and that wait for transfers. Where all ranks come to the end of
-/// these, they do so without joining; where they do not, that may be due to the joining.
+/// Joins collectives of a collective_course() that follow each other in one group into one step,
+/// except those that transfers wait for or that wait for transfers. If all ranks reach the end of
+/// the joined courses, they also do without joining; if they do not, the cause may be the joining.
 Course joined(const Course& collectives, Announcements& announcements);
 
 /// Walk moves all ranks along their courses. An instruction may run when what it waits for is done,
-/// a collective or a transfer when all members of its group have come to it (so a send lasts until
+/// a collective or a transfer when all members of its group have reached it (so a send lasts until
 /// it is received). The caller chooses which of the instructions that may run goes next: the
 /// interpreter picks at random, the checker picks any, the simulator picks the earliest.
 class Walk {
  public:
-  /// `courses[p]` is that of world.programs[p]; both are borrowed.
+  /// Prepares a walk, which begin() starts. `courses[p]` is that of world.programs[p]; both are
+  /// borrowed.
   Walk(const World& world, std::span<const Course> courses);
 
-  /// A rank's next step on a lane. The last member to come to a collective stands for all.
+  /// Turn is a rank's next step on a lane. The last member to reach a collective stands for all.
   struct Turn {
     int32_t rank = 0;
     int32_t lane = 0;
   };
 
-  /// Goes to the beginning of a step whose decision is `finite`: otherwise instructions that run
-  /// only if it is take no part.
+  /// Goes to the beginning of a step whose decision is `finite`: if false, instructions that run
+  /// only in finite steps take no part.
   void begin(bool finite = true);
-  /// The turns that may go now, in no order.
+  /// Lists the turns that may go now, in no order.
   const std::vector<Turn>& ready() const { return ready_; }
   const Instr& instr(Turn turn) const;
-  /// Says whether it runs; an instruction is left out where the step is not finite.
+  /// Says whether the turn's instruction runs: some do not where the step is not finite.
   bool takes_part(Turn turn) const { return takes_part(step(turn)); }
-  /// The ranks that do it together: indices, ascending.
+  /// Returns the ranks that run the turn together: indices, ascending.
   std::span<const int32_t> members(const Turn& turn) const;
-  /// The step of one of those who do it together, on that one's lane.
+  /// Returns the turn of one of the members that run `turn` together, on that member's lane.
   Turn turn_of(int32_t member, Turn turn) const;
-  /// ready()[which] is done.
+  /// Marks ready()[which] as done.
   void finish(size_t which);
 
-  /// Tells the fault: ranks that meet in a group for different things, a rank in a group of others,
-  /// something that would start before the decision that it depends on; once nothing is ready, who
-  /// waits for whom. "" when all came to the end.
+  /// Describes the fault: ranks that meet in a group for different collectives, a rank in a group
+  /// of others, an instruction that would start before the decision that it depends on; once
+  /// nothing is ready, which ranks wait for which. "" when all ranks reached the end.
   std::string fault() const;
-  /// A fault that no further step can resolve: the walk can stop.
+  /// Says whether there is a fault that no further step can resolve: the walk can stop.
   bool has_fault() const { return !fault_.empty(); }
 
  private:
@@ -101,8 +102,8 @@ class Walk {
     size_t first_lane = 0;
     bool decided = false;
   };
-  /// A lane of a rank: how many of its steps are done, and whether the next one is ready, or waits
-  /// in its group for others.
+  /// LaneState is the state of a rank's lane: how many of its steps are done, and whether the next
+  /// one is ready, or waits in its group for others.
   struct LaneState {
     int32_t next = 0;
     bool come = false;
@@ -113,7 +114,7 @@ class Walk {
     Turn first;
   };
 
-  // Small, and asked for tens of millions of times.
+  // The small functions below are called tens of millions of times.
   WalkedRank& at(int32_t rank) { return ranks_[static_cast<size_t>(rank)]; }
   const WalkedRank& at(int32_t rank) const { return ranks_[static_cast<size_t>(rank)]; }
   LaneState& lane_at(const WalkedRank& rank, int32_t lane) {
@@ -128,7 +129,7 @@ class Walk {
   size_t next(const WalkedRank& rank, int32_t lane) const {
     return static_cast<size_t>(lane_at(rank, lane).next);
   }
-  /// Serves lanes that the rank's program does not have, too.
+  /// Says whether a lane is at its end; lanes that the rank's program does not have always are.
   bool at_end(Turn turn) const {
     const WalkedRank& rank = at(turn.rank);
     return static_cast<size_t>(turn.lane) >= rank.course->lanes.size() ||
@@ -174,15 +175,15 @@ class Walk {
   std::string fault_;
 };
 
-/// Numbers for courses: those that are equal but for where in their programs the
-/// steps are have the same.
+/// Gives numbers to courses: those that differ only in the positions of their steps in their
+/// programs have the same number.
 std::vector<int32_t> course_numbers(std::span<const Course> courses);
 
-/// Walks the communication of all ranks to the end: collectives on one lane, joined, and one rank
-/// for all that are alike first, which is quick. What stops them, or "".
+/// Walks the communication of all ranks to the end: first, which is quick, with collectives on one
+/// lane, joined, and one rank for all that are alike. Returns what stops them, or "".
 std::string walk_collectives(const World& world);
 
-/// "instruction 14 (all_reduce unit 2)".
+/// Returns "instruction 14 (all_reduce unit 2)".
 std::string instr_place(const Program& program, InstrId id);
 
 }  // namespace ftrun

@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-/// Puts given ranks into a world, each program and each group once.
+/// WorldBuilder puts given ranks into a world, each program and each group once.
 class WorldBuilder {
  public:
   explicit WorldBuilder(std::span<const RankProgram> given) : given_(given.begin(), given.end()) {

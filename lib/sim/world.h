@@ -9,16 +9,16 @@
 
 namespace ftrun {
 
-/// A rank and what it runs.
+/// RankProgram is a rank and the program that it runs.
 struct RankProgram {
   int rank = 0;
   const Program* program = nullptr;
 };
 
-/// The ranks of a run, the program of each, and the groups in which they meet. Each program and
-/// each group is there once, whatever the number of ranks.
+/// World holds the ranks of a run, the program of each, and the groups in which they meet. It holds
+/// each program and each group once, whatever the number of ranks.
 struct World {
-  /// No member: of groups that a rank's program names though the rank is not in them.
+  /// Marks groups that a rank's program names though the rank is not in them.
   static constexpr int32_t kStranger = -1;
 
   struct Rank {
@@ -49,7 +49,7 @@ struct World {
   }
 };
 
-/// The world of these ranks, with the groups of their programs. Groups keep only the members
+/// Makes the world of these ranks, with the groups of their programs. Groups keep only the members
 /// given here; the others are assumed to arrive at once.
 World world_of(std::span<const RankProgram> ranks);
 

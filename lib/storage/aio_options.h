@@ -12,7 +12,7 @@ namespace ftrun {
 /// of today's disks, and a multiple of the older 512.
 inline constexpr int64_t kSwapAlignment = 4096;
 
-/// `bytes` rounded up to whole sectors: where the next range in a swap file may begin.
+/// Rounds `bytes` up to whole sectors: the next range in a swap file may begin there.
 constexpr int64_t swap_align(int64_t bytes) {
   return round_up(bytes, kSwapAlignment);
 }
@@ -29,17 +29,18 @@ struct AioOptions {
   int intra_op_parallelism = 1;
   /// Says whether each block goes to the kernel in a system call of its own.
   bool single_submit = false;
-  /// Says whether blocks are handed over while others are in flight; false waits for all of these
+  /// Says whether blocks are submitted while others are in flight; false waits for all of these
   /// first.
   bool overlap_events = true;
 
   int blocks_in_flight() const { return queue_depth * intra_op_parallelism; }
-  /// Bytes of memory that a swap file takes for itself: one sector for each block in flight.
+  /// Returns the bytes of memory that a swap file takes for itself: one sector for each block in
+  /// flight.
   int64_t staging_bytes() const { return blocks_in_flight() * kSwapAlignment; }
 };
 
-/// Finds what is wrong with the options, naming key, value and what is allowed; nothing when they
-/// hold.
+/// Describes what is wrong with the options, with key, value and allowed values; nothing when they
+/// are valid.
 std::optional<std::string> aio_problem(const AioOptions& options);
 
 }  // namespace ftrun

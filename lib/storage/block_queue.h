@@ -24,19 +24,21 @@ struct BlockResult {
   int64_t result = 0;
 };
 
-/// Moves blocks between memory and one file, several at a time, in any order. Results are the
-/// kernel's own: who calls tries again. Used from one thread. The destructor returns when the
+/// BlockQueue moves blocks between memory and one file, several at a time, in any order. Results
+/// are the kernel's own: the caller retries. Used from one thread. The destructor returns when the
 /// kernel no longer touches the memory of any block.
 class BlockQueue {
  public:
   virtual ~BlockQueue() = default;
-  /// Hands blocks over; with those not reaped yet, no more than the depth of the queue.
-  /// Error(kEnvironment) when the kernel takes none any more.
+  /// Submits blocks; with those not reaped yet, at most the depth of the queue. Error(kEnvironment)
+  /// when the kernel accepts no more.
   virtual void submit(std::span<const IoBlock> blocks) = 0;
-  /// The results that are there, waiting up to `seconds` for the first; 0 when none came.
+  /// Fetches the available results, waiting up to `seconds` for the first, and returns how many; 0
+  /// when none came.
   virtual size_t reap(std::span<BlockResult> results, double seconds) = 0;
-  /// Memory in which most blocks will lie, so that it need not be pinned for each. It must stay
-  /// until the queue is gone. Called once at most. 0, or the errno with which it was refused.
+  /// Registers memory in which most blocks will lie, so that it need not be pinned for each. It
+  /// must stay until the queue is destroyed. Called once at most. Returns 0, or the errno of the
+  /// refusal.
   virtual int register_memory(std::span<const std::span<std::byte>> ranges) = 0;
 };
 

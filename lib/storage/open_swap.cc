@@ -38,8 +38,8 @@ void make_folder(const std::string& folder, StorageSystem& system) {
                    " lies in memory (tmpfs): what is offloaded to it still takes memory"));
 }
 
-/// The file loses its name at once, while it is still empty: whatever ends this process, even a
-/// kill or a crash of the machine's, its space comes back and nothing is left to clean up.
+/// Opens a file and removes its name at once, while it is still empty: whatever ends this process,
+/// even a kill or a crash of the machine, its space is freed and nothing is left to clean up.
 OwnedFd open_nameless(const std::string& path, StorageSystem& system) {
   int fd = system.open_new(path);
   if (fd == -EEXIST) {

@@ -10,9 +10,10 @@
 
 namespace ftrun {
 
-/// A swap file that is open, reserved and nameless, and the queue that moves its blocks.
+/// OpenedSwap is a swap file that is open, reserved and nameless, and the queue that moves its
+/// blocks.
 struct OpenedSwap {
-  /// Folder and the name it had for a moment: what messages call it.
+  /// Folder and the name it had for a moment, as messages show it.
   std::string path;
   OwnedFd fd;
   bool direct = false;
@@ -20,8 +21,8 @@ struct OpenedSwap {
   std::unique_ptr<BlockQueue> queue;
 };
 
-/// Makes the folder, the file and the queue; a notice for each thing the machine refused.
-/// Error(kUsage) for options that cannot hold, Error(kEnvironment) for what the disk refuses.
+/// Makes the folder, the file and the queue, and logs a notice for each feature that the machine
+/// refused. Error(kUsage) for invalid options, Error(kEnvironment) for failures of the disk.
 OpenedSwap open_swap(const SwapOptions& options, StorageSystem& system);
 
 }  // namespace ftrun

@@ -104,7 +104,8 @@ class RingQueue : public BlockQueue {
     return -1;
   }
 
-  /// Hands prepared entries to the kernel. What it cannot take now is handed over by a later call.
+  /// Submits prepared entries to the kernel. Entries that it cannot take now are submitted by a
+  /// later call.
   void enter() {
     while (io_uring_sq_ready(&ring_) > 0) {
       const int result = io_uring_submit(&ring_);

@@ -6,14 +6,14 @@
 
 namespace ftrun {
 
-/// A queue, or the errno with which the kernel refused it.
+/// QueueOrErrno is a queue, or the errno with which the kernel refused it.
 struct QueueOrErrno {
   std::unique_ptr<BlockQueue> queue;
   int error_number = 0;
 };
 
-/// A queue over io_uring. Kernels whose io_uring cannot wait with a time limit (before 5.11) count
-/// as refusing. With `single_submit` each block is a system call of its own.
+/// Opens a queue over io_uring. Kernels whose io_uring cannot wait with a time limit (before 5.11)
+/// count as refusing. With `single_submit` each block is a system call of its own.
 QueueOrErrno open_ring_queue(int fd, int depth, bool single_submit);
 
 }  // namespace ftrun

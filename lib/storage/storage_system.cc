@@ -23,7 +23,7 @@
 namespace ftrun {
 namespace {
 
-/// 0 or minus the errno of the call that returned `result`.
+/// Returns 0, or minus the errno of the call that returned `result`.
 int status_of(int result) {
   return result < 0 ? -errno : 0;
 }
@@ -34,7 +34,7 @@ int set_flag(int fd, int flag, bool on) {
   return status_of(::fcntl(fd, F_SETFL, on ? flags | flag : flags & ~flag));
 }
 
-/// Growing a file beyond this limit kills the process by a signal: ask first.
+/// Says whether a file would exceed the limit of file sizes, where a signal would kill the process.
 bool above_size_limit(int64_t bytes) {
   rlimit limit{};
   return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&

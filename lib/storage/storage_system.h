@@ -14,13 +14,13 @@ namespace ftrun {
 class StorageSystem {
  public:
   virtual ~StorageSystem() = default;
-  /// Makes a folder and its parents. 1 when it was made, 0 when it was there.
+  /// Makes a folder and its parents. Returns 1 when it was made, 0 when it existed.
   virtual int make_folder(const std::string& path) = 0;
-  /// Opens a new, empty file for reading and writing, for this user only; EEXIST when the name is
-  /// taken, be it by a link. The descriptor.
+  /// Opens a new, empty file for reading and writing, for this user only, and returns the
+  /// descriptor; EEXIST when the name is taken, even by a link.
   virtual int open_new(const std::string& path) = 0;
   virtual int remove(const std::string& path) = 0;
-  /// Reserves `bytes` on disk, so that a full disk is met before there is anything to lose. Where
+  /// Reserves `bytes` on disk, so that a full disk is found before there is anything to lose. Where
   /// the file system cannot reserve, the file is only made that long: EOPNOTSUPP is not returned.
   virtual int reserve(int fd, int64_t bytes) = 0;
   /// Turns direct I/O (O_DIRECT) on and proves it with a write of one sector at offset 0.
@@ -32,12 +32,12 @@ class StorageSystem {
   virtual bool in_memory(const std::string& folder) = 0;
   virtual QueueOrErrno open_ring(int fd, int depth, bool single_submit) = 0;
   virtual std::unique_ptr<BlockQueue> open_threads(int fd, int depth) = 0;
-  /// Seconds since some fixed moment.
+  /// Returns the seconds since some fixed moment.
   virtual double now() = 0;
   virtual void sleep(double seconds) = 0;
 };
 
-/// The machine itself.
+/// Returns the machine itself.
 StorageSystem& machine_storage();
 
 }  // namespace ftrun

@@ -24,7 +24,7 @@ namespace {
 constexpr int kTries = 200;         // of one block without progress
 constexpr int kTriesAtOnce = 8;     // before each further one waits
 constexpr double kPause = 0.001;    // seconds between those
-constexpr double kLongWait = 3600;  // seconds of one call, once slowness was told
+constexpr double kLongWait = 3600;  // seconds of one call, after the slowness was reported
 
 bool on_sector(int64_t number) {
   return number % kSwapAlignment == 0;
@@ -153,8 +153,8 @@ void SwapFile::issue() {
   batch_.clear();
 }
 
-/// The next whole sectors of a request, or its last part sector, which goes through a bounce sector
-/// so that the caller's memory ends where it ends.
+/// Returns the next whole sectors of a request, or its last partial sector, which goes through a
+/// bounce sector so that no byte beyond the caller's memory is touched.
 IoBlock SwapFile::next_block(Request& request, uint32_t index) {
   BlockInFlight& slot = slots_[free_slots_.back()];
   const uint32_t number = free_slots_.back();
@@ -199,7 +199,8 @@ void SwapFile::complete(const BlockResult& result) {
   move_on(slot, moved);
 }
 
-/// A part was moved: the rest follows from the last whole sector, as direct I/O demands.
+/// Continues a block of which a part was moved: the rest follows from the last whole sector, as
+/// direct I/O demands.
 void SwapFile::move_on(BlockInFlight& slot, int64_t moved) {
   const int64_t step = moved / kSwapAlignment * kSwapAlignment;
   if (step == 0) return retry(slot, 0);

@@ -21,7 +21,7 @@ struct SwapOptions {
   /// Reserved on disk when the file is opened.
   int64_t bytes = 0;
   AioOptions aio;
-  /// A wait that takes longer is told once, with the rate.
+  /// A wait that takes longer is reported once, with the rate.
   double slow_seconds = 30;
 };
 
@@ -29,34 +29,34 @@ struct SwapOptions {
 struct SwapCounters {
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
-  /// Requests, and those that were started while another one was not waited for yet.
+  /// Requests, and those that started before another one had been waited for.
   int64_t requests = 0;
   int64_t joined = 0;
   /// Seconds spent inside wait() and wait_all().
   double seconds_waited = 0;
 };
 
-/// A file on a local disk that holds a part of one rank's state for the time of a run, read and
+/// SwapFile is a file on a local disk that holds a part of one rank's state during a run, read and
 /// written with direct I/O through io_uring (or, with a notice, through the page cache and
-/// threads). It has no name: nothing is left behind however the process ends. Memory of requests is
-/// best a SwapMemory: huge pages matter more for the rate than anything else here.
+/// threads). It has no name: nothing is left behind however the process ends. Requests should use
+/// memory of a SwapMemory: huge pages matter more for the rate than anything else here.
 ///
-/// Threads: used from one thread at a time (the disk lane), which also moves requests on: in
-/// read(), write(), done() and wait(). Between these calls the disk has `aio.blocks_in_flight()`
-/// blocks.
+/// Threads: used from one thread at a time (the disk lane), which also advances requests in read(),
+/// write(), done() and wait(). Between these calls the disk has `aio.blocks_in_flight()` blocks.
 ///
 /// Order: requests run at the same time and in any order. Wait for a write before its range is read
 /// or written again, and before its memory is changed.
 class SwapFile {
  public:
-  /// A request that was started; wait() takes each once.
+  /// Ticket is a request that was started; wait() takes each once.
   struct Ticket {
     uint32_t index = 0;
     uint32_t generation = 0;
   };
 
-  /// Error(kUsage) for options out of range; Error(kEnvironment) when the folder cannot be made or
-  /// written to, or (with bytes wanted, bytes free and remedies) when the disk is too full.
+  /// Opens the file. Error(kUsage) for options out of range; Error(kEnvironment) when the folder
+  /// cannot be made or written to, or (with bytes wanted, bytes free and remedies) when the disk is
+  /// too full.
   explicit SwapFile(const SwapOptions& options, StorageSystem& system = machine_storage());
   /// Waits for the blocks that the kernel has: they point into the caller's memory. Others are
   /// dropped.
@@ -64,36 +64,37 @@ class SwapFile {
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;
 
-  /// Memory in which requests will lie, pinned for the life of this object, so that the kernel need
-  /// not pin each block. Optional; at most once, before the first request; a notice when the kernel
-  /// refuses (locked memory is limited). Every range begins and ends on a multiple of 4096.
+  /// Registers memory in which requests will lie, pinned for the life of this object, so that the
+  /// kernel need not pin each block. Optional; at most once, before the first request. Logs a
+  /// notice when the kernel refuses (locked memory is limited). Every range begins and ends on a
+  /// multiple of 4096.
   void register_memory(std::span<const std::span<std::byte>> ranges);
 
   /// Starts to move `bytes` (any number; 0 is done at once) between memory at `data` and the file
   /// at `offset`. Both are multiples of 4096; the range, rounded up to 4096 bytes, belongs to the
-  /// caller: a write fills the rest of its last sector with zeros. A read touches `bytes` bytes of
-  /// memory and no more; what was never written reads as zeros.
+  /// caller: a write fills the rest of its last sector with zeros. A read touches exactly `bytes`
+  /// bytes of memory; bytes never written read as zeros.
   Ticket read(void* data, int64_t bytes, int64_t offset);
   Ticket write(const void* data, int64_t bytes, int64_t offset);
 
   /// Says whether wait() would return at once. Does not block.
   bool done(Ticket ticket);
   /// Blocks until the request is done. Error(kEnvironment) with file, bytes, offset and reason when
-  /// the disk failed; the request's other blocks are then over, too.
+  /// the disk failed; the request's other blocks have then ended, too.
   void wait(Ticket ticket);
   /// Waits for every request that nobody has waited for; throws the first one's failure at the end.
   void wait_all();
 
-  /// Reads at once, beside the requests and from any thread; the range is one that no write is
-  /// under way for. `data`, `bytes` and `offset` are multiples of 4096. Error(kEnvironment).
+  /// Reads at once, beside the requests and from any thread; no write may be in progress for the
+  /// range. `data`, `bytes` and `offset` are multiples of 4096. Error(kEnvironment).
   void read_beside(void* data, int64_t bytes, int64_t offset) const;
 
   const SwapCounters& counters() const { return counters_; }
-  /// Reserved bytes: whole sectors.
+  /// Returns the reserved bytes: whole sectors.
   int64_t bytes() const { return bytes_; }
-  /// Bytes of disk that the file system has given the file, its own notes on it included.
+  /// Returns the bytes of disk that the file system has given the file, its metadata included.
   int64_t reserved_on_disk() const;
-  /// The name the file had for a moment, for messages.
+  /// Returns the name that the file had for a moment, for messages.
   const std::string& path() const { return path_; }
   /// Says whether I/O is direct; false when the file system refused it.
   bool direct() const { return direct_; }

@@ -14,7 +14,8 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
-/// `bytes` of address space that begin on a huge page: takes more than is needed, returns the rest.
+/// Maps `bytes` of address space that begin on a huge page: maps more than is needed, and unmaps
+/// the rest.
 std::byte* map_on_huge_page(size_t bytes) {
   const size_t taken = bytes + kHugePage;
   void* const place =

@@ -6,13 +6,13 @@
 
 namespace ftrun {
 
-/// Memory for the requests of a swap file: begins on 2 MiB and asks for huge pages, so that a block
-/// is one piece for the disk's controller and not 256 scattered pages (up to twice the rate).
-/// Whole sectors, zeros at first.
+/// SwapMemory is memory for the requests of a swap file: it is aligned to 2 MiB and uses huge pages
+/// if it can, so that a block is one piece for the disk's controller and not 256 scattered pages
+/// (up to twice the rate). Whole sectors, initially zeros.
 class SwapMemory {
  public:
   SwapMemory() = default;
-  /// Error(kEnvironment) when the machine has no room for it.
+  /// Allocates the memory. Error(kEnvironment) when the machine has no room for it.
   explicit SwapMemory(int64_t bytes);
   ~SwapMemory();
   SwapMemory(SwapMemory&& other) noexcept;

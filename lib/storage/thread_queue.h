@@ -11,8 +11,8 @@
 
 namespace ftrun {
 
-/// A queue over threads that call pread and pwrite, for kernels that refuse io_uring. Each block is
-/// one system call, so that its results look like io_uring's.
+/// ThreadQueue is a queue over threads that call pread and pwrite, for kernels that refuse
+/// io_uring. Each block is one system call, so that its results look like io_uring's.
 class ThreadQueue : public BlockQueue {
  public:
   ThreadQueue(int fd, int depth);
@@ -24,7 +24,7 @@ class ThreadQueue : public BlockQueue {
   size_t reap(std::span<BlockResult> results, double seconds) override;
   int register_memory(std::span<const std::span<std::byte>>) override { return 0; }
 
-  /// Threads for a depth: one for each block in flight, within reason.
+  /// Returns the number of threads for a depth: one for each block in flight, up to a limit.
   static int threads_for(int depth);
 
  private:

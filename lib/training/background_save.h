@@ -10,30 +10,30 @@
 
 namespace ftrun {
 
-/// A checkpoint that a thread of its own writes while training goes on. On every rank of a run one:
-/// they write together.
+/// BackgroundSave is a checkpoint that a thread of its own writes while training goes on. Every
+/// rank of a run has one: they write together.
 class BackgroundSave {
  public:
-  /// `write` must not touch what training changes.
+  /// Starts `write` in the thread; it must not touch state that training changes.
   BackgroundSave(int64_t step, std::function<SaveResult()> write);
-  /// Waits.
+  /// Waits for the thread.
   ~BackgroundSave() = default;
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
-  /// The step after which the state was copied.
+  /// Returns the step after which the state was copied.
   int64_t step() const { return step_; }
   /// Says whether finish() would return at once.
   bool has_ended() const { return ended_; }
 
   struct Outcome {
     SaveResult result;
-    /// Why there is no checkpoint, or what followed it failed; "" otherwise.
+    /// The reason why there is no checkpoint, or why the work after it failed; "" otherwise.
     std::string failure;
     /// Seconds from the copy to the end.
     double seconds = 0;
   };
-  /// Waits.
+  /// Waits for the save to end, and returns its outcome.
   const Outcome& finish();
 
  private:

@@ -7,10 +7,10 @@
 
 namespace ftrun {
 
-/// Collective: the checker before step 1, over the programs of all ranks (sim/class_plans.h); then
-/// all ranks compare what they will do, before the first of their collectives. Error(kBug) for a
-/// program that is wrong, Error(kUsage) naming the ranks whose program differs. Rank 0 gets what a
-/// step is predicted to take.
+/// Runs the checker before step 1, over the programs of all ranks (sim/class_plans.h); then all
+/// ranks compare their programs, before the first of their collectives. Collective. Error(kBug) for
+/// a program that is wrong, Error(kUsage) naming the ranks whose program differs. Rank 0 gets the
+/// predicted time of a step.
 PredictedStep check_ranks(const Config& config, const TrainingSetup& setup, Session& session);
 
 }  // namespace ftrun

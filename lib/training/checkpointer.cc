@@ -30,7 +30,8 @@ Checkpointer::Checkpointer(const TrainRequest& request, Session& session, Checkp
   if (saves_in_background(config_)) background_ = session.background_group();
 }
 
-/// Rank 0 alone looks: it also removes what a killed run left half written.
+/// Says whether there is a checkpoint to resume from. Only rank 0 looks: it also removes files that
+/// a killed run left half written.
 bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
   return session_.first_decides("resuming", [&] {
@@ -305,8 +306,8 @@ void Checkpointer::leave(const Error& error) noexcept {
   kept = under_way_.release();
 }
 
-/// Rank 0 writes and the others help, which also learn of its failure. What fails where they work
-/// together ends a rank's process at once, so that no other waits for it.
+/// Exports the weights: rank 0 writes and the others help, and also learn of its failure. A failure
+/// where they work together ends a rank's process at once, so that no other waits for it.
 void Checkpointer::export_model(StopAgreement& stop) {
   session_.show_phase("the export");
   const ExportOutcome outcome =

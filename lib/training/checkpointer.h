@@ -19,32 +19,33 @@
 
 namespace ftrun {
 
-/// The checkpoint that a run goes on from.
+/// ResumedRun is the checkpoint that a resumed run starts from.
 struct ResumedRun {
   std::string folder;
   CheckpointMeta meta;
 };
 
-/// CheckpointerParts are what a Checkpointer calls besides other ranks. References are borrowed.
+/// CheckpointerParts are the objects that a Checkpointer calls besides other ranks. References are
+/// borrowed.
 struct CheckpointerParts {
   SavedModel& model;
   Journal& journal;
   /// The recorder of rank 0, which admits a resume; null on other ranks.
   Recorder* recorder = nullptr;
   FileSystem& files;
-  /// Seconds since any moment, which never go back.
+  /// Seconds since any moment, which never decrease.
   std::function<double()> clock;
 };
 
-/// Brings the model's state into memory when a run begins, saves it while it trains, and exports
-/// the weights at its end. Every call that saves, loads or exports is collective.
+/// Checkpointer brings the model's state into memory when a run begins, saves it while it trains,
+/// and exports the weights at its end. Every call that saves, loads or exports is collective.
 class Checkpointer : public Saver {
  public:
-  /// Request and session are borrowed.
+  /// Borrows request and session.
   Checkpointer(const TrainRequest& request, Session& session, CheckpointerParts parts);
 
   /// Reads the model's weights, or, where --resume finds one, the state of a checkpoint of a run
-  /// that this one may continue; `describe` gives this run's manifest and is asked on rank 0.
+  /// that this one may continue; `describe` gives this run's manifest and is called on rank 0.
   std::optional<ResumedRun> load(const std::function<RunManifest()>& describe);
 
   void add_votes(Votes& votes) const override;
@@ -55,22 +56,22 @@ class Checkpointer : public Saver {
   double longest_save() const override { return longest_save_; }
   bool has_saved(int64_t step) const override { return saved_step_ == step; }
 
-  /// Takes up the best checkpoint of a run that goes on, once what its checkpoint says is in
-  /// `progress`: forgets one that is gone, and makes the record of the best one that of this run.
+  /// Takes up the best checkpoint of a resumed run, once its checkpoint has filled `progress`:
+  /// forgets one that is gone, and makes the record of the best one that of this run.
   void take_up_best(TrainingProgress& progress);
   /// Removes the record of a best checkpoint whose evaluation was not finite: older versions wrote
-  /// such.
+  /// such records.
   void drop_best(int64_t step);
-  /// Brings the best checkpoint's weights into memory; there is one. The state does not belong to
-  /// `progress` any more, and is for reading only.
+  /// Brings the best checkpoint's weights into memory; there must be one. The state then no longer
+  /// belongs to `progress`, and may only be read.
   void load_best(const TrainingProgress& progress);
 
   /// Adds how many checkpoints of this process were saved, failed, were skipped, and how long
   /// training paused for them.
   void add_to(RunManifest& manifest) const;
 
-  /// Leaves the saves of a run that ends by `error`: a save in the background is waited for where
-  /// the others do so too, else left to the end of the process.
+  /// Leaves the saves of a run that ends by `error`: waits for a save in the background where the
+  /// others do so too, else leaves it to the end of the process.
   void leave(const Error& error) noexcept;
 
   /// Writes the weights in the format of Hugging Face, unless the ranks agree to stop meanwhile.
@@ -100,18 +101,18 @@ class Checkpointer : public Saver {
   /// records it.
   std::string model_fingerprint_;
   int64_t saved_step_ = -1;
-  /// The record names this one as the best.
+  /// The step that the record names as the best.
   int64_t marked_step_ = -1;
-  /// The text that names the step of the exported weights, if it is not the last one.
+  /// A text that names the step of the exported weights, if it is not the last one.
   std::string weights_of_;
   std::unique_ptr<BackgroundSave> under_way_;
-  /// All ranks' saves have ended, as the last step's votes said.
+  /// Says whether all ranks' saves have ended, by the last step's votes.
   bool all_have_ended_ = false;
-  /// Rank 0's clock says that it is time (checkpoint.every_minutes).
+  /// Says whether a save is due by rank 0's clock (checkpoint.every_minutes).
   bool due_by_time_ = false;
-  /// The clock's time when the last save began, or was left out.
+  /// The clock's time when the last save began, or was skipped.
   double last_begun_;
-  /// The group of the ranks' writing threads; nobody's if nothing is saved in the background.
+  /// The group of the ranks' writing threads; absent if nothing is saved in the background.
   std::optional<CheckpointGroup> background_;
   int64_t saved_ = 0;
   int64_t failed_ = 0;

@@ -49,7 +49,8 @@ void DataIdentity::record() {
   for (const auto& [role, digest] : fingerprints_.take()) note(role, digest);
 }
 
-/// The content of the data is known only now: a resumed run may turn out to be another one.
+/// Notes a fingerprint. The content of the data is known only now: a resumed run may turn out to be
+/// another one.
 void DataIdentity::note(const std::string& role, const std::string& digest) {
   if (!checkpoint_.empty() && role == "train") {
     const Recorder& recorder = *journal_.recorder();
@@ -69,7 +70,7 @@ void DataIdentity::refuse_other_data(const std::string& path, const std::string&
   refuse_other_run(path, {{"data.train.fingerprint", before, now}}, request_.resume.allowed);
 }
 
-/// Rank 0: takes what becomes known for a moment at most. True when all is.
+/// Takes, on rank 0, the fingerprints that become known within a moment. Returns true when all are.
 bool DataIdentity::await_briefly() {
   for (const auto end = Clock::now() + std::chrono::milliseconds(100);;) {
     record();

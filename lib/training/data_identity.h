@@ -9,26 +9,26 @@
 
 namespace ftrun {
 
-/// DataIdentity says which data a run trains on, by fingerprints that rank 0 finds while the run
-/// goes on: run.json and the checkpoints get them, and a resumed run is refused when the data turns
-/// out to be other than before.
+/// DataIdentity says which data a run trains on, by fingerprints that rank 0 computes while the run
+/// goes on: run.json and the checkpoints record them, and a resumed run is refused when its data
+/// turn out to differ from before.
 class DataIdentity : public DataWatch {
  public:
-  /// All borrowed.
+  /// Borrows all.
   DataIdentity(const TrainRequest& request, Session& session, RunJournal& journal)
       : request_(request), session_(session), journal_(journal) {}
 
-  /// The run goes on from this checkpoint, which was trained on data of this fingerprint (""
-  /// unknown).
+  /// Notes the checkpoint that the run resumes from, which was trained on data of this fingerprint
+  /// ("" unknown).
   void resumed_from(const std::string& folder, const std::string& fingerprint);
   bool is_resumed() const override { return !checkpoint_.empty(); }
-  /// Starts on rank 0; the data must outlive this.
+  /// Starts computing the fingerprints on rank 0; the data must outlive this.
   void start(const RunData& data);
   void record() override;
   void await_before_saving(StopAgreement& stop) override;
   void await(StopAgreement& stop) override;
 
-  /// Fingerprint of the training data; while it is not known, that of the run that goes on.
+  /// Returns the fingerprint of the training data; while it is not known, that of the resumed run.
   const std::string& training_fingerprint() const override {
     return train_.empty() ? expected_ : train_;
   }
@@ -46,7 +46,7 @@ class DataIdentity : public DataWatch {
   DataFingerprints fingerprints_;
   std::string train_, expected_;
   bool has_awaited_ = false;
-  /// The fingerprint in the checkpoint that the run goes on from; "" for a new run.
+  /// The folder of the checkpoint that the run resumes from; "" for a new run.
   std::string checkpoint_;
   std::string saved_;
 };

@@ -17,7 +17,7 @@
 namespace ftrun {
 namespace {
 
-/// "CUDA 13.0": what the driver can do.
+/// Writes "CUDA 13.0": the version that the driver supports.
 std::string driver_text(const DeviceInfo& gpu) {
   return cat("CUDA ", gpu.driver_version / 1000, ".", gpu.driver_version % 1000 / 10);
 }
@@ -78,7 +78,7 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
         "their lane");
 }
 
-/// Processors that a control group grants less time of than there are of them.
+/// Adds a note where a control group grants less processor time than there are processors.
 void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& notes) {
   if (threads.limited_by.empty()) return;
   const auto plural = [](int count) { return cat(count, count == 1 ? " thread" : " threads"); };
@@ -90,7 +90,7 @@ void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& not
                         plural(threads.share), " a rank"));
 }
 
-/// Says how ranks add; one rank alone adds nothing up.
+/// Says how ranks add; a single rank adds nothing up.
 std::string sums_text(const RunParts& run) {
   const bool nccls = run.session.gpu() != nullptr && run.session.world() > 1;
   return nccls && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
@@ -114,7 +114,7 @@ void add_product_notes(const std::optional<ProductsInUse>& products,
           ", which is faster on this processor, cannot be loaded; scripts/setup.sh installs it"));
 }
 
-/// "validation on 64 of 812 sequences (train.evaluation.samples)".
+/// Writes "validation on 64 of 812 sequences (train.evaluation.samples)".
 std::string validation_text(const EvaluationConfig& evaluation, const NamedSamples& set) {
   const SampleSet& data = *set.samples;
   const int64_t used =
@@ -150,7 +150,8 @@ bool trains_on(const SampleSet& samples, int64_t vocab_rows, int32_t token) {
   return false;
 }
 
-/// transformers' embedding has a padding_idx where config.json names a pad_token_id.
+/// Adds a note where config.json names a pad_token_id: transformers' embedding then has a
+/// padding_idx.
 void add_padding_note(const RunParts& run, std::vector<std::string>& notes) {
   const std::optional<int64_t> row = run.setup.model_config().padding_row;
   const ModelDescription& model = run.setup.train().model;

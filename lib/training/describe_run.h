@@ -13,16 +13,16 @@
 
 namespace ftrun {
 
-/// The threads that this rank computes on.
+/// ThreadsInUse says on how many threads this rank computes.
 struct ThreadsInUse {
   int used = 1;
-  /// The rank's share of the processors that it may use, and what limits that beside the machine's
-  /// own; "" for nothing.
+  /// The rank's share of the processors that it may use, and the limit of it besides the machine's
+  /// own; "" for none.
   int share = 1;
   std::string limited_by;
 };
 
-/// RunParts are the parts that a run has opened, for those who describe it. All are borrowed.
+/// RunParts are the opened parts of a run, for functions that describe it. All are borrowed.
 struct RunParts {
   const TrainRequest& request;
   Session& session;
@@ -33,11 +33,10 @@ struct RunParts {
   const ThreadsInUse& threads;
 };
 
-/// The manifest of the run: build, machine, devices, model, data.
+/// Makes the manifest of the run: build, machine, devices, model, data.
 RunManifest describe_run(const RunParts& run);
 
-/// Lists what rank 0 says when a run begins: where it computes, and what differs from what one
-/// would expect.
+/// Lists what rank 0 says when a run begins: where it computes, and what differs from the usual.
 std::vector<std::string> opening_notes(const RunParts& run);
 
 }  // namespace ftrun

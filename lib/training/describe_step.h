@@ -10,7 +10,8 @@
 
 namespace ftrun {
 
-/// A step in one line for a rank's own log: its times above all, which differ from rank to rank.
+/// Writes a step in one line for a rank's own log: mostly its times, which differ from rank to
+/// rank.
 std::string plain_step_text(const StepMetrics& metrics);
 
 /// Writes what DeepSpeed prints every steps_per_print steps: "step=10, skipped=0, lr=[0.001],
@@ -21,7 +22,7 @@ std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& ru
 /// Writes what wall_clock_breakdown prints: milliseconds of the step by kind of instruction.
 std::string breakdown_text(const std::array<double, kInstrKinds>& seconds);
 
-/// "copies between device and host: 12.50 ms, 91 % of it beside computation".
+/// Writes "copies between device and host: 12.50 ms, 91 % of it beside computation".
 std::string overlap_text(const DeviceTimes& times);
 
 }  // namespace ftrun

@@ -15,7 +15,7 @@ std::string uncounted_text(const SampleSet& data, int64_t sequences) {
              " sequences, so they have no loss");
 }
 
-/// A run that could export nothing at its end is not begun.
+/// Refuses to begin a run that could export nothing at its end.
 void refuse_uncounted_best(const Config& config, const NamedSamples& set, int64_t sequences) {
   const std::string& metric = config.checkpoint.keep_best.metric;
   if (!config.model_export.enabled || config.model_export.which != ExportWhich::kBest) return;
@@ -26,7 +26,7 @@ void refuse_uncounted_best(const Config& config, const NamedSamples& set, int64_
       "raise train.evaluation.samples, validate on other data, or keep the best by another set");
 }
 
-/// `is_last`: what follows a signal is not worth its time.
+/// Evaluates one set. `is_last`: work after a signal is not worth its time.
 std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup& setup,
                                              const NamedSamples& set, bool is_last,
                                              StopAgreement& stop) {

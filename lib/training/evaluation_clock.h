@@ -9,11 +9,11 @@
 
 namespace ftrun {
 
-/// EvaluationClock says when evaluations are due by steps and by the clock of rank 0, which all
+/// EvaluationClock says when evaluations are due, by steps and by the clock of rank 0, which all
 /// ranks follow.
 class EvaluationClock {
  public:
-  /// `seconds`: since any moment. The config is borrowed.
+  /// Borrows the config. `seconds` gives the time since any moment.
   EvaluationClock(const EvaluationConfig& config, bool is_first, std::function<double()> seconds)
       : config_(config),
         is_first_(is_first),

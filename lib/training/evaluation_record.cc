@@ -20,7 +20,7 @@ Json json_of(const std::optional<EvaluationRecord::Best>& best) {
   return best ? Json{{"step", best->step}, {"value", best->value}} : Json(nullptr);
 }
 
-/// A value that is not finite was written as null.
+/// Reads the best evaluation; a value that is not finite was written as null.
 std::optional<EvaluationRecord::Best> best_from(const Json& json) {
   if (json.is_null() || !json.at("value").is_number()) return std::nullopt;
   return EvaluationRecord::Best{json.at("step").get<int64_t>(), json.at("value").get<double>()};
@@ -141,7 +141,7 @@ std::string EvaluationRecord::text() const {
   return json.dump();
 }
 
-/// Written by text(), and covered by the checkpoint's checksum.
+/// Restores a text that text() wrote, and that the checkpoint's checksum covers.
 void EvaluationRecord::restore(const std::string& text) {
   const Json json = Json::parse(text);
   last_step_ = json.at("last_step").get<int64_t>();

@@ -19,46 +19,47 @@ class EvaluationRecord {
  public:
   explicit EvaluationRecord(const Config& config);
 
-  /// The results of all sets, in the order of the config. Where the loss of any set, or the value
-  /// itself, is not finite, the evaluation is never the best, and never an improvement. A metric of
-  /// a set without counted tokens has no value: it is neither that nor its absence.
+  /// Adds the results of all sets, in the order of the config. Where the loss of any set, or the
+  /// value itself, is not finite, the evaluation is never the best, and never an improvement. A
+  /// metric of a set without counted tokens has no value: the evaluation then counts neither as an
+  /// improvement nor as a failure to improve.
   void add(int64_t step, const std::vector<EvaluationResult>& results);
-  /// The training loss of a step, which is all that is known of the weights where nothing is
-  /// evaluated. A step without counted tokens says nothing.
+  /// Notes the training loss of a step, the only sign of the weights' quality where nothing is
+  /// evaluated. A step without counted tokens is ignored.
   void note_loss(double loss, int64_t tokens);
 
-  /// Why the weights after `step`, the last one, are not to be passed on as good: "the loss on
-  /// validation after step 8 is not finite"; "" where nothing is known against them.
+  /// Says why the weights after `step`, the last one, must not be passed on as good: "the loss on
+  /// validation after step 8 is not finite"; "" where there is no known reason.
   std::string problem_after(int64_t step) const;
 
   struct Best {
     int64_t step = 0;
     double value = 0;
   };
-  /// Strictly better than all before it.
+  /// Returns the best evaluation, strictly better than all before it.
   const std::optional<Best>& best() const { return best_; }
-  /// The state after this step is the best so far.
+  /// Says whether the state after this step is the best so far.
   bool is_best(int64_t step) const { return best_ && best_->step == step; }
   /// Forgets a best checkpoint that could not be written, or is gone: the one before it is the best
   /// again.
   void lose_best(int64_t step);
-  /// The metric by which the best checkpoint is chosen; "" where none is kept.
+  /// Returns the metric by which the best checkpoint is chosen; "" where none is kept.
   const std::string& metric() const { return keep_best_.metric; }
 
   /// Says whether early_stopping.patience evaluations in a row have not improved.
   bool stops() const;
-  /// "validation.loss has not improved by more than 0.01 in 3 evaluations (best 3.125 after step
-  /// 10)".
+  /// Says why the run stops: "validation.loss has not improved by more than 0.01 in 3 evaluations
+  /// (best 3.125 after step 10)".
   std::string stop_reason() const;
 
   /// Forgets the evaluation after `step`, of set `set`, which was not finite: a record of an older
   /// version may have counted it.
   void forget(int64_t step, const std::string& set);
-  /// The restored text was written by a version that did not know of evaluations that are not
-  /// finite.
+  /// Says whether the restored text was written by a version that did not know of evaluations that
+  /// are not finite.
   bool is_of_older_version() const { return is_of_older_version_; }
 
-  /// The step of the last evaluation; -1 before any.
+  /// Returns the step of the last evaluation; -1 before any.
   int64_t last_step() const { return last_step_; }
 
   /// Writes the record for a checkpoint. A restored text of another metric or mode than the
@@ -85,7 +86,7 @@ class EvaluationRecord {
   int64_t without_improvement_ = 0;
 };
 
-/// "loss", "perplexity" or "accuracy" of a set.
+/// Returns the "loss", "perplexity" or "accuracy" of a set.
 double metric_value(MetricKind kind, const EvaluationResult& result);
 
 }  // namespace ftrun

@@ -13,7 +13,8 @@ double real(int64_t value) {
   return static_cast<double>(value);
 }
 
-/// Rise of DeepSpeed's warm-up schedules at their step i >= 0: 0 at the start, 1 from `steps` on.
+/// Returns the rise of DeepSpeed's warm-up schedules at their step i >= 0: 0 at the start, 1 from
+/// `steps` on.
 double warmup(const SchedulerConfig& s, int64_t i) {
   const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
   if (i >= steps) return 1.0;
@@ -52,7 +53,7 @@ double lr_range_test(const SchedulerConfig& s, int64_t i) {
   return s.lr_range_test_min_lr * (1.0 + s.lr_range_test_step_rate * x);
 }
 
-/// Height of the cycle at batch b of it: 0 at its ends, 1 at its peak.
+/// Returns the height of the cycle at its batch b: 0 at its ends, 1 at its peak.
 double cycle_height(const SchedulerConfig& s, int64_t b) {
   const double first = real(s.cycle_first_step_size);
   const double second = real(s.cycle_second_step_size);
@@ -105,7 +106,7 @@ double left_of(const SchedulerConfig& s, double p) {
   }
 }
 
-/// transformers' schedules at the k-th step, whose steps count from 0.
+/// Computes transformers' schedules at the k-th step; their steps count from 0.
 double own_schedule(const SchedulerConfig& s, double lr, int64_t k) {
   const int64_t at = k - 1, warmup = s.warmup_num_steps;
   if (at < warmup) return lr * real(at) / real(std::max<int64_t>(1, warmup));
@@ -122,7 +123,7 @@ double own_schedule(const SchedulerConfig& s, double lr, int64_t k) {
   return lowest + (lr - lowest) * left_of(s, p);
 }
 
-/// transformers' warmup_stable_decay at the k-th step.
+/// Computes transformers' warmup_stable_decay at the k-th step.
 double warmup_stable_decay(const SchedulerConfig& s, double lr, int64_t k) {
   const int64_t at = k - 1, warmup = s.warmup_num_steps;
   const int64_t stable =

@@ -15,10 +15,10 @@ struct ScheduledRate {
   std::optional<double> beta2;
 };
 
-/// The learning rate of the k-th applied optimizer step, k = 1, 2, ... Skipped steps do not count.
-/// DeepSpeed's types use f(k-2) of their formulas, f(-1) being the initial value (its schedulers
-/// are stepped after the optimizer); ftrun's own types rise linearly from 0 over warmup_num_steps
-/// and reach min_lr at step total_num_steps, as transformers' schedules do.
+/// Returns the learning rate of the k-th applied optimizer step, k = 1, 2, ... Skipped steps do not
+/// count. DeepSpeed's types use f(k-2) of their formulas, f(-1) being the initial value (its
+/// schedulers are stepped after the optimizer); ftrun's own types rise linearly from 0 over
+/// warmup_num_steps and reach min_lr at step total_num_steps, as transformers' schedules do.
 ScheduledRate scheduled_rate(const SchedulerConfig& lr_schedule, const OptimizerConfig& optimizer,
                              int64_t k);
 

@@ -7,23 +7,25 @@
 
 namespace ftrun {
 
-/// The loss scale of fp16 training, counted exactly as DeepSpeed does: at stages 1 to 3 with
-/// hysteresis (DynamicLossScaler), at stage 0 without (FP16_Optimizer). One thing is not copied:
-/// gradients are always unscaled with the scale they were made with. Without fp16 the scale is 1.
+/// LossScaler is the loss scale of fp16 training, counted exactly as DeepSpeed does: at stages 1 to
+/// 3 with hysteresis (DynamicLossScaler), at stage 0 without (FP16_Optimizer). It differs in one
+/// point: gradients are always unscaled with the scale they were made with. Without fp16 the scale
+/// is 1.
 class LossScaler {
  public:
   explicit LossScaler(const Config& config);
 
   double scale() const { return state_.scale; }
-  /// A scale that an overflow may still halve: not finite is then nothing unusual.
+  /// Says whether an overflow may still halve the scale: values that are not finite are then usual.
   bool expects_overflow() const;
 
   /// Counts a step.
   void update(bool overflow);
-  /// The last step overflowed at the smallest scale: DeepSpeed gives up then, at stages 1 to 3.
+  /// Says whether the last step overflowed at the smallest scale: DeepSpeed gives up then, at
+  /// stages 1 to 3.
   bool exhausted() const { return exhausted_; }
 
-  /// The state for checkpoints; nothing without fp16.
+  /// Returns the state for checkpoints; nothing without fp16.
   std::optional<LossScalerState> state() const;
   void restore(const LossScalerState& state);
 

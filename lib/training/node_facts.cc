@@ -55,7 +55,8 @@ std::string whole_file(const std::string& path) {
                       std::numeric_limits<int64_t>::max() / static_cast<int64_t>(kPieceBytes));
 }
 
-/// The file that holds this code: the engine's library, or a program that is linked with it.
+/// Returns the file that holds this code: the engine's library, or a program that is linked with
+/// it.
 std::string own_library() {
   Dl_info info{};
   return ::dladdr(reinterpret_cast<const void*>(&own_library), &info) != 0 &&
@@ -64,7 +65,7 @@ std::string own_library() {
              : "";
 }
 
-/// config.json and the weights of a model or adapter folder, by name.
+/// Adds config.json and the weights of a model or adapter folder, by name.
 void add_folder(const std::string& key, const std::string& folder, std::vector<NodeFact>& facts) {
   if (folder.empty()) return;
   std::set<std::string> files;
@@ -103,7 +104,7 @@ std::vector<std::pair<std::string, std::string>> parse_facts(const std::string& 
   return facts;
 }
 
-/// The binary, its engine, and the modules beside it.
+/// Lists the binary, its engine, and the modules beside it.
 std::vector<NodeFact> program_files() {
   std::vector<NodeFact> facts{{"the ftrun binary", whole_file("/proc/self/exe")}};
   if (const std::string library = own_library(); !library.empty())

@@ -3,9 +3,9 @@
 namespace ftrun {
 namespace {
 
-/// The order in which ranks that share their sequences can have a value from each other: by
+/// Returns the order in which ranks that share their sequences can have a value from each other: by
 /// micro-batch, the layers of forward before those of the gradients, and within a layer by
-/// instruction. Stages of a pipeline run other programs, so instructions alone say nothing.
+/// instruction. Stages of a pipeline run other programs, so instruction numbers are not enough.
 int64_t order_of(const ProgramPlan& train, InstrId id) {
   if (id < 0) return -1;
   const Instr& instr = train.program.instr(id);

@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// Collective: runs a step that was not finite again (Executor::find_nonfinite) and puts together
-/// where the ranks first met a value that is not.
+/// Runs a step that was not finite again (Executor::find_nonfinite) and puts together where the
+/// ranks first met a value that is not. Collective.
 NonfiniteSearch find_nonfinite(Session& session, TrainingSetup& setup, StepRun step);
 
 }  // namespace ftrun

@@ -12,7 +12,7 @@
 
 namespace ftrun {
 
-/// Seconds of a stage in the same steps, of one rank or of all its ranks.
+/// StageSeconds holds the seconds of a stage in the same steps, of one rank or of all its ranks.
 struct StageSeconds {
   /// Seconds waited for other stages.
   double waited = 0;
@@ -32,30 +32,30 @@ struct StageSeconds {
 struct IdleShare {
   /// The share in the run.
   double measured = 0;
-  /// The share if nothing cost time but what stages do themselves, in the order of their lists: a
-  /// walk that knows what each action took, and no wait. What holds up one action counts where it
-  /// does, not in the mean of a phase.
+  /// The share if only the stages' own work cost time, in the order of their lists: computed by a
+  /// walk that knows the time of each action, and no waits. A delay of one action counts where it
+  /// occurs, not in the mean of a phase.
   double by_schedule = 0;
 };
 std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement placement,
                                    const std::vector<StageSeconds>& stages);
 
-/// PipelineUse compares what each stage of a pipeline waits for the others in the steps of a run
-/// with what its schedule alone makes it wait.
+/// PipelineUse compares the time that each stage of a pipeline waits for the others in the steps of
+/// a run with the waits that follow from its schedule.
 class PipelineUse {
  public:
-  /// The setup is borrowed.
+  /// Borrows the setup.
   explicit PipelineUse(TrainingSetup& setup);
 
   /// Ends a step, after each run of the training program. The first of several is not counted:
-  /// memory comes with it.
+  /// memory is first touched in it.
   void end_step();
-  /// Collective, after the last step: puts the ranks' figures together.
+  /// Puts the ranks' figures together. Collective, after the last step.
   void total(Session& session);
 
-  /// A table, "" where there is nothing to report.
+  /// Makes a table; "" where there is nothing to report.
   std::string text() const;
-  /// RunManifest::pipeline.
+  /// Returns the figures for RunManifest::pipeline.
   std::map<std::string, std::map<std::string, int64_t>> record() const;
 
  private:

@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// The step after `progress`, ready to run: scalars of the schedule, scale of the loss, clipping.
+/// Prepares the step after `progress` to run: scalars of the schedule, scale of the loss, clipping.
 /// The batches are borrowed.
 StepRun prepare_step(const Config& config, const SchedulerConfig& lr_schedule,
                      const TrainingProgress& progress, const StepBatch& batch);

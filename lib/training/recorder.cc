@@ -252,7 +252,7 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
   }
 }
 
-/// Best effort: the run has ended as it has.
+/// Writes the report if it can: a failure does not change how the run has ended.
 void Recorder::write_report() noexcept {
   try {
     write_run_report(paths().report(), {paths().root()});

@@ -22,9 +22,9 @@
 
 namespace ftrun {
 
-/// Recorder writes all that rank 0 reports of a run: metrics.jsonl, TensorBoard, CSV, the progress
-/// line, run.json, the report at the end. Nothing but the lock is written to the run folder before
-/// start(), so that a run whose model or data was refused can be started again as it is.
+/// Recorder writes everything that rank 0 reports of a run: metrics.jsonl, TensorBoard, CSV, the
+/// progress line, run.json, the report at the end. Only the lock is written to the run folder
+/// before start(), so that a run whose model or data was refused can be started again as it is.
 class Recorder {
  public:
   /// Takes the run folder. Error(kUsage) for one that holds another run, Error(kEnvironment) for
@@ -32,28 +32,28 @@ class Recorder {
   explicit Recorder(const TrainRequest& request);
 
   const RunPaths& paths() const { return folder_.paths(); }
-  /// The manifest of the folder's earlier run, when this one continues it.
+  /// Returns the manifest of the folder's earlier run, when this one continues it.
   const std::optional<RunManifest>& before() const { return before_; }
 
-  /// Refuses a resume that is not the run of the folder (admit_resume) and notes what else changed.
+  /// Refuses a resume that is not the run of the folder (admit_resume) and notes other changes.
   void admit(const RunManifest& now);
   /// Admits the run that saved the checkpoint in `folder`, by the checkpoint's own record.
   void admit(const std::string& folder, const CheckpointMeta& saved, const RunManifest& now);
-  /// Says, and run.json keeps, that training starts from the model's weights though a resume was
-  /// asked for.
+  /// Says, and notes for run.json, that training starts from the model's weights though a resume
+  /// was asked for.
   void note_new_start();
-  /// Error(kBadInput) where the run that is resumed had saved checkpoints: nothing starts over by
-  /// itself.
+  /// Refuses with Error(kBadInput) a resumed run whose saved checkpoints are gone: no run starts
+  /// over by itself.
   void refuse_where_saved_ones_are_gone() const;
 
-  /// Writes run.json and config.yaml and opens what steps are written to, when the first step is
+  /// Writes run.json and config.yaml and opens the files that record steps, when the first step is
   /// known: 0 for a validation before the first one.
   void start(RunManifest manifest, int64_t first_step, int64_t total_steps);
 
   void record(const StepMetrics& metrics);
   /// Records text samples in samples.jsonl.
   void record(int64_t step, const std::vector<TextSample>& samples);
-  /// A line of text above the progress line; also in the rank's log.
+  /// Prints a line of text above the progress line and writes it to the rank's log.
   void say(const std::string& line);
   void warn(const std::string& line);
   void update(const std::function<void(RunManifest&)>& change) { manifest_->update(change); }
@@ -91,7 +91,7 @@ class Recorder {
   bool live_ = false;
 };
 
-/// The manifest of a run that is about to start.
+/// Makes the manifest of a run that is about to start.
 RunManifest make_manifest(const TrainRequest& request);
 
 }  // namespace ftrun

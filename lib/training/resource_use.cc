@@ -27,7 +27,7 @@ void ResourceUse::end_step(bool finite) {
   disk_wait_ += disk_waited();
 }
 
-/// Bytes sent by all groups of this rank.
+/// Sums the bytes sent by all groups of this rank.
 int64_t ResourceUse::bytes_sent() const {
   int64_t bytes = 0;
   for (const Communicator* group : setup_.groups().distinct())
@@ -51,7 +51,7 @@ void ResourceUse::total(Session& session) {
   pipeline_.total(session);
 }
 
-/// " name bytes name bytes ..."; "" but on the first rank of a stage of a pipeline.
+/// Writes " name bytes name bytes ..."; "" except on the first rank of a stage of a pipeline.
 std::string ResourceUse::stage_memory() const {
   const StateOptions& state = setup_.plan().options.state;
   if (state.pipeline.stages() == 1 || !is_first_of_stage(state)) return "";

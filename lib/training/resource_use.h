@@ -19,20 +19,20 @@ namespace ftrun {
 /// ResourceUse measures what a run uses of memory, links and disk, around each training step.
 class ResourceUse {
  public:
-  /// The setup is borrowed.
+  /// Borrows the setup.
   explicit ResourceUse(TrainingSetup& setup) : setup_(setup), traffic_(setup), pipeline_(setup) {}
 
-  /// Around each run of the training program.
+  /// Begins a run of the training program; end_step() ends it.
   void begin_step();
   void end_step(bool finite);
-  /// Seconds for which the last step's requests to the disk were waited for, whatever else went on
-  /// meanwhile.
+  /// Returns the seconds for which the last step's requests to the disk were waited for, whatever
+  /// else went on meanwhile.
   double disk_wait_seconds() const { return disk_wait_; }
-  /// Adds what is in use and has been moved after the step.
+  /// Adds the resources in use and the bytes moved after the step.
   void add_to(StepMetrics& metrics) const;
 
-  /// Collective, after the last step and before checkpoints and exports map whole files for a
-  /// moment: sums over the ranks, and the figures of the rank that needed most.
+  /// Sums over the ranks, and finds the figures of the rank that needed most. Collective, after the
+  /// last step and before checkpoints and exports map whole files for a moment.
   void total(Session& session);
   /// Adds the totals.
   void add_to(RunManifest& manifest) const;
@@ -56,9 +56,9 @@ class ResourceUse {
   int64_t most_of_files_ = 0;
   std::optional<MemoryReport> memory_;
   /// The memory of a pipeline's stages: memory_metrics() of each stage's first rank, and "process",
-  /// what that held at most.
+  /// the most that its process held.
   std::vector<std::map<std::string, int64_t>> stages_;
-  /// The traffic of all ranks; absent if no step was made.
+  /// The traffic of all ranks; absent if there was no step.
   std::optional<TrafficSums> all_traffic_;
 };
 

@@ -19,8 +19,9 @@
 namespace ftrun {
 namespace {
 
-/// The beginning of the document at [begin, end) of a row: up to its first token that is trained
-/// on, or `count` tokens where that is its second. The label at a token is the one after it.
+/// Returns the beginning of the document at [begin, end) of a row: up to its first token that is
+/// trained on, or `count` tokens where that is its second. The label at a token is the one after
+/// it.
 std::vector<int32_t> beginning_of(const Batch& row, size_t begin, size_t end, int64_t count) {
   size_t context = begin;
   while (context < end && row.labels[context] < 0) ++context;
@@ -66,14 +67,14 @@ class BeginningOfTraining {
   std::optional<MovedTensors> moved_;
 };
 
-/// Thrown through export_model, which then removes what it has written.
+/// ExportStopped is thrown through export_model, which then removes what it has written.
 struct ExportStopped {};
 
 /// Pieces is one rank's part in what all ranks do for each piece: they vote on stopping, and the
 /// writer gets it.
 class Pieces {
  public:
-  /// `moved` is the writer's, or null.
+  /// Borrows all; `moved` is the writer's, or null.
   Pieces(TrainingSetup& setup, bool writes, const std::function<bool()>& stop, MovedTensors* moved)
       : setup_(setup), writes_(writes), stop_(stop), moved_(moved) {}
 
@@ -96,7 +97,7 @@ class Pieces {
     }
   }
 
-  /// Takes part in those after what was asked for, without keeping any.
+  /// Takes part in the remaining pieces, without keeping any.
   void help(const std::vector<ExportPiece>& pieces) {
     std::vector<float> dropped;
     for (size_t i = asked_; i < pieces.size(); ++i) {
@@ -108,7 +109,8 @@ class Pieces {
   bool broken() const { return broken_; }
 
  private:
-  /// Replicas hold the same: the first one's ranks send, the others only vote on stopping.
+  /// Says whether this rank sends: replicas hold the same, so only the first one's ranks send, and
+  /// the others only vote on stopping.
   bool sends() const { return setup_.plan().options.state.replica == 0; }
 
   TrainingSetup& setup_;
@@ -119,7 +121,7 @@ class Pieces {
   bool broken_ = false;
 };
 
-/// Opens what was written as a run that begins from it does: each tensor is there, in its shape.
+/// Opens the export as a run that begins from it does: each tensor is there, in its shape.
 void require_loads(const ExportOptions& options, const ModelDescription& model) {
   if (options.format == ExportFormat::kAdapter) {
     require_adapter(model, AdapterFolder(options.folder));
@@ -130,7 +132,7 @@ void require_loads(const ExportOptions& options, const ModelDescription& model) 
   require_weights(model, folder);
 }
 
-/// The writer's part; what failed between pieces, of which the others do not know.
+/// Does the writer's part. Returns a failure between pieces, of which the others do not know.
 std::exception_ptr write_export(const ExportOptions& options,
                                 const std::vector<ExportTensor>& tensors,
                                 const ModelDescription& model, Pieces& pieces) {

@@ -17,11 +17,11 @@ namespace ftrun {
 /// Results are what a run makes of the trained weights at its end: an export, and a sample of text.
 
 struct ExportOutcome {
-  /// `stop` gave it up, and nothing of it stays.
+  /// Says whether `stop` gave it up, and nothing of it stays.
   bool stopped = false;
-  /// The failure of the writer alone, between pieces: the other ranks do not know of it.
+  /// A failure of the writer only, between pieces: the other ranks do not know of it.
   std::exception_ptr failure;
-  /// The trained tensors that are as they were when training began (MovedTensors), known to the
+  /// The trained tensors that are unchanged since training began (MovedTensors), known to the
   /// writer; "" if all have moved.
   std::string unmoved;
 };
@@ -33,19 +33,19 @@ struct ExportOutcome {
 ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
                              const std::function<bool()>& stop);
 
-/// The model's tokenizer, to show text with: nothing when the config asks for no text or the model
-/// folder has no tokenizer.json. Error(kBadInput) for one that cannot be read.
+/// Reads the model's tokenizer, to show text with: nothing when the config asks for no text or the
+/// model folder has no tokenizer.json. Error(kBadInput) for one that cannot be read.
 std::optional<Detokenizer> read_detokenizer(const Config& config, const TrainingSetup& setup);
 
-/// The beginnings of validation documents, which the model continues, and the model made ready for
-/// it: all of it that may fail on one rank alone. A document that begins with tokens that are not
-/// trained on (a chat) gives all of these.
+/// Returns the beginnings of validation documents, which the model continues, and makes the model
+/// ready for it: all steps that may fail on a single rank. A document that begins with tokens that
+/// are not trained on (a chat) gives all of these.
 std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup,
                                                  const SampleSet& validation);
 
-/// The prompt and what the model writes after it; empty on ranks without `detokenizer`. Collective
-/// over all ranks where one alone cannot run the model. Each of them asks `stop` before each token;
-/// the text ends where it says true.
+/// Writes the prompt and the model's text after it; empty on ranks without `detokenizer`.
+/// Collective over all ranks where a single one cannot run the model. Each of them asks `stop`
+/// before each token; the text ends where it says true.
 TextSample sample_text(const Config& config, TrainingSetup& setup,
                        const std::vector<int32_t>& prompt, const Detokenizer* detokenizer,
                        const std::function<bool()>& stop);

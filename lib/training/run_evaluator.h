@@ -16,10 +16,10 @@
 
 namespace ftrun {
 
-/// RunEvaluator evaluates the model of a run on its validation sets, and writes texts by it.
+/// RunEvaluator evaluates the model of a run on its validation sets, and writes texts with it.
 class RunEvaluator : public Evaluator {
  public:
-  /// All borrowed. No text is written once `stop` is reached.
+  /// Borrows all. No text is written once `stop` is reached.
   RunEvaluator(const Config& config, Session& session, TrainingSetup& setup, const RunData& data,
                RunJournal& journal, const StopAgreement& stop)
       : config_(config),
@@ -34,8 +34,8 @@ class RunEvaluator : public Evaluator {
   std::vector<EvaluationResult> recorded(int64_t step) override;
   void write_texts(int64_t step) override;
 
-  /// Collective: the evaluations that rank 0 finds in metrics.jsonl and wants, each set of a step
-  /// by itself; `what` for messages.
+  /// Collective: returns the evaluations that rank 0 finds in metrics.jsonl and wants, each set of
+  /// a step by itself; `what` for messages.
   std::vector<StepMetrics> all_recorded(const std::string& what,
                                         const std::function<bool(const StepMetrics&)>& wanted);
   /// Shows the first text on the terminal, if it is of the weights after `step`.

@@ -19,23 +19,23 @@
 namespace ftrun {
 
 /// RunJournal prints and records what a run has to report. Rank 0 has a recorder for the run folder
-/// and the terminal; what other ranks say goes to their own logs or nowhere, so that callers need
-/// not ask which rank they are.
+/// and the terminal; other ranks write to their own logs or nowhere, so that callers need not ask
+/// which rank they are.
 class RunJournal : public Journal {
  public:
   /// OpenLog opens the log of this rank.
   using OpenLog = std::function<void(const LogOptions&)>;
 
-  /// Opens the journal; request and session are borrowed. `open_log` opens this rank's log.
+  /// Borrows request and session. `open_log` opens this rank's log.
   RunJournal(const TrainRequest& request, Session& session, OpenLog open_log = log_start)
       : request_(request), session_(session), open_log_(std::move(open_log)) {}
 
   /// Collective: rank 0 takes the run folder. Errors of Recorder.
   void take_folder();
-  /// Collective: from now on the folder is written. `describe` is asked on rank 0.
+  /// Collective: opens the folder for writing. `describe` is called on rank 0.
   void open(const std::function<RunManifest()>& describe, int64_t steps_done, int64_t total_steps);
 
-  /// Null on other ranks than 0, and before the folder is taken.
+  /// Returns the recorder; null on ranks other than 0, and before the folder is taken.
   Recorder* recorder() const { return recorder_.get(); }
   void say(const std::string& line) override;
   void warn(const std::string& line) override;
@@ -46,12 +46,13 @@ class RunJournal : public Journal {
   void record(int64_t step, const std::vector<TextSample>& samples);
 
   void note_ready() override;
-  /// Steps are shown with the times of this executor, which is borrowed.
+  /// Shows steps with the times of this executor, which is borrowed.
   void show_times_of(const Executor& executor) { executor_ = &executor; }
   void show_step(const TrainingProgress& progress, const StepRun& step,
                  const StepMetrics& metrics) override;
   void show_phase(const std::string& what) override { session_.show_phase(what); }
-  /// Concludes the run on rank 0: the outcome, and the table of losses on standard output.
+  /// Concludes the run on rank 0: records the outcome, and prints the table of losses on standard
+  /// output.
   void conclude(int exit_code, const std::string& reason);
   /// Notes the failure of a run that ends by an error, as far as the disk lets it.
   void fail(int exit_code, const std::string& reason) noexcept;

@@ -36,7 +36,7 @@ void RunStepper::open_replica_check(const Config& config, Journal& journal) {
         "corruption");
 }
 
-/// Ranks of one stage of the pipeline have the same work.
+/// Opens the search for slow ranks. Ranks of one stage of the pipeline have the same work.
 void RunStepper::open_slow_ranks(const Config& config) {
   const RankMesh mesh = rank_mesh(config);
   std::vector<int> stages;

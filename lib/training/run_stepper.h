@@ -19,7 +19,7 @@ namespace ftrun {
 /// RunStepper runs the steps of a rank's training program on its executor.
 class RunStepper : public Stepper {
  public:
-  /// Collective: finds what ranks hold alike. All but `predicted` is borrowed.
+  /// Finds what ranks hold alike. Collective. All but `predicted` is borrowed.
   RunStepper(const Config& config, Session& session, TrainingSetup& setup, Journal& journal,
              PredictedStep predicted);
 
@@ -32,7 +32,7 @@ class RunStepper : public Stepper {
 
   ResourceUse& use() { return use_; }
   const StepTimes& times() const { return times_; }
-  /// The watch of what else has run on this machine since the run began.
+  /// Returns the watch of other work on this machine since the run began.
   const LoadWatch& load() const { return load_; }
 
  private:

@@ -21,13 +21,14 @@ class SavedModel {
  public:
   virtual ~SavedModel() = default;
 
-  /// The fingerprint of the model folder, and of the base's weights; the latter "" where all of the
-  /// model trains.
+  /// Returns the fingerprint of the model folder; base_fingerprint() that of the base's weights, ""
+  /// where all of the model trains.
   virtual std::string fingerprint() const = 0;
   virtual std::string base_fingerprint() const = 0;
-  /// Error(kBadInput) where the checkpoint in `folder` was trained on other frozen weights.
+  /// Refuses with Error(kBadInput) a checkpoint in `folder` that was trained on other frozen
+  /// weights.
   virtual void require_same_base(const CheckpointMeta& saved, const std::string& folder) const = 0;
-  /// Degrees of the mesh, by name.
+  /// Returns the degrees of the mesh, by name.
   virtual std::map<std::string, int64_t> topology() const = 0;
   /// Fills the state with the model's weights, those of `adapter` first unless it is null.
   virtual void load_first(const AdapterFolder* adapter) = 0;
@@ -42,13 +43,13 @@ class SavedModel {
   virtual void release_snapshot() = 0;
   /// Touches the pages of the copy's memory, so that the first copy need not wait for them.
   virtual void populate_snapshot() = 0;
-  /// The memory of saves; null for memory of each save's own.
+  /// Returns the memory of saves; null where each save has its own.
   virtual const SaveRoom* room() const = 0;
-  /// Collective: ftrun::export_weights().
+  /// Collective: calls ftrun::export_weights().
   virtual ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) = 0;
 };
 
-/// Shows the model of a run's setup; both are borrowed.
+/// Makes the view of the model of a run's setup; both are borrowed.
 std::unique_ptr<SavedModel> saved_model(const Config& config, TrainingSetup& setup);
 
 }  // namespace ftrun

@@ -43,16 +43,17 @@ milliseconds wait_of(const Config& config, milliseconds by_itself) {
   return is_auto(config) ? by_itself : std::chrono::seconds(config.comm.timeout);
 }
 
-/// The meeting file, beside the run folder, which is looked at and made only when all have met.
+/// Returns the meeting file, beside the run folder, which is looked at and made only when all have
+/// met.
 std::string meeting_file(const std::string& output_dir) {
   std::string folder = std::filesystem::path(output_dir).lexically_normal().string();
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   return folder + ".rendezvous";
 }
 
-/// A name that all ranks of a job have alike and no two jobs at a time: configs that differ are
-/// refused anyway, and one run at a time holds an output_dir. It is for a token that was given,
-/// which may be given to several jobs; a file's is one job's.
+/// Returns a name that is the same on all ranks of a job and differs between jobs at a time:
+/// configs that differ are refused anyway, and one run at a time holds an output_dir. It is for a
+/// token that was given, which may be given to several jobs; a file's token belongs to one job.
 std::string job_of(const TrainRequest& request) {
   const LaunchEnvironment& launch = request.launch;
   if (!launch.job.empty() || launch.token.empty()) return launch.job;
@@ -97,7 +98,7 @@ CommBackend backend_of(const CommConfig& comm) {
 constexpr const char* kStartAlike =
     "start every rank with the same binary, config and model folder";
 
-/// Ranks whose text is not rank 0's.
+/// Lists the ranks whose text differs from rank 0's.
 std::vector<std::string> unlike_first(const std::vector<std::string>& texts) {
   std::vector<std::string> others;
   for (size_t rank = 1; rank < texts.size(); ++rank)
@@ -105,7 +106,7 @@ std::vector<std::string> unlike_first(const std::vector<std::string>& texts) {
   return others;
 }
 
-/// "\n  train.steps: rank 0 has 5, rank 1 has 6", a line a key.
+/// Writes "\n train.steps: rank 0 has 5, rank 1 has 6", a line a key.
 std::string differing_keys(const std::string& first, const std::string& other,
                            const std::string& rank) {
   RunManifest a;
@@ -201,7 +202,7 @@ bool Session::first_decides(const std::string& what, const std::function<bool()>
          "yes";
 }
 
-/// The hashes first: the texts are sent only when there is something to say.
+/// Compares hashes first: the texts are sent only when there is something to say.
 void Session::require_same(const std::string& topic, const std::vector<NodeFact>& facts) {
   const std::string text = facts_text(facts);
   if (unlike_first(exchange(topic, hex64(xxh3(text.data(), text.size())))).empty()) return;
@@ -219,8 +220,8 @@ void Session::require_equal(const std::string& what, const std::string& text) {
                    cat(what, " differs from rank 0's on rank ", join(others, ", ")), kStartAlike});
 }
 
-/// All ranks have the same reason. Rank 0 serves what the others have yet to read: it waits for
-/// them.
+/// Throws the error, the same on all ranks. Rank 0 serves what the others have yet to read: it
+/// waits for them.
 void Session::refuse_together(const Error& error) {
   try {
     exchange("refused", "");
@@ -230,8 +231,8 @@ void Session::refuse_together(const Error& error) {
   throw error;
 }
 
-/// The hashes first: the texts, which say what differs, are sent only when there is something to
-/// say.
+/// Compares hashes first: the texts, which say what differs, are sent only when there is something
+/// to say.
 void Session::require_equal_configs(const TrainRequest& request) {
   const std::string hash = hex64(xxh3(request.config_json.data(), request.config_json.size()));
   const std::vector<std::string> others = unlike_first(exchange("config", hash));

@@ -20,14 +20,15 @@
 
 namespace ftrun {
 
-/// This rank among the others: rendezvous, its device, the communicators, texts exchanged.
+/// Session is this rank among the others: rendezvous, its device, the communicators, exchanged
+/// texts.
 class Session {
  public:
-  /// Collective. Error(kEnvironment) for a port in use, Error(kPeerLost) for ranks that never come,
-  /// Error(kUsage) naming the ranks that were started with another build or config, or that share a
-  /// GPU, and what open_gpu() throws.
+  /// Meets the other ranks. Collective. Error(kEnvironment) for a port in use, Error(kPeerLost) for
+  /// ranks that never come, Error(kUsage) naming the ranks that were started with another build or
+  /// config, or that share a GPU, and errors of open_gpu().
   explicit Session(const TrainRequest& request);
-  /// Collective: the same among ranks that have met at `rendezvous`.
+  /// Joins ranks that have met at `rendezvous`, in the same way. Collective.
   Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendezvous);
   ~Session();
   Session(const Session&) = delete;
@@ -36,55 +37,57 @@ class Session {
   int rank() const { return rank_; }
   int world() const { return world_; }
   bool is_first() const { return rank_ == 0; }
-  /// The launch of ranks that torchrun started.
+  /// Returns the launch of ranks that torchrun started.
   const std::optional<AgentLaunch>& agent_launch() const { return rendezvous_->agent_launch(); }
-  /// Collective: the threads that each rank computes on, by what all of them may use of their
-  /// machines (cluster/processor_share).
+  /// Collective: returns the number of threads that this rank computes on, by what all ranks may
+  /// use of their machines (cluster/processor_share).
   int share_processors(const ProcessorLimit& own);
-  /// Null when the ranks compute on processors. All ranks compute on the same kind of device.
+  /// Returns null when the ranks compute on processors. All ranks compute on the same kind of
+  /// device.
   Gpu* gpu() { return gpu_.get(); }
-  /// The GPU of every rank by name; empty on processors.
+  /// Returns the GPU of every rank by name; empty on processors.
   const std::vector<std::string>& gpu_names() const { return gpu_names_; }
-  /// Collective: opens the groups of this rank's programs, which groups() then gives.
+  /// Collective: opens the groups of this rank's programs, which groups() then returns.
   void open_groups(const Config& config, const StateOptions& state);
   const RankGroups& groups() const { return groups_->groups(); }
 
-  /// Collective: the texts of all ranks, in rank order.
+  /// Collective: returns the texts of all ranks, in rank order.
   std::vector<std::string> exchange(const std::string& what, const std::string& text);
-  /// Collective: `work` on this rank; an Error of any rank is thrown on all, its message after
+  /// Collective: runs `work` on this rank; an Error of any rank is thrown on all, its message after
   /// `what` ("reading the data") and the rank.
   void together(const std::string& what, const std::function<void()>& work);
-  /// Collective: what rank 0 says, on every rank; an Error of it is thrown on all. The others wait
-  /// as long as it lives.
+  /// Collective: returns rank 0's text on every rank; an Error of it is thrown on all. The others
+  /// wait as long as it lives.
   std::string first_tells(const std::string& what, const std::function<std::string()>& text);
-  /// Collective: rank 0's answer to a question, in the same way.
+  /// Collective: returns rank 0's answer to a question, in the same way.
   bool first_decides(const std::string& what, const std::function<bool()>& question);
-  /// Collective: Error(kUsage) naming each node that differs from rank 0's, and in what; `topic`
-  /// distinguishes one such comparison from another.
+  /// Collective: throws Error(kUsage) naming each node that differs from rank 0's, and in what;
+  /// `topic` distinguishes one such comparison from another.
   void require_same(const std::string& topic, const std::vector<NodeFact>& facts);
-  /// The name of each rank's node: the scheduler's, else the host's.
+  /// Returns the name of each rank's node: the scheduler's, else the host's.
   const std::vector<std::string>& nodes() const { return nodes_; }
-  /// Collective: Error(kUsage) naming the ranks whose text differs from rank 0's.
+  /// Collective: throws Error(kUsage) naming the ranks whose text differs from rank 0's.
   void require_equal(const std::string& what, const std::string& text);
-  /// A rank waits there for the others' work as long as they live, whatever comm.timeout says.
+  /// Opens a checkpoint group in which a rank waits for the others' work as long as they live,
+  /// whatever comm.timeout says.
   CheckpointGroup checkpoint_group();
-  /// Opens a checkpoint group for another thread: all ranks call its gathers from such. The group
-  /// is opened now, and does not need this session any more.
+  /// Opens a checkpoint group for another thread: all ranks call its gathers from such a thread.
+  /// The group is opened now, and does not need this session any more.
   CheckpointGroup background_group();
   /// Collective: sums over all ranks, in place; `what` for messages.
   void sum(std::span<double> numbers, const char* what);
-  /// Collective: what the ranks' stop signals (0 for none) come to.
+  /// Collective: returns the result of the vote of all ranks' stop signals (0 for none).
   int vote_to_stop(int signal);
-  /// A step of the run took so long: with comm.timeout auto, what waits for other ranks may take
-  /// follows from the slowest. Not while a collective runs.
+  /// Notes how long a step of the run took: with comm.timeout auto, the limit of waits for other
+  /// ranks follows from the slowest. Not while a collective runs.
   void note_step(double seconds);
-  /// The longest wait of a collective now.
+  /// Returns the present limit of a collective's wait.
   std::chrono::milliseconds longest_wait() const { return timeout_; }
-  /// Shows what this rank does from now on, to whoever would wait for it.
+  /// Shows what this rank does from now on, to ranks that would wait for it.
   void show_phase(const std::string& what) { rendezvous_->board().show_phase(what); }
   ProgressBoard& board() { return rendezvous_->board(); }
-  /// Allows rank 0, from now on, to work alone between collectives of the host (export, text): what
-  /// comm.timeout was chosen for does not hold for them.
+  /// Allows rank 0, from now on, to work alone between collectives of the host (export, text): the
+  /// reasons for comm.timeout do not hold for them.
   void allow_work_of_one_rank();
   /// Collective: lets everyone leave in order.
   void close();
@@ -100,13 +103,13 @@ class Session {
 
   int rank_;
   int world_;
-  /// comm.timeout is auto.
+  /// Says whether comm.timeout is auto.
   const bool auto_timeout_;
   std::chrono::milliseconds timeout_;
   double slowest_step_ = 0;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::vector<std::string> nodes_;
-  /// The GPU stands before the groups, which move its memory.
+  /// The GPU, before the groups, which move its memory.
   std::unique_ptr<Gpu> gpu_;
   std::vector<std::string> gpu_names_;
   std::unique_ptr<OpenGroups> groups_;

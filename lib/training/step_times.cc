@@ -87,8 +87,8 @@ void StepTimes::note(const StepMetrics& metrics, const StepSeconds& seconds) {
   keep(stages_, seconds.stages);
 }
 
-/// The rest is what compute does beside layers and updates, with its waits for copies, the disk
-/// and, at the end, for other ranks.
+/// Lists the parts. The rest is compute's time outside layers and updates, with its waits for
+/// copies, the disk and, at the end, for other ranks.
 std::vector<StepTimes::Part> StepTimes::parts() const {
   const StepTime& time = *predicted_.time;
   std::vector<Part> parts{{"layers", "layers", time.layers, median(layers_)},

@@ -13,7 +13,7 @@
 
 namespace ftrun {
 
-/// PredictedStep is what a step was predicted to take, or why it was not.
+/// PredictedStep is the predicted time of a step, or why there is no prediction.
 struct PredictedStep {
   std::optional<StepTime> time;
   /// Machine::name and measured.
@@ -22,31 +22,31 @@ struct PredictedStep {
 };
 
 /// Predicts by the machine file of this machine (own_machine_path()), where it is of these
-/// processors and all `ranks` ranks of the run are here.
+/// processors and all ranks of the run are here, `ranks_here` in number.
 PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t threads);
 
-/// StepSeconds is what compute of this rank did in a step, as the executor timed it: operations of
-/// layers, updates, and waits for other stages.
+/// StepSeconds holds the compute time of this rank in a step, as the executor measured it:
+/// operations of layers, updates, and waits for other stages.
 struct StepSeconds {
   double layers = 0;
   double update = 0;
   double stages = 0;
 };
 
-/// LoadShares are shares of the time of all of this machine's processors in a run: what others than
-/// its ranks took, and what a hypervisor gave to other machines.
+/// LoadShares are shares of the time of all of this machine's processors in a run: those that
+/// processes other than its ranks took, and those that a hypervisor gave to other machines.
 struct LoadShares {
   double others = 0;
   double stolen = 0;
 };
 
-/// LoadWatch finds what else ran on this machine.
+/// LoadWatch measures what else ran on this machine.
 class LoadWatch {
  public:
   /// Begins now; all `ranks` ranks of the run are here and take as much as this one.
   explicit LoadWatch(int64_t ranks);
 
-  /// The shares since then.
+  /// Returns the shares since then.
   LoadShares shares() const;
 
  private:
@@ -55,23 +55,24 @@ class LoadWatch {
   double own_seconds_ = 0;
 };
 
-/// StepTimes compares what steps took with what was predicted: the medians of the last thousand,
-/// the first two of which are left out, as memory is touched and caches fill in them.
+/// StepTimes compares measured step times with the prediction: medians of the last thousand steps,
+/// without the first two, in which memory is first touched and caches fill.
 class StepTimes {
  public:
   explicit StepTimes(PredictedStep predicted);
 
   /// Adds a step to the medians, unless it is one of the first two; `seconds` are of this rank.
   void note(const StepMetrics& metrics, const StepSeconds& seconds);
-  /// "time of a step: 1.25 s predicted, 1.39 s measured ...", the same by part, and beyond 15 % the
-  /// part that is off most and whether `load` explains it. "" where too few steps were made.
+  /// Writes "time of a step: 1.25 s predicted, 1.39 s measured ...", the same by part, and beyond
+  /// 15 % the part that is off most and whether `load` explains it. "" where too few steps were
+  /// made.
   std::string text(const LoadShares& load) const;
-  /// Microseconds by part, for RunManifest::time; of `load` millionths.
+  /// Returns microseconds by part, for RunManifest::time; millionths for the shares of `load`.
   std::map<std::string, std::map<std::string, int64_t>> record(const LoadShares& load) const;
 
  private:
   static constexpr size_t kKept = 1000;
-  /// A part of a step, its key in the manifest, and its seconds.
+  /// Part is a part of a step, its key in the manifest, and its seconds.
   struct Part {
     const char* name;
     const char* key;

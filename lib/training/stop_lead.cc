@@ -29,12 +29,12 @@ bool is_notable(double now, double before) {
   return now > kNotableFactor * before && now > before + kNotableSeconds;
 }
 
-/// "75.5 s": never in minutes, so that sums can be followed.
+/// Writes "75.5 s": never in minutes, so that sums can be followed.
 std::string seconds_text(double seconds) {
   return fixed_text(seconds, 1) + " s";
 }
 
-/// "2 x 3.1 s (longest step) + 4.0 s (longest save) = 10.2 s".
+/// Writes "2 x 3.1 s (longest step) + 4.0 s (longest save) = 10.2 s".
 std::string arithmetic(const StopCosts& costs) {
   std::string text =
       cat(StopCosts::kSteps, " x ", seconds_text(costs.longest_step), " (longest step)");

@@ -6,26 +6,28 @@
 
 namespace ftrun {
 
-/// StopCosts holds what a stop has to wait for, as measured so far, in seconds.
+/// StopCosts holds the measured durations that a stop has to wait for, in seconds.
 struct StopCosts {
   double longest_step = 0;
-  /// The longest save, the comparison of replicas before it included.
+  /// The longest save, including the comparison of replicas before it.
   double longest_save = 0;
-  /// A save in the background may be under way when the signal comes, and is finished first.
+  /// Says whether a save in the background may be in progress when the signal comes; it is finished
+  /// first.
   bool saves_in_background = false;
 
-  /// A signal that comes just after the ranks' vote waits for that step and the next one.
+  /// Steps that a stop waits for at most: a signal just after the ranks' vote waits for that step
+  /// and the next one.
   static constexpr int kSteps = 2;
   int saves() const { return saves_in_background ? 2 : 1; }
-  /// Seconds from a signal to the end of the save that follows it, at worst.
+  /// Returns the seconds from a signal to the end of the save that follows it, at worst.
   double seconds() const { return kSteps * longest_step + saves() * longest_save; }
 };
 
-/// StopLead compares the time between a scheduler's warning and its kill (`--stop-lead`) with what
-/// a stop may take, and keeps what it measured in run.json's counters for later starts.
+/// StopLead compares the time between a scheduler's warning and its kill (`--stop-lead`) with the
+/// time that a stop may take, and keeps its measurements in run.json's counters for later starts.
 class StopLead {
  public:
-  /// `lead`: seconds, 0 where nobody gave any.
+  /// Takes the lead in seconds, 0 where none was given.
   StopLead(double lead, bool saves_in_background);
 
   /// Takes what an earlier start of the run left in its counters; its lead where this start has
@@ -41,7 +43,7 @@ class StopLead {
   void note_save(double seconds);
 
   /// Says with the arithmetic that the lead is too short; "" where it is long enough, is not given,
-  /// or where this was said already of costs that were not much smaller.
+  /// or where this was already said for costs that were not much smaller.
   std::string take_warning();
 
   double lead() const { return lead_; }
@@ -51,7 +53,7 @@ class StopLead {
   double lead_;
   StopCosts costs_;
   StopCosts written_;
-  /// Seconds that the last warning spoke of.
+  /// Seconds that the last warning named.
   double warned_ = 0;
 };
 

@@ -9,19 +9,19 @@ namespace ftrun {
 /// ends the process at once with its stop_exit_code().
 void catch_stop_signals();
 
-/// Everything is done: a late signal has nothing left to stop.
+/// Ignores stop signals once everything is done: a late signal has nothing left to stop.
 void ignore_stop_signals();
 
-/// The signal that asked this process to stop, or 0.
+/// Returns the signal that asked this process to stop, or 0.
 int stop_signal();
 
-/// Adds the vote of a rank that `signal` has reached; none where it is 0.
+/// Adds the vote of a rank that has received `signal`; none where it is 0.
 void add_stop_vote(int signal, Votes& votes);
-/// The signal that all ranks' votes stand for (SIGUSR1 before SIGTERM before SIGHUP before SIGINT),
-/// or 0.
+/// Returns the signal that all ranks' votes stand for (SIGUSR1 before SIGTERM before SIGHUP before
+/// SIGINT), or 0.
 int voted_signal(const Votes& votes);
 
-/// "SIGTERM".
+/// Returns "SIGTERM" and the like.
 const char* signal_name(int signal);
 
 }  // namespace ftrun

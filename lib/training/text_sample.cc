@@ -32,7 +32,7 @@ std::vector<TextSample> TextSamples::write() {
   return write_all();
 }
 
-/// Rank 0 alone computes it, while the others wait for it as long as it lives.
+/// Writes the texts on rank 0 only, while the others wait for it as long as it lives.
 std::vector<TextSample> TextSamples::write_together() {
   std::vector<TextSample> samples;
   session_.together("writing samples of text", [&] {
@@ -56,7 +56,7 @@ std::vector<TextSample> TextSamples::write_all() {
   return samples;
 }
 
-/// Prepares the texts, once. If all ranks write, none may fail alone.
+/// Prepares the texts, once. If all ranks write, a failure of one must fail all.
 void TextSamples::prepare() {
   if (!prompts_.empty()) return;
   const auto read = [&] { prompts_ = sample_prompts(config_, setup_, validation_); };

@@ -14,11 +14,11 @@
 
 namespace ftrun {
 
-/// The texts that the model writes after the beginnings of validation documents, the same at each
-/// evaluation.
+/// TextSamples writes the model's texts after the beginnings of validation documents, the same at
+/// each evaluation.
 class TextSamples {
  public:
-  /// All borrowed.
+  /// Borrows all.
   TextSamples(const Config& config, Session& session, TrainingSetup& setup,
               const SampleSet& validation, RunJournal& journal)
       : config_(config),
@@ -27,9 +27,10 @@ class TextSamples {
         validation_(validation),
         journal_(journal) {}
 
-  /// Collective: on rank 0 the texts of the model as it is now; none where the config asks for
-  /// none, a signal ends it, or they cannot be written: rank 0 then says why, once, as a run that
-  /// cannot write a text still trains. Where all ranks write and one fails alone, its Error.
+  /// Writes the texts of the model as it is now. Collective; they are returned on rank 0. None
+  /// where the config asks for none, a signal ends it, or they cannot be written: rank 0 then says
+  /// why, once, as a run that cannot write a text still trains. Where all ranks write and a single
+  /// one fails, its Error.
   std::vector<TextSample> write();
 
  private:
@@ -44,7 +45,7 @@ class TextSamples {
   TrainingSetup& setup_;
   const SampleSet& validation_;
   RunJournal& journal_;
-  /// The answer whether texts are written at all; not yet known before the first.
+  /// The answer whether texts are written; unknown before the first.
   std::optional<bool> wanted_;
   std::optional<Detokenizer> detokenizer_;
   std::vector<std::vector<int32_t>> prompts_;

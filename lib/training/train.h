@@ -4,8 +4,8 @@
 
 namespace ftrun {
 
-/// Trains as one rank of the job. Returns the exit code: 0, or that of a stop asked for by a
-/// signal. Throws Error.
+/// Trains as one rank of the job. Returns the exit code: 0, or that of a stop by a signal. Throws
+/// Error.
 int train(const TrainRequest& request);
 
 }  // namespace ftrun

@@ -213,8 +213,8 @@ void Trainer::open_outputs() {
   });
 }
 
-/// Tensor ranks wait for each other inside each layer: on different nodes that takes most of a
-/// step.
+/// Warns where tensor ranks are on different nodes: they wait for each other inside each layer,
+/// which then takes most of a step.
 void Trainer::warn_of_placement() {
   if (session_.world() == 1) return;
   const RankMesh mesh = rank_mesh(config_);
@@ -246,7 +246,7 @@ void Trainer::open_loop() {
 }
 
 /// Reviews what a checkpoint of an older version may have taken for the best or an improvement: it
-/// went by accuracy alone.
+/// went only by accuracy.
 void Trainer::review_evaluations() {
   if (!progress_.evaluations.is_of_older_version()) return;
   for (const StepMetrics& metrics : evaluator_->all_recorded(
@@ -294,8 +294,8 @@ void Trainer::finish() {
                     convert_command()));
 }
 
-/// Says it where the last evaluation is not finite, and gives a reason where there is no better
-/// checkpoint to export.
+/// Says that the last evaluation is not finite where it is not, and gives a reason where there is
+/// no better checkpoint to export.
 std::string Trainer::why_not_exported() {
   const bool wants_best = config_.model_export.which == ExportWhich::kBest;
   const std::string problem = progress_.evaluations.problem_after(progress_.step);

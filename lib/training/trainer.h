@@ -26,13 +26,13 @@
 
 namespace ftrun {
 
-/// Trainer is one rank's training: what is opened before the loop of steps (TrainingLoop), in which
-/// order, and what is done at its end.
+/// Trainer runs one rank's training: it opens the parts before the loop of steps (TrainingLoop), in
+/// order, and does the work at its end.
 class Trainer {
  public:
   explicit Trainer(const TrainRequest& request);
 
-  /// Returns the exit code. Error of any step; the run's manifest then says so.
+  /// Runs the training. Returns the exit code. Error of any step; the run's manifest then says so.
   int run();
 
  private:
@@ -78,7 +78,7 @@ class Trainer {
   std::optional<Checkpointer> checkpointer_;
   std::optional<RunEvaluator> evaluator_;
   std::optional<RunStepper> stepper_;
-  /// What this machine did while the steps ran.
+  /// The load of this machine while the steps ran.
   LoadShares load_of_steps_;
   std::unique_ptr<Loader> loader_;
   /// The schedule of the config, over all steps.
@@ -86,8 +86,8 @@ class Trainer {
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
   std::optional<TrainingLoop> loop_;
-  /// Why there is no export of weights that are not to be passed on as good; "" where there is one,
-  /// or none is wanted.
+  /// The reason why weights that must not be passed on as good are not exported; "" where they are,
+  /// or no export is wanted.
   std::string withheld_;
 };
 

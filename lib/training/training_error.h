@@ -6,7 +6,8 @@
 
 namespace ftrun {
 
-/// as_error() of what training throws: what it needs memory for is the config's choice.
+/// Calls as_error() for an exception of training: the config decides what training needs memory
+/// for.
 Error training_error(const std::exception& exception);
 
 }  // namespace ftrun

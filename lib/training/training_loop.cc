@@ -39,7 +39,7 @@ void TrainingLoop::run() {
   if (!parts_.stop.reached()) progress_.skipped.refuse_none_trained(progress_.step);
 }
 
-/// Saves what is to be saved after a step.
+/// Saves what is due after a step.
 void TrainingLoop::end_step() {
   const bool saves = parts_.saver.will_save(progress_);
   if (saves) parts_.data.await_before_saving(parts_.stop);
@@ -61,7 +61,7 @@ void TrainingLoop::check_replicas() {
   longest_check_ = std::max(longest_check_, parts_.clock() - start);
 }
 
-/// Warns as soon as the scheduler's lead is too short, and keeps in run.json what was measured: a
+/// Warns as soon as the scheduler's lead is too short, and keeps the measurements in run.json: a
 /// run that is killed at its time limit writes nothing more.
 void TrainingLoop::review_stop_lead() {
   StopLead& lead = parts_.stop_lead;

@@ -18,19 +18,21 @@ struct LoopPlan {
   bool is_first = true;
 };
 
-/// TrainingLoop trains from where `progress` stands to the end of the run: what is called, in which
-/// order, after which step. All ranks of a run loop alike: they decide by what all of them know.
+/// TrainingLoop trains from `progress` to the end of the run: it fixes which parts are called, in
+/// which order, after which step. All ranks of a run loop alike: they decide by shared knowledge
+/// only.
 class TrainingLoop {
  public:
-  /// The config, the progress and what `parts` refer to are borrowed.
+  /// Borrows the config, the progress and everything that `parts` refers to.
   TrainingLoop(const Config& config, const LoopPlan& plan, TrainingProgress& progress,
                LoopParts parts);
 
-  /// Collective: returns when all steps are done, the evaluations stop the run, or the ranks agree
-  /// to stop, in which case the state has been saved. Error(kNumerical) when too many steps are not
-  /// finite, and what parts throw; then nothing of the step in progress is recorded or saved.
+  /// Trains. Collective: returns when all steps are done, the evaluations stop the run, or the
+  /// ranks agree to stop, in which case the state has been saved. Error(kNumerical) when too many
+  /// steps are not finite, and errors of parts; then nothing of the step in progress is recorded or
+  /// saved.
   void run();
-  /// Collective, after run(): waits for the data's fingerprint and saves the last checkpoint. After
+  /// Waits for the data's fingerprint and saves the last checkpoint. Collective, after run(). After
   /// a stop signal it saves at once.
   void save_last();
 

@@ -9,12 +9,12 @@
 
 namespace ftrun {
 
-/// TrainingProgress says how far training has come: what a checkpoint holds beside the model's
+/// TrainingProgress says how far training has come: the content of a checkpoint besides the model's
 /// state.
 struct TrainingProgress {
   explicit TrainingProgress(const Config& config) : skipped(config), evaluations(config) {}
 
-  /// Steps done, those included whose update was left out.
+  /// Steps done, including those whose update was left out.
   int64_t step = 0;
   /// Tokens that have counted in a loss.
   int64_t tokens = 0;
@@ -25,7 +25,7 @@ struct TrainingProgress {
   /// Says whether no step of `total_steps` is left, or the evaluations stop the run.
   bool has_ended(int64_t total_steps) const { return step >= total_steps || evaluations.stops(); }
 
-  /// Writes the progress into what a checkpoint records, and reads it back.
+  /// Writes the progress into a checkpoint's record; restore() reads it back.
   void add_to(CheckpointMeta& meta) const;
   void restore(const CheckpointMeta& meta);
 };

@@ -8,7 +8,7 @@
 
 namespace ftrun::fixtures {
 
-/// "exit code: message | remedy" of what `body` throws.
+/// Returns "exit code: message | remedy" of the error that `body` throws.
 inline std::string failure_of(const std::function<void()>& body) {
   try {
     body();

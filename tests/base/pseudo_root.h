@@ -8,7 +8,7 @@
 
 namespace ftrun::fixtures {
 
-/// A folder that holds files as proc and sys do.
+/// PseudoRoot is a folder that holds files as proc and sys do.
 class PseudoRoot {
  public:
   void write(const std::string& path, const std::string& text) {

@@ -7,7 +7,7 @@
 
 namespace ftrun::fixtures {
 
-/// A fresh folder that is removed with everything in it.
+/// TemporaryFolder is a new folder that is removed with everything in it.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(

@@ -13,7 +13,7 @@
 namespace ftrun::test {
 
 /// Survival is what a machine finds on its disk after the power came back. The first keeps exactly
-/// what was synced; a file system may have written more, in any order.
+/// the synced data; a file system may have written more, in any order.
 enum class Survival {
   kSyncedOnly,       // entries of synced folders, bytes of synced files
   kEntriesAndZeros,  // all entries; bytes that were not synced are zeros
@@ -24,35 +24,36 @@ enum class Survival {
   kRandom,  // each change of a folder and each file decides for itself
 };
 
-/// A file system on a real folder that counts calls, makes the k-th fail, or cuts the power there.
-/// It models what is durable: a file's bytes after sync(), a folder's entries after sync_folder().
-/// Reads that go past it see what a running machine would see. Safe for several threads.
+/// FaultFileSystem is a file system on a real folder that counts calls, makes the k-th fail, or
+/// cuts the power there. It models what is durable: a file's bytes after sync(), a folder's entries
+/// after sync_folder(). Reads see unsynced data too, as on a running machine. Safe for several
+/// threads.
 class FaultFileSystem : public FileSystem {
  public:
-  /// `root` exists; what is below it counts as durable.
+  /// `root` exists; its contents count as durable.
   explicit FaultFileSystem(const std::string& root);
 
-  /// Call number `k` (from 0, counted from now) fails with this errno; a write leaves half its
+  /// Makes call number `k` (from 0, counted from now) fail with this errno; a write leaves half its
   /// bytes.
   void fail_call(int64_t k, int error_number);
-  /// The next call `what` ("reserve", "sync", ...) on a path that holds `part` fails with this
+  /// Makes the next call `what` ("reserve", "sync", ...) on a path that holds `part` fail with this
   /// errno, whichever thread makes it and whatever other threads do before.
   void fail_next(const std::string& what, const std::string& part, int error_number);
   /// Cuts the power at call number `k`: from it on nothing reaches the disk any more, and every
   /// call throws.
   void cut_power_at(int64_t k);
-  /// Writes to files whose path holds `part` reach the disk with one bit changed.
+  /// Changes one bit of writes to files whose path holds `part`.
   void corrupt_writes(const std::string& part) { corrupted_ = part; }
-  /// Pretends to sync and does not: shows that the tests would notice.
+  /// Makes syncs do nothing: shows that the tests would notice.
   void ignore_syncs() { ignore_syncs_ = true; }
-  /// The file system cannot swap two names.
+  /// Makes the file system unable to swap two names.
   void refuse_exchange() { can_exchange_ = false; }
   int64_t calls() const { return calls_; }
-  /// Names of all calls since the last restart, for messages.
+  /// Returns the names of all calls since the last restart, for messages.
   const std::vector<std::string>& history() const { return history_; }
-  /// Puts what survived onto the real folder; counts and faults start anew.
+  /// Puts the surviving data onto the real folder; counts and faults start anew.
   void restart(Survival survival, uint64_t seed = 0);
-  /// Goes back to the power cut that the last restart came after: something else may survive it.
+  /// Goes back to the power cut before the last restart: something else may survive it.
   void go_back_to_cut() { tree_ = at_cut_; }
   void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
 
@@ -75,8 +76,8 @@ class FaultFileSystem : public FileSystem {
     bool is_folder = false;
     std::string bytes, durable_bytes;
     Entries entries, durable_entries;
-    /// Changes of the entries since the folder was synced: each holds atomically or not at all (a
-    /// rename is one), in any combination. A null node is a name that went.
+    /// Changes of the entries since the folder was synced: any combination of them may survive,
+    /// each atomically (a rename is one). A null node is a removed name.
     std::vector<Entries> unsynced;
   };
   static void change(const NodePtr& folder, const Entries& changes);

@@ -13,7 +13,7 @@
 
 namespace ftrun::test {
 
-/// A folder of its own, removed at the end.
+/// TempFolder is a folder of its own, removed at the end.
 class TempFolder {
  public:
   /// Makes a folder in memory where there is /dev/shm, unless a parent is given.
@@ -31,21 +31,22 @@ class TempFolder {
 void write_text(const std::string& path, const std::string& text);
 std::string read_text(const std::string& path);
 
-/// A safetensors file of this header text and data.
+/// Returns a safetensors file of this header text and data.
 std::string safetensors_bytes(const std::string& header, const std::string& data);
 
-/// The message (without remedy) of the Error(code) that `action` throws; fails the test when it
-/// throws none, another kind, or another code.
+/// Returns the message (without remedy) of the Error(code) that `action` throws; fails the test
+/// when it throws nothing, another kind, or another code.
 std::string error_of(ExitCode code, const std::function<void()>& action);
 inline std::string bad_input(const std::function<void()>& action) {
   return error_of(ExitCode::kBadInput, action);
 }
 
-/// Runs `work` as `world_size` ranks in threads. Gives what each rank's Error said, "" for none.
+/// Runs `work` as `world_size` ranks in threads. Returns the message of each rank's Error, "" for
+/// none.
 std::vector<std::string> run_ranks(int world_size,
                                    const std::function<void(const CheckpointGroup&)>& work);
 
-/// Everything logged while `action` ran.
+/// Returns everything logged while `action` ran.
 std::string logged(const std::function<void()>& action);
 
 /// ToyCut says how the tensors of a ToyState are cut over ranks.
@@ -56,7 +57,7 @@ enum class ToyCut {
   kBoth,     // along the last over pairs of ranks, and what a pair has as kFlat: ranks are even
 };
 
-/// State of a small made-up model, cut over ranks. A scalar is the last rank's.
+/// ToyState is the state of a small made-up model, cut over ranks. A scalar is the last rank's.
 class ToyState {
  public:
   /// Values are a function of tensor, kind, element and `version`.

@@ -26,24 +26,24 @@ struct HangCase {
   std::chrono::milliseconds limit = std::chrono::seconds(1);
 };
 
-/// Draws a hang: whom it meets, and where.
+/// Draws a hang: its victim and its place.
 HangCase draw_hang(std::mt19937& random, Hang hang, ftrun::CommBackend backend);
 
 /// HangDevice runs a rank's collectives: here the host, which waits for each of them.
 class HangDevice {
  public:
   virtual ~HangDevice() = default;
-  /// The device's number as CommOptions has it.
+  /// Returns the device's number as in CommOptions.
   virtual int number() const { return -1; }
   virtual void attach(ftrun::Communicator& group) { static_cast<void>(group); }
-  /// Waits for what was put into the stream; then for each group what failed meanwhile is asked
-  /// for.
+  /// Waits for the work in the stream; then each group's failures in the meantime are asked for.
   virtual void synchronize(const std::vector<ftrun::Communicator*>& groups) {
     static_cast<void>(groups);
   }
 };
 using MakeHangDevice = std::function<std::unique_ptr<HangDevice>()>;
 
-/// Tries each, some beside each other: of those whose culprit was not named, what was said.
+/// Tries each hang, some at the same time. Returns what was said of those whose culprit was not
+/// named.
 std::vector<std::string> wrongly_named(const std::vector<HangCase>& hangs,
                                        const MakeHangDevice& make_device);

@@ -15,7 +15,7 @@ struct ProcessRank {
   std::string scenario;
 };
 
-/// Runs the rank to its end; the exit code of its process.
+/// Runs the rank to its end; returns the exit code of its process.
 int run_process_rank(const ProcessRank& rank);
 
 }  // namespace ftrun

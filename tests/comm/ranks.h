@@ -35,7 +35,7 @@ inline std::vector<int> everyone(int world) {
   return ranks;
 }
 
-/// A communicator of all ranks.
+/// Opens a communicator of all ranks.
 inline std::unique_ptr<ftrun::Communicator> open_world(
     ftrun::Rendezvous& rendezvous, ftrun::CommBackend backend,
     std::chrono::milliseconds timeout = std::chrono::seconds(20)) {

@@ -8,14 +8,14 @@
 
 namespace ftrun {
 
-/// The texts of problems, in order.
+/// Returns the texts of problems, in order.
 std::vector<std::string> texts(const std::vector<Problem>& problems);
 
-/// Problems of a text read under this name.
+/// Returns the problems of a text read under this name.
 std::vector<std::string> problems_of(const std::string& name, const std::string& text,
                                      const std::vector<std::string>& overrides = {});
 
-/// A text's config; fails the test when it has errors.
+/// Returns a text's config; fails the test when it has errors.
 Config config_of(const std::string& text, const std::vector<std::string>& overrides = {},
                  const std::string& name = "c.yaml");
 

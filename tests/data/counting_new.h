@@ -4,13 +4,13 @@
 
 namespace ftrun::test {
 
-/// Allocations of this test program since it began, by all threads.
+/// Counts the allocations of this test program since it began, by all threads.
 int64_t allocations_so_far();
-/// Counts those of them that were not freed yet.
+/// Counts those allocations that were not freed yet.
 int64_t allocations_alive();
 
-/// HeldAllocations makes all other threads stand at their next allocation while there is one. One
-/// at a time.
+/// HeldAllocations, while it exists, stops all other threads at their next allocation. One at a
+/// time.
 class HeldAllocations {
  public:
   HeldAllocations();

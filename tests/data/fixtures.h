@@ -11,7 +11,7 @@
 
 namespace ftrun::test {
 
-/// A folder of its own for one test, gone afterwards.
+/// TempFolder is a folder for one test, removed afterwards.
 class TempFolder {
  public:
   TempFolder() {
@@ -52,14 +52,14 @@ inline std::string raw_u16(const std::vector<int>& ids) {
   return bytes_of(std::vector<uint16_t>(ids.begin(), ids.end()));
 }
 
-/// 0, 1, ..., n-1 as uint16.
+/// Returns 0, 1, ..., n-1 as uint16.
 inline std::string counting_u16(int n) {
   std::vector<int> ids(static_cast<size_t>(n));
   for (int i = 0; i < n; ++i) ids[static_cast<size_t>(i)] = i;
   return raw_u16(ids);
 }
 
-/// A Megatron index whose every part a test may falsify.
+/// MegatronIndex is a Megatron index whose every part a test may falsify.
 struct MegatronIndex {
   std::string magic = std::string("MMIDIDX\0\0", 9);
   uint64_t version = 1;
@@ -68,7 +68,7 @@ struct MegatronIndex {
   std::vector<int64_t> pointers, documents;
   std::string tail;
 
-  /// Makes an index of one sequence a document, as the writers make them.
+  /// Makes an index of one sequence a document, as the writers do.
   explicit MegatronIndex(const std::vector<int32_t>& document_lengths, int item = 2)
       : lengths(document_lengths), documents{0} {
     int64_t at = 0;
@@ -85,7 +85,7 @@ struct MegatronIndex {
   }
 };
 
-/// A mask file; bit i of `trained` is for token i.
+/// Returns a mask file; bit i of `trained` is for token i.
 inline std::string mask_bytes(const std::vector<int>& trained) {
   std::string bits((trained.size() + 7) / 8, '\0');
   for (size_t i = 0; i < trained.size(); ++i)
@@ -94,7 +94,7 @@ inline std::string mask_bytes(const std::vector<int>& trained) {
          bits;
 }
 
-/// Returns what an Error says, with its remedy; "" when nothing is thrown.
+/// Returns the message of an Error, with its remedy; "" when nothing is thrown.
 template <typename Use>
 std::string error_of(const Use& use) {
   try {

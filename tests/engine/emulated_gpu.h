@@ -24,20 +24,19 @@
 namespace ftrun::fixtures {
 
 struct EmulatorOptions {
-  /// The seed of the order in which streams come forward.
+  /// The seed of the order in which streams advance.
   uint64_t seed = 1;
   int64_t bytes = int64_t{256} << 20;
   /// The most bytes that the system pins for us; it refuses more.
   int64_t most_pinned = INT64_MAX;
 };
 
-/// A GPU of main memory, for tests of code that uses one. Calls do nothing but write down; what was
-/// written down runs when somebody waits for it, the streams in any order that their events
-/// allow, the one nobody waits for now early, now as late as can be: a wait that is missing
-/// shows as a wrong result. Addresses of device memory are of no use to the host: reading or
-/// writing there ends the process. Fresh memory holds NaN patterns. Operations are the
-/// processor's kernels, so results have the same bits as on the processor; or those of another
-/// DeviceKernels on host memory.
+/// EmulatedGpu is a GPU of main memory, for tests of code that uses one. Calls only record work;
+/// recorded work runs when somebody waits for it. Streams run in any order that their events allow,
+/// the one nobody waits for sometimes early, sometimes as late as possible: a missing wait shows as
+/// a wrong result. The host cannot use addresses of device memory: reading or writing there ends
+/// the process. Fresh memory holds NaN patterns. Operations are the processor's kernels, so results
+/// have the same bits as on the processor; or those of another DeviceKernels on host memory.
 class EmulatedGpu final : public DeviceKernels {
  public:
   explicit EmulatedGpu(const EmulatorOptions& options = {},
@@ -97,21 +96,21 @@ class EmulatedGpu final : public DeviceKernels {
   void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count,
                   void* out, DeviceStream stream) override;
 
-  /// The first elements of what operations of this kind make come out wrong from now on.
+  /// Makes the first elements of the results of operations of this kind wrong from now on.
   void spoil(OpKind kind) { spoiled_ = kind; }
 
-  /// Any work in a stream; with `ready`, which peers bring about, not before that holds.
+  /// Puts any work into a stream; with `ready`, which peers cause, not before that holds.
   void put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready = {});
-  /// Sets what lets peers come forward while a stream stands before work that is not ready.
+  /// Sets the function that lets peers advance while a stream waits before work that is not ready.
   void wait_with(std::function<void()> peers) { peers_.push_back(std::move(peers)); }
-  /// Runs one step of the stream or of what it stands behind, unless somebody is at it.
+  /// Runs one step of the stream or of the one that it waits for, unless somebody is running it.
   void advance(DeviceStream stream);
 
-  /// Does what a test may and a host cannot: returns device memory as the device sees it, when it
-  /// is synchronised.
+  /// Returns device memory as the device sees it, when it is synchronised: a test may read it, a
+  /// host cannot.
   std::byte* seen_by_device(const void* address) const;
 
-  /// Names of ranges, in the order in which threads began them.
+  /// Returns the names of ranges, in the order in which threads began them.
   std::vector<std::string> ranges() const;
 
   struct Counters {
@@ -154,7 +153,7 @@ class EmulatedGpu final : public DeviceKernels {
   std::unique_ptr<DeviceKernels> operations_;
   std::optional<OpKind> spoiled_;
   DeviceStream operations_stream_ = nullptr;
-  /// The memory is mapped twice: as the host sees it, which it cannot, and as the device does.
+  /// The memory is mapped twice: for the host, which cannot access it, and for the device.
   std::byte* shown_ = nullptr;
   std::byte* real_ = nullptr;
   std::map<int64_t, int64_t> used_;
@@ -177,7 +176,7 @@ class EmulatedGpu final : public DeviceKernels {
 /// order, rounded at each hop.
 enum class EmulatedSums { kRankOrder, kHopByHop };
 
-/// EmulatedLinks are where the ranks of a group leave what they give to collectives. They outlive
+/// EmulatedLinks are where the ranks of a group leave their operands of collectives. They outlive
 /// their GPUs' work.
 class EmulatedLinks {
  public:
@@ -186,16 +185,17 @@ class EmulatedLinks {
 
   void join(int rank, EmulatedGpu& gpu, DeviceStream stream);
   void leave(int rank);
-  /// Collectives are numbered in the order of their streams. To each rank a part, or one for all.
+  /// Parts are the operands of one collective, one for each rank, or one for all. Collectives are
+  /// numbered in the order of their streams.
   using Parts = std::vector<std::vector<std::byte>>;
   void give(int rank, int64_t number, const CollectiveRecord& record, Parts given);
-  /// Says whether all have given.
+  /// Says whether all ranks have given their parts.
   bool is_met(int64_t number) const;
-  /// Takes what a rank gets.
+  /// Takes the result for a rank.
   std::vector<std::byte> take(int rank, int64_t number);
   /// Takes the parts of an exchange, by rank.
   Parts take_exchange(int rank, int64_t number);
-  /// Devices work by themselves, whatever their hosts do.
+  /// Lets devices advance: they work by themselves, whatever their hosts do.
   void advance();
 
  private:
@@ -217,7 +217,7 @@ class EmulatedLinks {
   std::map<int64_t, Meeting> meetings_;
 };
 
-/// The links of all groups of a mesh, made when they are first asked for.
+/// EmulatedNetwork holds the links of all groups of a mesh, made when they are first asked for.
 class EmulatedNetwork {
  public:
   EmulatedLinks& of(const Communicator& group) {
@@ -235,17 +235,17 @@ class EmulatedNetwork {
 struct EmulatedNcclOptions {
   SumBlocks sum_blocks = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(1);
-  /// Tells of peers; null knows nothing of them.
+  /// The rendezvous that knows of peers; null: nothing is known of them.
   Rendezvous* rendezvous = nullptr;
-  /// The text behind the name of the group of hosts.
+  /// The text after the name of the group of hosts.
   std::string suffix = " of GPUs";
 };
 
-/// Collectives among emulated GPUs, in the caller's stream as NCCL's: each stands there until all
-/// ranks' streams have come to it.
+/// EmulatedNccl runs collectives among emulated GPUs, in the caller's stream as NCCL does: each
+/// waits there until all ranks' streams have reached it.
 class EmulatedNccl : public DeviceCommunicator {
  public:
-  /// All are borrowed; `like` says name, members and rank.
+  /// All are borrowed; `like` gives name, members and rank.
   EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like,
                const EmulatedNcclOptions& options = {});
   ~EmulatedNccl() override;
@@ -288,7 +288,8 @@ class EmulatedNccl : public DeviceCommunicator {
   std::shared_ptr<std::atomic<bool>> given_up_ = std::make_shared<std::atomic<bool>>(false);
   std::mutex marks_mutex_;
   std::deque<Mark> marks_;
-  /// Collectives that the device has come to: counted there, as recorded ones come again.
+  /// The number of collectives that the device has reached: counted there, because recorded ones
+  /// run again.
   std::shared_ptr<int64_t> given_ = std::make_shared<int64_t>(0);
 };
 

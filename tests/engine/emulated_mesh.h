@@ -21,7 +21,7 @@ struct EmulatedRank {
   RankGroups groups;
 };
 
-/// EmulatedMeshOptions say what is asked of the emulated GPUs of a mesh.
+/// EmulatedMeshOptions are the options of the emulated GPUs of a mesh.
 struct EmulatedMeshOptions {
   int64_t steps = 3;
   GpuOptions gpu = {};
@@ -31,8 +31,8 @@ struct EmulatedMeshOptions {
   std::atomic<int64_t>* launches = nullptr;
 };
 
-/// Trains some steps on a mesh of emulated GPUs, whose streams come forward in an order by `seed`;
-/// 0 trains on the processor.
+/// Trains some steps on a mesh of emulated GPUs, whose streams advance in an order by `seed`; 0
+/// trains on the processor.
 TrainingOutcome train_on_emulated(const Config& plain, const ModelConfig& model,
                                   const TrainingMesh& mesh, uint64_t seed,
                                   const EmulatedMeshOptions& options = {});

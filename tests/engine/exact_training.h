@@ -8,8 +8,8 @@
 #include "../kernels/lockstep.h"
 #include "mesh_runs.h"
 
-// The exact training is what a run would find without rounding, to tell how far a layout's rounding
-// takes it from how far that of one process does.
+// The exact training is a run without rounding. It compares the rounding error of a layout with
+// that of one process.
 namespace ftrun::fixtures {
 
 /// ExactTraining is one process that trains in fp64: train_on() without a mesh, with layers'
@@ -21,10 +21,11 @@ class ExactTraining {
 
   /// Makes the gradients of step `step`, from 1, by the weights as they are.
   void find_gradients(int64_t step);
-  /// find_gradients() and the update.
+  /// Runs find_gradients() and the update.
   void train(int64_t step);
 
-  /// The mean loss of a token and the norm, of the gradients that were made last.
+  /// Returns the mean loss of a token; norm() the norm. Both are of the gradients that were made
+  /// last.
   double loss() const;
   double norm() const;
   /// The model's parameters, by name; what is written here is what the next step begins with.
@@ -45,11 +46,11 @@ class ExactTraining {
   std::map<std::string, Moments> moments_;
 };
 
-/// The gradient norms of steps 1 .. `steps`.
+/// Returns the gradient norms of steps 1 .. `steps`.
 std::vector<double> exact_norms(const Config& config, const ModelConfig& model, int micro_batches,
                                 int64_t steps);
 
-/// |found - exact| / |exact| of each.
+/// Returns |found - exact| / |exact| of each.
 std::vector<double> errors_of(const std::vector<double>& found, const std::vector<double>& exact);
 
 /// Says whether errors are no worse than one process's own. In the first step, from the same
@@ -57,12 +58,12 @@ std::vector<double> errors_of(const std::vector<double>& found, const std::vecto
 /// begin at weights that differ: at most `times` its own in its worst step.
 bool no_worse(const std::vector<double>& errors, const std::vector<double>& own, double times);
 
-/// FreshSteps are what layouts make of the weights that the exact training has as each step begins,
-/// rounded to fp32: nothing of what a step leaves behind is in the next.
+/// FreshSteps are the steps of layouts that each begin with the weights of the exact training,
+/// rounded to fp32: nothing that a step leaves behind is in the next.
 class FreshSteps {
  public:
   FreshSteps(const Config& config, const ModelConfig& model, int micro_batches, int64_t steps);
-  /// The largest error of a step's gradient norm.
+  /// Returns the largest error of a step's gradient norm.
   double worst_norm(const Config& config, const TrainingMesh& mesh) const;
 
  private:

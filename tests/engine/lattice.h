@@ -11,7 +11,7 @@
 
 namespace ftrun::fixtures {
 
-/// LatticeCell is one layout of a run of 8 layers, and what else shapes it.
+/// LatticeCell is one layout of a run of 8 layers, and its other properties.
 struct LatticeCell {
   TrainingMesh mesh;
   int64_t stage = 0;
@@ -23,7 +23,7 @@ struct LatticeCell {
   /// The tier of optimizer state and, at stage 3, of parameters.
   OffloadDevice place = OffloadDevice::kNone;
 
-  /// The cell's value on each axis, in the order of lattice_axes().
+  /// Returns the cell's value on each axis, in the order of lattice_axes().
   std::vector<std::string> values() const;
   ModelConfig model() const;
   Config config() const;
@@ -34,44 +34,44 @@ const std::vector<std::string>& lattice_axes();
 /// 2 to 8 ranks.
 std::vector<TrainingMesh> lattice_meshes();
 
-/// Meshes x ZeRO stages x schedules, complete, on llama; at stage 0 replicas
-/// are shards by another name.
+/// Lists meshes x ZeRO stages x schedules, complete, on llama; at stage 0 replicas are shards by
+/// another name.
 std::vector<LatticeCell> complete_cells();
 
-/// Chooses so many cells that each pair of values of two axes that some cell can have is in one of
+/// Chooses enough cells that each pair of values of two axes that some cell can have is in one of
 /// them. Accumulation on one rank is of 1, 2, 5 or 8 micro-batches.
 std::vector<LatticeCell> covering_cells(const std::vector<TrainingMesh>& meshes);
 
-/// Pairs of values of two axes.
+/// AxisPair is a pair of values of two axes.
 using AxisPair = std::tuple<size_t, std::string, size_t, std::string>;
 std::vector<AxisPair> pairs_of(const LatticeCell& cell);
 
-/// A cell beside one process and beside fp64.
+/// LatticeFigures compare a cell with one process and with fp64.
 struct LatticeFigures {
   Differences differences;
   /// Largest errors of a step's gradient norm against fp64, and those of one process.
   double norm_error = 0;
   double own_norm_error = 0;
-  /// The error where each step begins with the weights of fp64: of a cell whose norm is beyond
+  /// The error where each step begins with the weights of fp64, for a cell whose norm is beyond
   /// kNormBound.
   double fresh_norm_error = 0;
   double own_fresh_norm_error = 0;
   bool within = false;
 };
-/// The factor of one process's own error that a cell's may reach whose norm is beyond kNormBound,
-/// and what a step's norm may be off by from the weights of fp64.
+/// The factor of one process's own error that a cell's may reach when its norm is beyond
+/// kNormBound, and the error that a step's norm may have from the weights of fp64.
 inline constexpr double kTimesOwnError = 3;
 inline constexpr double kFreshNormBound = 1e-5;
 
-/// Loss and weights; and the norm if `norm` is so.
+/// Says whether loss and weights are within their bounds, and the norm if `norm`.
 bool is_within(const Differences& found, bool norm);
 
-/// Runs cells against one process, which it asks once for each model and global batch.
+/// Lattice compares cells with one process, which it runs once for each model and global batch.
 class Lattice {
  public:
   explicit Lattice(int64_t steps) : steps_(steps) {}
   Differences run(const LatticeCell& cell);
-  /// run(), and how far rounding takes the cell and one process from fp64.
+  /// Runs a cell as run(), and measures how far rounding takes it and one process from fp64.
   LatticeFigures measure(const LatticeCell& cell);
 
  private:

@@ -7,13 +7,13 @@
 
 namespace ftrun::fixtures {
 
-/// Chooses candidates greedily until every pair that some candidate has is in a chosen one: their
-/// numbers, the same for the same arguments. `pairs_of` lists a candidate's pairs as numbers below
-/// `pairs`; the list is read before the next call.
+/// Chooses candidates greedily until every pair that some candidate has is in a chosen one. Returns
+/// their numbers, the same for the same arguments. `pairs_of` lists a candidate's pairs as numbers
+/// below `pairs`; the list is read before the next call.
 std::vector<size_t> cover_pairs(size_t candidates, size_t pairs,
                                 const std::function<std::span<const int>(size_t)>& pairs_of);
 
-/// Values of axes, one of each.
+/// AxisValues are values of axes, one of each.
 using AxisValues = std::vector<int>;
 
 /// Lists rows of values, where axis a has the values 0 .. sizes[a] - 1: each pair of values of two

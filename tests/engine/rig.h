@@ -18,29 +18,29 @@
 
 namespace ftrun::fixtures {
 
-/// Two layers of hidden 16, four query and two key/value heads of 4, 32 rows of vocabulary. Each of
-/// its units fits one block, so that some ranks hold nothing of it.
+/// Returns a model of two layers of hidden 16, four query and two key/value heads of 4, 32 rows of
+/// vocabulary. Each of its units fits one block, so that some ranks hold nothing of it.
 ModelConfig small_model(bool tied = false);
 
-/// Three layers of hidden 64 and 200 rows of vocabulary: units of several blocks that three ranks
-/// share unevenly.
+/// Returns a model of three layers of hidden 64 and 200 rows of vocabulary: units of several blocks
+/// that three ranks share unevenly.
 ModelConfig model_of_many_blocks(bool tied = false);
 
-/// Rows of 8 tokens, two in a micro-batch, two micro-batches in a step.
+/// Returns a run with rows of 8 tokens, two in a micro-batch, two micro-batches in a step.
 Config small_run();
 
 /// The loss scale with which RankRig::prepared() trains.
 inline constexpr float kLossScale = 0.01F;
 inline constexpr double kClipNorm = 1.0;
 
-/// ZeRO `stage`, with nothing small enough to be left on every rank.
+/// Returns a run of ZeRO `stage`, with nothing small enough to be left on every rank.
 Config run_of_stage(int64_t stage);
 
-/// The run with adapters of all products, in whose operands dropout makes a
-/// quarter of the elements 0.
+/// Returns the run with adapters of all products; dropout makes a quarter of their operands'
+/// elements 0.
 Config with_dropout(Config config);
 
-/// A folder that goes with the object.
+/// Scratch is a folder that is removed with the object.
 struct Scratch {
   Scratch();
   ~Scratch();
@@ -49,26 +49,27 @@ struct Scratch {
   std::string path;
 };
 
-/// The folder of the disk tiers of these tests.
+/// Returns the folder of the disk tiers of these tests.
 const std::string& swap_folder();
 
 /// Puts parameters (stage 3) and optimizer state (stages 1 to 3) on a tier.
 void offload_to(Config& config, OffloadDevice device);
 
-/// Element `index` of a tensor as model_folder() holds it: in [-0.2, 0.2), by its name and place.
+/// Returns element `index` of a tensor as model_folder() holds it: in [-0.2, 0.2), by its name and
+/// place.
 float weight_of(const std::string& tensor, int64_t index);
 
-/// Element `index` of a tensor.
+/// WeightOf returns element `index` of a tensor.
 using WeightOf = std::function<float(const std::string& tensor, int64_t index)>;
 
 /// Makes the folder `path`, a Hugging Face folder with a model of these weights.
 ModelFolder write_model_folder(const std::string& path, const ModelConfig& model,
                                const WeightOf& weight);
 
-/// A Hugging Face folder with the model's weights, made when first asked for.
+/// Returns a Hugging Face folder with the model's weights, made when first asked for.
 const ModelFolder& model_folder(const ModelConfig& model);
 
-/// Settings of a rig that no key of the config asks for.
+/// Otherwise holds the settings of a rig that no key of the config sets.
 struct Otherwise {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   /// Tensors that are updated; all when empty.
@@ -87,13 +88,13 @@ struct RankRig {
 
   /// Runs one training step on random batches, which depend on `step` and the rank.
   StepRun train(int64_t step);
-  /// The factor by which gradients are made and kept too large: what a loss scale does in fp16.
+  /// The factor by which gradients are made and kept too large: the effect of a loss scale in fp16.
   float gradient_multiple = 1;
   /// Changes train()'s batches before they are trained on.
   std::function<void(int64_t step, Batch& batch)> change_batch;
   /// Prepares what train() runs, without new batches.
   StepRun prepared(int64_t step);
-  /// The state of a checkpoint; what is frozen from model_folder().
+  /// Loads the state of a checkpoint; frozen tensors from model_folder().
   std::vector<StateConversion> load(Checkpoint& checkpoint) {
     return state.load(checkpoint, folder);
   }
@@ -111,21 +112,21 @@ struct RankRig {
   std::vector<Batch> batches;
 };
 
-/// Writes `value` into element `index` of what layers read of a tensor, where this rank has it: in
-/// 16 bits a copy, which the next update makes anew of the master weights.
+/// Writes `value` into element `index` of the tensor that layers read, where this rank has it. In
+/// 16 bits it is a copy, which the next update makes anew from the master weights.
 void plant(RankRig& rig, const std::string& name, int64_t index, float value);
 
-/// Tokens from a counter-based generator; labels are the tokens moved by one.
+/// Returns tokens from a counter-based generator; labels are the tokens moved by one.
 Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows = 32);
 
-/// The whole model's state, put together from the slices that ranks save. Ranks add theirs at any
-/// time.
+/// WholeState is the whole model's state, put together from the slices that ranks save. Ranks add
+/// theirs at any time.
 class WholeState {
  public:
-  /// Error(kBug) when an element was there before.
+  /// Adds slices. Error(kBug) when an element was added before.
   void add(const std::vector<StateSlice>& slices);
 
-  /// Bytes by "tensor.kind". Error(kBug) when an element is missing.
+  /// Returns bytes by "tensor.kind". Error(kBug) when an element is missing.
   std::map<std::string, std::vector<std::byte>> take() const;
 
  private:
@@ -137,35 +138,35 @@ class WholeState {
   std::map<std::string, Tensor> tensors_;
 };
 
-/// Returns what one rank alone would save.
+/// Returns what one rank would save without others.
 std::map<std::string, std::vector<std::byte>> contents(const ModelState& state);
 /// Returns what a rank saves beside others, slice by slice.
 std::vector<std::vector<std::byte>> own_slices(const ModelState& state);
 
-/// A communicator of one rank, and what it needs.
+/// Alone is a communicator of one rank, and what it needs.
 struct Alone {
   Alone();
   std::unique_ptr<Rendezvous> rendezvous;
   std::unique_ptr<Communicator> group;
 };
 
-/// Runs `body` on a thread a rank, with a communicator of all; returns what each threw ("").
-/// A long heartbeat keeps the rendezvous' own threads still, for tests that count allocations.
+/// Runs `body` on a thread a rank, with a communicator of all; returns what each threw (""). A long
+/// heartbeat keeps the rendezvous' own threads still, for tests that count allocations.
 std::vector<std::string> on_ranks(
     int world, const std::function<void(Rendezvous&, Communicator&)>& body,
     std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
     CommBackend backend = CommBackend::kAuto);
 
-/// Runs it with the groups of a mesh, of which a rank's place in the options says nothing; REQUIREs
-/// that none threw.
+/// Runs `body` with the groups of a mesh; the rank's place in the options is ignored. REQUIREs that
+/// none threw.
 void on_mesh(const StateOptions& mesh,
              const std::function<void(Rendezvous&, const RankGroups&)>& body);
-/// Runs it on `shards` ranks that share a copy of the state, and nodes of `node` of them with
+/// Runs `body` on `shards` ranks that share a copy of the state, and nodes of `node` of them with
 /// secondary shards.
 void on_mesh(int replicas, int shards,
              const std::function<void(Rendezvous&, const RankGroups&)>& body, int node = 1);
 
-/// The message of what `work` throws; "" for nothing.
+/// Returns the message of the error that `work` throws; "" for none.
 std::string message_of(const std::function<void()>& work);
 
 /// REQUIREs that no rank threw.

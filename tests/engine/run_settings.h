@@ -6,17 +6,17 @@
 
 namespace ftrun::fixtures {
 
-/// Precisions of a run: of its products, or of what it keeps beside them in bf16.
+/// Precision lists precisions of a run: of its products, or of what it keeps beside them in bf16.
 enum Precision { kFp32, kFp16, kBf16, kNarrowMoments, kNarrowMasters, kPrecisions };
 void set_precision(Config& config, Precision precision);
 
-/// Adapters of all products, with what tells them apart.
+/// Adapter lists adapters of all products, by kind.
 enum Adapter { kNoAdapter, kLora, kLoraDropout, kDora, kLoraOnNf4, kAdapters };
 void set_adapter(Config& config, Adapter adapter);
 /// The multiple of elements that each rank's part of a row has where products are packed as NF4.
 inline constexpr int64_t kNf4Block = 64;
 
-/// Every optimizer with an update rule of its own.
+/// Lists every optimizer with an update rule of its own.
 std::span<const OptimizerType> updating_optimizers();
 void set_optimizer(Config& config, OptimizerType type);
 

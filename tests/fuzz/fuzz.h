@@ -11,9 +11,9 @@
 #include "../base/temporary_folder.h"
 #include "base/error.h"
 
-// A target is a file here that runs what reads a file that somebody else may have made, given any
-// bytes. LibFuzzer makes them up (scripts/fuzz.sh), replay.cc gives those of tests/fuzz/corpus and
-// mutants of them (CTest).
+// Targets: files here, each of which gives any bytes to the code that reads a file which somebody
+// else may have made. LibFuzzer makes up the bytes (scripts/fuzz.sh); replay.cc gives those of
+// tests/fuzz/corpus and mutants of them (CTest).
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace ftrun::fuzz {
@@ -22,8 +22,8 @@ inline std::string_view text_of(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// A result or a message is all that may come of it: another exception, and one that names a
-/// defect of ftrun, is a finding.
+/// Runs `parse`, which may only succeed or throw an Error: another exception, or an Error that
+/// names a defect of ftrun, is a finding.
 template <typename Parse>
 int judge(Parse parse) {
   try {
@@ -36,8 +36,8 @@ int judge(Parse parse) {
   return 0;
 }
 
-/// Files of this process for parsers that read from a path: below $TMPDIR, else in memory where
-/// the machine has /dev/shm.
+/// ScratchFolder holds files of this process for parsers that read from a path: below $TMPDIR, else
+/// in memory where the machine has /dev/shm.
 class ScratchFolder : public fixtures::TemporaryFolder {
  public:
   ScratchFolder()

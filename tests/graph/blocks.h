@@ -49,7 +49,7 @@ struct BlockShape {
   int64_t tokens() const { return rows * row_tokens; }
 };
 
-/// A pre-norm block of attention and gated MLP.
+/// Makes a pre-norm block of attention and gated MLP.
 inline LayerGraph block(const BlockShape& s, bool train = true) {
   const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size;
   const HeadAttrs heads{s.query_heads, s.kv_heads, s.head_size, 1e-6};
@@ -79,8 +79,8 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// A product with low-rank adapters of two of its three parts, and magnitudes and a bias: as a
-/// decoder has it, of one of `ranks` tensor-parallel ranks.
+/// Makes a product with low-rank adapters of two of its three parts, and magnitudes and a bias: as
+/// a decoder has it, of one of `ranks` tensor-parallel ranks.
 inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_t ranks = 1) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size, width = q + 2 * kv;
   GraphBuilder g("magnitudes", s.tokens(), s.row_tokens, s.dtypes);
@@ -110,7 +110,7 @@ inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_
   return g.finish(train, s.recompute);
 }
 
-/// Two products of one operand, the second with low-rank adapters of two of its three parts.
+/// Makes two products of one operand, the second with low-rank adapters of two of its three parts.
 inline LayerGraph adapted(const BlockShape& s, bool train = true) {
   const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size,
                 kv = s.kv_heads * s.head_size;
@@ -138,7 +138,7 @@ inline LayerGraph embedding(const BlockShape& s, bool train = true) {
   return g.finish(train);
 }
 
-/// Norms over all query heads and all key heads, whose gradient passes on.
+/// Makes norms over all query heads and all key heads, whose gradient passes on.
 inline LayerGraph whole_norms(const BlockShape& s, bool train = true) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size;
   const WholeQkNormAttrs attrs{{s.query_heads, s.kv_heads, s.head_size, 1e-6}};
@@ -151,7 +151,7 @@ inline LayerGraph whole_norms(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// Layer norms of query and key heads with weights of their own, whose gradient passes on.
+/// Makes layer norms of query and key heads with weights of their own, whose gradient passes on.
 inline LayerGraph head_norms(const BlockShape& s, bool train = true) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size;
   GraphBuilder g("head_norms", s.tokens(), s.row_tokens, s.dtypes);
@@ -163,7 +163,7 @@ inline LayerGraph head_norms(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// A residual that is scaled.
+/// Makes a residual that is scaled.
 inline LayerGraph scaled(const BlockShape& s, bool train = true) {
   GraphBuilder g("scaled", s.tokens(), s.row_tokens, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
@@ -172,7 +172,7 @@ inline LayerGraph scaled(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// A capped product between two.
+/// Makes a capped product between two.
 inline LayerGraph capped(const BlockShape& s, bool train = true) {
   GraphBuilder g("capped", s.tokens(), s.row_tokens, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
@@ -182,8 +182,8 @@ inline LayerGraph capped(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// A pre-norm block of a plain MLP. The layer norm has a weight with s.biases, and with one a bias
-/// too.
+/// Makes a pre-norm block of a plain MLP. The layer norm has a weight with s.biases, and with one a
+/// bias too.
 inline LayerGraph plain_mlp(const BlockShape& s, bool train = true,
                             Activation kind = Activation::kGelu) {
   GraphBuilder g("plain", s.tokens(), s.row_tokens, s.dtypes);
@@ -210,8 +210,8 @@ inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tok
   return g.finish(train);
 }
 
-/// The gated MLP of one of two tensor-parallel ranks: tokens of the hidden states shared out, or
-/// not.
+/// Makes the gated MLP of one of two tensor-parallel ranks; with `sequence`, they share out the
+/// tokens of the hidden states.
 inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = true) {
   GraphBuilder g("split", s.tokens(), s.row_tokens, s.dtypes);
   const int64_t held = sequence ? s.tokens() / 2 : s.tokens();
@@ -234,7 +234,7 @@ inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = tru
   return g.finish(train, s.recompute);
 }
 
-/// The head of the second of two tensor-parallel ranks.
+/// Makes the head of the second of two tensor-parallel ranks.
 inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = true,
                              int64_t chunk_tokens = 3) {
   GraphBuilder g("split_head", s.tokens(), s.row_tokens, s.dtypes);
@@ -250,7 +250,7 @@ inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = tr
   return g.finish(train);
 }
 
-/// A block of one of some ranks along the context axis, which exchange tokens and shift them.
+/// Makes a block of one of some ranks along the context axis, which exchange tokens and shift them.
 inline LayerGraph exchanged(const BlockShape& s, bool train = true, int64_t ranks = 2) {
   GraphBuilder g("exchanged", s.tokens(), s.row_tokens, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
@@ -262,7 +262,7 @@ inline LayerGraph exchanged(const BlockShape& s, bool train = true, int64_t rank
   return g.finish(train, s.recompute);
 }
 
-/// Values that backward makes and reads while it runs interleaved.
+/// Says whether backward makes and reads the value while it runs interleaved.
 inline bool lives_in_list(const Value& value) {
   return value.role == ValueRole::kTemp || value.role == ValueRole::kDeferred ||
          value.role == ValueRole::kWorkspace;
@@ -274,7 +274,7 @@ inline std::string list_text(const LayerGraph& graph, const std::vector<Op>& lis
   return text;
 }
 
-/// "name bytes" of each saved value, a line each.
+/// Returns "name bytes" of each saved value, a line each.
 inline std::string saved_text(const LayerGraph& graph) {
   std::string text;
   for (const ValueId id : graph.with_role(ValueRole::kSaved))
@@ -282,14 +282,14 @@ inline std::string saved_text(const LayerGraph& graph) {
   return text;
 }
 
-/// The value called `name`; a test that asks for another one is wrong.
+/// Returns the value called `name`, which must exist.
 inline ValueId named(const LayerGraph& graph, const std::string& name) {
   for (size_t i = 0; i < graph.values.size(); ++i)
     if (graph.values[i].name == name) return static_cast<ValueId>(i);
   throw std::logic_error("no value " + name);
 }
 
-/// Returns what a failed check of ours says, without its place; "nothing" when none failed.
+/// Returns the message of a failed check of ours, without its place; "nothing" when none failed.
 inline std::string bug_text(const std::function<void()>& body) {
   try {
     body();

@@ -12,8 +12,8 @@
 
 namespace ftrun::fixtures {
 
-/// Runs a list over a memory that knows which value each of its bytes holds. Returns what a kernel,
-/// or a collective that runs beside the kernels until its result is read, would have stumbled over,
+/// OwnedMemory runs a list over a memory that knows which value each of its bytes holds. It returns
+/// the fault of a kernel, or of a collective that runs beside the kernels until its result is read,
 /// or "".
 class OwnedMemory {
  public:
@@ -43,7 +43,7 @@ class OwnedMemory {
     return "";
   }
 
-  /// The value is there before the list begins.
+  /// Marks the value as present before the list begins.
   void give(ValueId id) { take(id); }
 
  private:

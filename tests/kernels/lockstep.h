@@ -14,44 +14,44 @@
 
 namespace ftrun::test {
 
-/// TokenBatch is what a micro-batch gives to every layer that asks for it.
+/// TokenBatch is the input of a micro-batch for every layer that asks for it.
 struct TokenBatch {
   std::vector<int32_t> tokens, positions, starts, labels;
 };
-/// Rows of two documents each; every `masked_every`-th token has no label (0: all have), nor have
-/// the first `masked_first`.
+/// Returns rows of two documents each; every `masked_every`-th token has no label (0: all have),
+/// nor have the first `masked_first`.
 TokenBatch token_batch(const BatchShape& shape, int64_t vocabulary, int64_t masked_every,
                        int64_t masked_first = 0);
 
-/// Numbers by name, of whole tensors and whole batches.
+/// NamedNumbers are numbers by name, of whole tensors and whole batches.
 using NamedNumbers = std::map<std::string, std::vector<double>>;
 
-/// Runs the layers of all tensor-parallel ranks of a model in one thread: each operation on one
-/// rank after the other. Scratch is planned as programs plan it and starts as NaN. A collective
-/// takes as long as it may: its result is NaN from when it begins until the first operation that
-/// reads it, and only then are its operands read.
+/// Lockstep runs the layers of all tensor-parallel ranks of a model in one thread: each operation
+/// on one rank after the other. Scratch is planned as programs plan it and starts as NaN. A
+/// collective takes as long as it may: its result is NaN from its beginning until the first
+/// operation that reads it, and only then are its operands read.
 class Lockstep {
  public:
-  /// The ranks of one model, by their index.
+  /// `ranks` are the ranks of one model, by their index.
   explicit Lockstep(std::vector<ModelDescription> ranks);
 
-  /// Whole parameters by the tensor's name, in place of what the constructor drew.
+  /// Sets whole parameters by the tensor's name, in place of those that the constructor drew.
   void set_parameters(const NamedNumbers& tensors);
 
-  /// Forward and, when training, backward lists of all layers; `accumulate` adds to the gradients.
-  /// `deferred`: all weight gradients of a layer after its input gradients,
-  /// in scratch of their own.
+  /// Runs forward and, when training, backward lists of all layers; `accumulate` adds to the
+  /// gradients. `deferred`: all weight gradients of a layer after its input gradients, in scratch
+  /// of their own.
   void step(const TokenBatch& batch, bool accumulate = false, bool deferred = false);
 
-  /// "loss" {sum, counted}; "hidden LAYER" and, when training, "d_hidden LAYER" of what a layer
-  /// hands on, "logits", and the gradient of each tensor by its name. Fails a test where ranks
-  /// disagree on what they should have in common.
+  /// Returns "loss" {sum, counted}; "hidden LAYER" and, when training, "d_hidden LAYER" of the
+  /// outputs of a layer, "logits", and the gradient of each tensor by its name. Fails a test where
+  /// ranks disagree on what they should have in common.
   NamedNumbers results() const;
 
   StepScalars scalars;
 
  private:
-  /// 64-byte aligned.
+  /// Memory is 64-byte aligned.
   class Memory {
    public:
     Memory() = default;

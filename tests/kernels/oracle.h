@@ -6,11 +6,11 @@
 #include "base/dtype.h"
 #include "graph/op.h"
 
-// LibTorch's autograd in fp64 as the oracle of the kernels. Free of LibTorch's headers: they
-// compile slowly and only oracle.cc needs them.
+// LibTorch's autograd in fp64 as the oracle of the kernels. This header does not include
+// LibTorch's: they compile slowly and only oracle.cc needs them.
 namespace ftrun::test {
 
-/// A dense row-major array of numbers.
+/// Array is a dense row-major array of numbers.
 struct Array {
   std::vector<int64_t> dims;
   std::vector<double> data;
@@ -18,8 +18,8 @@ struct Array {
   DType dtype = DType::kF64;
 };
 
-/// A forward operation on given inputs and the gradient of the loss with respect to its first
-/// output (the second for kAddRmsNorm also when `second_gradient` has data).
+/// OracleCase is a forward operation on given inputs and the gradient of the loss with respect to
+/// its first output (the second for kAddRmsNorm also when `second_gradient` has data).
 struct OracleCase {
   OpKind kind;
   OpAttrs attrs;
@@ -40,8 +40,8 @@ struct OracleResult {
   std::vector<Array> gradients;
 };
 
-/// kLinearCrossEntropy gives the two numbers of its loss value, and gradients of loss_scale times
-/// the loss.
+/// Runs the case. kLinearCrossEntropy gives the two numbers of its loss value, and gradients of
+/// loss_scale times the loss.
 OracleResult oracle(const OracleCase& c);
 
 struct OptimizerCase {
@@ -51,7 +51,7 @@ struct OptimizerCase {
   double learning_rate = 1e-3;
   double weight_decay = 0.0;
 };
-/// Parameters after all steps of torch.optim's Adam, AdamW, SGD and Adagrad.
+/// Returns the parameters after all steps of torch.optim's Adam, AdamW, SGD and Adagrad.
 std::vector<float> oracle_adam(const OptimizerCase& c, bool decoupled, double beta1, double beta2,
                                double epsilon);
 std::vector<float> oracle_sgd(const OptimizerCase& c, double momentum, double dampening,

@@ -19,7 +19,7 @@ void for_each_product_library(Body body) {
   use_products(std::nullopt);
 }
 
-/// for_each_backend with each of them: for operations that multiply matrices.
+/// Runs for_each_backend with each of them: for operations that multiply matrices.
 template <class Body>
 void for_each_multiplier(Body body) {
   for_each_product_library([&](ProductLibrary library) {

@@ -11,39 +11,41 @@
 
 namespace ftrun::test {
 
-/// Numbers from a counter-based generator, about uniform in [-1, 1); the same for the same seed.
+/// Returns numbers from a counter-based generator, about uniform in [-1, 1); the same for the same
+/// seed.
 Array random_array(std::vector<int64_t> dims, uint64_t seed);
 
-/// The nearest number (ties to even) that the dtype holds.
+/// Returns the nearest number (ties to even) that the dtype holds.
 double rounded(double v, DType dtype);
 Array rounded(Array array, DType dtype);
-/// The case with the inputs and gradients that kernels get whose activations have that dtype.
+/// Returns the case with the inputs and gradients that kernels get whose activations have that
+/// dtype.
 OracleCase stored(OracleCase c, DType dtype);
-/// Largest relative error of rounding to a dtype's normal numbers: 2^-8 for BF16.
+/// Returns the largest relative error of rounding to a dtype's normal numbers: 2^-8 for BF16.
 double unit_roundoff(DType dtype);
 inline bool is_narrow(DType dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
-/// The bits of a number that a 16-bit dtype holds, and the number of such bits.
+/// Returns the bits of a number that a 16-bit dtype holds; number_of() returns the number again.
 uint16_t bits_of(double v, DType dtype);
 double number_of(uint16_t bits, DType dtype);
 
-/// Storage of hand-made values and operations on it. Outputs and scratch start as NaN patterns, and
-/// bytes around every value are watched: a kernel that writes outside, or reads what nobody wrote,
-/// shows.
+/// Rig is storage of hand-made values and operations on it. Outputs and scratch start as NaN
+/// patterns, and bytes around every value are watched: a kernel that writes outside, or reads
+/// memory that was not written, shows.
 class Rig {
  public:
   explicit Rig(DType dtype) : dtype_(dtype) {}
 
   ValueId input(const Array& array) { return input(array, dtype_); }
   ValueId input(const Array& array, DType dtype);
-  /// A matrix, quantized as `format` says; kernels take it for one of the rig's dtype.
+  /// Adds a matrix, quantized as `format` says; for kernels it is one of the rig's dtype.
   ValueId packed(const Array& matrix, const PackedFormat& format);
   ValueId ints(const std::vector<int32_t>& values);
   ValueId output(std::vector<int64_t> dims) { return output(std::move(dims), dtype_); }
   ValueId output(std::vector<int64_t> dims, DType dtype);
-  /// rstd or lse.
+  /// Adds an rstd or lse.
   ValueId statistic(std::vector<int64_t> dims) {
     return output(std::move(dims), dtype_ == DType::kF64 ? DType::kF64 : DType::kF32);
   }
@@ -51,11 +53,11 @@ class Rig {
   void run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
            OpAttrs attrs = NoAttrs{}, bool accumulate = false);
 
-  /// Makes what an all-gather of two equal ranks makes of a value.
+  /// Computes the result of an all-gather of two equal ranks from a value.
   void copy_twice(ValueId from, ValueId to);
 
   Array read(ValueId id) const;
-  /// The raw bytes, for comparing results bit by bit.
+  /// Returns the raw bytes, for comparing results bit by bit.
   std::vector<std::byte> bits(ValueId id) const;
 
   StepScalars scalars;
@@ -77,22 +79,21 @@ class Rig {
   std::vector<Memory> memory_;
 };
 
-/// Largest difference relative to the largest expected number, less what one rounding to a 16-bit
-/// dtype explains; infinite when shapes differ or a number is not finite.
+/// Returns the largest difference relative to the largest expected number, less what one rounding
+/// to a 16-bit dtype explains; infinite when shapes differ or a number is not finite.
 double relative_error(const Array& actual, const Array& expected);
-/// The tolerance for the rounding of intermediate numbers: 1e-10 in fp64, and 1e-5 where arithmetic
-/// is fp32.
+/// Returns the tolerance for the rounding of intermediate numbers: 1e-10 in fp64, and 1e-5 where
+/// arithmetic is fp32.
 double tolerance(DType dtype);
 
-/// Runs `body` for each dtype of activations. With which instruction set is
-/// the CTest entry's to say:
+/// Runs `body` for each dtype of activations. The CTest entry decides the instruction set:
 /// `kernels` is held to AVX2; those named after another need it.
 template <class Body>
 void for_each_backend(Body body) {
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) body(dtype);
 }
 
-/// for_each_backend with fp32 alone: for operations that know their dtypes themselves.
+/// Runs for_each_backend only with fp32: for operations that know their dtypes themselves.
 template <class Body>
 void for_each_isa(Body body) {
   for_each_backend([&](DType dtype) {
@@ -100,7 +101,7 @@ void for_each_isa(Body body) {
   });
 }
 
-/// A matrix [O,I] as records, and the numbers that these stand for.
+/// PackedArray is a matrix [O,I] as records, and the numbers that these stand for.
 struct PackedArray {
   std::vector<std::byte> records;
   Array numbers;

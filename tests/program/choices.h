@@ -13,8 +13,8 @@
 
 namespace ftrun::fixtures {
 
-/// Ranks of a run, stages of the pipeline slowest, then replicas, tensor ranks fastest: rank r is
-/// tensor rank r % tensor of shard r / tensor % shards; nodes are of `node` shards.
+/// Mesh is the ranks of a run, stages of the pipeline slowest, then replicas, tensor ranks fastest:
+/// rank r is tensor rank r % tensor of shard r / tensor % shards; nodes are of `node` shards.
 struct Mesh {
   int shards = 1;
   int replicas = 1;
@@ -23,7 +23,7 @@ struct Mesh {
   int stages = 1;
   /// Neighbours among the shards that share each row; divides the shards.
   int context = 1;
-  /// Ranks that have tokens of their own.
+  /// Counts the ranks that have tokens of their own.
   int data() const { return shards * replicas; }
   int ranks() const { return data() * tensor * stages; }
   RankMesh grid() const {
@@ -44,14 +44,14 @@ inline bool decays_matrices(const TensorInfo& tensor) {
   return tensor.shape.size() > 1;
 }
 
-/// A model and everything that may be chosen for its step.
+/// Choice is a model and everything that may be chosen for its step.
 struct Choice {
   Built built;
   StepOptions options;
   Mesh mesh;
   ModelConfig config;
 
-  /// The options of a rank.
+  /// Returns the options of a rank.
   StepOptions of_rank(int rank) const {
     StepOptions mine = options;
     const int shard = rank / mesh.tensor % mesh.shards;
@@ -65,21 +65,21 @@ struct Choice {
     return mine;
   }
 
-  /// The program of a rank, from the model of tensor rank 0: those of others differ from it in
-  /// attributes of operations and in where their parts of tensors begin.
+  /// Builds the program of a rank, from the model of tensor rank 0. Those of other tensor ranks
+  /// differ from it in attributes of operations and in where their parts of tensors begin.
   StepProgram step(int rank) const {
     return build_training_step(built.model, built.partition, of_rank(rank));
   }
   StepProgram last_step() const { return step(mesh.ranks() - 1); }
 
-  /// Programs of all ranks.
+  /// Builds the programs of all ranks.
   std::vector<StepProgram> steps() const {
     std::vector<StepProgram> all;
     for (int r = 0; r < mesh.ranks(); ++r) all.push_back(step(r));
     return all;
   }
 
-  /// The model for another pass of the same ranks.
+  /// Returns the model for another pass of the same ranks.
   ModelDescription model_for(Mode mode) const {
     return build_model(config, built.model.batch, mode, built.model.dtypes, {}, built.model.split);
   }
@@ -103,8 +103,8 @@ struct Choice {
   }
 };
 
-/// Trains a small model in two micro-batches on this mesh. Its units are cut in blocks of 64, and
-/// each is a bucket of its own.
+/// Returns the choice that trains a small model in two micro-batches on this mesh. Its units are
+/// cut in blocks of 64, and each is a bucket of its own.
 inline Choice small_choice(const ModelConfig& config, Mesh mesh) {
   Choice choice{
       build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
@@ -194,7 +194,7 @@ inline Mesh random_mesh(std::mt19937_64& random) {
   return mesh;
 }
 
-/// A model that tensor ranks can share out; key/value heads may be fewer than they are.
+/// Draws a model that tensor ranks can share out; it may have fewer key/value heads than they are.
 inline ModelConfig random_config(std::mt19937_64& random, int tensor) {
   ModelConfig config = random_config(random);
   config.kv_heads = pick<int64_t>(random, {1, 2});
@@ -212,7 +212,7 @@ inline Choice random_choice(std::mt19937_64& random) {
   return {std::move(built), std::move(options), mesh, std::move(config)};
 }
 
-/// A pipeline of stages with any number of layers each, of a choice that has none yet.
+/// Gives a choice without a pipeline one with any number of layers in each stage.
 inline void choose_pipeline(std::mt19937_64& random, Choice& choice, PipelineSchedule kind,
                             int stages, int chunks) {
   const auto layers = static_cast<int32_t>(choice.built.model.layers.size());
@@ -285,7 +285,7 @@ inline Choice with_codes(const Choice& choice, std::mt19937_64& random) {
   return out;
 }
 
-/// Freezes some of the matrices and vectors of the same ranks: those of `share` in a hundred
+/// Freezes some of the matrices and vectors on all ranks alike: those of `share` in a hundred
 /// parameters of the graphs, and at least one.
 inline Choice with_frozen(const Choice& choice, std::mt19937_64& random, uint64_t share) {
   Choice out = choice;
@@ -304,7 +304,7 @@ inline Choice with_frozen(const Choice& choice, std::mt19937_64& random, uint64_
   return out;
 }
 
-/// Lets only layers from a random one on train, and of these not all, on the same ranks: backward
+/// Lets only layers from a random one on train, and of these not all, on all ranks alike: backward
 /// ends there.
 inline Choice with_frozen_below(const Choice& choice, std::mt19937_64& random) {
   Choice out = choice;
@@ -325,7 +325,7 @@ inline Choice with_frozen_below(const Choice& choice, std::mt19937_64& random) {
   return out;
 }
 
-/// The plainest program of the same mesh: nothing sharded, bucketed, overlapped or moved.
+/// Returns the plainest choice on the same ranks: nothing sharded, bucketed, overlapped or moved.
 inline Choice plain(const Choice& choice) {
   Choice out = choice;
   out.mesh = {

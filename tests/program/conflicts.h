@@ -7,16 +7,17 @@
 
 namespace ftrun::fixtures {
 
-/// Pairs (earlier, later) of instructions that touch the same bytes of memory, one of them writing:
-/// bytes of a persistent buffer, or of an arena, whichever buffers have them. With them, the pairs
-/// of the decision and what depends on it. Found by comparing every two instructions.
+/// Lists pairs (earlier, later) of instructions that touch the same bytes of memory, one of them
+/// writing: bytes of a persistent buffer, or of an arena, whichever buffers have them. The pairs of
+/// the decision and the instructions that depend on it are included. Compares every two
+/// instructions.
 std::vector<std::pair<InstrId, InstrId>> conflicts(const Program& program);
 
 /// Says whether two instructions of any lanes touch the same bytes, one of them writing.
 bool in_conflict(const Program& program, size_t first, size_t second);
 
-/// Lists those of them whose order the lanes and the waits leave open. Without any, all executions
-/// that the waits allow compute the same: what the list computes in its own order.
+/// Lists those conflicts whose order the lanes and the waits leave open. Without any, all
+/// executions that the waits allow compute the same as the list in its own order.
 std::vector<std::pair<InstrId, InstrId>> unordered(
     const Program& program, const std::vector<std::pair<InstrId, InstrId>>& conflicts);
 

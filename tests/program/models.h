@@ -16,7 +16,8 @@
 
 namespace ftrun::fixtures {
 
-/// Hidden 16, four query and two key/value heads of 4, feed-forward 24, 32 rows of vocabulary.
+/// Returns a model of hidden 16, four query and two key/value heads of 4, feed-forward 24, 32 rows
+/// of vocabulary.
 inline ModelConfig small_config(int64_t layers, bool tied) {
   ModelConfig c;
   c.family = "llama";
@@ -32,7 +33,8 @@ inline ModelConfig small_config(int64_t layers, bool tied) {
   return c;
 }
 
-/// Any small decoder: Llama or Qwen features, windows in some layers, units from one block to many.
+/// Draws any small decoder: Llama or Qwen features, windows in some layers, units from one block to
+/// many.
 inline ModelConfig random_config(std::mt19937_64& random) {
   const auto flip = [&] { return random() % 2 == 1; };
   ModelConfig c = small_config(static_cast<int64_t>(1 + random() % 4), flip());
@@ -50,7 +52,7 @@ inline ModelConfig random_config(std::mt19937_64& random) {
 inline constexpr UnitGranularity kGranularities[] = {
     UnitGranularity::kBlock, UnitGranularity::kLayer, UnitGranularity::kModel};
 
-/// A model and its partition, which a program is built from.
+/// Built is a model and its partition, which a program is built from.
 struct Built {
   ModelDescription model;
   Partition partition;
@@ -74,7 +76,7 @@ inline Built build(const ModelConfig& config, Mode mode = Mode::kTrain,
   return built;
 }
 
-/// The options that most tests set of the state.
+/// Returns the options of the state that most tests set.
 inline StateOptions states(size_t optimizer_states,
                            std::function<bool(const TensorInfo&)> decays = {}) {
   StateOptions state;
@@ -83,12 +85,12 @@ inline StateOptions states(size_t optimizer_states,
   return state;
 }
 
-/// Bytes of all arenas.
+/// Returns the bytes of all arenas.
 inline int64_t arena_total(const Program& program) {
   return std::accumulate(program.arena_bytes.begin(), program.arena_bytes.end(), int64_t{0});
 }
 
-/// Positions of the instructions of a kind.
+/// Returns the positions of the instructions of a kind.
 inline std::vector<size_t> all_of(const Program& program, InstrKind kind) {
   std::vector<size_t> found;
   for (size_t i = 0; i < program.instrs.size(); ++i)
@@ -106,7 +108,7 @@ inline bool is_gradient(const Program& program, const Range& range) {
   return program.at(range.buffer).category == Category::kGradients;
 }
 
-/// Bytes of a rank's gradients in the first `buffers` of its buffers.
+/// Returns the bytes of a rank's gradients in the first `buffers` of its buffers.
 inline int64_t gradient_bytes(const Program& program, size_t buffers) {
   int64_t bytes = 0;
   for (size_t b = 0; b < buffers; ++b)
@@ -117,13 +119,13 @@ inline int64_t gradient_bytes(const Program& program) {
   return gradient_bytes(program, program.buffers.size());
 }
 
-/// The offset of a range of gradients among all of a rank's, in bytes: their buffers one after
-/// another.
+/// Returns the offset of a range of gradients among all of a rank's, in bytes: their buffers one
+/// after another.
 inline int64_t gradient_offset(const Program& program, const Range& range) {
   return gradient_bytes(program, static_cast<size_t>(range.buffer)) + range.offset;
 }
 
-/// The range that begins there.
+/// Returns the range that begins at such an offset.
 inline Range gradients_at(const Program& program, int64_t offset, int64_t bytes) {
   for (BufferId b = 0; b < static_cast<BufferId>(program.buffers.size()); ++b) {
     if (program.at(b).category != Category::kGradients) continue;
@@ -133,7 +135,7 @@ inline Range gradients_at(const Program& program, int64_t offset, int64_t bytes)
   throw std::logic_error("no gradients there");
 }
 
-/// Ranges of gradients that each all-reduce sums, in the order of the program.
+/// Returns the ranges of gradients that each all-reduce sums, in the order of the program.
 inline std::vector<std::vector<Range>> gradient_reduces(const Program& program) {
   std::vector<std::vector<Range>> found;
   for (const size_t i : all_of(program, InstrKind::kAllReduce))
@@ -142,8 +144,8 @@ inline std::vector<std::vector<Range>> gradient_reduces(const Program& program) 
   return found;
 }
 
-/// happens[j][i]: instruction i is done before instruction j starts, by the order of lanes and
-/// waits.
+/// Finds what happens before what: with result[j][i] instruction i is done before instruction j
+/// starts, by the order of lanes and waits.
 inline std::vector<std::vector<char>> happens_before(const Program& program) {
   const size_t n = program.instrs.size();
   std::vector<std::vector<char>> before(n, std::vector<char>(n, 0));
@@ -164,8 +166,8 @@ inline std::vector<std::vector<char>> happens_before(const Program& program) {
   return before;
 }
 
-/// The program with instruction `from` at position `to`, with the waits and places that it needs
-/// there.
+/// Returns the program with instruction `from` at position `to`, with the waits and places that it
+/// needs there.
 inline Program moved(Program program, size_t from, size_t to, bool overlap = true) {
   const auto at = [&](size_t i) { return program.instrs.begin() + static_cast<std::ptrdiff_t>(i); };
   if (from < to)
@@ -176,7 +178,7 @@ inline Program moved(Program program, size_t from, size_t to, bool overlap = tru
   return plan_memory(order_communication(std::move(program), overlap));
 }
 
-/// Buffers temp0, temp1, ... of 64 bytes and instructions that touch one of them each.
+/// Touch is an instruction that touches one of the buffers temp0, temp1, ... of 64 bytes.
 struct Touch {
   Lane lane;
   BufferId buffer;
@@ -199,8 +201,8 @@ inline Program handmade(const std::vector<Touch>& touches) {
   return program;
 }
 
-/// A program of ranks 0, 1, ... that exchange 4096 bytes, an instruction a kind: all-to-all, shift
-/// by as many places, and counted rows of `row` elements.
+/// Makes a program of ranks 0, 1, ... that exchange 4096 bytes, an instruction a kind: all-to-all,
+/// shift by `by` places, and counted rows of `row` elements.
 inline Program exchanges(ShardPlace place, int by, int64_t row = 8) {
   Program program;
   program.buffers = {
@@ -228,12 +230,12 @@ inline Program exchanges(ShardPlace place, int by, int64_t row = 8) {
   return program;
 }
 
-/// Faults of what some ranks run, or all.
+/// Returns the faults of the programs that some or all ranks run.
 inline std::vector<std::string> check_programs(std::span<const RankProgram> ranks) {
   return check_world(world_of(ranks));
 }
 
-/// Faults of what ranks 0, 1, ... run.
+/// Returns the faults of the programs of ranks 0, 1, ...
 inline std::vector<std::string> check_programs(std::span<const Program* const> ranks) {
   std::vector<RankProgram> numbered;
   for (const Program* program : ranks)
@@ -250,8 +252,8 @@ inline std::vector<std::string> check(const Program& program) {
   return check_programs(std::span<const RankProgram>(ranks));
 }
 
-/// Axes of a group of the program ("dp_shard"), and the group along such axes,
-/// kNoGroup where there is none.
+/// Returns the axes of a group of the program ("dp_shard"). group_along() returns the group along
+/// such axes, kNoGroup where there is none.
 inline std::string axes_in(const Program& program, GroupId group) {
   return program.group(group).ranks.label;
 }

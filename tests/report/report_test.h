@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// A folder that goes with its test.
+/// TestFolder is a folder that is removed with its test.
 class TestFolder {
  public:
   TestFolder() {
@@ -36,7 +36,7 @@ inline void put_file(const std::string& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
 }
 
-/// The error that `action` ends in; a test fails on the empty text when there is none.
+/// Returns the error that `action` ends in; one of code kOk when there is none.
 template <typename Action>
 Error error_of(Action action) {
   try {
@@ -47,7 +47,7 @@ Error error_of(Action action) {
   return Error(ExitCode::kOk, "no error");
 }
 
-/// A step with every ordinary field set.
+/// Returns a step with every ordinary field set.
 inline StepMetrics example_step(int64_t step) {
   StepMetrics m;
   m.step = step;

@@ -14,13 +14,13 @@
 
 namespace ftrun::fixtures {
 
-/// Picks one of these.
+/// Picks one of `choices`.
 template <class T>
 T one_of(std::mt19937_64& random, const std::vector<T>& choices) {
   return choices[random() % choices.size()];
 }
 
-/// A machine of so many GPUs or processors a node, with rates of any relation to each other.
+/// Draws a machine of so many GPUs or processors a node, with rates of any relation to each other.
 inline Machine random_machine(std::mt19937_64& random, int devices) {
   const bool gpus = random() % 3 > 0;
   std::string text =
@@ -42,7 +42,8 @@ inline Machine random_machine(std::mt19937_64& random, int devices) {
   return parse_machine("m.yaml", text);
 }
 
-/// A small model that trains in any of the ways that a config has, on any machine of few devices.
+/// Draws a small model that trains in any of the ways that a config has, on any machine of few
+/// devices.
 inline SearchTask random_task(std::mt19937_64& random, int devices, int64_t batch) {
   SearchTask task;
   task.machine = random_machine(random, devices);
@@ -70,7 +71,7 @@ inline SearchTask random_task(std::mt19937_64& random, int devices, int64_t batc
   return task;
 }
 
-/// The layouts of a task that the program accepts.
+/// Returns the layouts of a task that the program accepts.
 inline std::vector<Layout> legal_layouts(const SearchTask& task) {
   std::vector<Layout> legal;
   for (const Layout& layout : all_layouts(task))

@@ -6,9 +6,9 @@
 
 namespace ftrun::fixtures {
 
-/// The first thing in which two programs differ that is not the place of their ranks, or "": the
-/// same buffers and instructions with the same waits, over ranges as long. Where a rank's own part
-/// of a whole begins may differ, in instructions that touch such parts alone.
+/// Returns the first difference of two programs that is not the place of their ranks, or "": they
+/// have the same buffers and instructions with the same waits, over ranges as long. Where a rank's
+/// own part of a whole begins may differ, in instructions that touch only such parts.
 std::string difference_but_place(const Program& a, const Program& b);
 
 }  // namespace ftrun::fixtures

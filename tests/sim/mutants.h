@@ -23,7 +23,8 @@ inline std::vector<const Program*> programs_of(const std::vector<StepProgram>& s
   return programs;
 }
 
-/// The program without an instruction: what waited for it waits for what it waited for.
+/// Returns the program without an instruction: instructions that waited for it wait for what it
+/// waited for.
 inline Program without(const Program& program, size_t at) {
   Program out = program;
   std::vector<InstrId> instead = program.instrs[at].waits;
@@ -46,7 +47,7 @@ inline Program without(const Program& program, size_t at) {
   return out;
 }
 
-/// The program in which an instruction runs a second time right after the first.
+/// Returns the program in which an instruction runs a second time right after the first.
 inline Program doubled(const Program& program, size_t at) {
   Program out = program;
   const auto copy = static_cast<InstrId>(at + 1);
@@ -56,7 +57,7 @@ inline Program doubled(const Program& program, size_t at) {
   return out;
 }
 
-/// A fault says which rank, which instruction or buffer, and why.
+/// Says whether a fault names the rank and the instruction or buffer, and the reason.
 inline bool tells_enough(const std::string& fault) {
   return fault.find("rank ") != std::string::npos &&
          (fault.find("instruction ") != std::string::npos ||
@@ -64,7 +65,8 @@ inline bool tells_enough(const std::string& fault) {
          fault.size() > 50;
 }
 
-/// Programs of all ranks, of which one or all are mutants, against what the good ones compute.
+/// Mutants compares programs of all ranks, of which one or all are mutants, with the results of the
+/// good ones.
 class Mutants {
  public:
   Mutants(const MutatedCase& c, uint64_t seed)
@@ -81,16 +83,16 @@ class Mutants {
   std::vector<std::string> faults(const std::vector<StepProgram>& mutants) const {
     return check_programs(programs_of(mutants));
   }
-  /// Says whether mutants compute otherwise: what they compute depends on their lists alone if the
-  /// checker finds no fault of order, so one run tells, most often its first step.
+  /// Says whether mutants compute other results. These depend only on their lists if the checker
+  /// finds no fault of order, so one run tells, most often its first step.
   bool compute_otherwise(const std::vector<StepProgram>& mutants) {
     auto wanted = wanted_.begin();
     return walk(mutants, [&](const Outcome& outcome) { return differs(outcome, *wanted++); });
   }
 
  private:
-  /// Runs three steps, of which the second is not finite. Shows what the first one and the last one
-  /// have come to, or the fault, until `shown` says that it has seen enough: true then.
+  /// Runs three steps, of which the second is not finite. Passes the outcome of the first and the
+  /// last one, or the fault, to `shown` until it says that it has seen enough; returns true then.
   bool walk(const std::vector<StepProgram>& steps,
             const std::function<bool(const Outcome&)>& shown) {
     Interpreter interpreter(choice_.built.model, choice_.built.partition, steps,

@@ -13,14 +13,14 @@ namespace ftrun::fixtures {
 
 using Values = std::vector<std::vector<uint64_t>>;
 
-/// Weights and optimizer state after some steps, or a fault.
+/// Outcome is the weights and optimizer state after some steps, or a fault.
 struct Outcome {
   std::vector<Values> states;
   std::vector<uint64_t> loss;
   std::string fault;
 };
 
-/// Returns what a run has come to.
+/// Returns the outcome of a run.
 inline Outcome outcome_of(const Choice& choice, const Interpreter& interpreter) {
   Outcome out;
   const auto kinds = static_cast<int32_t>(choice.options.state.optimizer_states.size());
@@ -30,7 +30,7 @@ inline Outcome outcome_of(const Choice& choice, const Interpreter& interpreter) 
   return out;
 }
 
-/// `finite`: what each step's decision finds.
+/// Runs steps and returns their outcome. `finite`: the result of each step's decision.
 inline Outcome run_steps(const Choice& choice, std::vector<StepProgram> steps,
                          std::mt19937_64& random,
                          std::initializer_list<bool> finite = {true, false, true}) {
@@ -43,7 +43,7 @@ inline Outcome run_steps(const Choice& choice, std::vector<StepProgram> steps,
   return outcome_of(choice, interpreter);
 }
 
-/// The first value that differs, in words, or "".
+/// Returns the first value that differs, in words, or "".
 inline std::string difference(const Outcome& found, const Outcome& wanted) {
   for (size_t kind = 0; kind < wanted.states.size(); ++kind)
     for (size_t unit = 0; unit < wanted.states[kind].size(); ++unit) {

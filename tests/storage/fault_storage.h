@@ -12,15 +12,15 @@
 
 namespace ftrun::fixtures {
 
-/// The machine's storage with faults. A member that is 0 (or unset) leaves the call to the machine;
-/// minus an errno makes it fail.
+/// FaultStorage is the machine's storage with faults. A member that is 0 (or unset) leaves the call
+/// to the machine; minus an errno makes it fail.
 class FaultStorage : public StorageSystem {
  public:
   int folder_status = 0, open_status = 0, remove_status = 0, reserve_status = 0, direct_status = 0,
       page_cache_status = 0;
-  /// The kernel refuses io_uring with this errno.
+  /// The errno with which the kernel refuses io_uring.
   int ring_errno = 0;
-  /// The free bytes that free_bytes() says; below 0: the machine's.
+  /// The free bytes that free_bytes() returns; below 0: the machine's.
   int64_t free = -1;
   bool lies_in_memory = false;
   int memory_errno = 0;
@@ -28,7 +28,7 @@ class FaultStorage : public StorageSystem {
   /// bytes were moved, and moves only the whole sectors of them; kNothing tells of no byte.
   static constexpr int64_t kNothing = INT64_MIN;
   std::function<int64_t(const IoBlock&)> fault;
-  /// Seconds that the disk gives no sign of life.
+  /// Seconds that the disk does not respond.
   double stall = 0;
   /// The clock, which only stalls and sleeps move.
   double clock = 1000;
@@ -51,7 +51,7 @@ class FaultStorage : public StorageSystem {
   void sleep(double seconds) override;
 };
 
-/// Memory on a multiple of 4096 with a watched sector behind it.
+/// AlignedBytes is memory on a multiple of 4096 with a watched sector after it.
 class AlignedBytes {
  public:
   explicit AlignedBytes(int64_t bytes);
@@ -64,7 +64,7 @@ class AlignedBytes {
   std::span<std::byte> whole_sectors();
   void fill(uint64_t seed);
   bool equals(const AlignedBytes& other) const;
-  /// Says whether the memory behind the bytes is as it was.
+  /// Says whether the memory after the bytes is unchanged.
   bool kept_its_end() const;
 
  private:
@@ -72,11 +72,11 @@ class AlignedBytes {
   int64_t bytes_ = 0;
 };
 
-/// "code: message | remedy" of what `body` throws.
+/// Returns "code: message | remedy" of the error that `body` throws.
 std::string failure_of(const std::function<void()>& body);
-/// The log's lines during `body`, each "level message", level as one letter.
+/// Returns the log's lines during `body`, each "level message", level as one letter.
 std::vector<std::string> lines_of(const std::function<void()>& body);
-/// "kernel refuses io_uring: ..." where this machine has none, and "" where it has.
+/// Returns "kernel refuses io_uring: ..." where this machine has none, and "" where it has.
 std::string ring_refusal();
 
 }  // namespace ftrun::fixtures

@@ -9,7 +9,7 @@
 
 namespace ftrun::fixtures {
 
-/// FakeJournal keeps in memory what a run reports.
+/// FakeJournal keeps a run's reports in memory.
 class FakeJournal : public Journal {
  public:
   void say(const std::string& line) override {

@@ -15,13 +15,13 @@
 
 namespace ftrun::fixtures {
 
-/// FakeModel is a model of a few numbers whose state a test changes at will: what is asked of it is
-/// written down.
+/// FakeModel is a model of a few numbers whose state a test changes at will. It records the calls
+/// it gets.
 class FakeModel : public SavedModel {
  public:
   FakeModel(int world, int rank) : world_(world), rank_(rank), state(world, rank, 0) {}
 
-  /// Training has changed the state into this version of it.
+  /// Changes the state into this version of it, as training does.
   void train_to(int version) { state = test::ToyState(world_, rank_, version); }
 
   std::string fingerprint() const override { return "folder"; }
@@ -87,7 +87,7 @@ class FakeModel : public SavedModel {
   mutable int bases_read = 0;
   std::atomic<int> populations = 0;
   std::atomic<bool> populated = false;
-  /// What an export comes to.
+  /// The outcome of an export.
   ExportOutcome exported;
   std::vector<std::string> calls;
 };

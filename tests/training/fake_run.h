@@ -12,8 +12,8 @@
 
 namespace ftrun::fixtures {
 
-/// FakeRun is all that the loop of a run calls: every call is written down, time passes in steps
-/// alone, and nothing is trained. What a test wants otherwise it sets, or overrides.
+/// FakeRun is everything that the loop of a run calls. It records every call; time passes only in
+/// steps, and nothing is trained. A test sets or overrides what it wants to differ.
 class FakeRun : public Stepper,
                 public Saver,
                 public Evaluator,
@@ -24,7 +24,7 @@ class FakeRun : public Stepper,
   FakeRun(const FakeRun&) = delete;
   FakeRun& operator=(const FakeRun&) = delete;
 
-  /// The loop over these parts, which borrows them.
+  /// Returns the loop over these parts, which borrows them.
   TrainingLoop loop();
 
   void run(StepRun& step) override;

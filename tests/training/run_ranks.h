@@ -15,7 +15,7 @@
 
 namespace ftrun::fixtures {
 
-/// The request of a rank that computes on a processor and writes below `output_dir`.
+/// Returns the request of a rank that computes on a processor and writes below `output_dir`.
 inline TrainRequest request_of(int rank, int world, const Config& config) {
   TrainRequest request;
   request.config = config;
@@ -30,7 +30,7 @@ inline TrainRequest request_of(int rank, int world, const Config& config) {
   return request;
 }
 
-/// The session of a run's only rank.
+/// Returns the session of a run's only rank.
 inline std::unique_ptr<Session> session_alone(const TrainRequest& request) {
   return std::make_unique<Session>(request, std::move(Rendezvous::in_process(1).front()));
 }
@@ -55,7 +55,7 @@ inline std::vector<std::string> on_sessions(const std::vector<TrainRequest>& req
   return failures;
 }
 
-/// The same for ranks whose requests differ by their ranks alone.
+/// Runs `body` in the same way for ranks whose requests differ only by their ranks.
 inline std::vector<std::string> on_sessions(int world, const Config& config,
                                             const std::function<void(Session&)>& body) {
   std::vector<TrainRequest> requests;
@@ -63,7 +63,7 @@ inline std::vector<std::string> on_sessions(int world, const Config& config,
   return on_sessions(requests, body);
 }
 
-/// What `work` writes on standard output.
+/// Returns what `work` writes on standard output.
 inline std::string printed(const std::function<void()>& work) {
   std::ostringstream text;
   std::streambuf* const before = std::cout.rdbuf(text.rdbuf());

@@ -22,7 +22,7 @@ int blas_int(int64_t value) {
   return static_cast<int>(value);
 }
 
-/// The length of each of `parts` equal parts, the last one shorter.
+/// Returns the length of each of `parts` equal parts, the last one shorter.
 int64_t part_length(int64_t length, int64_t parts) {
   return divide_up(divide_up(length, parts), kTileUnit) * kTileUnit;
 }

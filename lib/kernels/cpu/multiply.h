@@ -8,10 +8,10 @@
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/parallel.h"
 
-// Products of operations' operands, in whatever types these are stored.
+// Products of an operation's operands, whatever types they are stored in.
 namespace ftrun::cpu {
 
-/// Every row of y[rows,width] becomes `row`.
+/// Sets every row of y[rows,width] to `row`.
 template <class S>
 void fill_rows(S* y, const S* row, int64_t rows, int64_t width) {
   parallel_ranges(rows, 64, [=](int64_t begin, int64_t end) {
@@ -19,7 +19,7 @@ void fill_rows(S* y, const S* row, int64_t rows, int64_t width) {
   });
 }
 
-/// Copies to[rows,width] = from; nothing where they are the same.
+/// Copies to[rows,width] = from; does nothing where they are the same.
 template <class S>
 void copy_rows(const S* from, S* to, int64_t rows, int64_t width) {
   if (from == to) return;
@@ -28,8 +28,8 @@ void copy_rows(const S* from, S* to, int64_t rows, int64_t width) {
   });
 }
 
-/// The product `p`, in panels of the operation's scratch where its operands or its result are in 16
-/// bits.
+/// Computes the product `p`, in panels of the operation's scratch where its operands or its result
+/// are in 16 bits.
 template <class S, class R>
 void multiply(const OpCall& call, const Product<S, R>& p) {
   if constexpr (kIsNarrow<S> || kIsNarrow<R>) {

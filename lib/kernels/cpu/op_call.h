@@ -28,7 +28,7 @@ constexpr DType dtype_of() {
   }
 }
 
-/// An operation with the addresses of its operands: what a kernel gets.
+/// OpCall is an operation with the addresses of its operands: the argument of a kernel.
 class OpCall {
  public:
   OpCall(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
@@ -42,7 +42,7 @@ class OpCall {
   const Dims& in_dims(size_t i) const { return graph_.at(op_.in.at(i)).dims; }
   const Dims& out_dims(size_t i) const { return graph_.at(op_.out.at(i)).dims; }
 
-  /// Address of an operand. Error(kBug) when it has another type or no storage.
+  /// Returns the address of an operand. Error(kBug) when it has another type or no storage.
   template <class T>
   const T* in(size_t i) const {
     return static_cast<const T*>(address(op_.in.at(i), dtype_of<T>()));
@@ -51,7 +51,7 @@ class OpCall {
   T* out(size_t i) const {
     return static_cast<T*>(address(op_.out.at(i), dtype_of<T>()));
   }
-  /// An operand that is packed, as its records.
+  /// Returns the format of a packed operand, and its records.
   const PackedFormat& packed(size_t i) const { return graph_.at(op_.in.at(i)).packed; }
   const std::byte* records(size_t i) const {
     return static_cast<const std::byte*>(address(op_.in.at(i), DType::kU8));
@@ -73,7 +73,7 @@ class OpCall {
       }
     }
   }
-  /// Scratch of the operation from a byte offset on.
+  /// Returns the operation's scratch from a byte offset on.
   template <class T>
   T* workspace(int64_t offset = 0) const {
     return reinterpret_cast<T*>(static_cast<std::byte*>(address(op_.workspace, DType::kU8)) +

@@ -66,7 +66,7 @@ size_t flat_index(DType dtype, std::string_view what) {
   return static_cast<size_t>(flat_type(dtype, what));
 }
 
-/// Small exponents make F16 unfit to hold what small steps add up to.
+/// Refuses F16 for states: its small exponents make it unfit for sums of small steps.
 size_t state_index(DType dtype, std::string_view what) {
   if (dtype != DType::kF32 && dtype != DType::kBF16)
     throw Error(ExitCode::kUnsupported,

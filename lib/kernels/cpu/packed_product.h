@@ -8,17 +8,17 @@
 #include "base/packed_values.h"
 #include "kernels/cpu/panels.h"
 
-// Products with packed weights: a panel of the weight is unpacked at a time, which is multiplied as
-// one of a weight of the activations' type would be.
+// Products with packed weights: one panel of the weight is unpacked at a time, and multiplied like
+// a panel of a weight in the activations' type.
 namespace ftrun::cpu {
 
-/// A packed matrix with rows of `columns` elements.
+/// PackedMatrix is a packed matrix with rows of `columns` elements.
 struct PackedMatrix {
   const PackedFormat& format;
   const std::byte* records;
   int64_t columns;
 
-  /// out[i] = element `position` + i, row by row, in fp32.
+  /// Unpacks out[i] = element `position` + i, row by row, in fp32.
   void unpack(int64_t position, int64_t count, float* out) const {
     const int64_t before = std::min(count, (format.block - position % format.block) % format.block);
     unpack_values(format, records, position, {out, static_cast<size_t>(before)});
@@ -30,7 +30,7 @@ struct PackedMatrix {
                   {out + rest, static_cast<size_t>(count - rest)});
   }
 
-  /// Unpacks the block, rounded to S, as U: S itself or the type S is computed with.
+  /// Unpacks `count` elements, rounded to S, as U: S itself or the type S is computed with.
   template <class S, class U>
   void unpack_as(int64_t position, int64_t count, U* out) const {
     if constexpr (std::is_same_v<U, float> && std::is_same_v<S, float>) {
@@ -65,8 +65,8 @@ struct PackedMatrix {
   }
 };
 
-/// The block of a packed matrix that a product reads, unpacked into a panel that is kept until
-/// another block is asked for.
+/// PackedBlocks unpacks the block of a packed matrix that a product reads, into a panel that is
+/// kept until another block is asked for.
 template <class S>
 class PackedBlocks {
  public:
@@ -78,7 +78,8 @@ class PackedBlocks {
   Wide<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     return unpacked(row, column, rows, columns, panel_);
   }
-  /// Unpacks a block in S itself, in the same panel: a product asks for blocks in one way.
+  /// Unpacks a block as S itself, into the same panel: a product asks for blocks in one of the two
+  /// ways.
   Wide<S> as_stored(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     return unpacked(row, column, rows, columns, reinterpret_cast<S*>(panel_));
   }
@@ -108,7 +109,7 @@ class PackedBlocks {
   int64_t held_ = -1;
 };
 
-/// c[m,n] = [c +] a op(w) [+ bias]; Product::b is not read.
+/// Computes c[m,n] = [c +] a op(w) [+ bias]; Product::b is not read.
 template <class S>
 void multiply_packed(const OpCall& call, const Product<S, S>& p, const PackedMatrix& weight) {
   PanelProduct<S, S, PackedBlocks<S>>(call, p, [&](Compute<S>* panel) {

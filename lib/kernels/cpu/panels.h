@@ -10,9 +10,9 @@
 #include "kernels/cpu/vector_kernels.h"
 #include "ops/linear/workspace.h"
 
-// Matrix products of operands that are stored in 16 bits: blocks are widened into fp32 panels,
-// which are multiplied at fp32 speed, but for bf16 where it is multiplied as it is (products.h);
-// results are rounded once.
+// Matrix products of operands that are stored in 16 bits. Blocks are widened into fp32 panels,
+// which are multiplied at fp32 speed, except bf16 where it is multiplied as it is stored
+// (products.h). Results are rounded once.
 namespace ftrun::cpu {
 
 template <class S>
@@ -27,7 +27,7 @@ void take_elements(const S* from, Compute<S>* to, int64_t count) {
     std::copy_n(from, count, to);
 }
 
-/// The other way round.
+/// Rounds: to[i] = from[i], in the type S.
 template <class S>
 void put_elements(const Compute<S>* from, S* to, int64_t count) {
   if constexpr (kIsNarrow<S>)
@@ -36,17 +36,17 @@ void put_elements(const Compute<S>* from, S* to, int64_t count) {
     std::copy_n(from, count, to);
 }
 
-/// Elements that one task of a conversion has at least.
+/// Least number of elements in one task of a conversion.
 inline constexpr int64_t kConversionGrain = 1 << 14;
 
-/// Rows of a matrix.
+/// Wide is the rows of a matrix.
 template <class T>
 struct Wide {
   const T* data;
   int64_t stride;
 };
 
-/// Copies to[rows,columns] = the block of `from` that starts there.
+/// Copies to[rows,columns] = the block of `from` that starts there, widened.
 template <class S>
 void widen_block(const S* from, int64_t stride, int64_t rows, int64_t columns, Compute<S>* to) {
   const auto& vec = vector_kernels<S>();
@@ -57,7 +57,7 @@ void widen_block(const S* from, int64_t stride, int64_t rows, int64_t columns, C
   });
 }
 
-/// Adds or copies to[rows,columns] = [to +] from.
+/// Adds or copies to[rows,columns] = [to +] from, rounded to R.
 template <class R>
 void narrow_block(const Compute<R>* from, int64_t rows, int64_t columns, bool accumulate, R* to,
                   int64_t stride) {
@@ -69,20 +69,21 @@ void narrow_block(const Compute<R>* from, int64_t rows, int64_t columns, bool ac
   });
 }
 
-/// The block of an operand that a product reads: widened into a panel that is kept until another
-/// block is asked for, or the operand itself when it is wide.
+/// OperandBlocks gives the block of an operand that a product reads: widened into a panel that is
+/// kept until another block is asked for, or the operand itself when it is wide.
 template <class S>
 class OperandBlocks {
  public:
-  /// `stride` of the rows as they are stored; `transposed`: rows of the product are columns there.
+  /// `stride` is the distance of the rows as they are stored; `transposed`: rows of the product are
+  /// columns there.
   OperandBlocks(const S* data, int64_t stride, bool transposed, Compute<S>* panel)
       : data_(data), stride_(stride), transposed_(transposed), panel_(panel) {}
 
-  /// The block that starts there, as it is stored.
+  /// Returns the block that starts there, as it is stored.
   const S* stored(int64_t row, int64_t column) const {
     return data_ + (transposed_ ? column * stride_ + row : row * stride_ + column);
   }
-  /// Returns a block for a library that takes it as it is stored: blocks of any size.
+  /// Returns a block for a library that takes it as it is stored: any block size.
   Wide<S> as_stored(int64_t row, int64_t column, int64_t, int64_t) const {
     return {stored(row, column), stride_};
   }
@@ -108,7 +109,7 @@ class OperandBlocks {
   const S* held_ = nullptr;
 };
 
-/// The matrices of one product c[m,n] = [c +] op(a) op(b) [+ bias].
+/// Product is the matrices of one product c[m,n] = [c +] op(a) op(b) [+ bias].
 template <class S, class R>
 struct Product {
   Gemm shape;
@@ -132,15 +133,15 @@ struct Product {
   int64_t ldc() const { return c_stride > 0 ? c_stride : shape.n; }
 };
 
-/// PanelProduct is one product through the panels of the operation's workspace. Blocks: those of b,
-/// as OperandBlocks has them.
+/// PanelProduct computes one product through the panels of the operation's workspace. Blocks gives
+/// the blocks of b, as OperandBlocks does.
 template <class S, class R, class Blocks = OperandBlocks<S>>
 class PanelProduct {
  public:
   using T = Compute<S>;
   static_assert(std::is_same_v<T, Compute<R>>);
 
-  /// `blocks` makes them from the panel that they have.
+  /// `blocks` makes the blocks of b from their panel.
   template <class MakeBlocks>
   PanelProduct(const OpCall& call, const Product<S, R>& p, MakeBlocks blocks)
       : p_(p),

@@ -55,7 +55,7 @@ void parallel_detail::run_tasks(int64_t count, RangeFunction function, void* con
                    [&](int64_t, int64_t) { take_tasks(next, count, function, context); });
 }
 
-// A region even for one task: outside of one a library would start a team for it. It has all
+// Opens a region even for one task: outside of one a library would start a team for it. It has all
 // threads, because libgomp ends those that a smaller team leaves out.
 void parallel_detail::run_library_calls(int64_t count, RangeFunction function, void* context) {
   const int threads = at::get_num_threads();  // also makes it this thread's number

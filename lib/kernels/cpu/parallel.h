@@ -18,8 +18,8 @@ void each_task(void* context, int64_t begin, int64_t end) {
 }
 }  // namespace parallel_detail
 
-/// f(begin, end) over parts of [0, count) of at least `grain` elements on LibTorch's intra-op
-/// threads. The cut depends on the number of threads: f's results must not.
+/// Calls f(begin, end) for parts of [0, count) of at least `grain` elements on LibTorch's intra-op
+/// threads. The cut depends on the number of threads; f's results must not.
 template <class F>
 void parallel_ranges(int64_t count, int64_t grain, F f) {
   parallel_detail::run_ranges(
@@ -28,21 +28,22 @@ void parallel_ranges(int64_t count, int64_t grain, F f) {
       &f);
 }
 
-/// f(task) for each task in [0, count), handed out one by one in order: for tasks of unequal
-/// length.
+/// Calls f(task) for each task in [0, count). Threads take tasks one by one in order: for tasks of
+/// unequal length.
 template <class F>
 void parallel_tasks(int64_t count, F f) {
   parallel_detail::run_tasks(count, parallel_detail::each_task<F>, &f);
 }
 
-/// Runs calls of libraries that have threads of their own in parallel: they use none of them,
-/// because each call finds itself inside a parallel region of the one OpenMP runtime.
+/// Runs calls of libraries that have threads of their own in parallel. The libraries use none of
+/// these threads, because each call finds itself inside a parallel region of the one OpenMP
+/// runtime.
 template <class F>
 void parallel_library_calls(int64_t count, F f) {
   parallel_detail::run_library_calls(count, parallel_detail::each_task<F>, &f);
 }
 
-/// Returns at least `bytes` of 64-byte aligned scratch of this thread. It is kept: valid until the
+/// Returns at least `bytes` of this thread's 64-byte aligned scratch. It is kept: valid until the
 /// next call on the same thread.
 void* thread_scratch(size_t bytes);
 

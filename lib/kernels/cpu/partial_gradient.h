@@ -7,16 +7,16 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_kernels.h"
 
-// Gradients that are sums over tokens: a partial sum for each kWgradRows tokens, added in order, so
-// that the result does not depend on the number of threads.
+// Gradients that are sums over tokens: one partial sum for each kWgradRows tokens, added in order,
+// so that the result does not depend on the number of threads.
 namespace ftrun::cpu {
 
 inline int64_t partial_count(int64_t tokens) {
   return (tokens + kWgradRows - 1) / kWgradRows;
 }
 
-/// add(first_token, tokens, sums) adds to the zeroed `sums[width]` of each block of tokens. T is
-/// the type that is computed with.
+/// Calls add(first_token, tokens, sums) for each block of tokens, which adds to the block's zeroed
+/// `sums[width]`. T is the type that is computed with.
 template <class T, class Add>
 void sum_row_blocks(int64_t tokens, int64_t width, T* partials, Add add) {
   parallel_ranges(partial_count(tokens), 1, [&](int64_t begin, int64_t end) {
@@ -29,7 +29,7 @@ void sum_row_blocks(int64_t tokens, int64_t width, T* partials, Add add) {
   });
 }
 
-/// gradient[width] (+)= the partial sums, which lie `stride` elements apart.
+/// Adds up gradient[width] (+)= the partial sums, which lie `stride` elements apart.
 template <class G>
 void add_partials(const Compute<G>* partials, int64_t tokens, int64_t width, int64_t stride,
                   G* gradient, bool accumulate) {

@@ -5,10 +5,10 @@
 
 namespace ftrun {
 
-/// The vendor as CPUID spells it: "GenuineIntel", "AuthenticAMD", "HygonGenuine".
+/// Returns the vendor as CPUID spells it: "GenuineIntel", "AuthenticAMD", "HygonGenuine".
 std::string processor_vendor();
 
-/// AMD, or who makes its processors under license.
+/// Says whether the vendor is AMD, or makes AMD's processors under license.
 bool is_amd(std::string_view vendor);
 
 }  // namespace ftrun

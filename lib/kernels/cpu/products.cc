@@ -34,11 +34,10 @@ char letter(bool transpose) {
   return transpose ? 'T' : 'N';
 }
 
-/// No signal comes to the calling thread as long as this lives; those that came meanwhile come
-/// then. For calls of libraries: oneDNN's AVX-512 kernels of fp32 use the stack pointer as one
-/// register more, which points into their buffers on the heap, and a signal's handler would have
-/// its frame written over what lies before them. It is not known of the other libraries' kernels
-/// for other processors.
+/// SignalsHeldBack delays signals to the calling thread while it exists. For calls of libraries:
+/// oneDNN's AVX-512 kernels of fp32 use the stack pointer as one register more, which points into
+/// their buffers on the heap, and a signal's handler would have its frame written over what lies
+/// before them. It is not known of the other libraries' kernels for other processors.
 class SignalsHeldBack {
  public:
   SignalsHeldBack() {
@@ -141,7 +140,7 @@ struct OpenBlas {
   std::string version;
 };
 
-/// The second word of "OpenBLAS 0.3.21 DYNAMIC_ARCH ...".
+/// Returns the second word of "OpenBLAS 0.3.21 DYNAMIC_ARCH ...".
 std::string version_word(const char* config) {
   std::istringstream words(config);
   std::string name, version;
@@ -215,7 +214,7 @@ std::string missing_library(const Processor& processor, const ProductRule& rule)
   return std::string(product_library_name(*wanted.bf16));
 }
 
-/// The rule of what can be called here; only libraries that it names are loaded.
+/// Returns the rule of the libraries that can be called here; only those that it names are loaded.
 ProductRule rule_at_hand(const Processor& processor, std::optional<ProductLibrary> pinned) {
   LibrariesAtHand at_hand;
   for (;;) {

@@ -15,7 +15,8 @@ namespace ftrun {
 
 namespace {
 
-/// LibTorch's own variable holds its kernels, and so ours, to less than some processors have.
+/// Returns the best instruction set, or less where LibTorch's own variable limits its kernels, and
+/// so ours.
 Isa wanted_isa() {
   const Isa best = best_isa();
   const char* const variable = std::getenv("ATEN_CPU_CAPABILITY");
@@ -29,8 +30,8 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-/// The kernel must be asked once (Linux 5.16, ARCH_REQ_XCOMP_PERM), because a thread's state grows
-/// by 8 KiB.
+/// Asks the kernel once for the matrix units (Linux 5.16, ARCH_REQ_XCOMP_PERM), because a thread's
+/// state grows by 8 KiB.
 bool may_use_matrix_units() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   static const bool may = ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

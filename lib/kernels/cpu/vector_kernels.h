@@ -12,10 +12,10 @@
 
 namespace ftrun {
 
-// Seen by sources compiled for different instruction sets: declarations and plain data only, no
-// function bodies (the linker would keep any one copy of them).
+// Included by sources that are compiled for different instruction sets: declarations and plain data
+// only, no function bodies (the linker would keep any one copy of them).
 
-/// Type of saved statistics (rstd, lse) for activations of type S.
+/// StatOf is the type of saved statistics (rstd, lse) for activations of type S.
 template <class S>
 struct StatOf {
   using Type = float;
@@ -27,7 +27,8 @@ struct StatOf<double> {
 template <class S>
 using Stat = typename StatOf<S>::Type;
 
-/// Elements stored in 16 bits: the upper half of an fp32 number, and IEEE's half precision.
+/// BFloat16 is an element stored as the upper half of an fp32 number; Float16 is IEEE's half
+/// precision.
 struct BFloat16 {
   uint16_t bits;
 };
@@ -35,7 +36,7 @@ struct Float16 {
   uint16_t bits;
 };
 
-/// Type in which elements stored as S are computed with.
+/// ComputeOf is the type in which elements stored as S are computed with.
 template <class S>
 struct ComputeOf {
   using Type = S;
@@ -56,7 +57,7 @@ struct RowMaxSum {
   double sum;
 };
 
-/// Types of flat ranges: the index in the tables of FlatKernels.
+/// FlatType is the type of a flat range: the index in the tables of FlatKernels.
 enum class FlatType : uint8_t { kF32, kBF16, kF16 };
 inline constexpr int kFlatTypes = 3;
 /// Types that optimizer state may have: F32 and BF16.
@@ -66,10 +67,10 @@ inline constexpr int kStateTypes = 2;
 struct FlatRange {
   void* parameters;
   const void* gradients;
-  /// The optimizer's states, null behind the last.
+  /// The optimizer's states; null after the last.
   void* states[kMostOptimizerStates];
-  /// Scales of states that are codes, as FlatUpdate has them, null where states are numbers; the
-  /// kernel takes elements of the range that are of these blocks.
+  /// Scales of states that are codes, as in FlatUpdate; null where states are numbers. The kernel
+  /// updates elements of the range that are in these blocks.
   float* scales[kMostOptimizerStates];
   float* new_scales[kMostOptimizerStates];
   BlockMap blocks;
@@ -78,42 +79,42 @@ struct FlatRange {
   void* copy;
   FlatType copy_type;
   int64_t count;
-  /// Number of element 0 among all that are updated, and the key of the step: bf16 state is rounded
-  /// stochastically with bits that these alone decide.
+  /// Number of element 0 among all that are updated, and the key of the step: the only two inputs
+  /// of the bits with which bf16 state is rounded stochastically.
   int64_t first_index;
   uint64_t rounding_key;
 };
 
 /// UpdateKernel runs one step of an optimizer, by the types of parameters, gradients and states;
-/// null where a rule has not that many states.
+/// null where a rule does not have that many states.
 using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
 };
 /// CodedUpdateKernels update states that are codes, or only measure their new scales. Entries are
-/// by the types of parameters and gradients, and null for rules without codes.
+/// by the types of parameters and gradients; null for rules without codes.
 struct CodedUpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes];
   UpdateKernel measuring[kStateTypes][kFlatTypes];
 };
 
-/// The vector code on flat ranges, by the types of what it reads and writes.
+/// FlatKernels is the vector code on flat ranges, by the types that it reads and writes.
 struct FlatKernels {
   /// Sums the squares of at most kNormGroup elements.
   double (*sum_of_squares[kFlatTypes])(const void* g, int64_t count);
-  /// [from][to]; `streams` writes around the caches.
+  /// Converts `from` to `to`, indexed [from][to]; `streams` writes around the caches.
   void (*convert[kFlatTypes][kFlatTypes])(const void* from, void* to, int64_t count, bool streams);
-  /// [to][from]: to += from.
+  /// Adds to += from, indexed [to][from].
   void (*add_into[kFlatTypes][kFlatTypes])(void* to, const void* from, int64_t count);
-  /// The updates by OptimizerType and number of states, with the type's rule
-  /// (optimizers/NAME/update.inc) of the step.
+  /// The updates by OptimizerType and number of states, with the type's rule of the step
+  /// (optimizers/NAME/update.inc).
   UpdateKernels update[kOfferedOptimizers][kMostOptimizerStates + 1];
   CodedUpdateKernels coded_update[kOfferedOptimizers];
-  /// out[i] = scale * values[code i], of 16 values; a byte holds two codes, the first in its upper
-  /// half. `count` is a multiple of 32.
+  /// Unpacks out[i] = scale * values[code i], of 16 values; a byte holds two codes, the first in
+  /// its upper half. `count` is a multiple of 32.
   void (*unpack_nf4)(const uint8_t* codes, const float* values, float scale, float* out,
                      int64_t count);
-  /// out[i] = codes[i] * scale * step.
+  /// Unpacks out[i] = codes[i] * scale * step.
   void (*unpack_int8)(const int8_t* codes, float scale, float step, float* out, int64_t count);
 };
 
@@ -128,7 +129,7 @@ struct DropoutRow {
 inline constexpr int64_t kForwardScratch = kAttentionBlock * (kAttentionBlock + 3);
 inline constexpr int64_t kBackwardScratch = kAttentionBlock * (5 * kAttentionBlock / 2 + 16);
 
-/// AttentionForwardTile is one query block of one head, forward.
+/// AttentionForwardTile is the forward pass of one query block of one head.
 template <class S>
 struct AttentionForwardTile {
   /// Row of the block's first token; rows are `qkv_stride` apart.
@@ -152,7 +153,7 @@ struct AttentionForwardTile {
   Compute<S>* scratch;
 };
 
-/// AttentionBackwardTile is one key block against one query block of one head, backward.
+/// AttentionBackwardTile is the backward pass of one key block against one query block of one head.
 template <class S>
 struct AttentionBackwardTile {
   const S* q;
@@ -180,8 +181,8 @@ struct AttentionBackwardTile {
   Compute<S>* scratch;
 };
 
-/// The vector code for activations of type S. Ranges and rows are contiguous unless a stride is
-/// given.
+/// VectorKernels is the vector code for activations of type S. Ranges and rows are contiguous
+/// unless a stride is given.
 template <class S>
 struct VectorKernels {
   // --- rows ---------------------------------------------------------------------------------
@@ -190,30 +191,31 @@ struct VectorKernels {
 #define FTRUN_WIDE_ROWS FTRUN_ROWS
 #include "ops/rows.inc"
 
-  /// sums += sum over rows of x.
+  /// Adds to sums the sum over the rows of x.
   void (*column_sums)(const S* x, Compute<S>* sums, int64_t rows, int64_t width);
-  /// out = [out +] `count` rows of sums, `stride` elements apart, added in order and rounded once.
+  /// Adds up out = [out +] `count` rows of sums, `stride` elements apart, in order, and rounds
+  /// once.
   void (*add_partials)(const Compute<S>* partials, int64_t count, int64_t stride, S* out,
                        int64_t width, bool accumulate);
   /// Converts to = from in the type that is computed with, and rounded to the one that is stored.
   void (*widen)(const S* from, Compute<S>* to, int64_t count);
-  /// `to` may begin where `from` does.
+  /// Rounds; `to` may begin where `from` does.
   void (*narrow)(const Compute<S>* from, S* to, int64_t count);
 
   // --- attention ----------------------------------------------------------------------------
-  // Packed are right operands of products: rows of src that are summed over, or that become columns
-  // of the result. The layout is the instruction set's: numbers, [64,padded] and [padded,64], or
+  // Packs right operands of products: rows of src that are summed over, or that become columns of
+  // the result. The instruction set decides the layout: numbers, [64,padded] and [padded,64], or
   // pairs of bf16 in no more bytes.
   void (*pack_rows)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
                     Compute<S>* out);
   void (*pack_columns)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
                        Compute<S>* out);
-  /// dst[rows,width] = factor * sum over `count` tiles, `step` elements apart, in order.
+  /// Sums dst[rows,width] = factor * sum over `count` tiles, `step` elements apart, in order.
   void (*unpack_sum)(const Compute<S>* tile, int64_t count, int64_t step, int64_t rows,
                      int64_t width, int64_t padded, double factor, S* dst, int64_t stride);
   void (*attention_forward)(const AttentionForwardTile<S>& tile);
   void (*attention_backward)(const AttentionBackwardTile<S>& tile);
-  /// Dot product.
+  /// Returns the dot product.
   double (*dot)(const S* a, const S* b, int64_t count);
 };
 
@@ -238,19 +240,20 @@ namespace amx {
 extern const VectorKernels<BFloat16> kBFloat16;
 }  // namespace amx
 
-/// Isa lists instruction sets: each has what those before it have. The last two multiply bf16 in
+/// Isa lists instruction sets, each a superset of those before it. The last two multiply bf16 in
 /// attention as it is stored: by vdpbf16ps, and on Intel's matrix units (AMX).
 enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-/// Says whether this processor and its kernel can run it. Asking for kAmx asks the kernel for the
-/// matrix units, whose state it then keeps for every thread of the process.
+/// Says whether this processor and its operating system kernel can run `isa`. Asking for kAmx asks
+/// the kernel for the matrix units, whose state it then keeps for every thread of the process.
 bool can_run(Isa isa);
-/// The instruction set that is known to be fastest here. kAvx512Bf16 is AMD's, whose units multiply
-/// twice as many bf16 as fp32 (docs/benchmarks.md); on others it is not measured. kAmx has run
-/// nowhere: it is used where it is asked for. Error(kUnsupported) without AVX2, FMA and F16C.
+/// Returns the instruction set that is known to be fastest here. kAvx512Bf16 is used on AMD, whose
+/// units multiply twice as many bf16 as fp32 (docs/benchmarks.md); on others it is not measured.
+/// kAmx was never run: it is used only where it is asked for. Error(kUnsupported) without AVX2, FMA
+/// and F16C.
 Isa best_isa();
-/// Chooses the vector code, which can_run() says can run; otherwise best_isa() is used, or no more
-/// than AVX2 or AVX-512 where the environment has ATEN_CPU_CAPABILITY=avx2 or =avx512.
+/// Chooses the vector code, which can_run() must allow. Without a call best_isa() is used, or no
+/// more than AVX2 or AVX-512 where the environment has ATEN_CPU_CAPABILITY=avx2 or =avx512.
 void set_isa(Isa isa);
 Isa isa_in_use();
 template <class S>

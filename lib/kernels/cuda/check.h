@@ -4,7 +4,7 @@
 
 namespace ftrun::cuda {
 
-/// Throws RankError(kEnvironment) with CUDA's words unless `status` is success.
+/// Throws RankError(kEnvironment) with CUDA's message unless `status` is success.
 void check(cudaError_t status, const char* what);
 
 }  // namespace ftrun::cuda

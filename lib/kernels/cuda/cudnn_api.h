@@ -6,12 +6,12 @@
 #include <cstdint>
 
 // The part of cuDNN 9's backend interface (descriptors of tensors, operations, graphs and plans)
-// that attention uses. The library is opened when it is asked for, so that builds and machines
-// without it have all else; its numbers are part of its binary interface (tests/kernels/cuda/cudnn
-// compares them with NVIDIA's header where there is one).
+// that attention uses. The library is opened when it is first needed, so that builds and machines
+// without it have everything else. The numbers here are part of its binary interface
+// (tests/kernels/cuda/cudnn compares them with NVIDIA's header where there is one).
 namespace ftrun::cuda {
 
-/// cudnnBackendDescriptor_t
+/// CudnnHandle is a cudnnHandle_t.
 using CudnnHandle = void*;
 
 constexpr int kCudnnSuccess = 0;
@@ -85,7 +85,7 @@ enum class CudnnAttribute : int {
   kDeviceJson = 2702,
 };
 
-/// The type of an attribute's elements.
+/// CudnnElement is the type of an attribute's elements.
 enum class CudnnElement : int {
   kHandle = 0,
   kDataType = 1,
@@ -123,7 +123,7 @@ enum class CudnnReduction : int { kAdd = 0, kMax = 3 };
 constexpr int kCudnnHeuristicsA = 3;
 constexpr int kCudnnNoteNondeterministic = 4;
 
-/// The functions, as they are exported. Statuses are 0 for success.
+/// CudnnApi is the functions as the library exports them. Statuses are 0 for success.
 struct CudnnApi {
   size_t (*version)() = nullptr;
   const char* (*error_string)(int status) = nullptr;

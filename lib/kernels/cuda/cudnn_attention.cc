@@ -33,7 +33,8 @@ std::string text_of(const AttentionAttrs& attrs, const CudnnPart& part, int64_t 
              backward ? ", backward" : "");
 }
 
-/// Writes the operations of one graph; names are those of cudnn_attention_graph().
+/// AttentionGraphWriter writes the operations of one graph; names are those of
+/// cudnn_attention_graph().
 class AttentionGraphWriter {
  public:
   AttentionGraphWriter(CudnnAttentionGraph& to, const AttentionAttrs& attrs, const CudnnPart& part,
@@ -111,7 +112,7 @@ class AttentionGraphWriter {
     to_.token_offsets = graph_.list(part_.sequences + 1);
   }
 
-  /// [B, heads, T, d] of rows of `width` elements.
+  /// Returns the shape [B, heads, T, d] of rows of `width` elements.
   CudnnShape heads(int64_t count, int64_t width, std::optional<int64_t> offsets = {}) const {
     return {{part_.sequences, count, part_.most_tokens, attrs_.head_size},
             {part_.most_tokens * width, attrs_.head_size, width, 1},
@@ -135,7 +136,7 @@ class AttentionGraphWriter {
   CudnnShape column() const {
     return contiguous({part_.sequences, query_heads_, part_.most_tokens, 1}, CudnnType::kFloat);
   }
-  /// F32[H, N], as our kernels have it.
+  /// Returns the shape F32[H, N], as our kernels have it.
   CudnnShape statistic() const {
     CudnnShape shape = column();
     shape.strides = {part_.most_tokens, tokens_, 1, 1};
@@ -163,14 +164,14 @@ class AttentionGraphWriter {
     return place;
   }
 
-  /// Compares: mode(left, right) for each element.
+  /// Computes mode(left, right), a comparison, for each element.
   int64_t compared(CudnnPointwise mode, int64_t left, int64_t right) {
     const int64_t seen = graph_.within(square(CudnnType::kBoolean));
     graph_.pointwise(
         {.mode = mode, .x = left, .y = seen, .b = right, .precision = CudnnType::kBoolean});
     return seen;
   }
-  /// Minus infinity where not seen[i].
+  /// Sets scores to minus infinity where not seen[i].
   int64_t kept(int64_t scores, int64_t seen) {
     if (to_.masked == 0) to_.masked = graph_.number();
     const int64_t masked = graph_.within(square(CudnnType::kFloat));
@@ -181,7 +182,7 @@ class AttentionGraphWriter {
 
   static constexpr int64_t kRow = 2, kColumn = 3;
 
-  /// Rows and columns up to the sequence's length.
+  /// Keeps rows and columns up to the sequence's length.
   int64_t within_lengths(int64_t scores) {
     if (!part_.documents) return scores;
     const int64_t row = place_along(kRow, scores), column = place_along(kColumn, scores);
@@ -190,7 +191,8 @@ class AttentionGraphWriter {
     return kept(scores, compared(CudnnPointwise::kAnd, has_row, has_column));
   }
 
-  /// Rows see columns up to their own; with a window, of those the last attrs.window.
+  /// Masks scores: rows see columns up to their own; with a window, only the last attrs.window of
+  /// those.
   int64_t masked(int64_t scores) {
     const int64_t row = place_along(kRow, scores), column = place_along(kColumn, scores);
     const int64_t causal = kept(scores, compared(CudnnPointwise::kGreaterOrEqual, row, column));

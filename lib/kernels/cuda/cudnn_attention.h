@@ -13,19 +13,19 @@
 
 // Attention as cuDNN 9 computes it, beside ours: Dao et al. 2022 and 2023 as graphs of products, a
 // masked softmax and their gradients, which cuDNN recognises and runs as one or a few kernels.
-// Documents are sequences of their own, whose lengths and places the graph reads from lists
+// Documents are separate sequences, whose lengths and places the graph reads from lists
 // (ops/attention/gpu_documents.cu).
 namespace ftrun::cuda {
 
-/// The table of what cuDNN may compute in our stead: bf16; heads of a multiple of 8 elements, up to
-/// 128 on GPUs of compute capability 8.x and up to 256 on 9.x; rows of at least two tokens; any
-/// window; a workspace (cudnn_workspace_bytes) of at most an eighth of the GPU's memory.
-/// `documents`, as rows may hold several, on 9.x alone: on 8.x cuDNN's gradients of sequences from
-/// lists do not repeat their bits.
+/// Says whether cuDNN may compute attention in place of our kernels: bf16; heads of a multiple of 8
+/// elements, up to 128 on GPUs of compute capability 8.x and up to 256 on 9.x; rows of at least two
+/// tokens; any window; a workspace (cudnn_workspace_bytes) of at most an eighth of the GPU's
+/// memory. `documents` (rows may hold several) only on 9.x: on 8.x cuDNN's gradients of sequences
+/// from lists do not repeat their bits.
 bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens,
                     bool documents);
 
-/// A graph and its tensors' ids.
+/// CudnnAttentionGraph is a graph and its tensors' ids.
 struct CudnnAttentionGraph {
   CudnnGraph graph;
   /// bf16[B, H, T, d] and [B, KV, T, d], within qkv; k (and v in backward) transposed.
@@ -44,32 +44,32 @@ struct CudnnAttentionGraph {
 CudnnAttentionGraph cudnn_attention_graph(const CudnnApi& api, const AttentionAttrs& attrs,
                                           const CudnnPart& part, int64_t tokens, bool backward);
 
-/// cuDNN on the calling thread's device, with the plans that were prepared.
+/// CudnnAttention is cuDNN on the calling thread's device, with the plans that were prepared.
 class CudnnAttention {
  public:
-  /// Error(kEnvironment) for a cuDNN that is too old. `required`: what it has no plan for is an
-  /// error.
+  /// Refuses a cuDNN that is too old with Error(kEnvironment). `required`: a shape without a plan
+  /// is an error.
   CudnnAttention(const CudnnApi& api, bool required, int64_t part_bytes = kCudnnPartBytes);
   ~CudnnAttention();
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  /// Says whether it was asked for by name, and not by the rule.
+  /// Says whether cuDNN was asked for by name, and not by the rule.
   bool required() const { return required_; }
-  /// "cudnn 9.19.0"
+  /// Returns "cudnn 9.19.0".
   std::string version() const;
   /// Makes the plans of a shape and the memory they need, once: outside of steps. Where cuDNN has
-  /// none: Error(kUnsupported) if it is required, else has_plan() stays false.
+  /// no plan: Error(kUnsupported) if it is required, else has_plan() stays false.
   void prepare(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward);
   bool has_plan(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward) const;
-  /// Says whether it computes anything.
+  /// Says whether cuDNN computes anything.
   bool has_plans() const;
-  /// Why it does not compute a shape that it was to prepare; "" when it computes all.
+  /// Returns why cuDNN does not compute a shape that it was to prepare; "" when it computes all.
   const std::string& refusal() const { return refusal_; }
-  /// Bytes of the workspace that the plans share; device memory.
+  /// Returns the bytes of the workspace that the plans share; device memory.
   int64_t workspace_bytes() const;
-  /// Attention of a shape that was prepared; `a` without lowest and first_block. One stream at a
-  /// time. `lists` are given where rows hold documents.
+  /// Computes attention of a shape that was prepared; `a` without lowest and first_block. One
+  /// stream at a time. `lists` are given where rows hold documents.
   void forward(const Attention& a, const DocumentLists* lists, cudaStream_t stream);
   void backward(const Attention& a, const DocumentLists* lists, cudaStream_t stream);
 
@@ -101,7 +101,7 @@ class CudnnAttention {
   const Prepared* find(const AttentionAttrs& attrs, int64_t tokens, bool documents,
                        bool backward) const;
   void run(const Attention& a, const DocumentLists* lists, bool backward, cudaStream_t stream);
-  /// Operands of a part's graph, from a token (of a row) and a head on.
+  /// Returns the operands of a part's graph, from a token (of a row) and a head on.
   static std::vector<CudnnArgument> operands(const Prepared& prepared, size_t index,
                                              const Attention& a, int64_t token, int64_t kv_head);
   static void add_lists(std::vector<CudnnArgument>& arguments, const CudnnAttentionGraph& graph,
@@ -113,8 +113,8 @@ class CudnnAttention {
   CudnnHandle handle_ = nullptr;
   std::vector<Prepared> prepared_;
   std::string refusal_;
-  /// Workspaces, each larger than the one before; plans keep the one that they were given, whose
-  /// address recordings know.
+  /// Workspaces, each larger than the one before. A plan keeps the one that it was given, because
+  /// recordings hold its address.
   std::vector<Workspace> workspaces_;
 };
 

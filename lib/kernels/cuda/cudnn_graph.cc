@@ -9,7 +9,7 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// cuDNN's words on a status, with the last it noted.
+/// Returns cuDNN's message for a status, with the last message that it noted.
 std::string words_of(const CudnnApi& api, int status) {
   char noted[512] = "";
   api.last_error(noted, sizeof noted);

@@ -13,7 +13,8 @@
 
 namespace ftrun::cuda {
 
-/// A descriptor of cuDNN's, owned. Calls throw Error(kEnvironment) with cuDNN's words.
+/// CudnnDescriptor owns a descriptor of cuDNN's. Calls throw Error(kEnvironment) with cuDNN's
+/// message.
 class CudnnDescriptor {
  public:
   CudnnDescriptor(const CudnnApi& api, CudnnKind kind);
@@ -33,9 +34,9 @@ class CudnnDescriptor {
     set(name, CudnnElement::kDescriptor, other.raw_);
   }
   void finalize();
-  /// Finalizes a descriptor that may be refused: tells what went wrong, or nothing.
+  /// Finalizes a descriptor that cuDNN may refuse; returns what went wrong, or nothing.
   std::optional<std::string> try_finalize();
-  /// Reads at most `room` elements of an attribute, and returns how many it has.
+  /// Reads at most `room` elements of an attribute, and returns how many there are.
   int64_t get(CudnnAttribute name, CudnnElement element, int64_t room, void* elements) const;
 
  private:
@@ -45,30 +46,30 @@ class CudnnDescriptor {
   void* raw_ = nullptr;
 };
 
-/// "9.19.0"
+/// Returns a version as text: "9.19.0".
 std::string cudnn_version_text(size_t version);
 
-/// CudnnTarget says for which device a plan is made: that of a handle, or one that need not be
-/// there, by its properties.
+/// CudnnTarget says for which device a plan is made: a handle's, or one given by its properties,
+/// which need not be present.
 struct CudnnTarget {
   CudnnHandle handle = nullptr;
   const CudnnDescriptor* properties = nullptr;
 };
 
-/// An address of a tensor that lies in memory; of a number the host's.
+/// CudnnArgument is the address of a tensor in memory, or of a number on the host.
 struct CudnnArgument {
   int64_t id;
   const void* address;
 };
 
-/// CudnnPlan is what can be run, for one graph on one device. The graph outlives it.
+/// CudnnPlan runs one graph on one device. The graph outlives it.
 class CudnnPlan {
  public:
-  /// `parts` are what the plan was made from.
+  /// `parts` are the descriptors that the plan was made from.
   CudnnPlan(const CudnnApi& api, std::vector<CudnnDescriptor> parts, CudnnDescriptor plan);
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  /// Enqueues on the handle's stream. `workspace` has workspace_bytes().
+  /// Enqueues the plan on the handle's stream. `workspace` has workspace_bytes().
   void run(CudnnHandle handle, std::span<const CudnnArgument> arguments, void* workspace) const;
 
  private:
@@ -78,7 +79,8 @@ class CudnnPlan {
   int64_t workspace_bytes_ = 0;
 };
 
-/// Dimensions and strides in elements of a tensor: batch, heads, rows, columns.
+/// CudnnShape holds a tensor's dimensions, and its strides in elements: batch, heads, rows,
+/// columns.
 struct CudnnShape {
   std::array<int64_t, 4> dims;
   std::array<int64_t, 4> strides;
@@ -87,32 +89,32 @@ struct CudnnShape {
   std::optional<int64_t> offsets = {};
 };
 
-/// Lists of the rows, columns and depth that a product has in each batch, where they are fewer than
-/// its dimensions.
+/// CudnnProductLengths lists the rows, columns and depth that a product has in each batch, where
+/// they are fewer than its dimensions.
 struct CudnnProductLengths {
   std::optional<int64_t> rows = {};
   std::optional<int64_t> columns = {};
   std::optional<int64_t> depth = {};
 };
 
-/// A list of operations on tensors, computed in fp32, which cuDNN turns into kernels.
+/// CudnnGraph is a list of operations on tensors, computed in fp32, which cuDNN turns into kernels.
 class CudnnGraph {
  public:
   explicit CudnnGraph(const CudnnApi& api) : api_(api) {}
 
-  /// Tensors: in memory (16 bytes aligned, lists 4), made and used within the graph, or a number
-  /// that is given by its address.
+  /// Adds a tensor: in memory (16 bytes aligned, lists 4), made and used within the graph, or a
+  /// number that is given by its address.
   int64_t in_memory(const CudnnShape& shape) { return tensor(shape, TensorStorage::kMemory); }
   int64_t within(const CudnnShape& shape) { return tensor(shape, TensorStorage::kWithin); }
   int64_t number() { return tensor({{1, 1, 1, 1}, {1, 1, 1, 1}}, TensorStorage::kByValue); }
-  /// I32[count] in memory.
+  /// Adds an I32[count] in memory.
   int64_t list(int64_t count) {
     return in_memory({{count, 1, 1, 1}, {1, 1, 1, 1}, CudnnType::kInt32});
   }
 
   void matmul(int64_t a, int64_t b, int64_t c, const CudnnProductLengths& lengths = {});
-  /// y = mode(x), mode(x, b) or mode(x, b, t); kSelect is t ? x : b, kIndex the place along `axis`.
-  /// `precision` is what it computes in.
+  /// Pointwise is y = mode(x), mode(x, b) or mode(x, b, t); kSelect is t ? x : b, kIndex the place
+  /// along `axis`. `precision` is the type that it computes in.
   struct Pointwise {
     CudnnPointwise mode;
     int64_t x;
@@ -123,20 +125,20 @@ class CudnnGraph {
     int64_t axis = -1;
   };
   void pointwise(const Pointwise& p);
-  /// Reduces over the dimensions that y has 1 of, or fewer of.
+  /// Reduces over the dimensions in which y has 1, or fewer than x.
   void reduce(CudnnReduction mode, int64_t x, int64_t y);
   /// Gives the same elements another order of dimensions.
   void reshape(int64_t x, int64_t y);
 
-  /// cuDNN's engines that have the same bits from run to run, best first. Needs no device, where
-  /// the target is one by its properties.
+  /// Engines are cuDNN's engines that have the same bits from run to run, best first. No device is
+  /// needed where the target is given by its properties.
   struct Engines {
     CudnnDescriptor graph;
     std::vector<CudnnDescriptor> configs;
   };
   Engines engines(const CudnnTarget& target) const;
-  /// Plans with the first of cuDNN's engines that has the same bits from run to run.
-  /// Error(kUnsupported) naming `what` when there is none, with cuDNN's words.
+  /// Makes a plan with the first of cuDNN's engines that has the same bits from run to run.
+  /// Error(kUnsupported) naming `what` when there is none, with cuDNN's message.
   CudnnPlan plan(const CudnnTarget& target, const std::string& what) const;
 
  private:

@@ -31,7 +31,7 @@ cudaGraphExec_t native(DeviceGraph graph) {
 /// The first instruction set with bf16 tensor cores: what the kernels are compiled for.
 constexpr int kLeastMajor = 8;
 
-/// The id of a slice of a GPU, its own, which drivers since 11.4 tell; else the GPU's.
+/// Returns the id of a slice of a GPU, its own, which drivers since 11.4 report; else the GPU's.
 cudaUUID_t uuid_of(const cudaDeviceProp& properties, int index) {
   constexpr unsigned kKnowsSlices = 11040;
   using Ask = int (*)(cudaUUID_t*, int);
@@ -98,7 +98,7 @@ void require_float(DType dtype, const char* what) {
     bug(cat(what, " of ", dtype_name(dtype)));
 }
 
-/// Small exponents make F16 unfit to hold what small steps add up to.
+/// Refuses F16 for states: its small exponents make it unfit for sums of small steps.
 void require_state(DType dtype, const char* what) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) bug(cat(what, " of ", dtype_name(dtype)));
 }
@@ -323,7 +323,7 @@ class CudaKernels final : public DeviceKernels {
   /// Opened once the thread has its device.
   std::optional<Matmul> matmul_;
   std::optional<CudnnAttention> cudnn_;
-  /// Why there is none, where the rule would take it.
+  /// The reason why there is none, where the rule would take it.
   std::string without_cudnn_;
 };
 

@@ -38,7 +38,7 @@ __device__ T from_float(float x) {
     return __float2bfloat16_rn(x);
 }
 
-/// V floats on their way from or to memory.
+/// Floats are V floats on their way from or to memory.
 template <int V>
 struct Floats {
   float e[V];
@@ -59,13 +59,13 @@ __device__ Floats<V> plus(const Floats<V>& a, const Floats<V>& b) {
   return sum;
 }
 
-/// V elements as memory sees them: one word when they are 8 or 16 bytes.
+/// Word is V elements as memory sees them: one word when they are 8 or 16 bytes.
 template <class T, int V>
 using Word = std::conditional_t<V * sizeof(T) == 16, uint4, uint2>;
 template <class T, int V>
 inline constexpr bool kOneWord = V * sizeof(T) == 16 || (V > 1 && V * sizeof(T) == 8);
 
-/// V elements at `p`, which is aligned to all of them.
+/// Loads V elements at `p`, which is aligned to all of them.
 template <int V, class T>
 __device__ Floats<V> load(const T* p) {
   Floats<V> out;
@@ -82,7 +82,7 @@ __device__ Floats<V> load(const T* p) {
   return out;
 }
 
-/// The word that holds V elements, rounded to T.
+/// Returns the word that holds V elements, rounded to T.
 template <class T, int V>
 __device__ Word<T, V> word_of(const Floats<V>& values) {
   T parts[V];
@@ -119,13 +119,14 @@ __device__ float rounded(float x) {
   return to_float(from_float<T>(x));
 }
 
-/// The term that a token adds to the gradient of a norm's weight, rounded once: the same wherever
-/// it is computed.
+/// Adds the term of a token to the gradient of a norm's weight, rounded once: the same wherever it
+/// is computed.
 __device__ inline float weight_term(float dy, float x, float rstd, float sum) {
   return fmaf(dy, x * rstd, sum);
 }
 
-/// A row of zeros has no direction: 0, and it stays zero.
+/// Divides by a row's length. A row of zeros has no direction: the result is 0, and the row stays
+/// zero.
 __device__ inline float over_length(float numerator, float squared_length) {
   return squared_length == 0.0F ? 0.0F : numerator / sqrtf(squared_length);
 }
@@ -136,7 +137,7 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-/// Sum over the block, the same in every thread; blocks are whole warps. A fixed tree.
+/// Returns the sum over the block, the same in every thread; blocks are whole warps. A fixed tree.
 __device__ inline float block_sum(float x) {
   __shared__ float parts[32];
   x = warp_sum(x);
@@ -161,7 +162,7 @@ bool vectors_fit(int64_t width, Pointers... pointers) {
   return width % static_cast<int64_t>(16 / sizeof(T)) == 0 && (aligned(pointers) && ...);
 }
 
-/// Whole warps, enough for `items`, at most `most`.
+/// Returns a number of threads in whole warps, enough for `items`, at most `most`.
 inline int threads_for(int64_t items, int most) {
   const int64_t warps = (items + 31) / 32;
   return static_cast<int>(warps * 32 < most ? (warps > 0 ? warps * 32 : 32) : most);

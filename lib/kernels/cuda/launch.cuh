@@ -32,14 +32,14 @@ void launch(const Launch& shape, void (*kernel)(Parameters...), Arguments... arg
   check(cudaGetLastError(), "starting a kernel");
 }
 
-/// The dynamic shared memory of a block.
+/// Returns the dynamic shared memory of a block.
 template <class T>
 __device__ T* shared_memory() {
   extern __shared__ uint4 memory[];
   return reinterpret_cast<T*>(memory);
 }
 
-/// Blocks of a grid's first dimension.
+/// Returns the blocks of a grid's first dimension.
 inline unsigned blocks(int64_t count) {
   require(count >= 0 && count <= INT32_MAX, "a grid has at most 2^31 - 1 blocks");
   return static_cast<unsigned>(count);

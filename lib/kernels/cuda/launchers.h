@@ -20,19 +20,19 @@ struct FilledRows {
   DType dtype;
   int64_t count, width, stride;
 };
-/// Makes every row `row`, of the dtype of the activations.
+/// Sets every row of y to `row`, which has the dtype of the activations.
 void fill_rows(DType dtype, const void* row, const FilledRows& y, cudaStream_t stream);
 void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count,
              cudaStream_t stream);
 void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count,
               cudaStream_t stream);
-/// dtype also F64.
+/// Sums blocks; dtype also F64.
 void sum_blocks(DType dtype, const void* blocks, int ranks, int64_t stride, void* out,
                 int64_t count, cudaStream_t stream);
 
 // --- packed.cu -----------------------------------------------------------------------------------
-/// out[rows,width] = the block of a packed matrix that begins at first_row, first_column; its rows
-/// have `columns` elements.
+/// Unpack is out[rows,width] = the block of a packed matrix that begins at first_row, first_column;
+/// its rows have `columns` elements.
 struct Unpack {
   const PackedFormat& format;
   const void* records;
@@ -42,9 +42,10 @@ struct Unpack {
 void unpack(DType dtype, const Unpack& u, cudaStream_t stream);
 
 // --- weight_gradient.cu --------------------------------------------------------------------------
-/// gradient[width] (+)= sum over tokens and heads of dy * x * rstd, of dy * x when rstd is null, or
-/// of dy alone when x is null. Element (n, h, i) of dy and x is at n * row_stride + h * width + i,
-/// of rstd at n * rstd_stride + h. With a mean, which lies as rstd does, x less it stands for x.
+/// WeightGradient is gradient[width] (+)= sum over tokens and heads of dy * x * rstd, of dy * x
+/// when rstd is null, or of dy when x is null. Element (n, h, i) of dy and x is at n * row_stride +
+/// h * width + i, of rstd at n * rstd_stride + h. With a mean, which lies as rstd does, x is
+/// replaced by x minus the mean.
 struct WeightGradient {
   const void* dy;
   const void* x;
@@ -56,16 +57,16 @@ struct WeightGradient {
   /// The workspace of partial sums.
   void* workspace;
   int64_t workspace_bytes;
-  /// F32[width]: each sum is divided by the root of its number, and 0 where that is 0; null: it is
-  /// not.
+  /// F32[width]: each sum is divided by the root of its number, and 0 where that is 0; null: no
+  /// division.
   const float* squares = nullptr;
   const float* mean = nullptr;
-  /// Counts the neighbouring columns that share a mean and an rstd, at n * rstd_stride + h +
-  /// column / rstd_columns; 0: all of a head do.
+  /// Number of neighbouring columns that share a mean and an rstd, at n * rstd_stride + h + column
+  /// / rstd_columns; 0: all columns of a head do.
   int64_t rstd_columns = 0;
 };
 void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream);
-/// The order of the sum: tokens in so many parts of weight_gradient_tokens() each; of a part,
+/// The order of the sum: tokens in parts of weight_gradient_tokens() each; within a part,
 /// kPartLanes sums of every kPartLanes-th token; these in order; then the parts in order, by
 /// add_partials(): F32[parts, width] in g.workspace.
 inline constexpr int kPartLanes = 8;
@@ -73,13 +74,13 @@ int64_t weight_gradient_parts(const WeightGradient& g);
 int64_t weight_gradient_tokens(const WeightGradient& g);
 void add_partials(const WeightGradient& g, cudaStream_t stream);
 class Operation;
-/// Fills what every sum over tokens has: of operand 0, to result i.
+/// Fills the fields that every sum over tokens has: of operand 0, to result i.
 WeightGradient weight_gradient_of(const Operation& op, size_t i);
 
 // --- optimizer.cu --------------------------------------------------------------------------------
 void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum,
                     double* group_sums, cudaStream_t stream);
-/// `u.states` are those that the optimizer keeps (with_states_of).
+/// Runs one step; `u.states` are those that the optimizer keeps (with_states_of).
 void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config,
                       const StepScalars* scalars, cudaStream_t stream);
 void measure_codes(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,

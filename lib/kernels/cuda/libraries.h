@@ -6,7 +6,7 @@
 
 namespace ftrun::cuda {
 
-/// Libraries are what operations use beside kernels of our own. They are borrowed.
+/// Libraries are what operations use beside our own kernels. They are borrowed.
 struct Libraries {
   const DeviceInfo& gpu;
   Matmul& matmul;

@@ -32,7 +32,7 @@ const void* element(const void* data, DType dtype, int64_t index) {
   return static_cast<const std::byte*>(data) + index * dtype_bytes(dtype);
 }
 
-/// Elements of a's, b's and c's rows, as they are stored.
+/// Returns the elements from one row to the next of a, b and c, as they are stored.
 int64_t a_stride_of(const Product& p) {
   return p.a_stride > 0 ? p.a_stride : p.transpose_a ? p.m : p.k;
 }
@@ -63,7 +63,7 @@ Matmul::~Matmul() {
   cudaFree(workspace_);
 }
 
-/// cublasSetStream falls back to cuBLAS's own workspace: ours is set again.
+/// Chooses the stream. cublasSetStream falls back to cuBLAS's own workspace: ours is set again.
 void Matmul::use(cudaStream_t stream) {
   if (has_stream_ && stream == stream_) return;
   check(cublasSetStream(handle_, stream), "choosing cuBLAS's stream");

@@ -9,8 +9,8 @@
 
 namespace ftrun::cuda {
 
-/// Row-major c[m,n] = alpha op(a) op(b) + beta c. op(a) is [m,k], op(b) is [k,n]. With beta 0 c is
-/// not read.
+/// Product is a row-major c[m,n] = alpha op(a) op(b) + beta c. op(a) is [m,k], op(b) is [k,n]. With
+/// beta 0 c is not read.
 struct Product {
   bool transpose_a = false;
   bool transpose_b = false;
@@ -31,8 +31,8 @@ struct Product {
   DType out_dtype = DType::kF32;
 };
 
-/// Matrix products through cuBLAS: sums in fp32, no TF32, the same bits from run to run. One
-/// workspace, allocated here: products go to one stream at a time.
+/// Matmul computes matrix products through cuBLAS: sums in fp32, no TF32, the same bits from run to
+/// run. It allocates one workspace: products go to one stream at a time.
 class Matmul {
  public:
   explicit Matmul(bool hopper);
@@ -42,12 +42,12 @@ class Matmul {
 
   void run(const Product& product, cudaStream_t stream);
 
-  /// Extents of a product that the rows of the head's matrix may be.
+  /// Rows is the extent of a product that the rows of the head's matrix are.
   enum class Rows { kM, kN, kK };
-  /// Runs `product`, of whose extents `rows` is the head's, as two where that is no multiple of 8:
-  /// cuBLAS has no fast kernels then, whatever the strides are (8B's head after one token was
-  /// added, on an H100: 42 ms instead of 5.5). The second one, of fewer than kWholeRows rows, is
-  /// added to the first where `rows` is kK.
+  /// Runs `product`, whose extent `rows` is that of the head's matrix, as two products where it is
+  /// not a multiple of 8: cuBLAS then has no fast kernels, whatever the strides are (8B's head
+  /// after one token was added, on an H100: 42 ms instead of 5.5). The second one, of fewer than
+  /// kWholeRows rows, is added to the first where `rows` is kK.
   void run_in_whole_rows(const Product& product, Rows rows, cudaStream_t stream);
 
  private:

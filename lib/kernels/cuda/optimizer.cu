@@ -103,7 +103,7 @@ __device__ Floats<V> store_state(Bf16* p, const Floats<V>& values, const uint32_
 template <class T>
 inline constexpr bool kRounds = sizeof(T) < sizeof(float);
 
-/// The random numbers of V elements from `index` on among all parameters.
+/// Noise is the random numbers of V elements from `index` on among all parameters.
 template <bool Draws, int V>
 struct Noise {
   uint32_t states[kMostOptimizerStates][V], parameter[V];
@@ -233,7 +233,8 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-/// The code of a share in [-1, 1]: the processor's (kernels/cpu/flat_kernels.inc).
+/// Returns the code of a share in [-1, 1], the same as the processor's
+/// (kernels/cpu/flat_kernels.inc).
 __device__ inline uint8_t code_of(const float* least, float share) {
   int code = 0;
 #pragma unroll
@@ -242,7 +243,8 @@ __device__ inline uint8_t code_of(const float* least, float share) {
   return static_cast<uint8_t>(code);
 }
 
-/// A block of threads takes a block of codes at a time, a thread an element; or only measures it.
+/// Updates codes, or only measures them: a block of threads takes a block of codes at a time, a
+/// thread an element.
 template <class Rule, class P, class G, bool kMeasures>
 __global__ void update_codes(UpdateRange<P, G, uint8_t> range, CodedBlocks blocks,
                              const StepScalars* scalars, OptimizerConfig config) {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kUnpackThreads = 256;
 
-/// Handed over as a parameter of the kernel: no copy to wait for.
+/// CodeValues are handed over as a parameter of the kernel: no copy to wait for.
 struct CodeValues {
   float nf4[16];
   float scales[256];
@@ -21,7 +21,7 @@ CodeValues code_values() {
   return values;
 }
 
-/// PackedFormat, as far as unpacking asks for it.
+/// Records is PackedFormat, as far as unpacking needs it.
 struct Records {
   const unsigned char* data;
   int64_t bytes;
@@ -73,7 +73,8 @@ struct Codes {
   }
 };
 
-// A row of the block of the matrix each, V elements a thread at once. The bits are those of V = 1.
+// Unpacks the block of the matrix: a row each, V elements a thread at once. The bits are those of V
+// = 1.
 template <class T, int V>
 __global__ void unpack_rows(Records records, CodeValues values, T* out, int64_t columns,
                             int64_t first_row, int64_t first_column, int64_t width) {

@@ -60,7 +60,7 @@ __global__ void add_elements_into(const From* from, To* to, int64_t count) {
   });
 }
 
-// Kernel of the ordered sums of communicators. The vectors' threads also do what is left behind
+// Sums elements in order, for communicators. The vectors' threads also do the elements left after
 // them.
 template <class T, class Sum, int V>
 __global__ void sum_blocks_elements(const T* blocks, int ranks, int64_t stride, T* out,

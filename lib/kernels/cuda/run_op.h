@@ -5,12 +5,13 @@
 
 namespace ftrun::cuda {
 
-/// DeviceKernels::prepare
+/// Prepares a graph: DeviceKernels::prepare.
 void prepare(const LayerGraph& graph, const Libraries& libraries);
 /// Enqueues one operation: DeviceKernels::run_ops.
 void run_operation(const Operation& op, const Libraries& libraries);
-/// Runs both gradients of a norm (is_gpu_pair) in one pass over its rows, with the bits of each
-/// alone; false, and nothing done, if rows are too wide for it. The code is in ops/norm/gpu.cu.
+/// Runs both gradients of a norm (is_gpu_pair) in one pass over its rows, with the bits that each
+/// has when run separately. Returns false, and does nothing, if rows are too wide for it. The code
+/// is in ops/norm/gpu.cu.
 bool run_norm_gradients(const Operation& weight, const Operation& input);
 
 }  // namespace ftrun::cuda

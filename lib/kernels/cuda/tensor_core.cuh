@@ -6,10 +6,10 @@
 // GPU have a file of this name that does the same on the host.)
 namespace ftrun::cuda {
 
-// Fragments of mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"): what each lane of a
-// warp holds. With g = lane / 4 and t = lane % 4, A has rows g, g+8 and columns 2t, 2t+1 (+8); B
-// rows 2t, 2t+1 (+8) and column g; C rows g, g+8 and columns 2t, 2t+1. A word holds two neighbours,
-// the first in its low half.
+// FragmentA, B and C are fragments of mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
+// what each lane of a warp holds. With g = lane / 4 and t = lane % 4, A has rows g, g+8 and columns
+// 2t, 2t+1 (+8); B rows 2t, 2t+1 (+8) and column g; C rows g, g+8 and columns 2t, 2t+1. A word
+// holds two neighbours, the first in its low half.
 struct FragmentA {
   uint32_t r[4];
 };
@@ -20,7 +20,7 @@ struct FragmentC {
   float r[4] = {0.0F, 0.0F, 0.0F, 0.0F};
 };
 
-/// c += a b of elements T, BF16 or F16, in fp32.
+/// Computes c += a b of elements T, BF16 or F16, in fp32.
 template <class T>
 __device__ inline void multiply(FragmentC& c, const FragmentA& a, const FragmentB& b) {
   if constexpr (std::is_same_v<T, Half>)
@@ -37,7 +37,7 @@ __device__ inline void multiply(FragmentC& c, const FragmentA& a, const Fragment
         : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
 
-/// B from 16 rows of 8 elements in shared memory: lane i < 16 gives the address of row i (a
+/// Loads B from 16 rows of 8 elements in shared memory: lane i < 16 gives the address of row i (a
 /// multiple of 16 bytes).
 template <class T>
 __device__ inline FragmentB load_rows_as_b(const T* row) {

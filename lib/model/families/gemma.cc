@@ -1,5 +1,5 @@
-// Gemma 1, 2 and 3 of Google, text alone: norms whose weights are stored less 1, embeddings times
-// the root of their width, a gelu gate. Gemma 2 and 3 have norms behind attention and MLP too, and
+// Gemma 1, 2 and 3 of Google, only text: norms whose weights are stored less 1, embeddings times
+// the root of their width, a gelu gate. Gemma 2 and 3 have norms after attention and MLP too, and
 // sliding windows on some layers; Gemma 2 bounds scores and logits, Gemma 3 has another rotary
 // embedding on layers with a sliding window, and norms of query and key heads.
 #include <cmath>
@@ -42,7 +42,8 @@ void read_common_part(ConfigReader& reader, ModelConfig& config) {
     reader.unsupported("use_bidirectional_attention", "is not supported yet");
 }
 
-/// Every `period`-th layer has full attention where layer_types does not say which.
+/// Reads the windows of layers: every `period`-th layer has full attention where layer_types does
+/// not say which.
 void read_windows(ConfigReader& reader, ModelConfig& config, int64_t period) {
   const int64_t window = read_window(reader);
   if (!read_layer_types(reader, config, window))

@@ -4,11 +4,11 @@
 
 namespace ftrun {
 
-// Vector code of every instruction set includes this: plain data alone.
+// Vector code of every instruction set includes this: only plain data.
 
-/// The activations: silu x sigmoid(x); gelu x Phi(x), Phi being the normal distribution (Hendrycks
-/// and Gimpel 2016); gelu_tanh, its approximation x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2;
-/// relu max(x, 0), and its square.
+/// Activation is one of silu x sigmoid(x); gelu x Phi(x), Phi being the normal distribution
+/// (Hendrycks and Gimpel 2016); gelu_tanh, its approximation
+/// x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2; relu max(x, 0), and its square.
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kRelu2 };
 
 }  // namespace ftrun

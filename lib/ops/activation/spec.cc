@@ -24,8 +24,8 @@ void gradient_of_kind(Derivation& d, const Op& op, OpKind kind) {
   d.add_term(op.in[0], dx);
 }
 
-/// The activations with an exponential or its like count one for each input element of the
-/// function: one of two of a gated one's input.
+/// Counts the work of an activation. Those with an exponential or its like count one for each input
+/// element of the function: one of two of a gated one's input.
 OpWork work_per_element(const LayerGraph& graph, const Op& op, double elements) {
   const Activation kind = activation_of(op);
   const bool is_smooth = kind != Activation::kRelu && kind != Activation::kRelu2;

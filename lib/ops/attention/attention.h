@@ -35,7 +35,7 @@ struct AttentionAttrs {
 };
 
 namespace ops {
-/// `attrs.row_tokens` is the builder's.
+/// Emits an attention and returns a; sets `attrs.row_tokens` to the builder's.
 ValueId attention(GraphBuilder& g, ValueId qkv, ValueId starts, AttentionAttrs attrs);
 }  // namespace ops
 

@@ -28,7 +28,7 @@ struct Attention {
     require(attrs.head_size % 2 == 0, "heads of an even size, whose bf16 are pairs");
   }
 
-  /// First token of a block in the whole batch; tokens in it.
+  /// Return the first token of a block in the whole batch, and the tokens in it.
   int64_t first_token(int64_t row, int64_t block) const {
     return row * attrs.row_tokens + block * kAttentionBlock;
   }

@@ -23,7 +23,7 @@ int64_t score_bytes(const CudnnPart& part) {
   return side * side * dtype_bytes(DType::kBF16);
 }
 
-/// The largest divisor of `whole` that is at most `most`, or 1.
+/// Returns the largest divisor of `whole` that is at most `most`, or 1.
 int64_t divisor_up_to(int64_t whole, int64_t most) {
   int64_t found = std::clamp<int64_t>(most, 1, whole);
   while (whole % found != 0) --found;

@@ -24,13 +24,13 @@ struct CudnnPart {
   bool documents = false;
 };
 inline constexpr int64_t kCudnnPartBytes = int64_t{1} << 30;
-/// The parts of an attention operation: sequences and heads are computed in several runs of one
-/// graph where a single one would keep more than `part_bytes` of scores; documents by a graph for
-/// each group of gpu_document_groups().
+/// Returns the parts of an attention operation: sequences and heads are computed in several runs of
+/// one graph where a single one would keep more than `part_bytes` of scores; documents by a graph
+/// for each group of gpu_document_groups().
 std::vector<CudnnPart> cudnn_parts(const AttentionAttrs& attrs, int64_t tokens, bool documents,
                                    int64_t part_bytes = kCudnnPartBytes);
-/// Backward's workspace: engines that repeat their bits keep the scores of all sequences and heads
-/// in 16 bits.
+/// Returns the bytes of backward's workspace: engines that repeat their bits keep the scores of all
+/// sequences and heads in 16 bits.
 int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part);
 
 }  // namespace ftrun

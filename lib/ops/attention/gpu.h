@@ -33,7 +33,7 @@ struct Attention {
   /// none are.
   const int32_t* uncovered;
 };
-/// Shared memory of a block of the kernel that asks for most.
+/// SharedMemory is that of a block of the kernel that asks for most.
 struct SharedMemory {
   int64_t bytes;
   /// The size's explanation: "4 tiles of 64 x 264 x 2 bytes".
@@ -44,12 +44,12 @@ SharedMemory attention_shared_narrow(int64_t head_size, bool backward);
 void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream);
 void attention_forward_f32(const Attention& a, cudaStream_t stream);
 void attention_backward_f32(const Attention& a, cudaStream_t stream);
-/// BF16 or F16, on the tensor cores.
+/// Compute attention and its gradient in BF16 or F16, on the tensor cores.
 void attention_forward_narrow(DType dtype, const Attention& a, cudaStream_t stream);
 void attention_backward_narrow(DType dtype, const Attention& a, cudaStream_t stream);
 
-/// Lists of the documents that a library computes as sequences, in the scratch as
-/// GpuAttentionWorkspace lays it out.
+/// DocumentLists holds lists of the documents that a library computes as sequences, in the scratch
+/// as GpuAttentionWorkspace lays it out.
 struct DocumentLists {
   struct DocumentGroup {
     int64_t most_tokens, slots;
@@ -62,11 +62,11 @@ struct DocumentLists {
   int count;
   int32_t* uncovered;
 };
-/// Writes the lists of a.starts; a.lowest is scratch. Documents of one token are in none. From the
-/// first document on that no list holds, and everywhere where starts are not those of documents,
-/// nothing is listed.
+/// Writes the lists of a.starts; a.lowest is scratch. Documents of one token are in no list. Lists
+/// end at the first document that no list can hold, and are empty where starts are not those of
+/// documents.
 void list_documents(const Attention& a, const DocumentLists& lists, cudaStream_t stream);
-/// Attention and its gradient of the documents of one token before a.uncovered, in bf16.
+/// Compute attention and its gradient of the documents of one token before a.uncovered, in bf16.
 void single_tokens_forward(const Attention& a, cudaStream_t stream);
 void single_tokens_backward(const Attention& a, cudaStream_t stream);
 

@@ -8,8 +8,8 @@ namespace ftrun {
 
 struct AttentionAttrs;
 
-/// Documents of more than the next group's `most_tokens` and at most this one's, and how many of
-/// them a list holds.
+/// GpuDocumentGroup holds the documents of more than the next group's `most_tokens` and at most
+/// this one's; its list has room for `slots` of them.
 struct GpuDocumentGroup {
   int64_t most_tokens = 0;
   int64_t slots = 0;
@@ -21,15 +21,15 @@ struct GpuDocumentGroup {
   int64_t out_offsets = -1;
   int64_t token_offsets = -1;
 };
-/// A library that computes a fixed number of sequences of a fixed largest length gets the documents
-/// of rows of `row_tokens` in these groups, longest first. Each group but the last holds all
-/// documents of its lengths that the rows can have; the last one holds those of a quarter of its
-/// length on average.
+/// Groups the documents of rows of `row_tokens`, longest first, for a library that computes a fixed
+/// number of sequences of a fixed largest length. Each group but the last holds all documents of
+/// its lengths that the rows can have; the last one holds those of a quarter of its length on
+/// average.
 std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_tokens);
 inline constexpr size_t kMostGpuDocumentGroups = 16;
 
-/// Byte offsets in the scratch of attention and attention_dgrad; -1 for what the operation does not
-/// use.
+/// GpuAttentionWorkspace holds byte offsets in the scratch of attention and attention_dgrad; -1 for
+/// what the operation does not use.
 struct GpuAttentionWorkspace {
   /// I32[N]: first token each token attends to; I32[batch rows, blocks]: first key block of a query
   /// block.

@@ -22,7 +22,7 @@ class GraphBuilder;
 //   out: y[R,...], this rank's block of the sum over the ranks
 // all_to_all
 //   in:  x[tR,...]
-//   out: y[tR,...], of every rank in their order the block that is this rank's
+//   out: y[tR,...], every rank's block for this rank, in the order of the ranks
 // shift
 //   in:  x
 //   out: x of the rank that is `by` places before this one, round from the first to the last, same
@@ -31,7 +31,7 @@ class GraphBuilder;
 namespace ops {
 ValueId all_reduce(GraphBuilder& g, ValueId x, const CollectiveAttrs& over);
 ValueId all_gather(GraphBuilder& g, ValueId x, const CollectiveAttrs& over);
-/// The ranks' blocks of x[R,...] apart: [ranks,R,...].
+/// Gathers the ranks' blocks of x[R,...] and keeps them apart: [ranks,R,...].
 ValueId all_gather_blocks(GraphBuilder& g, ValueId x, const CollectiveAttrs& over);
 ValueId reduce_scatter(GraphBuilder& g, ValueId x, const CollectiveAttrs& over);
 ValueId all_to_all(GraphBuilder& g, ValueId x, const CollectiveAttrs& over);

@@ -18,7 +18,7 @@ namespace ftrun::cpu {
 
 namespace {
 
-/// The products of the head, of tokens that count alone: a chunk is some of them, gathered into the
+/// The products of the head, only of tokens that count: a chunk is some of them, gathered into the
 /// workspace when masked tokens lie between them. Logits are of the type T that is computed with;
 /// 16-bit operands and gradients go through the workspace's rows and panel of that type. Where the
 /// processor multiplies bf16 as it is stored, all three products are of bf16: the gradient of the
@@ -29,11 +29,11 @@ class Head {
  public:
   using T = Compute<S>;
 
-  /// The tokens of one chunk.
+  /// Chunk is the tokens of one chunk.
   struct Chunk {
     const int32_t* token;
     int64_t count;
-    /// Says whether the rows lie in the workspace: tokens that are no neighbours, and 16-bit rows
+    /// Says whether the rows lie in the workspace: tokens that are not neighbours, and 16-bit rows
     /// that are widened.
     bool gathered;
     /// x of the tokens. Products in T read `rows`; bf16 that is multiplied as it is stored is in
@@ -42,8 +42,8 @@ class Head {
     const S* stored_rows;
   };
 
-  /// `bias` is null where there is none or the operation makes no logits; `results` says which
-  /// results of the operation are dw and the bias' gradient.
+  /// Prepares the head; `bias` is null where there is none or the operation makes no logits;
+  /// `results` says which results of the operation are dw and the bias' gradient.
   Head(const OpCall& call, const CrossEntropyWorkspace& place, bool gradients, T* logits,
        const S* bias, const HeadGradients& results)
       : call_(call),
@@ -141,7 +141,7 @@ class Head {
     return {token, count, true, rows, nullptr};
   }
 
-  /// logits = x w^T of the chunk's tokens.
+  /// Computes logits = x w^T of the chunk's tokens.
   void find_logits(const Chunk& chunk) {
     if constexpr (std::is_same_v<S, BFloat16>)
       if (direct_)
@@ -160,8 +160,8 @@ class Head {
       if (direct_) vector_kernels<S>().narrow(row, reinterpret_cast<S*>(row), vocabulary_);
   }
 
-  /// dx = dlogits w of the chunk's tokens. Gathered rows are not needed any more: dx takes their
-  /// place before it goes to its tokens.
+  /// Computes dx = dlogits w of the chunk's tokens. Gathered rows are not needed any more: dx takes
+  /// their place before it goes to its tokens.
   void input_gradient(const Chunk& chunk) {
     T* out = call_.workspace<T>(place_.rows);
     if constexpr (!kIsNarrow<S>)
@@ -185,7 +185,7 @@ class Head {
     for (int64_t at = begin; at < end; at += kBiasPiece) f(at, std::min(kBiasPiece, end - at));
   }
 
-  /// dw[V,D] = [dw +] dlogits^T x.
+  /// Computes dw[V,D] = [dw +] dlogits^T x.
   void weight_gradient(const Chunk& chunk, bool accumulate) {
     const auto multiply = [&](int64_t row, int64_t rows, double beta, T* out) {
       if constexpr (std::is_same_v<S, BFloat16>)
@@ -210,7 +210,7 @@ class Head {
     });
   }
 
-  /// dbias[V] = [dbias +] the sum over the first `rows` rows of dlogits, in their order.
+  /// Computes dbias[V] = [dbias +] the sum over the first `rows` rows of dlogits, in their order.
   void bias_gradient(int64_t rows, bool accumulate) {
     call_.with_gradient<S>(results_.bias, [&]<class G>(G* gradient) {
       parallel_ranges(vocabulary_, kBiasPiece, [&](int64_t begin, int64_t end) {
@@ -256,7 +256,7 @@ class Head {
     return vocabulary_ * static_cast<int64_t>(sizeof(T) / sizeof(S));
   }
 
-  /// out[count,D] = dlogits w.
+  /// Computes out[count,D] = dlogits w.
   void multiply_by_weight(const Chunk& chunk, T* out) {
     if constexpr (std::is_same_v<S, BFloat16>)
       if (direct_)
@@ -297,26 +297,26 @@ class Head {
   bool direct_ = false;
 };
 
-/// A row's loss, and whether the label is its likeliest token.
+/// RowLoss is a row's loss, and whether the label is its likeliest token.
 struct RowLoss {
   double loss = 0.0;
   bool correct = false;
 };
 
-/// The losses and predictions of several rows, added up.
+/// RowSums is the sum of several rows' losses and predictions.
 struct RowSums {
   double losses = 0.0;
   int64_t correct = 0;
 };
 
-/// A row of an evaluation: rounding may leave a loss below 0, and one that is not finite predicts
-/// nothing.
+/// Returns a row of an evaluation: rounding may leave a loss below 0, and one that is not finite
+/// predicts nothing.
 RowLoss evaluated_row(double loss, bool likeliest) {
   return {loss < 0 ? 0.0 : loss, likeliest && std::isfinite(loss)};
 }
 
-/// row(i), a RowLoss, of each row on several threads. Losses are added in the order of the rows;
-/// counts are integers, so their order does not matter.
+/// Sums row(i), a RowLoss, of each row on several threads. Losses are added in the order of the
+/// rows; counts are integers, so their order does not matter.
 template <class Row>
 RowSums sum_of_rows(double* losses, int64_t rows, Row row) {
   std::atomic<int64_t> correct = 0;
@@ -462,7 +462,7 @@ struct VocabularyChunk {
     counted = head.find_counted(attrs.first_token, tokens, attrs.ranks * head.vocabulary());
   }
 
-  /// The row of w that is the label of counted token i, or -1 where another rank has it.
+  /// Returns the row of w that is the label of counted token i, or -1 where another rank has it.
   int64_t own_label(int64_t i) const {
     const int64_t row = head.label(head.counted()[i]) - attrs.rank * head.vocabulary();
     return row >= 0 && row < head.vocabulary() ? row : -1;
@@ -476,7 +476,7 @@ struct VocabularyChunk {
   int64_t counted = 0;
 };
 
-/// The log-sum-exp of a token from all ranks' {largest, sum of exp(logit - largest)}.
+/// JoinedRow is the log-sum-exp of a token from all ranks' {largest, sum of exp(logit - largest)}.
 struct JoinedRow {
   double max = -std::numeric_limits<double>::infinity();
   double sum = 0.0;

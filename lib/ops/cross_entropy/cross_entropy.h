@@ -48,7 +48,7 @@ struct CrossEntropyAttrs {
   bool operator==(const CrossEntropyAttrs&) const = default;
 };
 
-/// Attributes of vocabulary_logits and vocabulary_cross_entropy.
+/// VocabularyAttrs holds the attributes of vocabulary_logits and vocabulary_cross_entropy.
 struct VocabularyAttrs {
   bool with_gradients = true;
   /// Tensor-parallel ranks and this one: w is rows [rank V, (rank + 1) V) of ranks V.
@@ -58,7 +58,7 @@ struct VocabularyAttrs {
   int64_t first_token = 0;
   /// CrossEntropyAttrs::softcap.
   double softcap = 0;
-  /// Rows of the vocabulary; 0: ranks V. Rows of w behind them are padding: their logits are minus
+  /// Rows of the vocabulary; 0: ranks V. Rows of w after them are padding: their logits are minus
   /// infinity, and their gradients 0.
   int64_t rows = 0;
 
@@ -73,9 +73,9 @@ struct VocabularyAttrs {
 struct HeadGradients {
   size_t weight = 0, bias = 0;
 };
-/// Finds them for linear_cross_entropy.
+/// Finds the gradients' places in linear_cross_entropy.
 HeadGradients head_gradients_of(const Op& op);
-/// Finds them for vocabulary_cross_entropy.
+/// Finds the gradients' places in vocabulary_cross_entropy.
 HeadGradients vocabulary_gradients_of(const Op& op);
 
 namespace ops {
@@ -90,10 +90,10 @@ struct VocabularyPart {
   int64_t rank = 0;
   int64_t rows = 0;
 };
-/// Emits the loss of a rank whose `weight` is the part.rank-th block of the rows, each of as many
-/// rows, and so is its `bias` (-1: none); those of the last block that the vocabulary has not are
-/// padding. A chunk's exchange may run beside the product of the chunk after it; logits of two
-/// chunks are in memory at once.
+/// Emits the loss of a rank whose `weight` and `bias` (-1: none) are the part.rank-th block of the
+/// vocabulary's rows. All blocks have the same number of rows; those of the last block that the
+/// vocabulary does not have are padding. A chunk's exchange may run beside the product of the chunk
+/// after it; logits of two chunks are in memory at once.
 ValueId vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                                  const CrossEntropyAttrs& attrs, const VocabularyPart& part,
                                  ValueId bias = -1);

@@ -18,14 +18,14 @@ struct LogitGradients {
   const void* data;
   /// Elements from a row to the next.
   int64_t stride;
-  /// The gradients of parameters add to what is there.
+  /// The gradients of parameters add to what their buffers hold.
   bool adds;
   HeadGradients results;
   /// F32[kGpuBiasParts, V], where the bias has a gradient.
   void* bias_sums;
 };
 
-/// dbias = [dbias +] the sum of the chunk's rows.
+/// Computes dbias = [dbias +] the sum of the chunk's rows.
 void bias_gradient(const Operation& op, const LogitGradients& g) {
   const int64_t vocabulary = op.in_dims(1)[0];
   const auto [gradient, dtype] = op.gradient(g.results.bias);
@@ -84,8 +84,8 @@ void* bias_sums(const Operation& op, const GpuHeadWorkspace& place) {
   return place.bias_sums < 0 ? nullptr : op.workspace<void>(place.bias_sums);
 }
 
-/// All tokens are multiplied, masked ones too: how many count is known only on the device. Their
-/// rows of dlogits are 0.
+/// LinearCrossEntropy multiplies all tokens, masked ones too: how many count is known only on the
+/// device. Their rows of dlogits are 0.
 class LinearCrossEntropy {
  public:
   LinearCrossEntropy(const Operation& op, Matmul& matmul)

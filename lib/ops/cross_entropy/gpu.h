@@ -27,8 +27,8 @@ struct SoftmaxLoss {
   const StepScalars* scalars;
 };
 void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream);
-/// loss[0] += sum of the losses, loss[1] += sum of `correct`, or, where that is null, number of
-/// labels in [first_label, end_label).
+/// AddLosses holds the arguments of add_losses(): loss[0] += sum of the losses, loss[1] += sum of
+/// `correct`, or, where that is null, number of labels in [first_label, end_label).
 struct AddLosses {
   const double* losses;
   const int32_t* labels;
@@ -38,19 +38,19 @@ struct AddLosses {
   int64_t first_label, end_label;
 };
 void add_losses(const AddLosses& a, cudaStream_t stream);
-/// A chunk of the head of one of several ranks: rows [first_row, first_row + vocabulary) of
-/// all_rows, of which the first own_rows are no padding.
+/// VocabularyRows is a chunk of the head of one of several ranks: rows [first_row, first_row +
+/// vocabulary) of all_rows, of which those after the first own_rows are padding.
 struct VocabularyRows {
   const int32_t* labels;
   /// F32[rows, vocabulary].
   float* logits;
-  /// F32[rows], written by the first and read by the second function.
+  /// F32[rows], written by vocabulary_statistics() and read by vocabulary_loss().
   float* label_logit;
   int64_t rows, vocabulary, own_rows, first_row, all_rows;
   /// Bound of the logits; 0: none.
   float softcap;
 };
-/// statistics F32[rows, 2]; 0 for masked rows. Logits of others become capped ones.
+/// Writes statistics F32[rows, 2], 0 for masked rows. Logits of other rows become capped ones.
 void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream);
 struct VocabularyLoss {
   VocabularyRows of;

@@ -103,7 +103,8 @@ HeadPasses passes_of(const LayerGraph& graph, const Op& op, int64_t tokens, int6
           .on_gpu = graph.dtypes.kernels == Kernels::kGpu};
 }
 
-/// A softcap takes a tangent of each logit, and its exponential once more for the gradient.
+/// Counts transcendentals of a logit: a softcap takes a tangent, and its exponential once more for
+/// the gradient.
 double transcendentals_of(double softcap, bool with_gradients) {
   return softcap == 0 ? 1 : with_gradients ? 3 : 2;
 }
@@ -135,7 +136,7 @@ OpWork vocabulary_logits_work(const LayerGraph& graph, const Op& op) {
   return work;
 }
 
-/// The softmax of the logits from all ranks' statistics, and the products of both gradients.
+/// Counts the softmax of the logits from all ranks' statistics, and the products of both gradients.
 OpWork vocabulary_cross_entropy_work(const LayerGraph& graph, const Op& op) {
   const auto& attrs = op.attrs.get<VocabularyAttrs>();
   const Value &logits = graph.at(op.in[3]), &statistics = graph.at(op.in[4]);
@@ -187,22 +188,22 @@ int64_t vocabulary_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op
   return gpu_vocabulary_workspace(chunk_tokens, attrs.with_gradients, bias_rows).bytes;
 }
 
-// The head's kernel made the gradient with respect to its input while it had the logits, [N,D]. It
-// is saved whole although a chunk's rows are done with the chunk: backward begins with this layer,
-// and what it makes of them, d_x, is as large and read whole by the layer before. The most that
-// lives at once is in the forward list, where a chunk's logits lie beside it, and passing rows on
-// early would add d_x there.
+// Saves the gradient [N,D] with respect to the head's input, which the head's kernel made while it
+// had the logits. It is saved whole although a chunk's rows are done with the chunk: backward
+// begins with this layer, and what it makes of them, d_x, is as large and read whole by the layer
+// before. The most that lives at once is in the forward list, where a chunk's logits lie beside it,
+// and passing rows on early would add d_x there.
 void linear_cross_entropy_gradients(Derivation& d, const Op& op) {
   require(op.out.size() >= 3, "a head without gradients has no backward");
   d.save(op.out[1]);
   d.add_term(op.in[0], op.out[1]);
 }
 
-// Every chunk writes its rows of one gradient, which is this rank's term of all N tokens and summed
-// once they are all there. With sequence parallelism a rank needs N / t of the rows afterwards. A
-// reduce-scatter a chunk would leave it these alone, but a chunk is a range of tokens, most of
-// them of one rank's block: the blocks of equal size that a reduce-scatter hands out would take
-// chunks of every t-th part of each block, and the weight's gradient would sum tokens in that
+// Saves the gradient of which every chunk writes its rows; it is this rank's term of all N tokens
+// and summed once they are all written. With sequence parallelism a rank needs N / t of the rows
+// afterwards. A reduce-scatter a chunk would leave it only these, but a chunk is a range of tokens,
+// most of them of one rank's block: the blocks of equal size that a reduce-scatter hands out would
+// take chunks of every t-th part of each block, and the weight's gradient would sum tokens in that
 // order, which is not the order of the head on one rank.
 void vocabulary_cross_entropy_gradients(Derivation& d, const Op& op) {
   require(op.out.size() > 1, "a head without gradients has no backward");
@@ -226,7 +227,7 @@ std::vector<ValueId> with_bias(std::vector<ValueId> operands, ValueId bias) {
   return operands;
 }
 
-/// A chunk's values after its first operation; statistics of all ranks.
+/// SplitChunk holds a chunk's values after its first operation, and the statistics of all ranks.
 struct SplitChunk {
   VocabularyAttrs attrs;
   ValueId logits = -1, statistics = -1, label_logit = -1;

@@ -19,7 +19,7 @@ void take_panel(CrossEntropyWorkspace& w, Offsets& offsets, int64_t hidden, int6
   w.panel = offsets.take(w.panel_rows * hidden * wide_bytes(element_bytes));
 }
 
-/// The places of the loss alone, without logits.
+/// Takes the places of the loss only, without logits.
 GpuHeadWorkspace take_losses(Offsets& offsets, int64_t tokens, bool with_gradients) {
   GpuHeadWorkspace w;
   w.chunk = tokens;

@@ -6,9 +6,9 @@ namespace ftrun {
 
 struct CrossEntropyAttrs;
 
-/// Byte offsets in the scratch of linear_cross_entropy.
+/// CrossEntropyWorkspace holds byte offsets in the scratch of linear_cross_entropy.
 struct CrossEntropyWorkspace {
-  /// Tokens of a chunk: the attribute, or all there are.
+  /// Tokens of a chunk: the attribute, or all tokens if there are fewer.
   int64_t chunk = 0;
   /// Tokens whose logits fit in the same bytes as F32: the chunk of kernels that keep the logits of
   /// 16-bit operands so.
@@ -25,20 +25,20 @@ struct CrossEntropyWorkspace {
   int64_t panel = -1;
   int64_t bytes = 0;
 };
-/// `element_bytes` of x and w, `gradient_bytes` of dw: the offsets before `panel` do not depend on
-/// it.
+/// Returns the places for elements of `element_bytes` in x and w and of `gradient_bytes` in dw; the
+/// offsets before `panel` do not depend on the latter.
 CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
                                               const CrossEntropyAttrs& attrs, int64_t element_bytes,
                                               int64_t gradient_bytes = 4);
 
-/// The places of vocabulary_logits and vocabulary_cross_entropy, whose logits are values of the
-/// graph: `tokens` is the chunk, and `logits` is -1.
+/// Returns the places of vocabulary_logits and vocabulary_cross_entropy, whose logits are values of
+/// the graph: `tokens` is the chunk, and `logits` is -1.
 CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
                                            int64_t element_bytes, int64_t gradient_bytes = 4);
 
-/// Byte offsets in the scratch of linear_cross_entropy on a GPU.
+/// GpuHeadWorkspace holds byte offsets in the scratch of linear_cross_entropy on a GPU.
 struct GpuHeadWorkspace {
-  /// Tokens of a chunk: the attribute, or all there are.
+  /// Tokens of a chunk: the attribute, or all tokens if there are fewer.
   int64_t chunk = 0;
   /// Elements from a row of logits to the next: V rounded up, so that every row begins where wide
   /// loads may, whatever V is.
@@ -58,15 +58,15 @@ inline constexpr int64_t kGpuBiasParts = 8;
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
                                     const CrossEntropyAttrs& attrs, int64_t element_bytes,
                                     bool bias_gradient = false);
-/// The places of vocabulary_cross_entropy on a GPU, whose logits are values of the graph: `tokens`
-/// is the chunk, and `logits` is -1. `bias_rows` is how many rows of the vocabulary have a bias
-/// with a gradient.
+/// Returns the places of vocabulary_cross_entropy on a GPU, whose logits are values of the graph:
+/// `tokens` is the chunk, and `logits` is -1. `bias_rows` is how many rows of the vocabulary have a
+/// bias with a gradient.
 GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients,
                                           int64_t bias_rows = 0);
 
-/// Tokens of a chunk of the head on a GPU: each chunk reads and writes the whole gradient of the
-/// head's matrix, so few large ones are wanted: 4,096 tokens, less where their logits would take
-/// more than 512 MiB.
+/// Returns the tokens of a chunk of the head on a GPU. Each chunk reads and writes the whole
+/// gradient of the head's matrix, so few large ones are wanted: 4,096 tokens, fewer where their
+/// logits would take more than 512 MiB.
 int64_t gpu_head_chunk(int64_t vocabulary, int64_t element_bytes);
 
 }  // namespace ftrun

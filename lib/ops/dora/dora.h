@@ -11,8 +11,8 @@ namespace ftrun {
 class GraphBuilder;
 
 // dora_squared_lengths
-//   Magnitudes beside such adapters (Liu et al. 2024, "DoRA"): row o of w_p + scale_p b_p a_p,
-//   where a_p are the part's rows of a, gets the length m_o. Its own length is a constant for
+//   Magnitudes beside low-rank adapters (Liu et al. 2024, "DoRA"): row o of w_p + scale_p b_p
+//   a_p, where a_p are the part's rows of a, gets the length m_o. Its own length is a constant for
 //   the gradients. M = P_1 + P_2 + P_3; a row of zeros stays zero. The magnitudes m are F32 (F64
 //   in an F64 graph), as q is.
 //   in:  w[O,I], a[J,I], b_1[P_1,r_1], [b_2], [b_3]
@@ -29,7 +29,8 @@ class GraphBuilder;
 //   in:  dy[N,O], z[N,O], q[M]
 //   out: dm[M] = sum over N of dy z / sqrt(q)
 
-/// Attributes of dora_scale and its gradients: the parts of a product that have magnitudes.
+/// DoraAttrs holds the attributes of dora_scale and its gradients: the parts of a product that have
+/// magnitudes.
 struct DoraAttrs {
   struct ScaledColumns {
     int64_t first_column = 0;
@@ -43,12 +44,12 @@ struct DoraAttrs {
 };
 
 namespace ops {
-/// Squared lengths of the rows of W + scale B A, whose `weight`, `down`, `up` and `attrs` these
-/// are.
+/// Emits the squared lengths of the rows of W + scale B A, given by `weight`, `down`, `up` and
+/// `attrs`.
 ValueId dora_squared_lengths(GraphBuilder& g, ValueId weight, ValueId down,
                              const std::vector<ValueId>& up, const LoraAttrs& attrs);
-/// The product's results `z`, with adapters and without bias, by `magnitudes` over the lengths;
-/// then the bias.
+/// Multiplies a product's results `z`, with adapters and without bias, by `magnitudes` over the
+/// lengths; then adds the bias.
 ValueId dora_scale(GraphBuilder& g, ValueId z, ValueId squares, ValueId magnitudes, ValueId bias,
                    const DoraAttrs& attrs);
 }  // namespace ops

@@ -7,10 +7,10 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-/// Byte offsets in the scratch of dora_squared_lengths, -1 for what it does not use; all of the
-/// type that is computed with.
+/// DoraWorkspace holds byte offsets in the scratch of dora_squared_lengths, -1 for what it does not
+/// use; all of the type that is computed with.
 struct DoraWorkspace {
-  /// Rows of W that are looked at together.
+  /// Rows of W that are computed together.
   int64_t rows = 0;
   /// [rows,I] of W + scale B A; [rows, largest r] of scale B; [J,I] of A where that is in 16 bits.
   int64_t panel = -1;
@@ -20,7 +20,7 @@ struct DoraWorkspace {
 };
 DoraWorkspace dora_workspace(const LayerGraph& graph, const Op& op);
 
-/// Byte offsets in the scratch of dora_squared_lengths on a GPU.
+/// GpuDoraWorkspace holds byte offsets in the scratch of dora_squared_lengths on a GPU.
 struct GpuDoraWorkspace {
   /// Rows of the matrix at a time.
   int64_t rows = 0;
@@ -30,7 +30,7 @@ struct GpuDoraWorkspace {
   int64_t weight = -1;
   int64_t bytes = 0;
 };
-/// Places for parts with `columns` rows of the weight at most.
+/// Returns the places for parts with `columns` rows of the weight at most.
 GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t element_bytes,
                                     bool is_packed);
 

@@ -16,7 +16,7 @@ class GraphBuilder;
 //   out: y[N,I] (out may be x)
 
 struct DropoutAttrs {
-  /// The probability of an element to become 0; below 1.
+  /// The probability that an element becomes 0; below 1.
   double probability = 0;
   /// The number of the dropout in the layer: each has its own mask.
   int64_t site = 0;

@@ -10,8 +10,8 @@ namespace ftrun::cpu {
 
 namespace {
 
-// The loader refuses such tokens before they come here; reading or writing outside the table would
-// be worse.
+// Refuses tokens outside the table. The loader refuses them before they come here; reading or
+// writing outside the table would be worse.
 void check_tokens(const int32_t* tokens, int64_t count, int64_t vocabulary) {
   for (int64_t n = 0; n < count; ++n)
     if (tokens[n] < 0 || tokens[n] >= vocabulary)
@@ -43,8 +43,8 @@ void embed(const OpCall& call) {
 
 namespace {
 
-/// The numbers of the tokens in [first, end) but `left_out` sorted by token, those of one token in
-/// their order. Returns how many there are.
+/// Writes the numbers of the tokens in [first, end) but `left_out`, sorted by token, those of one
+/// token in their order. Returns how many there are.
 int64_t sort_by_row(const int32_t* tokens, int64_t count, int64_t first, int64_t end,
                     int64_t left_out, int32_t* order) {
   int64_t found = 0;

@@ -16,17 +16,17 @@ class GraphBuilder;
 //   in:  tokens I32[N], dx[N,D]
 //   out: dtable[V,D]
 
-/// Rows [first_row, first_row + rows given) of a matrix of `all_rows`.
+/// RowsAttrs stands for rows [first_row, first_row + rows given) of a matrix of `all_rows`.
 struct RowsAttrs {
   int64_t first_row = 0;
   int64_t all_rows = 0;
-  /// The token, of embed_wgrad, whose row gets no gradient from the tokens that are read; -1: none.
+  /// The token whose row gets no gradient in embed_wgrad from the tokens that are read; -1: none.
   int64_t without_gradient = -1;
   bool operator==(const RowsAttrs&) const = default;
 };
 
-/// The rows of an embed or embed_wgrad whose table has `rows`: all unless its attributes say
-/// otherwise.
+/// Returns the rows of an embed or embed_wgrad whose table has `rows`: all unless its attributes
+/// say otherwise.
 RowsAttrs given_rows(const Op& op, int64_t rows);
 
 /// Makes an embed_wgrad of a table of `rows` leave out the gradient of row `token`; other
@@ -34,7 +34,8 @@ RowsAttrs given_rows(const Op& op, int64_t rows);
 void leave_out_row_gradient(Op& op, int64_t rows, int64_t token);
 
 namespace ops {
-/// `rows`: which rows of the vocabulary the table has, when it has not all.
+/// Looks up the rows of `tokens` in `table`; `rows` says which rows of the vocabulary the table has
+/// when it does not have all.
 ValueId embed(GraphBuilder& g, ValueId tokens, ValueId table, const RowsAttrs& rows = {});
 }  // namespace ops
 

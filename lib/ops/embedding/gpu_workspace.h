@@ -10,8 +10,8 @@ inline constexpr int kEmbedPart = 128;
 /// Lists whose lengths are counted on the device: tokens, parts, rows.
 inline constexpr int kEmbedLists = 3;
 
-/// Byte offsets in the scratch of embed_wgrad for rows that are met more than kEmbedPart times; all
-/// -1 where too few tokens come for that.
+/// GpuEmbedWorkspace holds byte offsets in the scratch of embed_wgrad for rows that occur more than
+/// kEmbedPart times; all -1 where there are too few tokens for that.
 struct GpuEmbedWorkspace {
   /// The most parts and such rows that there can be.
   int64_t parts = 0;

@@ -31,8 +31,8 @@ OpWork embed_work(const LayerGraph& graph, const Op& op) {
                        static_cast<double>(tokens.bytes() + x.bytes())};
 }
 
-/// Counts the addition of each token's gradient to a row. The clearing of the table, in the first
-/// micro-batch of a step alone, is not counted.
+/// Counts the addition of each token's gradient to a row. The clearing of the table, only in the
+/// first micro-batch of a step, is not counted.
 OpWork embed_wgrad_work(const LayerGraph& graph, const Op& op) {
   const Value &tokens = graph.at(op.in[0]), &dx = graph.at(op.in[1]);
   return Pass{.flops = static_cast<double>(element_count(dx.dims)),

@@ -9,8 +9,8 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// `whole`, by input 1, as it is or as products by parts of it that are unpacked one after another:
-/// some columns of the result each.
+/// Runs `whole`, a product by input 1, as it is or as products by parts of it that are unpacked one
+/// after another, each of which gives some columns of the result.
 void multiply_by_weight(const Operation& op, Product whole, Matmul& matmul) {
   const PackedFormat& format = op.packed(1);
   if (!format) {

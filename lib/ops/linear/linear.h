@@ -21,7 +21,8 @@ class GraphBuilder;
 //   in:  dy[N,O]
 //   out: db[O] = sum over N
 
-/// A linear of a tensor-parallel layer; products that know nothing of other ranks have NoAttrs.
+/// LinearAttrs holds the attributes of a linear of a tensor-parallel layer; products that know
+/// nothing of other ranks have NoAttrs.
 struct LinearAttrs {
   /// Ranks that have other rows of w (column parallelism of the transposed product): the gradient
   /// with respect to x that each makes is a share of a sum over them. 1: it is whole.

@@ -7,8 +7,8 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-/// A matrix product c[m,n] = a[m,k] b[k,n] of 16-bit operands, or with a 16-bit result, goes
-/// through F32 panels: byte offsets, -1 for what is not in 16 bits.
+/// ProductWorkspace holds the byte offsets of F32 panels, through which a matrix product c[m,n] =
+/// a[m,k] b[k,n] of 16-bit operands, or with a 16-bit result, goes; -1 for what is not in 16 bits.
 struct ProductWorkspace {
   /// Largest panel of c, and of k: a[rows,depth] b[depth,columns].
   int64_t rows = 0;
@@ -19,16 +19,17 @@ struct ProductWorkspace {
   int64_t c = -1;
   int64_t bytes = 0;
 };
-/// `packed`: b is, and panels of it are unpacked, each for as many rows of a as there is room for.
+/// Returns the places of a product's panels. Where b is `packed`, panels of it are unpacked, each
+/// for as many rows of a as there is room for.
 ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes,
                                    int64_t result_bytes, bool packed = false);
 
-/// Bytes of the panels of a product by in 1 whose result is out 0; `m`, `n`, `k` as in
+/// Returns the bytes of the panels of a product by in 1 whose result is out 0; `m`, `n`, `k` as in
 /// product_workspace().
 int64_t product_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t n, int64_t k);
 
-/// A product by a packed weight unpacks it part by part: columns of the result that one part gives,
-/// of n, for a product of depth k. Large parts, so that products stay large ones.
+/// Returns how many of the result's n columns one part gives in a product of depth k by a packed
+/// weight, which is unpacked part by part. Parts are large, so that products stay large ones.
 int64_t gpu_panel_columns(int64_t n, int64_t k);
 
 }  // namespace ftrun

@@ -24,7 +24,8 @@ struct LayerGraph;
 //   in:  dy[N,O], h[N,J]
 //   out: db_1[P_1,r_1], [db_2], [db_3]: db_p = scale_p dy_p^T h_p
 
-/// Attributes of the low-rank adapters of one product: its parts that have one, by their columns.
+/// LoraAttrs holds the attributes of the low-rank adapters of one product: its parts that have one,
+/// by their columns.
 struct LoraAttrs {
   struct AdaptedColumns {
     /// The column where the part begins in a row of the product's results.
@@ -36,7 +37,7 @@ struct LoraAttrs {
   bool operator==(const LoraAttrs&) const = default;
 };
 
-/// A part of a product's results with a low-rank adapter: its columns of y and of h.
+/// LoraPart is a part of a product's results with a low-rank adapter: its columns of y and of h.
 struct LoraPart {
   int64_t first_column = 0;
   int64_t columns = 0;
@@ -45,19 +46,19 @@ struct LoraPart {
   double scale = 1.0;
 };
 
-/// The parts of an operation with LoraAttrs, in their order.
+/// Returns the parts of an operation with LoraAttrs, in their order.
 std::vector<LoraPart> lora_parts(const LayerGraph& graph, const Op& op);
 
-/// Columns of the widest part.
+/// Returns the number of columns of the widest part.
 int64_t most_columns(const std::vector<LoraPart>& parts);
 
-/// J: elements of a row of h.
+/// Returns J, the elements of a row of h.
 int64_t lora_ranks(const std::vector<LoraPart>& parts);
 
 namespace ops {
-/// A product's results `y` with low-rank adapters: see lora_up. `down` is [J,I] for the product's
-/// operand, of which (after dropout, where there is one) `x` is given; `up` holds b_p of each part
-/// of `attrs`. `y_attrs` as the product's own.
+/// Adds low-rank adapters to a product's results `y`: see lora_up. `down` [J,I] is applied to `x`,
+/// the product's operand (after dropout, where there is one); `up` holds b_p of each part of
+/// `attrs`. `y_attrs` are the product's own.
 ValueId lora(GraphBuilder& g, ValueId x, ValueId y, ValueId down, const std::vector<ValueId>& up,
              const LoraAttrs& attrs, const LinearAttrs& y_attrs = {});
 }  // namespace ops

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// b_p, or its gradient.
+/// Returns b_p, or its gradient.
 ValueId up_matrix(const Op& op, size_t part) {
   switch (op.kind) {
     case OpKind::kLoraUp:

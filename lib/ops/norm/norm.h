@@ -46,7 +46,8 @@ struct SumAndNorm {
 };
 SumAndNorm add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId weight,
                         const NormAttrs& attrs);
-/// weight[D] and bias[D] may be -1 for none; a bias alone is refused.
+/// Emits a layer_norm and returns y. weight[D] and bias[D] may be -1 for none; a bias without a
+/// weight is refused.
 ValueId layer_norm(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias, double epsilon);
 }  // namespace ops
 

@@ -69,7 +69,7 @@ int64_t layer_norm_gpu_partial_sums(const LayerGraph& graph, const Op& op) {
   return static_cast<int64_t>(op.out.size()) * workspace_of::gpu_partial_sums(graph, op);
 }
 
-/// The norm of a residual sum is made from the sum.
+/// Makes the norm of a residual sum again from the sum.
 Op norm_of_sum(const Op& op) {
   return {OpKind::kRmsNorm, {op.out[0], op.in[2]}, {op.out[1], op.out[2]}, op.attrs, -1};
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kHeadGrain = 16;
 
-/// The parts of a qkv row: H query heads, K key heads, K value heads of d elements.
+/// Heads is the parts of a qkv row: H query heads, K key heads, K value heads of d elements.
 struct Heads {
   explicit Heads(const HeadAttrs& attrs)
       : q(attrs.query_heads),

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// The weights' gradients are in the list of the input's, as those of other norms.
+/// Emits the gradients; the weights' are in the list of the input's, as those of other norms.
 void qk_norm_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId qkv = d.needed(op.in[0]);

@@ -51,8 +51,8 @@ struct RopeAttrs {
 
 namespace ops {
 ValueId rope_table(GraphBuilder& g, ValueId positions, RopeTableAttrs attrs);
-/// The table's width is even; the angles that attrs name are in it, and half a head's elements at
-/// most.
+/// Rotates the heads of `qkv` by `table`, whose width is even; the angles that attrs name are in
+/// it, and half a head's elements at most.
 ValueId rope(GraphBuilder& g, ValueId qkv, ValueId table, const RopeAttrs& attrs);
 }  // namespace ops
 

@@ -7,7 +7,7 @@ namespace ftrun {
 class GraphBuilder;
 
 // scale
-//   Its own gradient.
+//   Is its own gradient.
 //   in:  x
 //   out: y = factor x, same shape (out may be x)
 
@@ -17,7 +17,7 @@ struct ScaleAttrs {
 };
 
 namespace ops {
-/// `x` itself for a factor of 1.
+/// Multiplies `x` by a factor; returns `x` itself for a factor of 1.
 ValueId scale(GraphBuilder& g, ValueId x, double factor);
 }  // namespace ops
 

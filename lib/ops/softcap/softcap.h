@@ -21,7 +21,7 @@ struct SoftcapAttrs {
 };
 
 namespace ops {
-/// `x` itself for a bound of 0.
+/// Bounds `x`; returns `x` itself for a bound of 0.
 ValueId softcap(GraphBuilder& g, ValueId x, double bound);
 }  // namespace ops
 

@@ -18,7 +18,7 @@ void whole_qk_norm_letters(const Op& op, std::map<std::string, int64_t>& letters
 }
 
 /// Emits dots of a rank's own elements, which the ranks sum before they are read. The squares
-/// themselves have no gradient: it is in that of qkv.
+/// themselves get no gradient: it is in that of qkv.
 void whole_qk_norm_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId qkv = d.needed(op.in[0]);

@@ -16,7 +16,9 @@ class GraphBuilder;
 //   out: dots F32[N,2]: the sum of a b [w] over the elements of q, and over those of k
 // whole_qk_norm
 //   y = x rstd w, rstd = 1 / sqrt(squares / elements + epsilon) of all ranks' elements; v is
-//   copied. in:  qkv[N,(H+2K)d], squares F32[N,2], wq[Hd], wk[Kd] out: y[N,(H+2K)d], rstd F32[N,2]
+//   copied.
+//   in:  qkv[N,(H+2K)d], squares F32[N,2], wq[Hd], wk[Kd]
+//   out: y[N,(H+2K)d], rstd F32[N,2]
 // whole_qk_norm_dgrad
 //   dx = rstd (dy w - x rstd^2 dots / elements), where dots are those of dy and qkv with weights.
 //   in:  dy[N,(H+2K)d], qkv[N,(H+2K)d], rstd F32[N,2], dots F32[N,2], wq[Hd], wk[Kd]
@@ -37,9 +39,9 @@ struct WholeQkNormAttrs {
 };
 
 namespace ops {
-/// The squares of this rank's queries and keys.
+/// Sums the squares of this rank's queries and keys.
 ValueId qk_squares(GraphBuilder& g, ValueId qkv, const WholeQkNormAttrs& attrs);
-/// `squares` are those of all ranks.
+/// Normalizes queries and keys; `squares` are those of all ranks.
 ValueId whole_qk_norm(GraphBuilder& g, ValueId qkv, ValueId squares, ValueId weight_q,
                       ValueId weight_k, const WholeQkNormAttrs& attrs);
 }  // namespace ops

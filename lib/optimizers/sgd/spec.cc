@@ -15,7 +15,7 @@ std::span<const OptimizerState> buffer(const OptimizerConfig& config) {
   return kMomentumBuffer;
 }
 
-/// torch.optim.SGD refuses the same.
+/// Finds a config of Nesterov momentum that torch.optim.SGD refuses too.
 std::optional<OptimizerFault> nesterov_fault(const OptimizerConfig& config) {
   if (!config.nesterov || (config.momentum > 0 && config.dampening == 0)) return std::nullopt;
   return OptimizerFault{"nesterov",

@@ -1,9 +1,9 @@
 #pragma once
 
 // The part of CUDA's runtime that lib/comm/nccl_communicator.cc and its tests use, on host memory:
-// a stream is a thread that does what was put into it, in order, while its host goes on. cudaMemset
-// is late: it comes to the memory some time after the host has gone on, as other streams do not
-// wait for the legacy stream.
+// a stream is a thread that does its work in order, while its host goes on. cudaMemset is late: it
+// reaches the memory some time after the host has gone on, as other streams do not wait for the
+// legacy stream.
 
 #include <cstddef>
 #include <functional>
@@ -13,7 +13,7 @@ struct StandInEvent;
 struct StandInGraph;
 using cudaStream_t = StandInStream*;
 using cudaEvent_t = StandInEvent*;
-/// A graph is started as it was captured: there is nothing to instantiate.
+/// cudaGraph_t is a graph, started as it was captured: there is nothing to instantiate.
 using cudaGraph_t = StandInGraph*;
 
 enum cudaError_t {
@@ -44,7 +44,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaGraphLaunch(cudaGraph_t graph, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
-/// Any work, in the order of the stream.
+/// Puts any work into the stream, in its order.
 void put_into(cudaStream_t stream, std::function<void()> work);
-/// The device fails in the stream: what comes later there is not done, and its marks say so.
+/// Makes the device fail in the stream: later work there is not done, and its events say so.
 void fault_in(cudaStream_t stream);

@@ -1,11 +1,11 @@
 #pragma once
 
-// The part of NCCL that lib/comm/nccl_communicator.cc uses, among threads of one process:
-// communicators of the same id meet, and a collective stands in its stream until all members' have
-// come to it, with as much, and a receive until a message of as many bytes has come. As NCCL's own,
-// destroy and abort of a communicator do not return while a graph that captured one of its
-// collectives is there; and the first message between two ranks holds up the thread that issues its
-// one half until the peer issues the other.
+// The part of NCCL that lib/comm/nccl_communicator.cc uses, among threads of one process.
+// Communicators of the same id meet. A collective waits in its stream until all members' have
+// reached it, with the same size, and a receive until a message of as many bytes has come. As in
+// NCCL, destroy and abort of a communicator do not return while there is a graph that captured one
+// of its collectives; and the first message between two ranks blocks the thread that issues one
+// half until the peer issues the other.
 
 #include <cuda_runtime_api.h>
 
@@ -62,9 +62,9 @@ ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, nc
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
 
-/// StandIn is what tests bring about.
+/// StandIn holds the faults that tests cause.
 struct StandIn {
-  /// This rank of a new communicator stands before it until stand_in_reset(); -1 for none.
+  /// The rank that does not reach a new communicator until stand_in_reset(); -1 for none.
   int absent = -1;
   /// The network of later collectives fails: their communicators say so when asked.
   bool network_fails = false;
@@ -74,5 +74,5 @@ struct StandIn {
   bool abort_fails = false;
 };
 StandIn& stand_in();
-/// Resets the stand-in to how it was at first; who was held goes on.
+/// Resets the stand-in to its first state; ranks that were held go on.
 void stand_in_reset();

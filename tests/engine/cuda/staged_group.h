@@ -18,7 +18,7 @@ namespace ftrun::fixtures {
 /// Mailbox is where ranks, threads of this process, leave messages for each other.
 class Mailbox {
  public:
-  /// Group, sender and receiver.
+  /// Address is the group, sender and receiver of a message.
   struct Address {
     std::string group;
     int from = 0;
@@ -26,7 +26,7 @@ class Mailbox {
     auto operator<=>(const Address&) const = default;
   };
   void post(const Address& address, std::vector<std::byte> message);
-  /// The oldest message that was not taken. Error when none comes in time.
+  /// Returns the oldest message that was not taken. Error when none comes in time.
   std::vector<std::byte> take(const Address& address);
 
  private:
@@ -35,12 +35,12 @@ class Mailbox {
   std::map<Address, std::deque<std::vector<std::byte>>> waiting_;
 };
 
-/// Collectives of device memory by way of the host: each waits for the device, so ranks may share
-/// one GPU, which NCCL does not do. A send is over when the message lies in the mailbox. Sums are
-/// added by the device in rank order.
+/// StagedGroup runs collectives of device memory by way of the host: each waits for the device, so
+/// ranks may share one GPU, which NCCL does not do. A send is complete when the message lies in the
+/// mailbox. Sums are added by the device in rank order.
 class StagedGroup final : public DeviceCommunicator {
  public:
-  /// All are borrowed; `like` says name, members and rank.
+  /// All are borrowed; `like` gives name, members and rank.
   StagedGroup(Gpu& gpu, Mailbox& mailbox, const Communicator& like);
   ~StagedGroup() override;
 

@@ -11,11 +11,11 @@
 
 namespace ftrun::test {
 
-/// The GPU under test, opened once by main().
+/// Returns the GPU under test, opened once by main().
 DeviceKernels& gpu();
 void set_gpu(DeviceKernels* kernels);
 
-/// Device memory with watched bytes on both sides; NaN patterns at first.
+/// DeviceBytes is device memory with watched bytes on both sides; NaN patterns at first.
 class DeviceBytes {
  public:
   explicit DeviceBytes(int64_t bytes);
@@ -31,7 +31,7 @@ class DeviceBytes {
   int64_t size() const { return size_; }
   void write(const void* from);
   std::vector<std::byte> read() const;
-  /// The watched bytes are as they were.
+  /// Says whether the watched bytes are unchanged.
   bool intact() const;
 
  private:
@@ -40,14 +40,14 @@ class DeviceBytes {
   int64_t size_ = 0;
 };
 
-/// The stream of the tests.
+/// Returns the stream of the tests.
 DeviceStream stream();
 
-/// The bytes of an array in `dtype` (also F64), and back.
+/// Returns the bytes of an array in `dtype` (also F64); from_bytes() returns the array again.
 std::vector<std::byte> to_bytes(const Array& array, DType dtype);
 Array from_bytes(const std::vector<std::byte>& bytes, std::vector<int64_t> dims, DType dtype);
 
-/// An operand of an operation: what it holds before (none: NaN), and whose dtype it has.
+/// Operand is an operand of an operation: its first value (none: NaN), and whose dtype it has.
 struct Operand {
   enum class Type { kActivation, kGradient, kFloat, kInt, kLoss };
   Type type = Type::kActivation;
@@ -86,14 +86,14 @@ struct OperationCase {
   std::vector<Operand> in;
   std::vector<Operand> out;
   bool accumulate = false;
-  /// Output 0 lies on this input.
+  /// The input that output 0 lies on.
   std::optional<size_t> in_place;
-  /// This input is the last output too: the operation changes it.
+  /// The input that is the last output too: the operation changes it.
   std::optional<size_t> also_out;
 };
 
-/// Attention and its gradient, with what the CPU's forward leaves. Each row holds documents of
-/// these lengths, over and over; without any it is one document.
+/// AttentionCases are attention and its gradient, with the results of the CPU's forward. Each row
+/// holds documents of these lengths, over and over; without any it is one document.
 struct AttentionCases {
   OperationCase forward;
   OperationCase backward;
@@ -111,15 +111,16 @@ inline const std::vector<DTypes> kDTypes{{DType::kF32, DType::kF32},
                                          {DType::kBF16, DType::kBF16},
                                          {DType::kF16, DType::kF16}};
 
-/// Outputs of the case on the GPU, and on the CPU in fp32 with inputs rounded to the same dtypes.
+/// Returns the outputs of the case on the GPU, and on the CPU in fp32 with inputs rounded to the
+/// same dtypes.
 std::vector<Array> run_on_gpu(const OperationCase& c, DTypes dtypes);
 std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes);
-/// The bits of dw and dx of a norm: both operations given at once, as lists have
-/// them, or each by itself.
+/// Returns the bits of dw and dx of a norm: both operations given at once, as lists have them, or
+/// each by itself.
 std::vector<std::vector<std::byte>> norm_gradient_bits(const std::vector<Operand>& in,
                                                        DTypes dtypes, bool together,
                                                        const Operand& dw);
-/// Raw bytes of the outputs on the GPU.
+/// Returns the raw bytes of the outputs on the GPU.
 std::vector<std::vector<std::byte>> bits_on_gpu(const OperationCase& c, DTypes dtypes);
 /// The loss scale that every case of the tests uses as StepScalars::loss_scale.
 inline constexpr float kLossScale = 0.125F;
@@ -127,8 +128,8 @@ inline constexpr float kLossScale = 0.125F;
 inline constexpr uint64_t kDropoutKey = 0x123456789abcdef0;
 inline constexpr int64_t kLayer = 5, kFirstToken = 70'000;
 
-/// Runs the case in all dtypes on both and requires agreement: 2e-5 of the largest number for what
-/// is computed and kept in fp32, `bf16_tolerance` else.
+/// Runs the case in all dtypes on both devices and requires agreement: 2e-5 of the largest number
+/// for results that are computed and kept in fp32, `bf16_tolerance` else.
 void require_agreement(const OperationCase& c, double bf16_tolerance = 1e-2);
 
 }  // namespace ftrun::test

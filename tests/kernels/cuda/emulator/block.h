@@ -15,29 +15,29 @@ struct Size {
 /// The indices of the thread that runs now.
 extern Size thread_index, block_index, block_size, grid_size;
 
-/// Runs `body` as every thread of every block, one block after the other, the last first where that
-/// is asked for. Prints and aborts when a block waits for itself or writes behind its
-/// `shared_bytes` of shared memory.
+/// Runs `body` as every thread of every block, one block after the other, the last first if
+/// `last_first`. Prints and aborts when a block waits for itself or writes past its `shared_bytes`
+/// of shared memory.
 void run(Size grid, Size block, size_t shared_bytes, bool last_first,
          const std::function<void()>& body);
 
-/// Prints and aborts where an address is no multiple of `bytes`.
+/// Prints and aborts where an address is not a multiple of `bytes`.
 void require_aligned(const void* address, size_t bytes);
 
-/// The block's dynamic shared memory.
+/// Returns the block's dynamic shared memory.
 void* shared_memory();
 /// Returns when every thread of the block that has not ended has called it.
 void block_barrier();
 
 constexpr size_t kMostExchanged = 64;
-/// Exchanged is what the 32 lanes of this thread's warp give, by lane; stale for lanes that have
-/// ended.
+/// Exchanged holds the values that the 32 lanes of this thread's warp give, by lane; stale for
+/// lanes that have ended.
 using Exchanged = unsigned char[32][kMostExchanged];
 /// Returns when every lane of the warp that has not ended has called it.
 const Exchanged& exchange(const void* value, size_t bytes);
 int lane();
 
-/// Lane `from`'s value.
+/// Returns lane `from`'s value.
 template <class T>
 T from_lane(const Exchanged& all, int from) {
   T value;

@@ -34,7 +34,7 @@ inline cublasStatus_t cublasSetWorkspace(cublasHandle_t, void*, size_t) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// A column-major matrix, with op: element (row, column).
+/// EmulatedMatrix is a column-major matrix, with op: element (row, column).
 struct EmulatedMatrix {
   const void* data;
   cudaDataType_t type;
@@ -53,8 +53,8 @@ struct EmulatedMatrix {
   }
 };
 
-/// `count` lines of `k` elements that lie beside each other: each is multiplied with many, and
-/// converted once.
+/// Returns `count` lines of `k` contiguous elements: each is multiplied with many, and converted
+/// once.
 template <class At>
 std::vector<double> lines_of(int count, int k, const At& at) {
   std::vector<double> lines(static_cast<size_t>(count) * static_cast<size_t>(k));
@@ -64,7 +64,7 @@ std::vector<double> lines_of(int count, int k, const At& at) {
   return lines;
 }
 
-/// c[m,n] = alpha op(a) op(b) + beta c, summed in fp64.
+/// Computes c[m,n] = alpha op(a) op(b) + beta c, summed in fp64.
 inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cublasOperation_t op_b,
                                    int m, int n, int k, const void* alpha, const void* a,
                                    cudaDataType_t a_type, int lda, const void* b,

@@ -11,7 +11,7 @@ struct __half2 {
   __half x, y;
 };
 
-/// All numbers: without F16C each conversion is a call.
+/// Returns all numbers: without F16C each conversion is a call.
 inline const std::vector<float>& emulated_halves() {
   static const std::vector<float> all = [] {
     std::vector<float> numbers(1 << 16);

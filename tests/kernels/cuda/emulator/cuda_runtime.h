@@ -17,8 +17,8 @@
 
 using dim3 = emulator::Size;
 
-/// A word that the device moves at once. Reading or writing one at an address that is no multiple
-/// of its size ends the process, as it ends a kernel.
+/// EmulatedWord is a word that the device moves at once. Reading or writing one at an address that
+/// is not a multiple of its size ends the process, as it ends a kernel.
 template <int N>
 struct alignas(4 * N) EmulatedWord {
   unsigned parts[N];
@@ -76,7 +76,7 @@ inline unsigned __ballot_sync(unsigned, bool vote) {
   return votes;
 }
 
-/// Blocks run one after the other, and threads of one change at barriers alone.
+/// Adds to *address. Blocks run one after the other, and threads of one change only at barriers.
 inline int atomicAdd(int* address, int value) {
   const int before = *address;
   *address += value;

@@ -65,7 +65,7 @@ struct Runtime {
   /// Matrix products with rows that do not begin at multiples of 16 bytes:
   /// tensor cores take them slowly.
   int64_t unaligned_products = 0;
-  /// Products of 64 rows, columns and depth at least with one of these no multiple of 8: cuBLAS's
+  /// Products of at least 64 rows, columns and depth, one of which is not a multiple of 8: cuBLAS's
   /// fast kernels do not take them.
   int64_t odd_products = 0;
   /// The GPU of the calling thread.
@@ -73,14 +73,14 @@ struct Runtime {
   /// Times that a kernel's attribute was set.
   int64_t attributes_set = 0;
 };
-/// Held by who runs a kernel.
+/// Held by the thread that runs a kernel.
 inline std::mutex launching;
 inline Runtime& runtime() {
   static Runtime state;
   return state;
 }
-/// Bytes of dynamic shared memory that kernels were given, by kernel and GPU. No setting: kernels
-/// keep them.
+/// SharedMemory holds the bytes of dynamic shared memory that kernels were given, by kernel and
+/// GPU. It is not a setting: kernels keep them.
 struct SharedMemory {
   std::mutex mutex;
   std::map<std::pair<const void*, int>, size_t> bytes;
