@@ -90,7 +90,9 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert re.search(r"remedy: --nodes \d+ would do \(\d+ devices: ", told.stderr), (
                     told.stderr)
                 nodes = re.search(r"--nodes (\d+)", told.stderr)[1]
-                search(config, "--device-memory", whole * part // 12, "--nodes", nodes)
+                # A layout that fits is found long before it is proved.
+                search(config, "--device-memory", whole * part // 12, "--nodes", nodes,
+                       "--seconds", 20)
                 return
         raise AssertionError("no memory is enough for several nodes alone")
 
@@ -105,7 +107,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def another_network_is_searched_on_and_named_in_the_config():
         config, found = job.config("network", **settings), job.scratch / "network.yaml"
-        told = search(config, "--nodes", 2, "--network", "8 Gb/s", "--out", found).stdout
+        told = search(config, "--nodes", 2, "--network", "8 Gb/s", "--out", found,
+                      "--seconds", 10).stdout
         assert told.startswith("what if the network has 1 GB/s\n"), told
         text = found.read_text()
         assert ", if the network has 1 GB/s." in text and "--network '8 Gb/s'" in text, text
