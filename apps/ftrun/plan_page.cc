@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -16,6 +17,7 @@
 #include "report/html_page.h"
 #include "report/report_page.h"
 #include "report/wall_time.h"
+#include "search_text.h"
 #include "sim/step_lanes.h"
 #include "sim/step_trace.h"
 
@@ -149,11 +151,10 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const Conf
   if (!source.overrides.empty()) facts.push_back(cat("set: ", join(source.overrides, ", ")));
   facts.push_back(cat("model: ", config.model.path, ", ",
                       human_count(count_parameters(all.plan(0).train.model).total), " parameters"));
-  facts.push_back(cat(ranks, ranks == 1 ? " rank" : " ranks", ", ZeRO stage ", state.stage, ", ",
+  const std::string measured = machine.measured.empty() ? "" : cat(", measured ", machine.measured);
+  facts.push_back(cat(count_text(ranks, "rank"), ", ZeRO stage ", state.stage, ", ",
                       config.train_batch_size, " sequences a step, on ",
-                      nodes == 1 ? "" : cat(nodes, " nodes of "), machine.devices,
-                      machine.has_gpus ? " GPUs" : " processors", " (", machine.name,
-                      machine.measured.empty() ? "" : cat(", measured ", machine.measured), ")"));
+                      machine_place(machine, nodes, measured)));
   facts.push_back(time);
   if (!asked.what_if.empty()) facts.push_back(cat("what if ", asked.what_if));
   return page;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "answer.h"
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/new_file.h"
 #include "base/text.h"
@@ -80,7 +81,7 @@ SearchTask search_task(const SearchOptions& options, const Machine& machine) {
 
 void require_choice(const SearchTask& task, const SearchResult& result) {
   if (!result.choices.empty()) return;
-  const std::string place = machine_place(task);
+  const std::string place = machine_place(task.machine, task.nodes);
   if (result.counts.legal == 0)
     throw Error(
         ExitCode::kUsage,
@@ -141,9 +142,9 @@ void write_page(const SearchOptions& options, const AskedMachine& asked, const S
   StepRecord record;
   const StepTime time =
       predict_step(all, task.machine, {task.nodes, config.threads, task.slow}, &record);
-  PlanPage page = begin_plan_page(
-      config, all, options.source, asked, task.nodes,
-      cat("time of a step: ", format_number("%.4g", time.seconds), " s (predicted)"));
+  PlanPage page =
+      begin_plan_page(config, all, options.source, asked, task.nodes,
+                      cat("time of a step: ", short_seconds(time.seconds), " (predicted)"));
   page.facts.push_back(cat("found: ", layout_text(best.layout)));
   const int64_t ranks = ranks_of_node(best.layout, task.nodes);
   page.device_memory = device_budget(task, ranks);
@@ -176,11 +177,11 @@ int search_plan(const SearchOptions& options, const AskedMachine& asked, Answer&
     const std::string command =
         cat("ftrun plan --config ", shell_word(options.out), options_text(options));
     std::vector<std::string> why{
-        cat("Found by ftrun plan --search for ", machine_place(task), ": ",
+        cat("Found by ftrun plan --search for ", machine_place(task.machine, task.nodes), ": ",
             layout_text(best.layout),
             asked.what_if.empty() ? "." : cat(", if ", asked.what_if, ".")),
-        cat("A step is predicted to take ", format_number("%.4g", best.time->seconds),
-            " s; a rank needs ", rank_memory_text(best.memory), ". ",
+        cat("A step is predicted to take ", short_seconds(best.time->seconds), "; a rank needs ",
+            rank_memory_text(best.memory), ". ",
             result.proved ? "No other layout takes less." : "Others may take less."),
         cat("The same figures: ", command)};
     for (const WhyNot& one : result.why_not)

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "answer.h"
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "machine/machine_file.h"
@@ -38,12 +39,6 @@ std::vector<SizeGpu> gpus_of(const std::optional<Machine>& machine) {
 
 std::string gigabytes(double bytes) {
   return fixed_text(bytes / kGigabyte, 2);
-}
-
-/// Returns the difference from `formula`: "+12.3 %".
-std::string off_text(double planned, double formula) {
-  const double share = 100 * (planned / formula - 1);
-  return cat(share < 0 ? "" : "+", fixed_text(share, 1), " %");
 }
 
 std::string fits_text(const SizeRow& row, const SizeGpu& gpu) {
@@ -103,9 +98,9 @@ Json print_stated(const std::vector<SizeRow>& rows, double parameters) {
         formula_state_bytes(stated.zero, kExplained) * parameters / kGigabyte + kStatedActivations;
     const SizeRow& row = rows[static_cast<size_t>(stated.zero)];
     cells.push_back({cat("ZeRO ", stated.zero), fixed_text(stated.gigabytes, 0),
-                     fixed_text(formula, 1), off_text(formula, stated.gigabytes),
+                     fixed_text(formula, 1), signed_percent_text(formula / stated.gigabytes - 1, 1),
                      gigabytes(row.planned()),
-                     off_text(row.planned(), stated.gigabytes * kGigabyte)});
+                     signed_percent_text(row.planned() / (stated.gigabytes * kGigabyte) - 1, 1)});
     json.push_back({{"zero_stage", stated.zero},
                     {"stated", stated.gigabytes},
                     {"formula", formula},
@@ -186,7 +181,8 @@ int size_table(const TableOptions& options, Answer& answer) {
     for (const SizeRow& row : rows) {
       cells.push_back({model.name, std::to_string(row.question.zero),
                        std::to_string(row.question.ranks), gigabytes(row.formula()),
-                       gigabytes(row.planned()), off_text(row.planned(), row.formula())});
+                       gigabytes(row.planned()),
+                       signed_percent_text(row.planned() / row.formula() - 1, 1)});
       for (const SizeGpu& gpu : gpus) cells.back().push_back(fits_text(row, gpu));
       rows_json.push_back(row_json(model, row, gpus));
     }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "answer.h"
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/new_file.h"
 #include "base/text.h"
@@ -45,10 +46,8 @@ int64_t planned_steps(const Config& config) {
 /// Returns a line such as "what if rank 5 takes 1.3 times as long: 0.072 s a step instead of 0.056
 /// s, +28.6 %".
 std::string what_if_line(const std::string& what_if, double seconds, double as_filed) {
-  const double more = seconds / as_filed - 1;
-  return cat("what if ", what_if, ": ", format_number("%.4g", seconds), " s a step instead of ",
-             format_number("%.4g", as_filed), " s, ", more < 0 ? "" : "+", percent_text(more, 1),
-             "\n");
+  return cat("what if ", what_if, ": ", short_seconds(seconds), " a step instead of ",
+             short_seconds(as_filed), ", ", signed_percent_text(seconds / as_filed - 1, 1), "\n");
 }
 
 }  // namespace

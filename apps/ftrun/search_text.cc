@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "report/table.h"
@@ -17,14 +18,6 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kListed = 5;
 /// The share of a step from which on what it waits for is worth a word.
 constexpr double kMuch = 0.02;
-
-std::string seconds_text(double seconds) {
-  return cat(format_number("%.4g", seconds), " s");
-}
-
-std::string count_text(int64_t count, const char* noun) {
-  return cat(count, " ", noun, count == 1 ? "" : "s");
-}
 
 /// Returns the first two lines of a refusal: what is refused, and why.
 std::string in_one_line(const std::string& text) {
@@ -76,11 +69,10 @@ Json keys_json(const Layout& layout) {
 
 }  // namespace
 
-std::string machine_place(const SearchTask& task) {
-  const Machine& machine = task.machine;
-  return cat(task.nodes == 1 ? "" : cat(task.nodes, " nodes of "),
+std::string machine_place(const Machine& machine, int64_t nodes, std::string_view more) {
+  return cat(nodes == 1 ? "" : cat(nodes, " nodes of "),
              count_text(machine.devices, machine.has_gpus ? "GPU" : "processor"), " (",
-             machine.name, ")");
+             machine.name, more, ")");
 }
 
 std::string rank_memory_text(const MemoryNeed& memory) {
@@ -94,8 +86,9 @@ std::string counts_text(const SearchTask& task, const SearchResult& result) {
       device_budget(task, 1) > 0
           ? ""
           : "search: the memory of the machine is not known: all layouts count as fitting\n";
-  text += cat("search: ", count_text(counts.tried, "layout"), " on ", machine_place(task), ", ",
-              task.batch, " sequences a step: ", counts.legal, " legal, ", counts.too_large,
+  text += cat("search: ", count_text(counts.tried, "layout"), " on ",
+              machine_place(task.machine, task.nodes), ", ", task.batch,
+              " sequences a step: ", counts.legal, " legal, ", counts.too_large,
               " need too much memory by their bounds, ", counts.planned, " planned exactly\n");
   if (result.choices.empty()) return text;
   const double best = result.choices.front().time->seconds;
@@ -118,14 +111,14 @@ std::string why_not_text(const SearchTask& task, const SearchResult& result, con
   if (!why.refusal.empty()) return cat("refused: ", in_one_line(why.refusal));
   if (!why.best && why.bound)
     return why.may_fit ? cat("not planned: the time limit was reached; takes at least ",
-                             seconds_text(why.bound->seconds))
+                             short_seconds(why.bound->seconds))
                        : lack_text(task, why.bound->memory, why.ranks, true);
   const Evaluation& best = *why.best;
   if (!best.fits && best.problem.empty())
     return lack_text(task, best.memory, ranks_of_node(best.layout, task.nodes), false);
   if (!best.time) return cat("not predicted: ", first_line(best.problem));
   const double ours = result.choices.front().time->seconds, theirs = best.time->seconds;
-  return cat(seconds_text(theirs), ", ",
+  return cat(short_seconds(theirs), ", ",
              theirs == ours ? "as fast" : cat(percent_text(theirs / ours - 1, 1), " slower"), ", ",
              rank_memory_text(best.memory), waits_text(*best.time));
 }
@@ -135,7 +128,7 @@ std::string search_text(const SearchTask& task, const SearchResult& result) {
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < std::min(kListed, result.choices.size()); ++i) {
     const Evaluation& one = result.choices[i];
-    rows.push_back({cat(i + 1), layout_text(one.layout), seconds_text(one.time->seconds),
+    rows.push_back({cat(i + 1), layout_text(one.layout), short_seconds(one.time->seconds),
                     rank_memory_text(one.memory)});
   }
   text += cat("\n", format_table({"", "layout", "step", "memory of a rank"}, rows));

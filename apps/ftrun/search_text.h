@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
@@ -8,8 +9,9 @@
 
 namespace ftrun {
 
-/// Describes the task's machine: "2 nodes of 8 GPUs (h100-80gb)".
-std::string machine_place(const SearchTask& task);
+/// Describes the devices of a machine's nodes: "2 nodes of 8 GPUs (h100-80gb)", with `more` behind
+/// the machine's name.
+std::string machine_place(const Machine& machine, int64_t nodes, std::string_view more = "");
 
 /// Returns the memory of a rank, "23.10 GiB", and the main memory that it needs beside a GPU.
 std::string rank_memory_text(const MemoryNeed& memory);

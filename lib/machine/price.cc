@@ -1,11 +1,10 @@
 #include "machine/price.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "machine/quantity.h"
 
 namespace ftrun {
 namespace {
@@ -24,12 +23,8 @@ bool is_hourly(std::string_view unit) {
 
 std::optional<Price> parse_price(std::string_view text, std::string& why) {
   const std::string given(text);
-  char* end = nullptr;
-  const double number = std::strtod(given.c_str(), &end);
-  const bool is_number = end != given.c_str() && std::isfinite(number);
-  while (*end == ' ') ++end;
-  const std::string_view unit(end);
-  if (!is_number || number < kLeastPrice || number > kHighestPrice)
+  const auto [number, unit] = number_and_unit(given);
+  if (!(number >= kLeastPrice && number <= kHighestPrice))
     why = cat("\"", given, "\" is not a price of a device for an hour, such as 2.5 USD/h");
   else if (!unit.empty() && !is_hourly(unit))
     why = cat("\"", given, "\": the unit is money an hour, such as USD/h or EUR/h");

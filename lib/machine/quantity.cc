@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -75,15 +76,20 @@ std::string choices(std::span<const Suffix> suffixes) {
 
 }  // namespace
 
+std::pair<double, std::string_view> number_and_unit(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || !std::isfinite(number))
+    return {std::numeric_limits<double>::quiet_NaN(), end};
+  while (*end == ' ') ++end;
+  return {number, end};
+}
+
 std::optional<double> parse_quantity(std::string_view text, QuantityUnit unit, std::string& why) {
   const std::string given(text);
   const std::span<const Suffix> suffixes = suffixes_of(unit);
-  char* end = nullptr;
-  const double number = std::strtod(given.c_str(), &end);
-  const bool is_number = end != given.c_str() && std::isfinite(number);
-  while (*end == ' ') ++end;
-  const std::string_view written(end);
-  if (!is_number || number <= 0) {
+  const auto [number, written] = number_and_unit(given);
+  if (!(number > 0)) {
     why = cat("\"", given, "\" is not a number above 0 with one of the units ", choices(suffixes));
     return std::nullopt;
   }

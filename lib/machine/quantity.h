@@ -4,12 +4,17 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace ftrun {
 
 /// A QuantityUnit is what a number of a machine file measures. Rates of memory and of links inside
 /// a node are bytes a second; those of a network may be written in bits, as its makers do.
 enum class QuantityUnit : uint8_t { kSeconds, kBytes, kByteRate, kNetworkRate, kFlopRate };
+
+/// Divides "3.35 TB/s" into its number and its unit, which is a part of `text` and may be empty.
+/// The number is NaN where the text begins with none that is finite.
+std::pair<double, std::string_view> number_and_unit(const std::string& text);
 
 /// Reads "3.35 TB/s" in seconds, bytes, bytes a second or operations a second. KB, MB, ... are
 /// powers of 1,000, KiB, MiB, ... powers of 1,024. Returns nothing where the text is not a positive

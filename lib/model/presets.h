@@ -28,8 +28,8 @@ std::span<const ModelPreset> model_presets();
 /// Finds a preset by its name. Refuses an unknown name with Error(kUsage), which lists all presets.
 const ModelPreset& find_preset(std::string_view name);
 
-/// Returns the config.json that a preset stands for, as far as memory and time depend on it.
-std::string preset_text(const ModelPreset& preset);
+/// Returns the config of a preset, as far as memory and time depend on it; errors name it `name`.
+ModelConfig preset_config(const ModelPreset& preset, const std::string& name);
 
 /// Reads a number of parameters: "7B", "1.3b", "350M". Refuses anything else, fewer than 50 million
 /// and more than 10,000 billion with Error(kUsage).

@@ -151,11 +151,11 @@ Bounds::CardKey Bounds::card_key(const Layout& layout) {
 Bounds::Card Bounds::make_card(const Layout& layout) const {
   Card card;
   try {
-    std::variant<Config, std::string> tried = try_layout(task_, layout);
+    const std::variant<Config, std::string> tried = try_layout(task_, layout);
     if (const auto* refusal = std::get_if<std::string>(&tried))
       throw Error(ExitCode::kUsage, *refusal);
-    card.config = std::move(std::get<Config>(tried));
-    card.model = training_model(card.config, task_.model, 0);
+    const Config& config = std::get<Config>(tried);
+    card.model = training_model(config, task_.model, 0);
     std::vector<GraphCost> graphs;
     for (const LayerGraph& graph : card.model.graphs) graphs.push_back(cost_of(graph, layout));
     card.until.emplace_back();
@@ -163,7 +163,7 @@ Bounds::Card Bounds::make_card(const Layout& layout) const {
       card.until.push_back(card.until.back());
       card.until.back() += graphs[static_cast<size_t>(layer.graph)];
     }
-    const auto by = pipeline_partition(card.config.pipeline.partition);
+    const auto by = pipeline_partition(config.pipeline.partition);
     require(by.has_value(), "pipeline.partition was checked");
     card.weights = layer_weights(card.model, *by);
     card.whole_weights = whole_weights(card.weights);
@@ -221,8 +221,7 @@ double Bounds::compute_seconds(const Card& card, const PipelineLayout& cut,
     for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
       const int part = cut.part_of(stage, chunk);
       const LayerRange range = cut.layers(part, layers);
-      cost +=
-          card.until[static_cast<size_t>(range.end)] - card.until[static_cast<size_t>(range.first)];
+      cost += card.between(range);
       first_part = std::min(first_part, part);
     }
     double around = 0;
@@ -321,8 +320,7 @@ int64_t Bounds::saved_of(const Card& card, const PipelineLayout& cut, int stage,
   for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
     const LayerRange range =
         cut.layers(cut.part_of(stage, chunk), static_cast<int32_t>(card.model.layers.size()));
-    chunks.push_back(card.until[static_cast<size_t>(range.end)] -
-                     card.until[static_cast<size_t>(range.first)]);
+    chunks.push_back(card.between(range));
   }
   if (cut.stages() == 1) return chunks.front().saved;
   const bool apart = runs_apart(layout);
@@ -371,10 +369,12 @@ MemoryNeed Bounds::memory_of(const StageWeights& weights, int64_t saved, const L
 }
 
 Bounds::SharedCosts& Bounds::shared_costs_of(const Layout& layout) {
-  const auto [known, added] =
-      shared_costs_.try_emplace({layout.ranks(), layout.tensor, layout.pipeline, layout.chunks,
-                                 static_cast<int64_t>(layout.schedule), layout.micro_batch,
-                                 layout.accumulation, static_cast<int64_t>(layout.recompute)});
+  // Layouts that differ only in their state share costs.
+  Layout stateless = layout;
+  stateless.replicas = 1;
+  stateless.zero = 0;
+  stateless.optimizer = stateless.parameters = OffloadDevice::kNone;
+  const auto [known, added] = shared_costs_.try_emplace(stateless);
   SharedCosts& shared = known->second;
   if (!added) return shared;
   try {

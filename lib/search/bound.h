@@ -69,7 +69,6 @@ class Bounds {
   /// Weights holds the weight of each layer for the cut of a pipeline.
   using Weights = std::vector<int64_t>;
   struct Card {
-    Config config;
     ModelDescription model;
     /// The costs of the first k layers.
     std::vector<GraphCost> until;
@@ -77,6 +76,11 @@ class Bounds {
     Weights whole_weights;
     /// The error that kept the card from being made.
     std::optional<Error> failure;
+
+    /// Returns the cost of a range of layers.
+    GraphCost between(LayerRange range) const {
+      return until[static_cast<size_t>(range.end)] - until[static_cast<size_t>(range.first)];
+    }
   };
   using CardKey = std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>;
   /// StageWeights counts the weights of a stage, by bytes and by elements that train.
@@ -129,7 +133,7 @@ class Bounds {
   std::map<std::tuple<int64_t, int64_t, int64_t, ChunkPlacement, std::vector<int64_t>>, Cut> cuts_;
   /// Shared costs by ranks, tensor ranks, stages, chunks, schedule, micro-batch and their number,
   /// and recompute.
-  std::map<std::array<int64_t, 8>, SharedCosts> shared_costs_;
+  std::map<Layout, SharedCosts> shared_costs_;
   std::map<std::tuple<std::string_view, int64_t, Crossing>, double> seconds_of_byte_;
 };
 

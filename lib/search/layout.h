@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -35,7 +36,7 @@ struct Layout {
   int64_t batch() const { return data * micro_batch * accumulation; }
   /// Returns the number of ranks that share one copy of the state.
   int64_t shards() const { return zero == 0 ? 1 : data / replicas; }
-  bool operator==(const Layout&) const = default;
+  auto operator<=>(const Layout&) const = default;
 };
 
 /// Scores the complexity of a layout, from 0 for plain data parallelism: of two layouts that take

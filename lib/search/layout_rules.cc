@@ -35,11 +35,7 @@ void take_order(const Layout& from, Layout& to) {
 }  // namespace
 
 const LayoutRules::Tried& LayoutRules::ask(const Layout& layout) {
-  const auto [known, added] = tried_.try_emplace(
-      {layout.data, layout.replicas, layout.tensor, layout.pipeline,
-       static_cast<int64_t>(layout.schedule), layout.chunks, layout.zero,
-       static_cast<int64_t>(layout.optimizer), static_cast<int64_t>(layout.parameters),
-       layout.micro_batch, layout.accumulation, static_cast<int64_t>(layout.recompute)});
+  const auto [known, added] = tried_.try_emplace(layout);
   if (!added) return known->second;
   const std::variant<Config, std::string> tried = try_layout(task_, layout);
   if (const auto* why = std::get_if<std::string>(&tried))
@@ -76,12 +72,11 @@ const LayoutRules::Base& LayoutRules::base_of(const Layout& layout) {
 /// Asks about the first layout of its kind that comes here, whose aspects are legal by themselves.
 const LayoutRules::Tried& LayoutRules::of_kind(const Layout& layout) {
   const auto several = [](int64_t number) { return static_cast<int64_t>(number > 1); };
-  const Tried*& known =
-      kinds_[{layout.ranks(), several(layout.data), several(layout.tensor),
-              several(layout.pipeline), static_cast<int64_t>(layout.schedule), layout.chunks,
-              several(layout.micro_batch), several(layout.accumulation), layout.zero,
-              several(layout.replicas), static_cast<int64_t>(layout.optimizer),
-              static_cast<int64_t>(layout.parameters), static_cast<int64_t>(layout.recompute)}];
+  Layout kind = layout;
+  for (int64_t Layout::*number : {&Layout::data, &Layout::replicas, &Layout::tensor,
+                                  &Layout::pipeline, &Layout::micro_batch, &Layout::accumulation})
+    kind.*number = several(layout.*number);
+  const Tried*& known = kinds_[{layout.ranks(), kind}];
   if (known == nullptr) known = &ask(layout);
   return *known;
 }

@@ -43,9 +43,9 @@ class LayoutRules {
 
     bool is_legal() const { return refusal.empty(); }
   };
-  using LayoutKey = std::array<int64_t, 12>;
-  /// KindKey has the kinds of a layout's mesh, schedule, micro-batches, state and recompute.
-  using KindKey = std::array<int64_t, 13>;
+  /// KindKey has the ranks of a layout, and the layout with its numbers as 0 (for 1) or 1 (for
+  /// more).
+  using KindKey = std::pair<int64_t, Layout>;
   /// MeshKey has the data, tensor and pipeline ranks of a mesh.
   using MeshKey = std::array<int64_t, 3>;
   /// Base holds a legal layout on a mesh, where one was found; else the refusal of the plainest.
@@ -59,7 +59,7 @@ class LayoutRules {
   const Tried& of_kind(const Layout& layout);
 
   const SearchTask& task_;
-  std::map<LayoutKey, Tried> tried_;
+  std::map<Layout, Tried> tried_;
   std::map<MeshKey, Base> bases_;
   std::map<KindKey, const Tried*> kinds_;
 };

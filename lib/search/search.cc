@@ -380,7 +380,7 @@ class Search {
   /// Lists the candidates that need least by their bounds, of those that are not planned yet.
   std::vector<size_t> least_memory_numbers() const {
     std::vector<size_t> order(candidates_.size());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
       return needs(candidates_[a]) < needs(candidates_[b]);
     });

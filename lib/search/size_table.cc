@@ -29,10 +29,15 @@ double shared(double bytes, bool is_cut, int64_t ranks) {
   return is_cut ? bytes / static_cast<double>(ranks) : bytes;
 }
 
+/// Returns how many nodes the ranks of a row fill.
+int64_t nodes_for(const SizeQuestion& question, const Machine& machine) {
+  return divide_up(question.ranks, int64_t{machine.devices});
+}
+
 Config config_of(const SizeModel& model, const SizeQuestion& question, const Machine* machine) {
   SearchTask task;
   task.model = model.config;
-  if (machine != nullptr) task.nodes = divide_up(question.ranks, int64_t{machine->devices});
+  if (machine != nullptr) task.nodes = nodes_for(question, *machine);
   std::vector<std::string> overrides = layout_overrides(question.ranks);
   for (const char* key : {"device=cuda", "model.path=model", "bf16.enabled=true"})
     overrides.emplace_back(key);
@@ -142,7 +147,7 @@ std::vector<SizeLine> lines_of(const SizeModel& model, const SizeQuestion& quest
 void add_time(const SizeModel& model, const Config& config, const StepPlan& plan,
               const Machine& machine, SizeRow& row) {
   const ClassPlans all(config, model.config, 0, plan);
-  const int64_t nodes = divide_up(row.question.ranks, int64_t{machine.devices});
+  const int64_t nodes = nodes_for(row.question, machine);
   const StepTime time = predict_step(all, machine, {nodes, config.threads});
   row.seconds = time.seconds;
   row.waits = time.communication / time.seconds;
@@ -192,7 +197,7 @@ std::vector<SizeRow> size_rows(const SizeModel& model, const std::vector<SizeQue
 SizeModel size_model(std::string_view parameters) {
   const int64_t count = parse_parameter_count(parameters);
   const std::string name(parameters);
-  return {name, count, parse_model_config(preset_text(preset_of_size(count)), name)};
+  return {name, count, preset_config(preset_of_size(count), name)};
 }
 
 std::vector<SizeModel> exercise_models() {

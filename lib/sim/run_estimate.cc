@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "graph/cost.h"
@@ -73,16 +74,15 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
 
 std::string run_estimate_text(const RunEstimate& run, const StepTime& time, const Machine& machine,
                               int64_t every) {
-  std::string text =
-      cat("time of a step on ", machine.name, ": ", format_number("%.4g", time.seconds), " s, ",
-          format_number("%.4g", run.tokens_per_second), " tokens/s");
+  std::string text = cat("time of a step on ", machine.name, ": ", short_seconds(time.seconds),
+                         ", ", format_number("%.4g", run.tokens_per_second), " tokens/s");
   if (run.mfu > 0)
     text += cat(", ", percent_text(run.mfu, 1), " MFU, ", percent_text(run.hfu, 1), " HFU");
   text += cat(" (predicted)\n", step_parts_text(time));
   if (run.mfu > 0)
     text += cat("MFU by the causal half of the scores: ", percent_text(run.mfu_causal, 1), "\n");
   if (run.steps > 0) {
-    text += cat("run: ", run.steps, run.steps == 1 ? " step, " : " steps, ",
+    text += cat("run: ", count_text(run.steps, "step"), ", ",
                 human_seconds(run.hours * kSecondsPerHour), ", ",
                 format_number("%.4g", run.device_hours), " device-hours");
     if (run.cost > 0)

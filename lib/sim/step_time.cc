@@ -8,6 +8,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/round_up.h"
 #include "base/text.h"
@@ -48,10 +49,8 @@ StepTime step_of(const RankTime& rank, const Program& program, Picoseconds end) 
   };
   StepTime time;
   time.seconds = seconds_of(end);
-  for (const InstrKind kind :
-       {InstrKind::kForward, InstrKind::kBackward, InstrKind::kInputGrad, InstrKind::kWeightGrad})
-    time.layers += busy(kind);
-  time.update = busy(InstrKind::kUpdate) + busy(InstrKind::kMeasure);
+  for (const InstrKind kind : kLayerKinds) time.layers += busy(kind);
+  for (const InstrKind kind : kUpdateKinds) time.update += busy(kind);
   const Picoseconds all = std::accumulate(rank.busy.begin(), rank.busy.end(), Picoseconds{0});
   time.other = seconds_of(all) - time.layers - time.update;
   time.communication = waited(WaitedFor::kGroup);
@@ -161,8 +160,8 @@ int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t no
   const int64_t ranks = classes.ranks(), here = divide_up(ranks, nodes);
   if (machine.has_gpus && here > machine.devices)
     throw Error(ExitCode::kUsage,
-                cat(ranks, " ranks on ", nodes, nodes == 1 ? " node" : " nodes", " of ",
-                    machine.devices, " GPUs (", machine.name, ")"),
+                cat(ranks, " ranks on ", count_text(nodes, "node"), " of ", machine.devices,
+                    " GPUs (", machine.name, ")"),
                 cat("plan for --nodes ", divide_up(ranks, int64_t{machine.devices})));
   if (!machine.has_gpus && ranks > kMostOnProcessors)
     throw Error(ExitCode::kUsage,
@@ -266,11 +265,10 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   const int ranks_here = ranks_of_node(classes, machine, place.nodes);
   const Rates& rates = machine.rates_of(machine.has_gpus ? 1 : ranks_here);
   if (!machine.has_gpus && place.threads > 0 && place.threads != rates.threads)
-    throw Error(
-        ExitCode::kUsage,
-        cat("threads is ", place.threads, ", and the machine ", machine.name, " was measured with ",
-            rates.threads, " for ", ranks_here, ranks_here == 1 ? " rank" : " ranks"),
-        "leave threads out");
+    throw Error(ExitCode::kUsage,
+                cat("threads is ", place.threads, ", and the machine ", machine.name,
+                    " was measured with ", rates.threads, " for ", count_text(ranks_here, "rank")),
+                "leave threads out");
   std::vector<const Program*> programs;
   for (int32_t c = 0; c < classes.count(); ++c) programs.push_back(&all.plan(c).train.program);
   World world = world_of(classes, programs, all.plan(0).options.state);

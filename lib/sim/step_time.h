@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <map>
 #include <string>
 #include <utility>
@@ -41,6 +42,12 @@ struct Waits {
   /// Returns the seconds for all collectives.
   double collectives() const;
 };
+
+/// The kinds of instructions that count as operations of layers, and as the update. Predicted and
+/// measured times are divided alike.
+inline constexpr std::array kLayerKinds{InstrKind::kForward, InstrKind::kBackward,
+                                        InstrKind::kInputGrad, InstrKind::kWeightGrad};
+inline constexpr std::array kUpdateKinds{InstrKind::kUpdate, InstrKind::kMeasure};
 
 /// StepTime is the predicted time of a training step, in seconds: until the slowest rank ends, and
 /// for rank 0 by its parts.

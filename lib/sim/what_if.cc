@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "machine/quantity.h"
@@ -71,7 +72,7 @@ void require_ranks(const std::vector<SlowRank>& slow, int64_t ranks) {
     if (one.rank >= ranks)
       throw Error(ExitCode::kUsage,
                   cat("--slow rank=", one.rank, ":", number_text(one.times), ": the run has ",
-                      ranks, ranks == 1 ? " rank" : " ranks", ", counted from 0"),
+                      count_text(ranks, "rank"), ", counted from 0"),
                   ranks == 1 ? "give rank 0" : cat("give a rank from 0 to ", ranks - 1));
 }
 

@@ -57,10 +57,13 @@ void RunStepper::note(const StepMetrics& metrics) {
   const Executor& executor = setup_.train_executor();
   const std::array<double, kInstrKinds> spent = executor.seconds();
   const PipelineSeconds& pipeline = executor.pipeline_seconds();
-  const auto seconds = [&](InstrKind kind) { return spent[static_cast<size_t>(kind)]; };
-  times_.note(metrics, {.layers = seconds(InstrKind::kForward) + seconds(InstrKind::kBackward) +
-                                  seconds(InstrKind::kInputGrad) + seconds(InstrKind::kWeightGrad),
-                        .update = seconds(InstrKind::kUpdate) + seconds(InstrKind::kMeasure),
+  const auto seconds = [&](const auto& kinds) {
+    double sum = 0;
+    for (const InstrKind kind : kinds) sum += spent[static_cast<size_t>(kind)];
+    return sum;
+  };
+  times_.note(metrics, {.layers = seconds(kLayerKinds),
+                        .update = seconds(kUpdateKinds),
                         .stages = pipeline.waited_for_stages + pipeline.waited_at_end});
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/median.h"
 #include "base/processors.h"
@@ -26,6 +27,19 @@ int64_t microseconds(double seconds) {
 std::string difference_text(double predicted, double measured) {
   const double off = predicted / measured - 1;
   return cat(percent_text(std::abs(off), 1), off < 0 ? " less" : " more");
+}
+
+/// Describes the other work of the run's time. It explains only a step that took longer.
+std::string load_text(bool took_longer, const LoadShares& load) {
+  constexpr double kMuch = 0.05;
+  if (load.others + load.stolen < kMuch) return "; other work took less than 5 % of the processors";
+  std::vector<std::string> loads;
+  if (load.others >= kMuch / 2)
+    loads.push_back(cat("other programs took ", percent_text(load.others, 0)));
+  if (load.stolen >= kMuch / 2)
+    loads.push_back(cat("other machines took ", percent_text(load.stolen, 0)));
+  return cat("; meanwhile ", join(loads, " and "), " of the processors",
+             took_longer ? ", which explains some of it" : "");
 }
 
 }  // namespace
@@ -106,35 +120,22 @@ std::vector<StepTimes::Part> StepTimes::parts() const {
   return parts;
 }
 
-/// Describes the other work of the run's time. It explains only a step that took longer.
-std::string StepTimes::load_text(bool took_longer, const LoadShares& load) const {
-  constexpr double kMuch = 0.05;
-  if (load.others + load.stolen < kMuch) return "; other work took less than 5 % of the processors";
-  std::vector<std::string> loads;
-  if (load.others >= kMuch / 2)
-    loads.push_back(cat("other programs took ", percent_text(load.others, 0)));
-  if (load.stolen >= kMuch / 2)
-    loads.push_back(cat("other machines took ", percent_text(load.stolen, 0)));
-  return cat("; meanwhile ", join(loads, " and "), " of the processors",
-             took_longer ? ", which explains some of it" : "");
-}
-
 std::string StepTimes::text(const LoadShares& load) const {
   if (steps_.empty()) return "";
   const double measured = median(steps_);
   const std::string found =
-      cat(format_number("%.4g", measured), " s measured (median of ", steps_.size(), " steps)");
+      cat(short_seconds(measured), " measured (median of ", steps_.size(), " steps)");
   if (!predicted_.time)
     return cat("time of a step: ", found, "; not predicted: ", predicted_.why_not);
   const StepTime& time = *predicted_.time;
   std::string text =
-      cat("time of a step: ", format_number("%.4g", time.seconds), " s predicted (",
-          predicted_.machine, "), ", found, ": ", difference_text(time.seconds, measured));
+      cat("time of a step: ", short_seconds(time.seconds), " predicted (", predicted_.machine,
+          "), ", found, ": ", difference_text(time.seconds, measured));
   const std::vector<Part> all = parts();
   for (const Part& part : all)
     if (std::max(part.predicted, part.measured) >= kShown * measured)
-      text += cat("\n  ", part.name, ": ", format_number("%.4g", part.predicted), " s predicted, ",
-                  format_number("%.4g", part.measured), " s measured");
+      text += cat("\n  ", part.name, ": ", short_seconds(part.predicted), " predicted, ",
+                  short_seconds(part.measured), " measured");
   if (std::abs(time.seconds - measured) > kNotable * measured) {
     const auto most = std::max_element(all.begin(), all.end(), [](const Part& a, const Part& b) {
       return std::abs(a.predicted - a.measured) < std::abs(b.predicted - b.measured);

@@ -80,7 +80,6 @@ class StepTimes {
     double measured = 0;
   };
   std::vector<Part> parts() const;
-  std::string load_text(bool took_longer, const LoadShares& load) const;
 
   PredictedStep predicted_;
   int64_t noted_ = 0;

@@ -14,7 +14,7 @@ namespace ftrun {
 namespace {
 
 int64_t parameters_of(const ModelPreset& preset) {
-  const ModelConfig config = parse_model_config(preset_text(preset), std::string(preset.name));
+  const ModelConfig config = preset_config(preset, std::string(preset.name));
   return count_parameters(build_model(config, {}, Mode::kEvaluate)).total;
 }
 

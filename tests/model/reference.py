@@ -174,7 +174,7 @@ FAMILIES = Table({
     "glm": ("Glm", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
     "glm4": ("Glm4", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
     "cohere": ("Cohere", EIGHT_HEADS | {"logit_scale": 0.5, "tie_word_embeddings": True}),
-    # The same norms, in one tensor [heads, head size].
+    # Cohere keeps the norms of all heads in one tensor [heads, head size].
     "cohere_norms": ("Cohere", EIGHT_HEADS | {"logit_scale": 0.5, "use_qk_norm": True,
                                               "tie_word_embeddings": True}),
     # The second of three layers has no window, and does not rotate.

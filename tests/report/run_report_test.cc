@@ -154,7 +154,7 @@ TEST_CASE("a report has what steps were predicted to take beside what they took"
     {"part": "layers", "predicted": 0.6, "measured": 0.65},
     {"part": "all else", "predicted": 0.3, "measured": 0.0}])"));
   CHECK(run["load"] == nlohmann::json::parse(R"({"other programs": 31, "other machines": 0})"));
-  // What was not predicted, and what others have written.
+  // Records without a prediction, and those of other programs, give no table.
   for (const char* time :
        {R"({"measured": {"step": 5}})", "7", R"({"predicted": 1, "measured": []})",
         R"({"predicted": {"step": "x"}, "measured": {"step": 1}, "load": 3})"}) {

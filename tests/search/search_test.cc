@@ -150,7 +150,7 @@ TEST_CASE("main memory beside GPUs bounds the layouts that keep state there") {
   task.machine.host_memory_capacity = 2;
   CHECK(host_budget(task, 2) == 1);
   CHECK(hosted() == 0);
-  // What layouts without offload have there.
+  // Layouts without offload have something in main memory too.
   const int64_t plain = evaluate(task, {.data = 2, .micro_batch = 2}, false).memory.host;
   task.machine.host_memory_capacity = static_cast<double>(2 * plain + 2);
   const SearchResult found = search_layouts(task, {.seconds = kUnlimited});

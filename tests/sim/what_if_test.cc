@@ -102,7 +102,7 @@ TEST_CASE("a slow rank holds up all of data parallelism, and a pipeline by its o
   constexpr int64_t kMicroBatches = 4;
   // Rank 0 alone counts some norms.
   CHECK(slower(config_of(2, 1, 1, 0, kMicroBatches)) == Approx(kTimes).epsilon(0.03));
-  // Of micro-batches + 1 times of a stage the slow one adds micro-batches.
+  // A step takes micro-batches + 1 times of a stage, of which all but one are the slow stage's.
   const double pipeline = slower(config_of(1, 1, 2, 0, kMicroBatches));
   CHECK(pipeline < 0.98 * kTimes);
   CHECK(pipeline == Approx((kMicroBatches * kTimes + 1) / (kMicroBatches + 1)).epsilon(0.1));

@@ -98,7 +98,7 @@ struct SavingRun {
   std::optional<ResumedRun> load() {
     return checkpointer->load([this] { return describe(); });
   }
-  /// What run.json says of the run.
+  /// Returns the record of the run that run.json holds.
   RunManifest describe() const {
     RunManifest manifest = make_manifest(request);
     manifest.model.fingerprint = "folder";

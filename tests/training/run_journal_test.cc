@@ -1,4 +1,4 @@
-// What a run reports: the journal itself, on each of its ranks.
+// These tests run the journal of a run itself, on each of its ranks.
 #include "training/run_journal.h"
 
 #include <filesystem>

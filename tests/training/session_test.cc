@@ -20,7 +20,7 @@ using fixtures::request_of;
 using fixtures::session_alone;
 using Texts = std::vector<std::string>;
 
-/// What each rank did, which its own thread alone writes.
+/// OfRanks holds a value for each rank, which only the rank's own thread writes.
 template <typename T>
 using OfRanks = std::vector<T>;
 
