@@ -23,12 +23,12 @@
 #include "data/check_headers.h"
 #include "data/conversations.h"
 #include "engine.h"
+#include "inputs/export_options.h"
+#include "inputs/sample_options.h"
+#include "inputs/weights_check.h"
 #include "model/families.h"
 #include "model/rope_angles.h"
 #include "named_inputs.h"
-#include "plan/export_options.h"
-#include "plan/sample_options.h"
-#include "plan/weights_check.h"
 #include "program/model_fit.h"
 #include "program/pipeline_plan.h"
 #include "program/training_model.h"
@@ -39,7 +39,7 @@ namespace {
 
 /// Removes the name of a file that cannot be read from its message: the problem's place names it
 /// too.
-std::string said_once(Problem problem) {
+std::string text_without_file(Problem problem) {
   const std::string itself = problem.at.file + ": ";
   if (!problem.at.file.empty() && problem.message.starts_with(itself))
     problem.message.erase(0, itself.size());
@@ -64,13 +64,13 @@ struct Report {
       if (problem.severity == Severity::kError)
         add_error(problem);
       else
-        notices.push_back(said_once(problem));
+        notices.push_back(text_without_file(problem));
     }
     config_is_wrong |= has_errors(problems);
   }
 
   void add_error(const Problem& problem) {
-    errors.push_back(said_once(problem));
+    errors.push_back(text_without_file(problem));
     problems.push_back(problem);
   }
 };
@@ -212,14 +212,14 @@ void check_model_fit(const Config& config, const ModelConfig& model, Report& rep
 void check_base(const Config& config, const AdapterFolder& adapter, Report& report) {
   const std::optional<QuantizationConfig> before = base_quantization(adapter);
   if (!before || *before == config.quantization) return;
-  const auto told = [](const QuantizationConfig& quantization) {
+  const auto described = [](const QuantizationConfig& quantization) {
     return quantization.type == QuantizationType::kNone
                ? "not quantized"
                : cat("quantized as ", quantization_text(quantization));
   };
   add_notice(config, "adapter",
-             cat(adapter.path(), ": was trained on a base ", told(*before), "; here it is ",
-                 told(config.quantization)),
+             cat(adapter.path(), ": was trained on a base ", described(*before), "; here it is ",
+                 described(config.quantization)),
              "go on with the same quantization; on another base the first losses are higher",
              report);
 }
@@ -478,7 +478,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   const NamedInputs named = find_named_inputs(loaded.config, source.resumes);
   add_named_inputs(loaded.config, source, named, report);
   LoadedConfig result;
-  // Contradictions are told beside unknown keys: what could be read is resolved either way.
+  // Contradictions are described beside unknown keys: what could be read is resolved either way.
   const RankCount count = ranks_of_job(loaded.config, launch, source.nproc);
   report.add(count.problems);
   result.ranks = count.ranks;

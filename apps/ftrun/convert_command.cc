@@ -29,11 +29,11 @@
 #include "commands.h"
 #include "config/load.h"
 #include "config/model_name.h"
+#include "inputs/export_options.h"
+#include "inputs/resume_policy.h"
+#include "inputs/weights_check.h"
 #include "merge_adapter.h"
 #include "model/tensors.h"
-#include "plan/export_options.h"
-#include "plan/resume_policy.h"
-#include "plan/weights_check.h"
 #include "program/training_model.h"
 #include "report/manifest.h"
 #include "report/run_folder.h"
@@ -74,8 +74,8 @@ bool is_another_model(const std::string& folder, const std::string& recorded) {
   }
 }
 
-/// NamedModel is a model's folder, and the name that the user or a file gives it.
-struct NamedModel {
+/// RecordedModel is a model's folder, and the name that the user or a file gives it.
+struct RecordedModel {
   std::string folder;
   std::string name;
 };
@@ -104,12 +104,12 @@ std::string folder_of_named(const std::string& name, const std::string& file,
 }
 
 /// Returns the model of --model.
-NamedModel given_model(const ConvertOptions& options) {
+RecordedModel given_model(const ConvertOptions& options) {
   return {find_model_folder(options.model).folder, options.model};
 }
 
 /// Returns the model that run.json names, which lies two folders above a step's.
-NamedModel recorded_model(const std::string& step) {
+RecordedModel recorded_model(const std::string& step) {
   const fs::path run = fs::absolute(step + "/.").parent_path().parent_path().parent_path();
   const std::string manifest = (run / "run.json").string();
   const char* remedy = "give the folder that training began from with --model";
@@ -268,8 +268,8 @@ ExportSource export_source(const ConvertOptions& options, const Config& trained,
   return source;
 }
 
-void tell_merged(const ConvertOptions& options, const std::string& from, const Config& trained,
-                 const MergeLoss& loss) {
+void print_merged(const ConvertOptions& options, const std::string& from, const Config& trained,
+                  const MergeLoss& loss) {
   std::cout << terminal_text(cat(from, " -> ", options.out, "\n"));
   if (trained.quantization.type != QuantizationType::kNone)
     std::cout << "the base is the one that was trained on: its blocks' matrices as they are when "
@@ -298,7 +298,7 @@ int export_with_base(const ConvertOptions& options, const std::string& step, con
         weights.read(tensor, begin, end, out);
         return true;
       });
-  tell_merged(options, step, trained, loss);
+  print_merged(options, step, trained, loss);
   return 0;
 }
 
@@ -309,7 +309,7 @@ int export_step(const ConvertOptions& options) {
   const bool adapter = trained.adapter.type == AdapterType::kLora;
   if (options.merge && !adapter)
     throw Error(ExitCode::kUsage, cat("--merge: ", step, " holds no adapter"), "leave --merge out");
-  const NamedModel base = options.model.empty() ? recorded_model(step) : given_model(options);
+  const RecordedModel base = options.model.empty() ? recorded_model(step) : given_model(options);
   ExportSource source = export_source(options, trained, base.folder, step);
   require_same_model(step, checkpoint_weights(step), source.model, source.target.source_folder);
   require_same_base(meta, step, ModelFolder(source.target.source_folder));
@@ -404,7 +404,7 @@ int merge_folder(const ConvertOptions& options) {
         read_adapter(adapter, name->second, begin, end, out);
         return true;
       });
-  tell_merged(options, folder, trained, loss);
+  print_merged(options, folder, trained, loss);
   return 0;
 }
 

@@ -79,7 +79,7 @@ void ElasticRanks::leave(const FailureSummary& failure, int times) {
                     share.accumulation, " × data-parallel ", share.data_ranks));
     return;
   }
-  if (std::exchange(told_, why_not) != why_not)
+  if (std::exchange(reported_, why_not) != why_not)
     log_warning(cat(failed, "; all ranks stay: ", why_not));
 }
 

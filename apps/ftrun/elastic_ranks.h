@@ -47,7 +47,7 @@ class ElasticRanks {
   /// The reason why the last ones left.
   std::string why_left_;
   /// The reason last given why none leaves.
-  std::string told_;
+  std::string reported_;
 };
 
 /// Returns the ranks that our supervisor started again, as add_to() passed them on.

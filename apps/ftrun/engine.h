@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "engine/bench_machine.h"
-#include "plan/train_request.h"
+#include "inputs/train_request.h"
 
 namespace ftrun {
 

@@ -25,12 +25,12 @@
 #include "data/conversations.h"
 #include "data/data_file.h"
 #include "data/sample_set.h"
+#include "inputs/sample_options.h"
 #include "machine/machine_file.h"
 #include "model/families.h"
 #include "model/size.h"
 #include "nodes_option.h"
 #include "optimizers/optimizer_config.h"
-#include "plan/sample_options.h"
 #include "plan_search.h"
 #include "refuse_existing.h"
 #include "report/memory_limit.h"
@@ -266,8 +266,8 @@ class Draft {
   bool conversations_ = false;
 };
 
-/// Found is a way to train that was searched for.
-struct Found {
+/// FoundLayout is a way to train whose layout was searched for.
+struct FoundLayout {
   const Variant* variant = nullptr;
   SearchTask task;
   SearchResult result;
@@ -275,7 +275,7 @@ struct Found {
 
 /// Returns why the ways before one were left out: "all weights need 20.00 GiB of a rank's 16.00
 /// GiB".
-std::string left_out_text(const Found& tried) {
+std::string left_out_text(const FoundLayout& tried) {
   const Evaluation& nearest = *tried.result.nearest;
   return cat(tried.variant->name, " would need ", rank_memory_text(nearest.memory),
              " of a rank's memory at least",
@@ -283,7 +283,7 @@ std::string left_out_text(const Found& tried) {
 }
 
 std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machine,
-                                    const Found& found, const std::string& left_out,
+                                    const FoundLayout& found, const std::string& left_out,
                                     const std::string& out) {
   const Evaluation& best = found.result.choices.front();
   const double seconds = best.time->seconds;
@@ -309,14 +309,14 @@ int init_command(const InitOptions& options) {
   refuse_existing("--out", options.out);
   const InitMachine machine = machine_of(options);
   const Draft draft(options, machine);
-  std::optional<Found> found;
+  std::optional<FoundLayout> found;
   std::vector<std::string> left_out;
   for (const Variant& variant : kVariants) {
     SearchOptions search;
     search.source = draft.source(variant);
     search.nodes = options.nodes;
     search.seconds = options.seconds;
-    Found tried{&variant, search_task(search, machine.machine), {}};
+    FoundLayout tried{&variant, search_task(search, machine.machine), {}};
     // The machine file need not say how much main memory is beside GPUs.
     tried.task.offloads = !machine.machine.has_gpus || machine.machine.host_memory_capacity > 0;
     const bool is_last = &variant == &kVariants.back();

@@ -54,8 +54,8 @@ nlohmann::ordered_json rows_json(const Description::Rows& rows) {
 }
 
 /// Shows a description, to people and to programs.
-void tell(const char* kind, const std::string& path, const Description& description,
-          Answer& answer) {
+void show_description(const char* kind, const std::string& path, const Description& description,
+                      Answer& answer) {
   std::cout << terminal_text(description.text());
   answer.add("kind", kind);
   answer.add("path", path);
@@ -63,7 +63,7 @@ void tell(const char* kind, const std::string& path, const Description& descript
   if (!description.tensors.empty()) answer.add("tensors", rows_json(description.tensors));
 }
 
-void tell_data(const std::string& path, Answer& answer) {
+void show_data(const std::string& path, Answer& answer) {
   const DatasetFacts facts = dataset_facts(path);
   std::cout << terminal_text(dataset_text(facts));
   answer.add("kind", "data");
@@ -75,15 +75,15 @@ int inspect(const std::string& named, Answer& answer) {
   const std::string path = folder_of(named);
   std::error_code error;
   if (is_import(path))
-    tell("import", path, describe_import(path), answer);
+    show_description("import", path, describe_import(path), answer);
   else if (!fs::is_directory(path, error))
-    tell_data(path, answer);
+    show_data(path, answer);
   else if (holds_adapter(path))  // as convert sees it; some have their base's config.json too
-    tell("adapter", path, describe_adapter(path), answer);
+    show_description("adapter", path, describe_adapter(path), answer);
   else if (holds_model(path))
-    tell("model", path, describe_model(path), answer);
+    show_description("model", path, describe_model(path), answer);
   else
-    tell("checkpoint", path, describe_checkpoint(checkpoints_of(path)), answer);
+    show_description("checkpoint", path, describe_checkpoint(checkpoints_of(path)), answer);
   return 0;
 }
 

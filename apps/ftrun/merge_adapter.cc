@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "checkpoint/weight_conversion.h"
-#include "plan/export_options.h"
-#include "plan/row_lengths.h"
-#include "plan/weights_check.h"
+#include "inputs/export_options.h"
+#include "inputs/row_lengths.h"
+#include "inputs/weights_check.h"
 
 namespace ftrun {
 namespace {

@@ -93,8 +93,8 @@ Problem moved_notice(const Config& config, const char* key, const std::string& n
 }
 
 /// Refuses to go on with another commit than the one that the run recorded, which is gone.
-Error gone_error(const std::string& named, const std::string& repository, HubKind kind,
-                 const std::string& now, const std::string& kept) {
+Error removed_commit_error(const std::string& named, const std::string& repository, HubKind kind,
+                           const std::string& now, const std::string& kept) {
   const std::string option = kind == HubKind::kDataset ? " --repo-type dataset" : "";
   return {ExitCode::kBadInput,
           cat(named, ": the run began with commit ", kept,
@@ -119,7 +119,8 @@ class NameLookup {
     const std::string now = commit_now(named, kind), kept = kept_commit(name, kind, commits_);
     if (kept.empty() || kept == now) return now.empty() ? named : cat(name.repository, "@", now);
     const std::string older = cat(name.repository, "@", kept);
-    if (commit_now(older, kind).empty()) throw gone_error(named, name.repository, kind, now, kept);
+    if (commit_now(older, kind).empty())
+      throw removed_commit_error(named, name.repository, kind, now, kept);
     if (!now.empty())
       found_.notices.push_back(moved_notice(config_, key, named, name.repository, now, kept));
     return older;

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/limit_remedies.h"
 #include "checkpoint/space.h"
-#include "plan/export_options.h"
+#include "inputs/export_options.h"
 #include "program/memory_plan.h"
 #include "report/run_folder.h"
 

@@ -90,7 +90,7 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
   const PipelineLayout layout = pipeline_layout(config, model);
   const auto lists = make_schedules(schedule, stages, chunks, count);
   const ScheduleTimeline timeline =
-      run_timeline(lists, placement_of(schedule), part_prices(model, layout));
+      run_timeline(lists, placement_of(schedule), part_costs(model, layout));
   return cat(
       "schedule ", name_of(config.parallel.schedule), ": ", stages, " stages, ",
       chunks > 1 ? cat(chunks, " parts each, ") : "", count,

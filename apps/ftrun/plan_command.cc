@@ -190,7 +190,7 @@ void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, cons
 
 /// Takes the memory of a GPU of the machine, and of each of so many ranks of a node, if nothing
 /// else is given.
-void take_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& options) {
+void set_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& options) {
   if (!machine.has_gpus) return;
   if (options.device_memory == 0) options.device_memory = static_cast<int64_t>(machine.memory);
   if (options.host_memory == 0)
@@ -219,7 +219,7 @@ int plan_command(PlanOptions options, Answer& answer) {
   refuse_rank(options.rank, loaded.ranks);
   if (asked) {
     require_ranks(asked->slow, loaded.ranks);
-    take_memory(asked->machine, divide_up(loaded.ranks, options.nodes), options);
+    set_memory(asked->machine, divide_up(loaded.ranks, options.nodes), options);
   }
   if (options.schedule) {
     std::cout << pipeline_text(loaded.config, *loaded.model, output_columns());

@@ -1,7 +1,7 @@
 #include "plan_inputs.h"
 
 #include "data/check_headers.h"
-#include "plan/sample_options.h"
+#include "inputs/sample_options.h"
 
 namespace ftrun {
 

@@ -77,8 +77,8 @@ std::string formula_text(const StateFormula& formula, int stage, int ranks,
   std::vector<std::string> parts;
   if (whole > 0) parts.push_back(coefficient(whole, parameters));
   if (shared > 0) parts.push_back(cat(coefficient(shared, parameters), "/", ranks));
-  if (stage == 3 && formula.node > 1)
-    parts.push_back(cat(coefficient(formula.weights, parameters), "/", formula.node));
+  if (stage == 3 && formula.secondary_shards > 1)
+    parts.push_back(cat(coefficient(formula.weights, parameters), "/", formula.secondary_shards));
   return join(parts, " + ");
 }
 
@@ -130,7 +130,7 @@ class ModelStates {
         frozen_(used_parameters(plan, false)),
         formula_(formula) {
     of_frozen_.weights = frozen_weight_bytes(plan, formula.weights);
-    of_frozen_.node = formula.node;
+    of_frozen_.secondary_shards = formula.secondary_shards;
   }
 
   /// Returns the formula as text: "4 Psi + 12 Psi/2 + 4 Phi".

@@ -21,7 +21,7 @@
 namespace ftrun {
 namespace {
 
-constexpr int kRestartsInVain = 3;
+constexpr int kRestartsWithoutProgress = 3;
 /// The number of failures that belong to a rank, in a row, without a new checkpoint, after which it
 /// leaves where it may.
 constexpr int kFailuresOfRank = 2;
@@ -92,8 +92,8 @@ class SupervisedRun {
   const std::string saved_before_;
 };
 
-int restarts_in_vain(std::optional<int> asked, const LaunchEnvironment& launch) {
-  if (launch.nodes == 1) return asked.value_or(kRestartsInVain);
+int restarts_without_progress(std::optional<int> asked, const LaunchEnvironment& launch) {
+  if (launch.nodes == 1) return asked.value_or(kRestartsWithoutProgress);
   if (asked.value_or(0) > 0)
     throw Error(ExitCode::kUsage,
                 cat("--restarts ", *asked, ": ", launch.nodes, " nodes have a supervisor each"),
@@ -123,7 +123,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   supervisor.log_of = [&](int rank) { return log_of(output_dir, rank); };
   SupervisedRun run(output_dir, resume);
   supervisor.on_failure = [&](const FailureSummary& failure) { run.note(failure); };
-  supervisor.restarts.in_vain = restarts_in_vain(restarts, launch);
+  supervisor.restarts.without_progress = restarts_without_progress(restarts, launch);
   supervisor.saved = [&] { return run.saved(); };
   ElasticRanks ranks(source, launch, loaded);
   supervisor.on_restart = [&](const FailureSummary& failure, int times) {

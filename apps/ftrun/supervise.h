@@ -6,7 +6,7 @@
 
 #include "cluster/launch_environment.h"
 #include "config_source.h"
-#include "plan/train_request.h"
+#include "inputs/train_request.h"
 
 namespace ftrun {
 

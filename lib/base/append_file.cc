@@ -44,7 +44,7 @@ AppendFile::Folder AppendFile::folder() const {
   return {found.st_dev, found.st_ino};
 }
 
-bool AppendFile::begin_anew_if_lost() {
+bool AppendFile::reopen_if_lost() {
   struct stat held {
   }, there{};
   if (::fstat(fd_, &held) != 0) append_error(path_, "stat", errno);

@@ -29,7 +29,7 @@ class AppendFile {
   /// returns whether it did: what was appended to it is lost. Where its folder is gone, or another
   /// folder has its name (another run's, perhaps), it goes on with the file that has no name.
   /// Error(kEnvironment).
-  bool begin_anew_if_lost();
+  bool reopen_if_lost();
 
   const std::string& path() const { return path_; }
 

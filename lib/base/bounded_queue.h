@@ -29,7 +29,7 @@ class BoundedQueue {
   std::optional<T> pop() {
     std::unique_lock lock(mutex_);
     ready_.wait(lock, [&] { return closed_ || !items_.empty(); });
-    return take();
+    return pop_front();
   }
 
   /// Pops an item; returns nothing when `timeout` passes first.
@@ -37,7 +37,7 @@ class BoundedQueue {
   std::optional<T> pop_for(Duration timeout) {
     std::unique_lock lock(mutex_);
     ready_.wait_for(lock, timeout, [&] { return closed_ || !items_.empty(); });
-    return take();
+    return pop_front();
   }
 
   void close() {
@@ -48,7 +48,7 @@ class BoundedQueue {
   }
 
  private:
-  std::optional<T> take() {
+  std::optional<T> pop_front() {
     if (items_.empty()) return std::nullopt;
     std::optional<T> item(std::move(items_.front()));
     items_.pop_front();

@@ -5,7 +5,7 @@
 namespace ftrun {
 
 int64_t PackedFormat::record_bytes() const {
-  require(kind != Kind::kNone && (block == 64 || block == 128 || block == 256),
+  require(kind != PackedKind::kNone && (block == 64 || block == 128 || block == 256),
           "a format that packs, in blocks that records hold");
   return scales_offset() +
          (holds_scale_codes() ? kScaleCodesBytes : scales() * static_cast<int64_t>(sizeof(float)));

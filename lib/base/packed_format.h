@@ -10,18 +10,20 @@ namespace ftrun {
 /// (kTensorBlock).
 inline constexpr int64_t kPackedRecord = 256;
 
+/// PackedKind is the quantization of packed weights.
+enum class PackedKind : uint8_t {
+  kNone,
+  // 4-bit NormalFloat (Dettmers et al. 2023, "QLoRA"), a scale for each `block` of
+  // the whole tensor's elements
+  kNf4,
+  kInt8,  // 8 bits, a scale for each row of the whole tensor
+};
+
 /// PackedFormat says how weights that do not train are quantized, and how they lie in memory: one
 /// record after another, each with codes of 256 elements and all that unpacking them takes, so that
 /// any part of a tensor can be read by itself.
 struct PackedFormat {
-  enum class Kind : uint8_t {
-    kNone,
-    // 4-bit NormalFloat (Dettmers et al. 2023, "QLoRA"), a scale for each `block` of
-    // the whole tensor's elements
-    kNf4,
-    kInt8,  // 8 bits, a scale for each row of the whole tensor
-  };
-  Kind kind = Kind::kNone;
+  PackedKind kind = PackedKind::kNone;
   /// kNf4: neighbouring elements with one scale: 64, 128 or 256. kInt8: neighbours of a row for
   /// which a record holds the row's scale.
   int64_t block = 64;
@@ -32,7 +34,7 @@ struct PackedFormat {
   /// codes would have different scales. The numbers are the same.
   bool holds_scales = false;
 
-  explicit operator bool() const { return kind != Kind::kNone; }
+  explicit operator bool() const { return kind != PackedKind::kNone; }
   bool operator==(const PackedFormat&) const = default;
 
   /// Returns the number of scales in a record.
@@ -41,7 +43,9 @@ struct PackedFormat {
   bool holds_scale_codes() const { return double_quantized && !holds_scales; }
   /// Returns the byte of a record at which its scales or their codes begin: after the elements'
   /// codes.
-  int64_t scales_offset() const { return kind == Kind::kNf4 ? kPackedRecord / 2 : kPackedRecord; }
+  int64_t scales_offset() const {
+    return kind == PackedKind::kNf4 ? kPackedRecord / 2 : kPackedRecord;
+  }
   int64_t record_bytes() const;
   /// Returns the bytes of `elements` from the beginning of a record: whole records.
   int64_t bytes(int64_t elements) const {

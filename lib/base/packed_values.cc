@@ -97,11 +97,11 @@ const std::array<float, 256>& dynamic_values() {
 PackScales::PackScales(const PackedFormat& format, int64_t elements, int64_t columns)
     : format_(format),
       elements_(elements),
-      elements_per_scale_(format.kind == PackedFormat::Kind::kInt8 ? columns : format.block),
+      elements_per_scale_(format.kind == PackedKind::kInt8 ? columns : format.block),
       largest_(static_cast<size_t>((elements + elements_per_scale_ - 1) / elements_per_scale_)) {}
 
 void PackScales::show(std::span<const float> values) {
-  const bool int8 = format_.kind == PackedFormat::Kind::kInt8;
+  const bool int8 = format_.kind == PackedKind::kInt8;
   for (size_t i = 0; i < values.size();) {
     float& largest = largest_[static_cast<size_t>(index_of(shown_))];
     const int64_t left = std::min<int64_t>(elements_per_scale_ - shown_ % elements_per_scale_,
@@ -150,11 +150,11 @@ PackScales scales_of(
   for (int64_t at = 0; at < tensor.elements; at += at_once)
     scales.show(read(at, std::min(at + at_once, tensor.elements)));
   if (scales.finish()) return scales;
-  throw Error(ExitCode::kBadInput,
-              cat(tensor.name, ": holds a number that is not finite",
-                  format.kind == PackedFormat::Kind::kInt8 ? " in fp16" : "",
-                  ", so it cannot be quantized"),
-              "check the model's files");
+  throw Error(
+      ExitCode::kBadInput,
+      cat(tensor.name, ": holds a number that is not finite",
+          format.kind == PackedKind::kInt8 ? " in fp16" : "", ", so it cannot be quantized"),
+      "check the model's files");
 }
 
 void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element,
@@ -168,7 +168,7 @@ void pack_values(const PackedFormat& format, const PackScales& scales, int64_t e
     std::byte* const record = records + (position + i) / kPackedRecord * format.record_bytes();
     std::byte* const behind = record + format.scales_offset();
     const float largest = scales.largest_[static_cast<size_t>(index)];
-    if (format.kind == PackedFormat::Kind::kNf4) {
+    if (format.kind == PackedKind::kNf4) {
       require((element + i) % format.block == 0, "a packed block is one of the whole tensor");
       codes.fill(7);  // zero
       code_block(values.data() + i, some, inverse(largest), codes.data());
@@ -198,7 +198,7 @@ PackedBlock packed_block(const PackedFormat& format, const std::byte* records, i
   const std::byte* const record = records + position / kPackedRecord * format.record_bytes();
   const std::byte* const behind = record + format.scales_offset();
   const int64_t at = position % kPackedRecord, place = at / format.block;
-  const std::byte* const codes = record + (format.kind == PackedFormat::Kind::kNf4 ? at / 2 : at);
+  const std::byte* const codes = record + (format.kind == PackedKind::kNf4 ? at / 2 : at);
   if (!format.holds_scale_codes())
     return {codes, read_float(behind + place * static_cast<int64_t>(sizeof(float)))};
   return {codes, dynamic_values()[static_cast<size_t>(behind[place])] *
@@ -211,7 +211,7 @@ void unpack_values(const PackedFormat& format, const std::byte* records, int64_t
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t at = position + static_cast<int64_t>(i), within = at % format.block;
     const PackedBlock block = packed_block(format, records, at - within);
-    if (format.kind == PackedFormat::Kind::kNf4) {
+    if (format.kind == PackedKind::kNf4) {
       const auto pair = static_cast<uint8_t>(block.codes[within / 2]);
       out[i] = kNf4Values[within % 2 == 0 ? pair >> 4 : pair & 15] * block.scale;
     } else {

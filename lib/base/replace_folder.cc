@@ -21,8 +21,7 @@ constexpr std::string_view kReplaced = ".replaced-";
 
 /// Moves a folder to the name under which it is removed: an interrupted removal must not look like
 /// a complete folder.
-std::string take_out_of_the_way(FileSystem& files, const std::string& old,
-                                const std::string& folder) {
+std::string move_aside(FileSystem& files, const std::string& old, const std::string& folder) {
   const auto leftover = leftover_of(fs::path(old).filename().string());
   if (!leftover || !leftover->complete) return old;
   std::string going = temporary_beside(folder);
@@ -35,7 +34,7 @@ std::string take_out_of_the_way(FileSystem& files, const std::string& old,
 void remove_or_warn(FileSystem& files, const std::string& old, const std::string& folder,
                     std::string_view mark, const char* what) {
   try {
-    const std::string going = take_out_of_the_way(files, old, folder);
+    const std::string going = move_aside(files, old, folder);
     std::error_code error;
     // The target of a link is not ours.
     if (fs::is_symlink(fs::symlink_status(going, error))) return files.remove_all(going);
@@ -58,8 +57,8 @@ void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& i
     const auto leftover = leftover_of(name);
     if (!leftover || !is_ours(*leftover, path)) continue;
     const std::string original = (fs::path(parent) / leftover->original).string();
-    const bool goes_back = leftover->complete && !files.exists(original);
-    visit(path, original, goes_back);
+    const bool is_restored = leftover->complete && !files.exists(original);
+    visit(path, original, is_restored);
   }
 }
 
@@ -170,8 +169,8 @@ void recover_folders(FileSystem& files, const std::string& parent, const IsOurs&
                      std::string_view mark) {
   bool changed = false;
   each_leftover(files, parent, is_ours,
-                [&](const std::string& path, const std::string& original, bool goes_back) {
-                  if (goes_back)
+                [&](const std::string& path, const std::string& original, bool is_restored) {
+                  if (is_restored)
                     files.rename(path, original);
                   else
                     remove_or_warn(files, path, original, mark, "what an earlier process left");
@@ -183,8 +182,8 @@ void recover_folders(FileSystem& files, const std::string& parent, const IsOurs&
 int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOurs& is_ours) {
   int64_t bytes = 0;
   each_leftover(files, parent, is_ours,
-                [&](const std::string& path, const std::string&, bool goes_back) {
-                  if (!goes_back) bytes += tree_bytes(path);
+                [&](const std::string& path, const std::string&, bool is_restored) {
+                  if (!is_restored) bytes += tree_bytes(path);
                 });
   return bytes;
 }

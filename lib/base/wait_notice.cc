@@ -20,12 +20,12 @@ bool WaitNotice::is_due(Clock::time_point now) {
   return true;
 }
 
-void WaitNotice::look(const std::function<std::string(const std::string& waited)>& what,
+void WaitNotice::poll(const std::function<std::string(const std::string& waited)>& what,
                       Clock::time_point now) {
-  look_if([&](const std::string& waited) { return std::optional(what(waited)); }, now);
+  poll_if([&](const std::string& waited) { return std::optional(what(waited)); }, now);
 }
 
-void WaitNotice::look_if(
+void WaitNotice::poll_if(
     const std::function<std::optional<std::string>(const std::string& waited)>& what,
     Clock::time_point now) {
   if (!is_due(now)) return;
@@ -33,15 +33,15 @@ void WaitNotice::look_if(
     options_.say(*line);
 }
 
-ToldWait::ToldWait(WaitNoticeOptions options,
-                   std::function<std::string(const std::string& waited)> what)
+WaitReporter::WaitReporter(WaitNoticeOptions options,
+                           std::function<std::string(const std::string& waited)> what)
     : thread_([this, options = std::move(options),
                what = std::move(what)](const std::stop_token& stop) {
         WaitNotice notice(options);
         std::unique_lock lock(mutex_);
         for (auto pause = options.first; !stop.stop_requested(); pause = options.every) {
           over_.wait_for(lock, stop, pause, [] { return false; });
-          if (!stop.stop_requested()) notice.look(what);
+          if (!stop.stop_requested()) notice.poll(what);
         }
       }) {}
 

@@ -32,10 +32,10 @@ class WaitNotice {
   /// Says whether the wait is to be reported now; true once for each report.
   bool is_due(Clock::time_point now = Clock::now());
   /// Reports `what`, which gets the length of the wait so far ("10.0s"), when it is due.
-  void look(const std::function<std::string(const std::string& waited)>& what,
+  void poll(const std::function<std::string(const std::string& waited)>& what,
             Clock::time_point now = Clock::now());
-  /// Reports as look() does, but `what` may have nothing to say.
-  void look_if(const std::function<std::optional<std::string>(const std::string& waited)>& what,
+  /// Reports as poll() does, but `what` may have nothing to say.
+  void poll_if(const std::function<std::optional<std::string>(const std::string& waited)>& what,
                Clock::time_point now = Clock::now());
 
  private:
@@ -44,14 +44,16 @@ class WaitNotice {
   Clock::time_point due_;
 };
 
-/// ToldWait reports waits that block: a thread reports what they are for while this object lives.
-class ToldWait {
+/// WaitReporter reports waits that block: a thread reports what they are for while this object
+/// lives.
+class WaitReporter {
  public:
   /// Starts that thread, which calls `what`.
-  ToldWait(WaitNoticeOptions options, std::function<std::string(const std::string& waited)> what);
-  ~ToldWait() = default;
-  ToldWait(const ToldWait&) = delete;
-  ToldWait& operator=(const ToldWait&) = delete;
+  WaitReporter(WaitNoticeOptions options,
+               std::function<std::string(const std::string& waited)> what);
+  ~WaitReporter() = default;
+  WaitReporter(const WaitReporter&) = delete;
+  WaitReporter& operator=(const WaitReporter&) = delete;
 
  private:
   std::mutex mutex_;

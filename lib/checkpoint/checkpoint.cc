@@ -166,17 +166,18 @@ Checkpoint::Checkpoint(std::string folder)
 }
 
 void Checkpoint::add_states() {
-  struct Found {
+  struct FoundState {
     StateInfo info;
     size_t file;
     std::vector<StoredBox> boxes;
   };
-  std::map<std::pair<std::string, std::string>, Found> all;
+  std::map<std::pair<std::string, std::string>, FoundState> all;
   for (size_t i = 0; i < manifest_.files.size(); ++i)
     for (size_t j = 0; j < manifest_.files[i].slices.size(); ++j) {
       const SliceRecord& slice = manifest_.files[i].slices[j];
       const StateInfo info{slice.tensor, slice.kind, slice.dtype, slice.tensor_shape};
-      Found& found = all.try_emplace({slice.tensor, slice.kind}, Found{info, i, {}}).first->second;
+      FoundState& found =
+          all.try_emplace({slice.tensor, slice.kind}, FoundState{info, i, {}}).first->second;
       if (slice.dtype != found.info.dtype || slice.tensor_shape != found.info.shape)
         refuse(cat(folder_, "/checkpoint.json: ", state_text(slice.tensor, slice.kind), ": ",
                    manifest_.files[i].file, " and ", manifest_.files[found.file].file,
@@ -190,7 +191,7 @@ void Checkpoint::add_states() {
   for (auto& [key, found] : all) {
     StoredBoxes boxes(cat(folder_, "/checkpoint.json: ", state_text(key.first, key.second)),
                       found.info.shape, std::move(found.boxes));
-    states_.emplace(key, State{std::move(found.info), std::move(boxes), found.file});
+    states_.emplace(key, CheckpointState{std::move(found.info), std::move(boxes), found.file});
   }
 }
 
@@ -292,7 +293,7 @@ void Checkpoint::verify_file(size_t i) {
   }
 }
 
-const Checkpoint::State& Checkpoint::state_of(const StateSlice& slice) const {
+const Checkpoint::CheckpointState& Checkpoint::state_of(const StateSlice& slice) const {
   const auto found = states_.find({slice.tensor, slice.kind});
   if (found == states_.end())
     refuse(cat(folder_, "/checkpoint.json: ", state_text(slice.tensor, slice.kind),
@@ -302,7 +303,7 @@ const Checkpoint::State& Checkpoint::state_of(const StateSlice& slice) const {
   return found->second;
 }
 
-void Checkpoint::check_matches(const StateSlice& slice, const State& state) const {
+void Checkpoint::check_matches(const StateSlice& slice, const CheckpointState& state) const {
   const StateInfo& have = state.info;
   const std::string subject = cat(folder_, "/", manifest_.files[state.file].file, ": ",
                                   state_text(slice.tensor, slice.kind));

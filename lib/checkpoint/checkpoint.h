@@ -66,7 +66,7 @@ class Checkpoint {
   void verify_file(size_t i);
 
  private:
-  struct State {
+  struct CheckpointState {
     StateInfo info;
     StoredBoxes boxes;
     /// The first file that holds a part of the state.
@@ -78,12 +78,12 @@ class Checkpoint {
   void check_contents(size_t i, const SafetensorsFile& file) const;
   /// Refuses a slice whose checksum is not `found`, with Error(kBadInput).
   void verify(size_t file, size_t slice, uint64_t found);
-  const State& state_of(const StateSlice& slice) const;
-  void check_matches(const StateSlice& slice, const State& state) const;
+  const CheckpointState& state_of(const StateSlice& slice) const;
+  void check_matches(const StateSlice& slice, const CheckpointState& state) const;
 
   std::string folder_;
   CheckpointManifest manifest_;
-  std::map<std::pair<std::string, std::string>, State> states_;
+  std::map<std::pair<std::string, std::string>, CheckpointState> states_;
   std::vector<std::optional<SafetensorsFile>> files_;
   std::vector<std::vector<bool>> verified_;
 };

@@ -82,7 +82,7 @@ std::vector<ExportPart> parts_of(const ExportTensor& tensor) {
   return {{tensor.name, tensor.shape}};
 }
 
-bool lies_transposed(const ExportPart& part) {
+bool is_transposed(const ExportPart& part) {
   return part.place.transposed;
 }
 
@@ -98,7 +98,7 @@ struct PartRun {
 /// Lists the runs that fill a tensor of the file, in the file's order. A transposed part is one
 /// run.
 std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
-  const bool any_transposed = std::any_of(parts.begin(), parts.end(), lies_transposed);
+  const bool any_transposed = std::any_of(parts.begin(), parts.end(), is_transposed);
   std::vector<PartRun> runs;
   for (const ExportPart& part : parts) {
     const int64_t elements = checked_elements(part.shape, part.tensor);
@@ -169,7 +169,7 @@ class ShardWriter {
         continue;
       }
       const std::vector<ExportPart> parts = parts_of(*made_of->second);
-      if (std::any_of(parts.begin(), parts.end(), lies_transposed))
+      if (std::any_of(parts.begin(), parts.end(), is_transposed))
         write_whole(tensor, parts);
       else
         each_piece_of(
@@ -371,7 +371,7 @@ void require_room(FileSystem& files, const std::string& folder, const ExportOpti
 
 /// Logs a copied file that is a link: it may lead anywhere, also in a folder that somebody else
 /// made. Links of a Hub cache, which all lead to its blobs, are not logged.
-void say_where_from(const std::string& source, const std::string& name) {
+void report_link(const std::string& source, const std::string& name) {
   const fs::path folder = real_path(source), real = real_path((fs::path(source) / name).string());
   if (is_within(real, folder) || real.parent_path() == folder.parent_path().parent_path() / "blobs")
     return;
@@ -386,7 +386,7 @@ std::vector<OutputFile> copy_files(FileSystem& files, const std::string& folder,
     const fs::path path(name), into = fs::path(folder) / path.parent_path();
     const MappedFile source(named_file((options.source_folder / path.parent_path()).string(),
                                        path.filename().string()));
-    say_where_from(options.source_folder, name);
+    report_link(options.source_folder, name);
     if (path.has_parent_path()) files.make_folder(into.string());
     written.push_back(write_bytes(files, folder, name, source.bytes()));
     if (path.has_parent_path()) files.sync_folder(into.string());

@@ -63,16 +63,16 @@ std::string mark_text(bool complete, const std::vector<OutputFile>& content) {
 
 using Content = std::map<std::string, OutputFile>;
 
-struct Mark {
+struct CompletionMark {
   bool complete = false;
   Content content;
 };
 
-Mark read_mark(const std::string& path) {
+CompletionMark read_mark(const std::string& path) {
   const nlohmann::json mark = parse_json_strict(read_file(path), path);
   if (!mark.is_object() || mark.value("format", nlohmann::json()) != kFormat)
     throw Error(ExitCode::kBadInput, cat(path, ": was not written by ftrun"));
-  Mark found{.complete = mark.value("complete", nlohmann::json()) == true, .content = {}};
+  CompletionMark found{.complete = mark.value("complete", nlohmann::json()) == true, .content = {}};
   for (const nlohmann::json& entry : json_array(mark, "files", path)) {
     if (!entry.is_object())
       throw Error(ExitCode::kBadInput, cat(path, ": \"files\" must hold objects"));
@@ -169,7 +169,7 @@ void finish_output(FileSystem& files, const std::string& folder,
 bool is_begun_output(FileSystem& files, const std::string& folder) {
   std::error_code error;
   if (!fs::is_directory(fs::symlink_status(folder, error)) || is_held(folder)) return false;
-  Mark mark;
+  CompletionMark mark;
   try {
     if (files.exists(mark_path(folder))) mark = read_mark(mark_path(folder));
   } catch (const Error&) {

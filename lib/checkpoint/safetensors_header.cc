@@ -40,18 +40,18 @@ class HeaderReader {
   }
   bool binary(Json::binary_t&) { return value("binary data"); }
   bool number_unsigned(Json::number_unsigned_t number) {
-    if (state_ != State::kShape && state_ != State::kOffsets) return value("a number");
+    if (state_ != ParserState::kShape && state_ != ParserState::kOffsets) return value("a number");
     if (number > static_cast<uint64_t>(INT64_MAX))
       return stop(cat(subject(), field_, " holds ", number, ", which is too large"));
-    std::vector<int64_t>& list = state_ == State::kShape ? tensors.back().shape : offsets_;
+    std::vector<int64_t>& list = state_ == ParserState::kShape ? tensors.back().shape : offsets_;
     if (list.size() >= kMostDimensions)
       return stop(cat(subject(), field_, " has more than ", kMostDimensions, " entries"));
     list.push_back(static_cast<int64_t>(number));
     return true;
   }
   bool string(std::string& text) {
-    if (state_ == State::kMetadata) return add_metadata(text);
-    if (state_ != State::kTensor || field_ != "dtype") return value("a text");
+    if (state_ == ParserState::kMetadata) return add_metadata(text);
+    if (state_ != ParserState::kTensor || field_ != "dtype") return value("a text");
     const auto dtype = dtype_from_name(text);
     if (!dtype)
       return stop(cat(subject(), "dtype \"", printable(text), "\" is not one that ftrun reads"));
@@ -59,24 +59,25 @@ class HeaderReader {
     return true;
   }
   bool start_object(size_t) {
-    if (state_ == State::kStart) return go(State::kTop);
-    if (state_ != State::kTop) return value("an object");
-    return go(field_ == "__metadata__" ? State::kMetadata : State::kTensor);
+    if (state_ == ParserState::kStart) return go(ParserState::kTop);
+    if (state_ != ParserState::kTop) return value("an object");
+    return go(field_ == "__metadata__" ? ParserState::kMetadata : ParserState::kTensor);
   }
   bool end_object() {
-    if (state_ == State::kTensor && !finish_tensor()) return false;
-    return go(state_ == State::kTop ? State::kEnd : State::kTop);
+    if (state_ == ParserState::kTensor && !finish_tensor()) return false;
+    return go(state_ == ParserState::kTop ? ParserState::kEnd : ParserState::kTop);
   }
   bool start_array(size_t) {
-    if (state_ == State::kTensor && field_ == "shape") return go(State::kShape);
-    if (state_ == State::kTensor && field_ == "data_offsets") return go(State::kOffsets);
+    if (state_ == ParserState::kTensor && field_ == "shape") return go(ParserState::kShape);
+    if (state_ == ParserState::kTensor && field_ == "data_offsets")
+      return go(ParserState::kOffsets);
     return value("a list");
   }
-  bool end_array() { return go(State::kTensor); }
+  bool end_array() { return go(ParserState::kTensor); }
   bool key(std::string& text) {
-    if (state_ == State::kTop) return top_key(text);
+    if (state_ == ParserState::kTop) return top_key(text);
     field_ = text;
-    if (state_ == State::kMetadata) return metadata.count(text) == 0 || metadata_twice(text);
+    if (state_ == ParserState::kMetadata) return metadata.count(text) == 0 || metadata_twice(text);
     return tensor_field(text);
   }
   bool parse_error(size_t byte, const std::string&, const Json::exception&) {
@@ -85,9 +86,9 @@ class HeaderReader {
   }
 
  private:
-  enum class State { kStart, kTop, kMetadata, kTensor, kShape, kOffsets, kEnd };
+  enum class ParserState { kStart, kTop, kMetadata, kTensor, kShape, kOffsets, kEnd };
 
-  bool go(State next) {
+  bool go(ParserState next) {
     state_ = next;
     return true;
   }
@@ -99,19 +100,19 @@ class HeaderReader {
 
   bool value(const char* found) {
     switch (state_) {
-      case State::kStart:
-      case State::kEnd:
+      case ParserState::kStart:
+      case ParserState::kEnd:
         return stop(cat("the header must be an object, found ", found));
-      case State::kTop:
+      case ParserState::kTop:
         return stop(cat("\"", printable(field_), "\" must be an object, found ", found));
-      case State::kMetadata:
+      case ParserState::kMetadata:
         return stop(cat("__metadata__ \"", printable(field_), "\" must be a text, found ", found));
-      case State::kTensor: {
+      case ParserState::kTensor: {
         const char* expected = field_ == "dtype" ? "a text" : "a list of integers";
         return stop(cat(subject(), field_, " must be ", expected, ", found ", found));
       }
-      case State::kShape:
-      case State::kOffsets:
+      case ParserState::kShape:
+      case ParserState::kOffsets:
         break;
     }
     return stop(cat(subject(), field_, " must hold integers of 0 or more, found ", found));
@@ -156,7 +157,7 @@ class HeaderReader {
     return true;
   }
 
-  State state_ = State::kStart;
+  ParserState state_ = ParserState::kStart;
   std::string field_;
   std::set<std::string> fields_;
   std::vector<int64_t> offsets_;

@@ -28,7 +28,7 @@ struct Checkpoints {
   int64_t more = 0;
 };
 
-int64_t saves_to_come(const SpaceWanted& wanted, int64_t done) {
+int64_t remaining_saves(const SpaceWanted& wanted, int64_t done) {
   if (wanted.steps == 0)
     return wanted.every == 0 && !wanted.by_minutes ? 1 : std::numeric_limits<int32_t>::max();
   if (done >= wanted.steps) return 0;
@@ -45,7 +45,7 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
     ++found.there;
     done = std::max(done, entry.step);
   }
-  found.saves = saves_to_come(wanted, done) + (wanted.keep_best ? 1 : 0);
+  found.saves = remaining_saves(wanted, done) + (wanted.keep_best ? 1 : 0);
   // All are kept, and their number is not known: count the next two.
   const bool open_end = wanted.keep_last == 0 && (wanted.steps == 0 || wanted.by_minutes);
   const int64_t last = std::min<int64_t>(wanted.keep_last, std::numeric_limits<int32_t>::max());
@@ -92,8 +92,8 @@ std::string wanted_text(const SpaceWanted& wanted, const Checkpoints& count, boo
   return with_export ? cat(text, " and ", export_text(wanted)) : text;
 }
 
-/// Free is the room of a folder's file system once the run has started.
-struct Free {
+/// FreeSpace is the room of a folder's file system once the run has started.
+struct FreeSpace {
   int64_t bytes = 0;
   /// The part of the free bytes that the disk tier has taken.
   int64_t swapped = 0;
@@ -101,7 +101,7 @@ struct Free {
 
 /// Formats "FOLDER: WHAT: X needed, Y free"; in exact bytes too if both read alike.
 std::string space_text(const std::string& folder, const std::string& what, int64_t needed,
-                       Free free) {
+                       FreeSpace free) {
   const int64_t left = std::max<int64_t>(free.bytes, 0);
   const bool alike = human_bytes(needed) == human_bytes(left);
   const auto text = [&](int64_t bytes) {
@@ -113,15 +113,15 @@ std::string space_text(const std::string& folder, const std::string& what, int64
 }
 
 /// Computes the room of a folder. `leftover`: bytes that the start will remove from it.
-Free free_bytes(FileSystem& files, const SpaceWanted& wanted, const std::string& folder,
-                int64_t leftover) {
+FreeSpace free_bytes(FileSystem& files, const SpaceWanted& wanted, const std::string& folder,
+                     int64_t leftover) {
   const bool shared = wanted.swap_bytes > 0 && disk_of(wanted.swap) == disk_of(folder);
   const int64_t swapped = shared ? wanted.swap_bytes : 0;
   return {files.free_bytes(folder) + leftover - swapped, swapped};
 }
 
 [[noreturn]] void refuse_without_space(const std::string& folder, const std::string& what,
-                                       int64_t needed, Free free) {
+                                       int64_t needed, FreeSpace free) {
   throw Error(ExitCode::kEnvironment, space_text(folder, what, needed, free),
               "free space on that file system, or write to another one (output_dir)");
 }
@@ -146,7 +146,7 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
   const int64_t exported = together ? wanted.export_bytes : 0;
   const int64_t old_export =
       wanted.export_bytes > 0 ? export_leftover_bytes(files, wanted.exported) : 0;
-  const Free free = free_bytes(
+  const FreeSpace free = free_bytes(
       files, wanted, wanted.checkpoints,
       checkpoint_leftover_bytes(files, wanted.checkpoints) + (together ? old_export : 0));
   const int64_t one = std::min<int64_t>(count.more, 1) * wanted.checkpoint_bytes;
@@ -159,7 +159,7 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
                          cat(checkpoints_text(wanted, 1), " and ", export_text(wanted)),
                          one + exported, free);
   if (!together && wanted.export_bytes > 0) {
-    const Free there = free_bytes(files, wanted, wanted.exported, old_export);
+    const FreeSpace there = free_bytes(files, wanted, wanted.exported, old_export);
     if (wanted.export_bytes > there.bytes)
       refuse_without_space(wanted.exported, export_text(wanted), wanted.export_bytes, there);
   }

@@ -15,8 +15,8 @@ namespace {
 constexpr size_t kMostLeft = 2048;
 
 /// Passes to `use` the parts of `left` that `stored` holds; the rest stays in `left`.
-void take(const StoredBox& stored, std::vector<Box>& left,
-          const std::function<void(const StoredBox&, const Box&)>& use) {
+void use_box(const StoredBox& stored, std::vector<Box>& left,
+             const std::function<void(const StoredBox&, const Box&)>& use) {
   std::vector<Box> rest;
   for (Box& box : left) {
     const auto part = intersection(box, stored.box);
@@ -60,7 +60,7 @@ std::optional<int64_t> StoredBoxes::cover(
   for (auto i = static_cast<size_t>(first); i < boxes_.size() && !left.empty(); ++i) {
     // Bytes before this box's first element are in none of the later boxes either.
     if (spans_[i].begin >= span.end || first_of(left) < spans_[i].begin) break;
-    if (spans_[i].end > span.begin) take(boxes_[i], left, use);
+    if (spans_[i].end > span.begin) use_box(boxes_[i], left, use);
     if (left.size() > kMostLeft)
       throw Error(ExitCode::kBadInput,
                   cat(subject_, ": its slices interlock in more than ", kMostLeft, " places"),

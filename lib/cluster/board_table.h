@@ -63,17 +63,19 @@ class Shown {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
+/// ActivityKind says whether an activity involves other ranks.
+enum class ActivityKind : uint8_t {
+  kNone,
+  kAlone,     // its own work, without other ranks
+  kExchange,  // something that other ranks take part in
+};
+
 /// Activity is what a rank, or one of its lanes, does.
 struct Activity {
-  enum class Kind : uint8_t {
-    kNone,
-    kAlone,     // its own work, without other ranks
-    kExchange,  // something that other ranks take part in
-  };
   /// System clock when it began.
   int64_t unix_ns = 0;
   char what[79] = {};
-  Kind kind = Kind::kNone;
+  ActivityKind kind = ActivityKind::kNone;
 };
 
 /// ShownMembers holds the ranks of a group in few numbers: a list, or first, first + stride, ...

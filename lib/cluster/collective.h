@@ -32,11 +32,12 @@ struct CallSite {
   std::string_view what = "";
 };
 
+/// CollectiveState says how far a rank is in a collective.
+enum class CollectiveState : uint8_t { kNone, kEntered, kFinished, kLeft, kAborted };
+
 /// CollectiveRecord says where a rank is in its sequence of collectives. Plain bytes: it travels
 /// through shared memory and the store.
 struct CollectiveRecord {
-  enum class State : uint8_t { kNone, kEntered, kFinished, kLeft, kAborted };
-
   /// Counted from 1 within the communicator; sends and receives count apart, per peer.
   int64_t sequence = 0;
   /// Elements of a block; for a counted all-to-all the most that a rank may send or receive, the
@@ -50,7 +51,7 @@ struct CollectiveRecord {
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
-  State state = State::kNone;
+  CollectiveState state = CollectiveState::kNone;
   char site[64] = {};
 };
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kPeerLostCode = static_cast<int>(ExitCode::kPeerLost);
 
-/// Failure is one rank's failure, from its report and its end together.
-struct Failure {
+/// RankFailure is one rank's failure, from its report and its end together.
+struct RankFailure {
   int rank = 0;
   int64_t unix_ns = 0;
   int exit_code = 0;
@@ -40,13 +40,13 @@ const FailureReport* earliest_report(const std::vector<FailureReport>& reports, 
 
 /// Sorts failures: if a rank waited for one that itself waited for another, and reported first, it
 /// knows less than that one.
-void put_last_of_chain_first(std::vector<Failure>& failures) {
-  const auto waited_in_vain = [](const Failure& failure) {
+void put_last_of_chain_first(std::vector<RankFailure>& failures) {
+  const auto waited_in_vain = [](const RankFailure& failure) {
     return failure.exit_code == kPeerLostCode && failure.culprit >= 0;
   };
   auto cause = failures.begin();
   for (size_t followed = 0; waited_in_vain(*cause); ++followed) {
-    const auto next = std::find_if(failures.begin(), failures.end(), [&](const Failure& other) {
+    const auto next = std::find_if(failures.begin(), failures.end(), [&](const RankFailure& other) {
       return other.rank == cause->culprit && waited_in_vain(other);
     });
     if (next == failures.end()) break;
@@ -56,14 +56,14 @@ void put_last_of_chain_first(std::vector<Failure>& failures) {
   std::rotate(failures.begin(), cause, cause + 1);
 }
 
-std::vector<Failure> collect(const RankEnds& all) {
-  std::vector<Failure> failures;
+std::vector<RankFailure> collect(const RankEnds& all) {
+  std::vector<RankFailure> failures;
   for (const RankEnd& end : all.ends) {
     const FailureReport* report = earliest_report(all.reports, end.rank);
     if (ended_as_asked(end.exit_code, end.signal, all.forwarded) ||
         (end.told_to_stop && report == nullptr))
       continue;
-    Failure failure{end.rank, end.unix_ns, end.exit_code, end.signal, end.doing, "", -1, false};
+    RankFailure failure{end.rank, end.unix_ns, end.exit_code, end.signal, end.doing, "", -1, false};
     failure.processor_seconds = end.processor_seconds;
     failure.processor_limit = end.processor_limit;
     if (report != nullptr) {
@@ -79,7 +79,7 @@ std::vector<Failure> collect(const RankEnds& all) {
     }
     failures.push_back(std::move(failure));
   }
-  std::sort(failures.begin(), failures.end(), [](const Failure& a, const Failure& b) {
+  std::sort(failures.begin(), failures.end(), [](const RankFailure& a, const RankFailure& b) {
     return std::tuple(a.exit_code == kPeerLostCode, a.unix_ns, a.rank) <
            std::tuple(b.exit_code == kPeerLostCode, b.unix_ns, b.rank);
   });
@@ -89,7 +89,7 @@ std::vector<Failure> collect(const RankEnds& all) {
 
 /// Writes why the kernel may have ended a rank. The kernel counts processor time for the limit in
 /// ticks of its clock, but reports it in nanoseconds: the two differ.
-std::string kernel_hint(const Failure& failure) {
+std::string kernel_hint(const RankFailure& failure) {
   constexpr double kNearly = 0.9;
   const bool is_limited =
       failure.processor_limit > 0 && (failure.signal == SIGKILL || failure.signal == SIGXCPU);
@@ -106,7 +106,7 @@ std::string kernel_hint(const Failure& failure) {
   return cat("; the kernel does this when memory runs out", used);
 }
 
-std::string how_it_ended(const Failure& failure) {
+std::string how_it_ended(const RankFailure& failure) {
   if (failure.signal == 0) return cat("exit code ", failure.exit_code);
   return cat("killed by signal ", failure.signal, " (", strsignal(failure.signal),
              kernel_hint(failure), ")");
@@ -114,14 +114,14 @@ std::string how_it_ended(const Failure& failure) {
 
 /// Says whether a failure belongs to its rank. A rank that ended without a report was ended only by
 /// a signal; one that crashed after its report has the reported failure.
-bool belongs_to_rank(const Failure& failure) {
+bool belongs_to_rank(const RankFailure& failure) {
   if (failure.of_device) return true;
   if (failure.exit_code == kPeerLostCode) return failure.culprit >= 0;
   return failure.signal != 0 && failure.message.empty();
 }
 
 /// Says whether two failures are one: joint work of ranks fails on all of them with one message.
-bool same_failure(const Failure& a, const Failure& b) {
+bool same_failure(const RankFailure& a, const RankFailure& b) {
   return a.exit_code == b.exit_code && a.signal == b.signal && a.message == b.message &&
          !a.message.empty();
 }
@@ -133,14 +133,14 @@ std::string list_text(std::vector<int> ranks) {
 }
 
 /// Lists the ranks that failed as `failure`'s did.
-std::string ranks_of(const Failure& failure, const std::vector<Failure>& failures) {
+std::string ranks_of(const RankFailure& failure, const std::vector<RankFailure>& failures) {
   std::vector<int> ranks{failure.rank};
-  for (const Failure& other : failures)
+  for (const RankFailure& other : failures)
     if (other.rank != failure.rank && same_failure(other, failure)) ranks.push_back(other.rank);
   return list_text(std::move(ranks));
 }
 
-std::string line_of(const Failure& failure, const std::string& ranks, int64_t since_ns,
+std::string line_of(const RankFailure& failure, const std::string& ranks, int64_t since_ns,
                     std::string_view since) {
   const double seconds = static_cast<double>(failure.unix_ns - since_ns) * 1e-9;
   std::string line = cat("rank ", ranks, ": ", how_it_ended(failure), ", ",
@@ -150,11 +150,11 @@ std::string line_of(const Failure& failure, const std::string& ranks, int64_t si
   return line;
 }
 
-std::string stopped_ranks(const RankEnds& all, const std::vector<Failure>& failures) {
+std::string stopped_ranks(const RankEnds& all, const std::vector<RankFailure>& failures) {
   std::vector<int> ranks;
   for (const RankEnd& end : all.ends) {
     const bool told = std::any_of(failures.begin(), failures.end(),
-                                  [&](const Failure& f) { return f.rank == end.rank; });
+                                  [&](const RankFailure& f) { return f.rank == end.rank; });
     if (end.told_to_stop && !told) ranks.push_back(end.rank);
   }
   return ranks.empty() ? "" : "\n  stopped because of it: rank " + list_text(std::move(ranks));
@@ -195,11 +195,11 @@ bool inherits_ignored(int signal) noexcept {
 }
 
 FailureSummary summarize_failures(const RankEnds& all) {
-  const std::vector<Failure> failures = collect(all);
+  const std::vector<RankFailure> failures = collect(all);
   if (failures.empty()) {
     return {.exit_code = orderly_code(all), .text = "", .reason = ""};
   }
-  const Failure& cause = failures.front();
+  const RankFailure& cause = failures.front();
   std::string text = line_of(cause, ranks_of(cause, failures), all.started_ns, "after the start");
   for (size_t i = 1; i < failures.size(); ++i)
     if (!same_failure(failures[i], cause))

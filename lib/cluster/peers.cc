@@ -73,11 +73,10 @@ double seconds_since(int64_t unix_ns) {
   return static_cast<double>(now.count() - unix_ns) * 1e-9;
 }
 
-using State = CollectiveRecord::State;
-
 std::string last_seen(const CollectiveRecord& record) {
-  if (record.state == State::kNone) return "it has entered no collective of the group yet";
-  const char* verb = record.state == State::kEntered ? "entered" : "finished";
+  if (record.state == CollectiveState::kNone)
+    return "it has entered no collective of the group yet";
+  const char* verb = record.state == CollectiveState::kEntered ? "entered" : "finished";
   return cat("its last was ", describe(record), ", ", verb, " ",
              human_seconds(std::max(seconds_since(record.unix_ns), 0.0)), " ago");
 }
@@ -91,7 +90,7 @@ std::string name_of(const PeerView& peer) {
 
 /// Says whether a peer has come to the collective of `mine`, or past it.
 bool is_there(const CollectiveRecord& peer, const CollectiveRecord& mine) {
-  return peer.state != State::kNone && peer.sequence >= mine.sequence;
+  return peer.state != CollectiveState::kNone && peer.sequence >= mine.sequence;
 }
 
 /// Chain follows ranks that wait for others: from a rank that has not entered a collective to the
@@ -132,8 +131,8 @@ class Chain {
  private:
   /// Says whether the rank waits there, or did until its timeout ended a moment before ours.
   static bool waited_in(const RankState& state, const RankState::GroupState& group) {
-    if (group.record.state == State::kAborted) return true;
-    return group.record.state == State::kEntered && !own_work(state);
+    if (group.record.state == CollectiveState::kAborted) return true;
+    return group.record.state == CollectiveState::kEntered && !own_work(state);
   }
 
   /// Writes "it waits in all_gather #4 (hidden) of group tp for rank 3, which ...".
@@ -156,8 +155,9 @@ class Chain {
       if (there && !ended && !other.silent) continue;
       const int present = present_in(group);
       if (present > most_present_) most_present_ = present, ring_culprit_ = rank;
-      const char* const waits =
-          group.record.state == State::kAborted ? "it gave up waiting in " : "it waits in ";
+      const char* const waits = group.record.state == CollectiveState::kAborted
+                                    ? "it gave up waiting in "
+                                    : "it waits in ";
       return cat(waits, describe(group.record), " of group ", group.name, " for ", which(other));
     }
     return "";
@@ -199,7 +199,7 @@ class Chain {
     const bool back = theirs.peer >= 0 && static_cast<size_t>(theirs.peer) < group.members.size() &&
                       group.members[static_cast<size_t>(theirs.peer)] == peer.global_rank;
     return between_two(theirs.kind) && theirs.kind != wanted.kind && back &&
-           theirs.state != State::kNone && theirs.sequence >= wanted.sequence;
+           theirs.state != CollectiveState::kNone && theirs.sequence >= wanted.sequence;
   }
 
   std::map<int, const PeerView*> known_;
@@ -215,10 +215,11 @@ class Chain {
 /// Returns why this peer holds us up; "" when it does not seem to.
 std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   const std::string who = name_of(peer);
-  if (peer.record.state == State::kAborted) return cat(who, " gave up in ", describe(peer.record));
+  if (peer.record.state == CollectiveState::kAborted)
+    return cat(who, " gave up in ", describe(peer.record));
   if (peer.process == ProcessState::kGone) return cat(who, " is gone");
   if (peer.process == ProcessState::kStopped) return cat(who, " is stopped");
-  if (peer.record.state == State::kLeft) return cat(who, " has left the group");
+  if (peer.record.state == CollectiveState::kLeft) return cat(who, " has left the group");
   if (peer.silent)
     return cat(who, " does not respond", peer.heard ? "; " + last_seen(peer.record) : "");
   if (between_two(mine.kind)) return "";  // sequences of two ranks are counted apart
@@ -303,7 +304,7 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
     if (text.empty()) continue;
     const bool ended =
         peer.process == ProcessState::kGone || peer.process == ProcessState::kStopped;
-    const bool aborted = peer.record.state == State::kAborted;
+    const bool aborted = peer.record.state == CollectiveState::kAborted;
     int culprit = peer.global_rank;
     if (!ended && !aborted && !is_there(peer.record, mine)) {
       Chain chain(views, mine, self, others);

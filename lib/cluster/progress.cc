@@ -57,12 +57,12 @@ std::string terminate_text() {
 
 void ProgressBoard::CommunicatorSlot::enter(const CollectiveRecord& record) {
   CollectiveRecord now = record;
-  now.state = CollectiveRecord::State::kEntered;
+  now.state = CollectiveState::kEntered;
   now.unix_ns = unix_time_ns();
   cell_.record.write(now);
 }
 
-void ProgressBoard::CommunicatorSlot::mark(CollectiveRecord::State state) {
+void ProgressBoard::CommunicatorSlot::mark(CollectiveState state) {
   CollectiveRecord now = cell_.record.read();
   now.state = state;
   now.unix_ns = unix_time_ns();
@@ -124,14 +124,13 @@ ProgressBoard::CommunicatorSlot* ProgressBoard::open(const std::string& group,
 
 void ProgressBoard::close(CommunicatorSlot* slot) {
   const std::lock_guard lock(mutex_);
-  if (slot->read().state != CollectiveRecord::State::kAborted)
-    slot->mark(CollectiveRecord::State::kLeft);
+  if (slot->read().state != CollectiveState::kAborted) slot->mark(CollectiveState::kLeft);
   slot->cell_.used.store(BoardTable::GroupCell::kLeft, std::memory_order_release);
   std::erase_if(slots_, [slot](const auto& owned) { return owned.get() == slot; });
 }
 
 void ProgressBoard::show_phase(std::string_view what) {
-  table_.phase.write(activity(Activity::Kind::kAlone, what));
+  table_.phase.write(activity(ActivityKind::kAlone, what));
 }
 
 void ProgressBoard::enter_lane(int lane, const Activity& what) {
@@ -146,7 +145,7 @@ void ProgressBoard::leave_lane(int lane) {
 }
 
 void ProgressBoard::show_texts(std::string_view what) {
-  table_.texts.write(what.empty() ? Activity{} : activity(Activity::Kind::kExchange, what));
+  table_.texts.write(what.empty() ? Activity{} : activity(ActivityKind::kExchange, what));
 }
 
 CollectiveRecord ProgressBoard::find(const RankState& state, const std::string& group) {
@@ -162,13 +161,13 @@ void ProgressBoard::blame(int rank) {
 std::string ProgressBoard::describe() const {
   std::string text = cat("  rank ", rank_, " is in no collective");
   for (const RankState::GroupState& group : state().groups)
-    if (group.record.state == CollectiveRecord::State::kEntered)
+    if (group.record.state == CollectiveState::kEntered)
       text =
           cat("  rank ", rank_, " is in ", ftrun::describe(group.record), " of group ", group.name);
   return text;
 }
 
-Activity activity(Activity::Kind kind, std::string_view what) {
+Activity activity(ActivityKind kind, std::string_view what) {
   Activity made{.unix_ns = unix_time_ns(), .kind = kind};
   what.copy(made.what, sizeof made.what - 1);
   return made;

@@ -25,8 +25,8 @@ class ProgressBoard {
    public:
     explicit CommunicatorSlot(BoardTable::GroupCell& cell) : cell_(cell) {}
     void enter(const CollectiveRecord& record);
-    void finish() { mark(CollectiveRecord::State::kFinished); }
-    void mark(CollectiveRecord::State state);
+    void finish() { mark(CollectiveState::kFinished); }
+    void mark(CollectiveState state);
     CollectiveRecord read() const { return cell_.record.read(); }
     std::string group() const { return cell_.group.read().name; }
 
@@ -85,7 +85,7 @@ class ProgressBoard {
 };
 
 /// Makes an activity that begins when it is shown.
-Activity activity(Activity::Kind kind, std::string_view what);
+Activity activity(ActivityKind kind, std::string_view what);
 
 /// Makes std::terminate print each rank of this process with the collective it is in, and exit with
 /// code 6 instead of a core dump: Gloo ends this way, in a thread of its own, when peers disagree

@@ -20,18 +20,18 @@ RankOutput::Channel& RankOutput::channel(int rank, OutputStream stream) {
 void RankOutput::feed(int rank, OutputStream stream, std::string_view bytes) {
   while (!bytes.empty()) {
     const size_t end = bytes.find_first_of("\r\n");
-    if (end > 0) take_text(rank, stream, bytes.substr(0, end));
+    if (end > 0) add_text(rank, stream, bytes.substr(0, end));
     if (end == bytes.npos) return;
     if (bytes[end] == '\n') {
       take_newline(rank, stream);
     } else {
-      take_return(rank, stream);
+      add_return(rank, stream);
     }
     bytes.remove_prefix(end + 1);
   }
 }
 
-void RankOutput::take_text(int rank, OutputStream stream, std::string_view text) {
+void RankOutput::add_text(int rank, OutputStream stream, std::string_view text) {
   Channel& line = channel(rank, stream);
   if (std::exchange(line.carriage_return, false)) line.pending.clear();
   line.pending += text;
@@ -39,7 +39,7 @@ void RankOutput::take_text(int rank, OutputStream stream, std::string_view text)
   if (!line.live && line.pending.size() > kLongestLine) take_newline(rank, stream);
 }
 
-void RankOutput::take_return(int rank, OutputStream stream) {
+void RankOutput::add_return(int rank, OutputStream stream) {
   Channel& line = channel(rank, stream);
   line.carriage_return = true;
   if (rank != 0 || !options_.terminal[static_cast<size_t>(stream)]) return;

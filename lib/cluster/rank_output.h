@@ -41,8 +41,8 @@ class RankOutput {
   };
 
   Channel& channel(int rank, OutputStream stream);
-  void take_text(int rank, OutputStream stream, std::string_view text);
-  void take_return(int rank, OutputStream stream);
+  void add_text(int rank, OutputStream stream, std::string_view text);
+  void add_return(int rank, OutputStream stream);
   void take_newline(int rank, OutputStream stream);
   void write_line(int rank, OutputStream stream, const std::string& text);
 

@@ -15,31 +15,31 @@ struct ImageHead {
 };
 
 template <typename T>
-void put(std::vector<uint8_t>& bytes, const T& value) {
+void append_value(std::vector<uint8_t>& bytes, const T& value) {
   const auto* begin = reinterpret_cast<const uint8_t*>(&value);
   bytes.insert(bytes.end(), begin, begin + sizeof value);
 }
 
 template <typename T>
-bool take(std::span<const uint8_t>& bytes, T& value) {
+bool read_value(std::span<const uint8_t>& bytes, T& value) {
   if (bytes.size() < sizeof value) return false;
   std::memcpy(static_cast<void*>(&value), bytes.data(), sizeof value);
   bytes = bytes.subspan(sizeof value);
   return true;
 }
 
-void mend(Activity& activity) {
+void make_valid(Activity& activity) {
   activity.unix_ns = std::max<int64_t>(activity.unix_ns, 0);  // or the time since then may overflow
   activity.what[sizeof activity.what - 1] = '\0';
-  if (activity.kind > Activity::Kind::kExchange) activity = {};
+  if (activity.kind > ActivityKind::kExchange) activity = {};
 }
 
-CollectiveRecord mended(CollectiveRecord record) {
+CollectiveRecord validated(CollectiveRecord record) {
   record.site[sizeof record.site - 1] = '\0';
   record.unix_ns = std::max<int64_t>(record.unix_ns, 0);
-  const bool known =
-      static_cast<int>(record.kind) < kCollectiveKinds && record.op <= ReduceOp::kMin &&
-      record.state <= CollectiveRecord::State::kAborted && record.dtype <= DType::kBool;
+  const bool known = static_cast<int>(record.kind) < kCollectiveKinds &&
+                     record.op <= ReduceOp::kMin && record.state <= CollectiveState::kAborted &&
+                     record.dtype <= DType::kBool;
   return known ? record : CollectiveRecord{};
 }
 
@@ -49,11 +49,11 @@ std::string name_of(ShownGroup group) {
 }
 
 RankState::GroupState group_of(const ShownGroup& group, const CollectiveRecord& record, int world) {
-  return {name_of(group), listed_members(group.members, world), mended(record)};
+  return {name_of(group), listed_members(group.members, world), validated(record)};
 }
 
 bool has(const Activity& activity) {
-  return activity.kind != Activity::Kind::kNone;
+  return activity.kind != ActivityKind::kNone;
 }
 
 }  // namespace
@@ -72,11 +72,11 @@ bool RankState::empty() const {
 RankState read_state(const BoardTable& table) {
   RankState state{
       .phase = table.phase.read(), .texts = table.texts.read(), .lanes = {}, .groups = {}};
-  mend(state.phase);
-  mend(state.texts);
+  make_valid(state.phase);
+  make_valid(state.texts);
   for (const Shown<Activity>& lane : table.lanes) {
     Activity now = lane.read();
-    mend(now);
+    make_valid(now);
     if (has(now)) state.lanes.push_back(now);
   }
   for (const BoardTable::GroupCell& group : table.groups)
@@ -87,16 +87,16 @@ RankState read_state(const BoardTable& table) {
 
 std::vector<uint8_t> encode_state(const RankState& state) {
   std::vector<uint8_t> bytes;
-  put(bytes, ImageHead{static_cast<uint32_t>(state.lanes.size()),
-                       static_cast<uint32_t>(state.groups.size())});
-  put(bytes, state.phase);
-  put(bytes, state.texts);
-  for (const Activity& lane : state.lanes) put(bytes, lane);
+  append_value(bytes, ImageHead{static_cast<uint32_t>(state.lanes.size()),
+                                static_cast<uint32_t>(state.groups.size())});
+  append_value(bytes, state.phase);
+  append_value(bytes, state.texts);
+  for (const Activity& lane : state.lanes) append_value(bytes, lane);
   for (const RankState::GroupState& group : state.groups) {
     ShownGroup shown{.members = shown_members(group.members)};
     group.name.copy(shown.name, sizeof shown.name - 1);
-    put(bytes, shown);
-    put(bytes, group.record);
+    append_value(bytes, shown);
+    append_value(bytes, group.record);
   }
   return bytes;
 }
@@ -104,30 +104,33 @@ std::vector<uint8_t> encode_state(const RankState& state) {
 RankState decode_state(std::span<const uint8_t> bytes, int world) {
   RankState state;
   ImageHead head;
-  if (!take(bytes, head) || !take(bytes, state.phase) || !take(bytes, state.texts)) return {};
-  mend(state.phase);
-  mend(state.texts);
+  if (!read_value(bytes, head) || !read_value(bytes, state.phase) ||
+      !read_value(bytes, state.texts))
+    return {};
+  make_valid(state.phase);
+  make_valid(state.texts);
   // No more than a table has room for.
   head.lanes = std::min<uint32_t>(head.lanes, BoardTable::kLanes);
   head.groups = std::min<uint32_t>(head.groups, BoardTable::kGroups);
   Activity lane;
-  for (uint32_t i = 0; i < head.lanes && take(bytes, lane); ++i) {
-    mend(lane);
+  for (uint32_t i = 0; i < head.lanes && read_value(bytes, lane); ++i) {
+    make_valid(lane);
     if (has(lane)) state.lanes.push_back(lane);
   }
   ShownGroup group;
   CollectiveRecord record;
-  for (uint32_t i = 0; i < head.groups && take(bytes, group) && take(bytes, record); ++i)
+  for (uint32_t i = 0; i < head.groups && read_value(bytes, group) && read_value(bytes, record);
+       ++i)
     state.groups.push_back(group_of(group, record, world));
   return state;
 }
 
 std::optional<Activity> own_work(const RankState& state) {
   for (const Activity& lane : state.lanes)
-    if (lane.kind == Activity::Kind::kAlone) return lane;
+    if (lane.kind == ActivityKind::kAlone) return lane;
   const bool in_collective =
       std::any_of(state.groups.begin(), state.groups.end(), [](const RankState::GroupState& group) {
-        return group.record.state == CollectiveRecord::State::kEntered;
+        return group.record.state == CollectiveState::kEntered;
       });
   if (!state.lanes.empty() || in_collective || has(state.texts)) return std::nullopt;
   if (has(state.phase)) return state.phase;

@@ -27,18 +27,20 @@ void RestartPolicy::forget() {
 std::optional<std::chrono::milliseconds> RestartPolicy::after(const FailureSummary& failure,
                                                               const std::string& saved) {
   if (saved_ != saved) {
-    in_vain_ = 0;
+    without_progress_ = 0;
     first_ = failure;
   }
   saved_ = saved;
-  if (!may_pass_next_time(failure) || in_vain_ >= options_.in_vain) return std::nullopt;
-  ++in_vain_;
+  if (!may_pass_next_time(failure) || without_progress_ >= options_.without_progress)
+    return std::nullopt;
+  ++without_progress_;
   return delay();
 }
 
 std::chrono::milliseconds RestartPolicy::delay() const {
   auto delay = options_.first_delay;
-  for (int doubled = 1; doubled < in_vain_ && delay < options_.longest_delay; ++doubled) delay *= 2;
+  for (int doubled = 1; doubled < without_progress_ && delay < options_.longest_delay; ++doubled)
+    delay *= 2;
   return std::min(delay, options_.longest_delay);
 }
 

@@ -19,7 +19,7 @@ class RestartPolicy {
  public:
   struct Options {
     /// Restarts in a row that save nothing new, before the run is given up; 0: no restarts.
-    int in_vain = 0;
+    int without_progress = 0;
     /// The pause before the first restart; each further one waits twice as long.
     std::chrono::milliseconds first_delay = std::chrono::seconds(1);
     std::chrono::milliseconds longest_delay = std::chrono::seconds(30);
@@ -31,7 +31,7 @@ class RestartPolicy {
   /// with nothing new saved meanwhile; 0 if this one belongs to none. Call it once for each
   /// failure, before after().
   int times_in_a_row(const FailureSummary& failure, const std::string& saved);
-  /// Forgets the restarts in vain, which say nothing about a start with other ranks.
+  /// Forgets the restarts without progress, which say nothing about a start with other ranks.
   void forget();
 
   /// Returns the pause before the ranks are started again; nothing when they are not. `saved` names
@@ -41,7 +41,7 @@ class RestartPolicy {
 
   /// Counts the restarts since something new was saved, the one that after() has just allowed
   /// included.
-  int in_vain() const { return in_vain_; }
+  int without_progress() const { return without_progress_; }
   /// Returns the first failure since then, which the later ones repeat.
   const FailureSummary& first() const { return first_; }
 
@@ -49,7 +49,7 @@ class RestartPolicy {
   std::chrono::milliseconds delay() const;
 
   Options options_;
-  int in_vain_ = 0;
+  int without_progress_ = 0;
   std::optional<std::string> saved_;
   FailureSummary first_;
   /// The rank that was the cause last, how often in a row, and what was saved then.

@@ -151,7 +151,7 @@ class Supervisor {
       read_everything();  // the last words of those that ended, too
       stop_after_failure();
       enforce_deadline();
-      tell_wait();
+      report_wait();
     }
     read_everything();
     for (LocalRank& rank : ranks_) output_.finish(rank.number);
@@ -200,7 +200,7 @@ class Supervisor {
   bool is_hang() const;
   void stop_after_failure();
   void enforce_deadline();
-  void tell_wait();
+  void report_wait();
   void signal_all(int signal);
 
   const SupervisorOptions& options_;
@@ -467,9 +467,9 @@ void Supervisor::enforce_deadline() {
 
 /// Logs a wait for ranks that were asked to stop: they finish their step and save, which may take
 /// long.
-void Supervisor::tell_wait() {
+void Supervisor::report_wait() {
   if (!stop_notice_ || running() == 0) return;
-  stop_notice_->look([&](const std::string& waited) {
+  stop_notice_->poll([&](const std::string& waited) {
     std::vector<std::string> ranks;
     for (const LocalRank& rank : ranks_) {
       if (!rank.running) continue;
@@ -504,7 +504,7 @@ class Restarts {
       const FailureSummary summary = supervisor.run();
       if (summary.rank < 0) return summary.exit_code;
       if (options_.on_failure) options_.on_failure(summary);
-      all_in_vain_ = false;
+      no_progress_ = false;
       const auto delay = supervisor.asked_to_stop() ? std::nullopt : prepare(summary);
       if (!delay) return give_up(summary);
       if (const int signal = wait(*delay)) return stopped_by(signal);
@@ -514,7 +514,8 @@ class Restarts {
  private:
   /// Prepares the next start and returns the pause before it; nothing if there is none.
   std::optional<std::chrono::milliseconds> prepare(const FailureSummary& failure) {
-    if (options_.restarts.in_vain == 0 || !may_pass_next_time(failure)) return std::nullopt;
+    if (options_.restarts.without_progress == 0 || !may_pass_next_time(failure))
+      return std::nullopt;
     const std::string saved = options_.saved ? options_.saved() : "";
     const int times = policy_.times_in_a_row(failure, saved);
     Restart restart;
@@ -525,13 +526,14 @@ class Restarts {
     }
     if (restart.local_ranks != next_.local_ranks) policy_.forget();
     const auto delay = policy_.after(failure, saved);
-    all_in_vain_ = !delay && policy_.in_vain() > 0;
+    no_progress_ = !delay && policy_.without_progress() > 0;
     if (!delay) return std::nullopt;
     ++count_;
     next_ = std::move(restart);
     const double seconds = std::chrono::duration<double>(*delay).count();
-    log_warning(cat("restart ", count_, " (", policy_.in_vain(), " of ", options_.restarts.in_vain,
-                    " without a new checkpoint) in ", human_seconds(seconds), ", from ",
+    log_warning(cat("restart ", count_, " (", policy_.without_progress(), " of ",
+                    options_.restarts.without_progress, " without a new checkpoint) in ",
+                    human_seconds(seconds), ", from ",
                     next_.from.empty() ? "the start" : next_.from, ": rank ", failure.rank, ": ",
                     first_line(failure.reason)));
     return delay;
@@ -540,13 +542,13 @@ class Restarts {
   /// Logs the failure or, after restarts without a new checkpoint, the first of them, which the
   /// last one repeats. Returns its exit code.
   int give_up(const FailureSummary& last) const {
-    if (!all_in_vain_) {
+    if (!no_progress_) {
       log_error(last.text);
       return last.exit_code;
     }
     const FailureSummary& first = policy_.first();
-    log_error(cat(first.text, "\n  given up after ", policy_.in_vain(),
-                  policy_.in_vain() == 1 ? " restart" : " restarts",
+    log_error(cat(first.text, "\n  given up after ", policy_.without_progress(),
+                  policy_.without_progress() == 1 ? " restart" : " restarts",
                   " without a new checkpoint; the last failure: rank ", last.rank, ": ",
                   first_line(last.reason)));
     return first.exit_code;
@@ -578,7 +580,7 @@ class Restarts {
   /// The changes from the first start to the next.
   Restart next_;
   /// Says whether the last failure used up the restarts that save nothing.
-  bool all_in_vain_ = false;
+  bool no_progress_ = false;
 };
 
 }  // namespace

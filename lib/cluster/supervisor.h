@@ -65,8 +65,8 @@ struct SupervisorOptions {
   std::function<std::string()> saved;
   /// Decides what the next start goes on from; nothing if the run had not begun and this failure
   /// would come again. `times`: how often in a row its rank had a failure that belongs to it
-  /// (RestartPolicy::times_in_a_row). With another number of ranks, restarts in vain are counted
-  /// from one again. Without it every start is like the first.
+  /// (RestartPolicy::times_in_a_row). With another number of ranks, restarts without progress are
+  /// counted from one again. Without it every start is like the first.
   std::function<std::optional<Restart>(const FailureSummary&, int times)> on_restart;
   /// Writes output; the default writes to descriptors 1 and 2.
   std::function<void(OutputStream, std::string_view)> write;

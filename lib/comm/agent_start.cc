@@ -29,7 +29,7 @@ std::string members_key(const std::string& word) {
   return cat(prefix_of(word), "/members");
 }
 
-std::optional<std::string> look(c10d::Store& store, const std::string& key) {
+std::optional<std::string> find_text(c10d::Store& store, const std::string& key) {
   if (!store.check({key})) return std::nullopt;
   return text_of(store.get(key));
 }
@@ -59,7 +59,7 @@ AgentStart lead(c10d::Store& store, const RendezvousOptions& options, const std:
   for (int rank = 1; rank < options.world; ++rank) keys.push_back(rank_key(word, rank));
   const auto all_are_here = [&] { return keys.empty() || store.check(keys); };
   while (!all_are_here()) {
-    if (look(store, kStartKey) != announced) store.set(kStartKey, bytes_of(announced));
+    if (find_text(store, kStartKey) != announced) store.set(kStartKey, bytes_of(announced));
     if (Clock::now() >= deadline) {
       std::vector<std::string> absent;
       for (int rank = 1; rank < options.world; ++rank)
@@ -79,12 +79,12 @@ AgentStart follow(c10d::Store& store, const RendezvousOptions& options, const st
   const std::string world = cat(options.world, " ");
   std::string asked;
   while (Clock::now() < deadline) {
-    const auto announced = look(store, kStartKey);
+    const auto announced = find_text(store, kStartKey);
     if (announced && announced->starts_with(world)) {
       const std::string word = announced->substr(world.size());
       if (word != asked) store.set(rank_key(word, options.rank), bytes_of(own));
       asked = word;
-      if (const auto members = look(store, members_key(word))) {
+      if (const auto members = find_text(store, members_key(word))) {
         const std::vector<std::string> lines = split(*members, '\n');
         const size_t place = 2 + static_cast<size_t>(options.rank);
         if (place < lines.size() && lines[place] == own) return start_of(word, lines);

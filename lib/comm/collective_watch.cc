@@ -62,13 +62,13 @@ void CollectiveWatch::serve() {
     if (entries_.empty() || gave_up_) continue;
     const WatchedCollective entry = entries_.front();
     lock.unlock();
-    const bool rest = look(entry);
+    const bool rest = poll(entry);
     lock.lock();
     if (rest) changed_.wait_for(lock, kInterval, [&] { return stopping_; });
   }
 }
 
-bool CollectiveWatch::look(const WatchedCollective& entry) {
+bool CollectiveWatch::poll(const WatchedCollective& entry) {
   try {
     if (!entry.issued) {
       since_ = entry.announced;

@@ -75,7 +75,7 @@ class CollectiveWatch {
   bool is_late(Clock::duration waited);
   bool is_time_for_members();
   /// Says whether there is nothing to do before the next look.
-  bool look(const WatchedCollective& entry);
+  bool poll(const WatchedCollective& entry);
   void give_up(const WatchedCollective& entry, const CollectiveFailure& failure);
   void note_given_up();
 

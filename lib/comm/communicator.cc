@@ -29,7 +29,7 @@ std::optional<std::vector<CollectiveRecord>> meanings(const std::vector<PeerView
   std::vector<CollectiveRecord> all;
   for (size_t i = 0; i < views.size(); ++i) {
     const CollectiveRecord& record = static_cast<int>(i) == self ? mine : views[i].record;
-    const bool came = static_cast<int>(i) == self || record.state != CollectiveRecord::State::kNone;
+    const bool came = static_cast<int>(i) == self || record.state != CollectiveState::kNone;
     if (!came || between_two(record.kind) || record.sequence != mine.sequence) return std::nullopt;
     all.push_back(record);
   }
@@ -369,7 +369,7 @@ template <typename Calls>
 void Communicator::or_break(const CollectiveRecord& record, Calls calls) {
   try {
     calls();
-  } catch (const Failure& failure) {
+  } catch (const CollectiveFailure& failure) {
     const Error error = give_up(record, failure);
     broken_ = error.message();
     throw error;
@@ -385,7 +385,7 @@ void Communicator::or_break(const CollectiveRecord& record, Calls calls) {
 void Communicator::show_aborted(const CollectiveRecord& record) {
   if (slot_ == nullptr) return;
   if (!device_runs()) slot_->enter(record);
-  slot_->mark(CollectiveRecord::State::kAborted);
+  slot_->mark(CollectiveState::kAborted);
 }
 
 CollectiveRecord Communicator::show_connecting(std::string_view how) {
@@ -395,7 +395,7 @@ CollectiveRecord Communicator::show_connecting(std::string_view how) {
   return record;
 }
 
-Error Communicator::give_up(const CollectiveRecord& record, const Failure& what) {
+Error Communicator::give_up(const CollectiveRecord& record, const CollectiveFailure& what) {
   std::optional<Error> picture;
   if (what.late) picture = failure(record, what);
   show_aborted(record);
@@ -403,15 +403,15 @@ Error Communicator::give_up(const CollectiveRecord& record, const Failure& what)
   return picture ? *picture : failure(record, what);
 }
 
-Error Communicator::failure(const CollectiveRecord& record, const Failure& failure) {
+Error Communicator::failure(const CollectiveRecord& record, const CollectiveFailure& failure) {
   const std::vector<PeerView> views = view_peers();
   if (const auto all = meanings(views, record, rank())) return disagreement(*all);
   std::vector<PeerView> others;
   // A round finds out whom the ranks of the round before wait for.
-  for (int round = 0; round < kMostRounds && setup_.look_at; ++round) {
+  for (int round = 0; round < kMostRounds && setup_.view_ranks; ++round) {
     const std::vector<int> unknown = unknown_ranks(views, record, rank(), others);
     if (unknown.empty()) break;
-    std::ranges::move(setup_.look_at(unknown), std::back_inserter(others));
+    std::ranges::move(setup_.view_ranks(unknown), std::back_inserter(others));
   }
   const Explanation why = explain_peers(views, record, rank(), others);
   if (setup_.board != nullptr && why.culprit >= 0) setup_.board->blame(why.culprit);

@@ -44,7 +44,7 @@ class CommBuffer {
  public:
   CommBuffer() = default;
   CommBuffer(void* data, int64_t bytes, void (*free)(void*, int64_t))
-      : data_(data, Free{free, bytes}), bytes_(bytes) {}
+      : data_(data, FreeMemory{free, bytes}), bytes_(bytes) {}
 
   template <typename T = std::byte>
   T* as() const {
@@ -54,12 +54,12 @@ class CommBuffer {
   int64_t bytes() const { return bytes_; }
 
  private:
-  struct Free {
+  struct FreeMemory {
     void (*free)(void*, int64_t);
     int64_t bytes;
     void operator()(void* data) const { free(data, bytes); }
   };
-  std::unique_ptr<void, Free> data_;
+  std::unique_ptr<void, FreeMemory> data_;
   int64_t bytes_ = 0;
 };
 
@@ -138,7 +138,7 @@ class Communicator {
     /// Shows what this rank is doing to its peers and to the crash handler; may be null.
     ProgressBoard* board = nullptr;
     /// Returns what is known now of other ranks (global), for explaining a failure; may be empty.
-    std::function<std::vector<PeerView>(const std::vector<int>&)> look_at = {};
+    std::function<std::vector<PeerView>(const std::vector<int>&)> view_ranks = {};
     /// Adds in rank order on GPUs (comm/device_communicator.h); null leaves sums to the transport.
     SumBlocks sum_blocks = {};
     /// Says whether members of a group of GPUs send each other messages, for which they are
@@ -225,8 +225,6 @@ class Communicator {
  protected:
   explicit Communicator(Setup setup);
 
-  using Failure = CollectiveFailure;
-
   bool is_recording() const { return recording_.has_value(); }
   /// Throws Error(kBug) while the device holds recordings of this communicator's collectives; for
   /// shutdown().
@@ -258,10 +256,10 @@ class Communicator {
   void check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const;
   /// Makes the error that is thrown for a failure, with what is known of the peers. May take two
   /// heartbeats. Any thread.
-  Error failure(const CollectiveRecord& record, const Failure& failure);
+  Error failure(const CollectiveRecord& record, const CollectiveFailure& failure);
   /// Gives up the group and makes the error of the failure that it is given up for. After a wait
   /// that took too long the peers are viewed first: giving up frees the others, who then move on.
-  Error give_up(const CollectiveRecord& record, const Failure& failure);
+  Error give_up(const CollectiveRecord& record, const CollectiveFailure& failure);
   /// Shows that the group connects; returns the record that names this where it fails.
   CollectiveRecord show_connecting(std::string_view how);
   const Setup& setup() const { return setup_; }

@@ -70,7 +70,7 @@ void DeviceCommunicator::ended() {
 bool DeviceCommunicator::show_given_up() noexcept {
   const std::lock_guard lock(shown_mutex_);
   if (std::exchange(gave_up_, true)) return false;
-  if (slot() != nullptr) slot()->mark(CollectiveRecord::State::kAborted);
+  if (slot() != nullptr) slot()->mark(CollectiveState::kAborted);
   return true;
 }
 

@@ -60,7 +60,8 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
     int64_t receive_bytes = 0;
   };
 
-  // The back end. All of these put work into stream(), and throw Failure where that fails.
+  // The back end. All of these put work into stream(), and throw CollectiveFailure where that
+  // fails.
   /// Enqueues any collective except those of which moves_blocks() is true.
   virtual void enqueue(const Collective& collective) = 0;
   /// Enqueues the exchanges, by rank in the group; what a rank sends itself is copied.

@@ -15,10 +15,10 @@ namespace ftrun {
 /// few requests each, and Gloo finds all of them in this process.
 class GlooAddresses final : public c10d::Store {
  public:
-  /// Exchange gives the address of this member and gets those of all, by rank in the group.
+  /// ExchangeTexts gives the address of this member and gets those of all, by rank in the group.
   /// Collective.
-  using Exchange = std::function<std::vector<std::string>(const std::string& own)>;
-  explicit GlooAddresses(Exchange exchange) : exchange_(std::move(exchange)) {}
+  using ExchangeTexts = std::function<std::vector<std::string>(const std::string& own)>;
+  explicit GlooAddresses(ExchangeTexts exchange) : exchange_(std::move(exchange)) {}
 
   /// Exchanges the address. Throws the exceptions of the exchange.
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
@@ -33,7 +33,7 @@ class GlooAddresses final : public c10d::Store {
   int64_t getNumKeys() override;
 
  private:
-  const Exchange exchange_;
+  const ExchangeTexts exchange_;
   std::vector<std::string> addresses_;
 };
 

@@ -122,7 +122,7 @@ class GlooCommunicator final : public Communicator {
   GroupPtr connect();
   void await(const WorkPtr& work);
   void await_message(const WorkPtr& work);
-  Failure failure_of(const std::exception& error, Clock::time_point start);
+  CollectiveFailure failure_of(const std::exception& error, Clock::time_point start);
 
   void compare_signatures(const CollectiveRecord& record);
   void all_reduce_now(const Collective& work);
@@ -183,10 +183,10 @@ GroupPtr GlooCommunicator::connect() {
   std::packaged_task<GroupPtr()> task([addresses, options, rank = rank(), size = size()] {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(addresses, rank, size, options);
   });
-  auto look_at = Clock::now() + kPeerSlice;
+  auto next_check = Clock::now() + kPeerSlice;
   const auto lost = [&] {
-    if (!*met || Clock::now() < look_at) return false;
-    look_at = Clock::now() + kPeerSlice;
+    if (!*met || Clock::now() < next_check) return false;
+    next_check = Clock::now() + kPeerSlice;
     return rendezvous_.any_lost(members(), name());
   };
   const std::optional<GroupPtr> group = run_in_thread(std::move(task), kWaitSlice, lost);
@@ -197,8 +197,8 @@ GroupPtr GlooCommunicator::connect() {
 
 /// Makes a failure of what Gloo's exception says of the others. Throws where it says that memory is
 /// lacking here.
-Communicator::Failure GlooCommunicator::failure_of(const std::exception& error,
-                                                   Clock::time_point start) {
+CollectiveFailure GlooCommunicator::failure_of(const std::exception& error,
+                                               Clock::time_point start) {
   failed_ = true;
   rethrow_out_of_memory(error);
   const std::string text = error.what();
@@ -219,7 +219,7 @@ void GlooCommunicator::abort(const std::string& reason) noexcept {
 void GlooCommunicator::await(const WorkPtr& work) {
   const auto start = Clock::now();
   const auto deadline = start + setup().timeout + kSlack;
-  auto look_at = start + kPeerSlice;
+  auto next_check = start + kPeerSlice;
   while (true) {
     const bool over = work->isCompleted() || Clock::now() >= deadline;
     try {
@@ -233,10 +233,10 @@ void GlooCommunicator::await(const WorkPtr& work) {
       throw Error(ExitCode::kPeerLost,
                   cat("rank ", members()[static_cast<size_t>(rank())], " gave up group ", name(),
                       " because of another failure"));
-    if (Clock::now() < look_at) continue;
-    look_at = Clock::now() + kPeerSlice;
+    if (Clock::now() < next_check) continue;
+    next_check = Clock::now() + kPeerSlice;
     failed_ = !work->isCompleted() && rendezvous_.any_lost(members(), name());
-    if (failed_) throw Failure{"lost a peer in", ""};
+    if (failed_) throw CollectiveFailure{"lost a peer in", ""};
   }
 }
 
@@ -401,7 +401,7 @@ void GlooCommunicator::finish_send(const Collective& work) {
   const SendInFlight send = *found;
   sends_.erase(found);
   const bool started = send.header_work && (send.data_work || work.record.count == 0);
-  if (!started) throw Failure{"lost a connection in", ""};
+  if (!started) throw CollectiveFailure{"lost a connection in", ""};
   await_message(send.header_work);
   if (send.data_work) await_message(send.data_work);
 }
@@ -417,7 +417,7 @@ void GlooCommunicator::receive_now(const Collective& work) {
     } catch (const std::exception& error) {
       failed_ = true;
       rethrow_out_of_memory(error);
-      throw Failure{"lost a connection in", first_line(error.what())};
+      throw CollectiveFailure{"lost a connection in", first_line(error.what())};
     }
   };
   await_message(receive(header_bytes, tag));

@@ -147,7 +147,7 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   ~NcclCommunicator() override {
     stop_watch();
-    for (const Mark& mark : marks_) {
+    for (const WorkEvents& mark : marks_) {
       ::cudaEventDestroy(mark.begin);
       ::cudaEventDestroy(mark.end);
     }
@@ -251,9 +251,9 @@ class NcclCommunicator final : public DeviceCommunicator {
   void mark_end(int64_t handle) override {
     check_cuda(::cudaEventRecord(mark(handle).end, native()), "recording an event");
   }
-  bool has_begun(int64_t handle) override { return has_come(mark(handle).begin); }
+  bool has_begun(int64_t handle) override { return has_passed(mark(handle).begin); }
   bool has_ended(int64_t handle) override {
-    if (has_come(mark(handle).end)) return true;
+    if (has_passed(mark(handle).end)) return true;
     const std::unique_lock lock(comm_mutex_, std::try_to_lock);
     ncclResult_t status = ncclSuccess;
     if (lock.owns_lock() && comm_ != nullptr) ::ncclCommGetAsyncError(comm_, &status);
@@ -283,7 +283,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
  private:
-  struct Mark {
+  struct WorkEvents {
     cudaEvent_t begin = nullptr;
     cudaEvent_t end = nullptr;
   };
@@ -313,7 +313,7 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   cudaStream_t native() const { return static_cast<cudaStream_t>(stream()); }
 
-  Mark mark(int64_t handle) {
+  WorkEvents mark(int64_t handle) {
     const std::lock_guard lock(marks_mutex_);
     return marks_[static_cast<size_t>(handle)];
   }
@@ -322,7 +322,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   int64_t free_mark() {
     const std::lock_guard lock(marks_mutex_);
     if (free_.empty()) {
-      Mark made;
+      WorkEvents made;
       check_cuda(::cudaEventCreateWithFlags(&made.begin, cudaEventDisableTiming),
                  "creating an event");
       check_cuda(::cudaEventCreateWithFlags(&made.end, cudaEventDisableTiming),
@@ -335,7 +335,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     return handle;
   }
 
-  bool has_come(cudaEvent_t event) const {
+  bool has_passed(cudaEvent_t event) const {
     // The watch's thread needs its device set: it would open another GPU for itself.
     check_cuda(::cudaSetDevice(device_), "choosing the GPU");
     const cudaError_t status = ::cudaEventQuery(event);
@@ -350,10 +350,10 @@ class NcclCommunicator final : public DeviceCommunicator {
   template <typename Calls>
   void call(Calls calls) {
     const std::lock_guard lock(comm_mutex_);
-    if (comm_ == nullptr) throw Failure{"gave up before", ""};
+    if (comm_ == nullptr) throw CollectiveFailure{"gave up before", ""};
     const ncclResult_t status = calls(comm_);
     check_own_device(status, comm_, "starting a collective");
-    if (status != ncclSuccess) throw Failure{"could not start", words_of(status, comm_)};
+    if (status != ncclSuccess) throw CollectiveFailure{"could not start", words_of(status, comm_)};
   }
 
   /// Connects in a thread, as NCCL waits without end for members that do not come, and waits for
@@ -433,7 +433,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   /// Null when it was given up or closed.
   ncclComm_t comm_ = nullptr;
   std::mutex marks_mutex_;
-  std::vector<Mark> marks_;
+  std::vector<WorkEvents> marks_;
   std::vector<int64_t> free_;
 };
 

@@ -103,7 +103,8 @@ std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const st
       .rank = static_cast<int>(own - members.begin()),
       .timeout = options.timeout,
       .board = &rendezvous.board(),
-      .look_at = [&rendezvous](const std::vector<int>& ranks) { return rendezvous.look_at(ranks); },
+      .view_ranks =
+          [&rendezvous](const std::vector<int>& ranks) { return rendezvous.view_ranks(ranks); },
       .sum_blocks = options.sum_blocks,
       .carries_messages = options.carries_messages};
   if (members.size() == 1 && options.device < 0)

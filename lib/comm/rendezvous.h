@@ -113,7 +113,7 @@ class Rendezvous {
   /// Shows our own state first; may take two heartbeats where one of them has another supervisor.
   std::vector<PeerView> view(const std::vector<int>& members, const std::string& group);
   /// Views any ranks, from what they have shown so far.
-  std::vector<PeerView> look_at(const std::vector<int>& ranks);
+  std::vector<PeerView> view_ranks(const std::vector<int>& ranks);
   /// Leaves a note for the others that this rank has given the group up, for groups whose transport
   /// does not report it.
   void give_up(const std::string& group, const std::string& reason) noexcept;

@@ -22,10 +22,10 @@ constexpr std::ptrdiff_t kTold = 8;
 
 /// Writes "1, 2, 3", "1, 2, 3, 4, 5, 6, 7, 8 and 24 more".
 std::string few_ranks(const std::vector<int>& ranks) {
-  const auto told = std::min(kTold, std::ssize(ranks));
+  const auto shown = std::min(kTold, std::ssize(ranks));
   const std::string list =
-      join_numbers(std::vector<int>(ranks.begin(), ranks.begin() + told), ", ");
-  return told == std::ssize(ranks) ? list : cat(list, " and ", std::ssize(ranks) - told, " more");
+      join_numbers(std::vector<int>(ranks.begin(), ranks.begin() + shown), ", ");
+  return shown == std::ssize(ranks) ? list : cat(list, " and ", std::ssize(ranks) - shown, " more");
 }
 
 /// SignsOfLife knows since when each absent rank has shown no sign of life.
@@ -147,7 +147,7 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const TextExchange
 }
 
 /// Says whether this rank logs the wait: the first one of those that wait does.
-bool Rendezvous::Impl::tells_wait(const TextExchange& exchange, const Absence& absence) const {
+bool Rendezvous::Impl::reports_wait(const TextExchange& exchange, const Absence& absence) const {
   if (absence.ranks.empty()) return false;
   return std::ranges::all_of(exchange.members, [&](int member) {
     return member >= options.rank ||
@@ -160,8 +160,8 @@ std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const Abse
   std::string text =
       cat("rank ", options.rank, " of ", options.world, " has waited ", waited, " for rank ",
           few_ranks(absence.ranks), exchange.begins_run ? " to come" : cat(" in ", exchange.what));
-  const auto told = std::min(kTold, std::ssize(absence.ranks));
-  for (const PeerView& view : look_at({absence.ranks.begin(), absence.ranks.begin() + told}))
+  const auto shown = std::min(kTold, std::ssize(absence.ranks));
+  for (const PeerView& view : view_ranks({absence.ranks.begin(), absence.ranks.begin() + shown}))
     if (const std::string doing = activity_text(view.state); !doing.empty())
       text += cat("; rank ", view.global_rank, " is in ", doing);
   return patience == Patience::kWhileAlive
@@ -174,14 +174,14 @@ void Rendezvous::Impl::did_not_come(const TextExchange& exchange, const Absence&
                                     const std::vector<int>& gone, Milliseconds waited) {
   const std::vector<int>& named = gone.empty() ? absence.ranks : gone;
   std::vector<std::string> names, doing;
-  for (const PeerView& view : look_at(named)) {
+  for (const PeerView& view : view_ranks(named)) {
     names.push_back(std::to_string(view.global_rank));
     const std::string text = activity_text(view.state);
     if (!text.empty()) doing.push_back(cat("; rank ", view.global_rank, " is in ", text));
   }
-  const char* known = !gone.empty()      ? " is gone"
-                      : absence.has_come ? " has not finished collecting the replies"
-                                         : " did not arrive in time";
+  const char* known = !gone.empty()         ? " is gone"
+                      : absence.has_arrived ? " has not finished collecting the replies"
+                                            : " did not arrive in time";
   const Error error(ExitCode::kPeerLost,
                     cat("rank ", options.rank, " waited ",
                         human_seconds(static_cast<double>(waited.count()) * 1e-3), " for ",
@@ -236,7 +236,7 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
       const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
       const bool look_at_all = patience == Patience::kTimeout && waited >= options.timeout;
       Absence absence = find_absent(look_at_all);
-      std::vector<int> gone = gone_of(absence.awaited(exchange.first()));
+      std::vector<int> gone = ended_among(absence.awaited(exchange.first()));
       if (!gone.empty()) {
         // The ranks' texts are final only now: each may have come, and ended, since it was looked
         // for.
@@ -248,16 +248,16 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
       answered = Clock::now();
       if (patience == Patience::kWhileAlive)
         for (const int rank : absence.ranks) signs.note(rank, last_heartbeat(rank));
-      const auto limit = absence.has_come ? options.timeout + kToPutTogether : options.timeout;
+      const auto limit = absence.has_arrived ? options.timeout + kToPutTogether : options.timeout;
       const bool over = waited >= limit && !signs.all_within(absence.ranks, life_limit());
       if (over || !gone.empty()) did_not_come(exchange, absence, gone, waited);
-      if (tells_wait(exchange, absence))
-        notice.look(
+      if (reports_wait(exchange, absence))
+        notice.poll(
             [&](const std::string& time) { return wait_text(exchange, absence, patience, time); });
     } catch (const StoreSilent&) {
       if (const auto others = exchange.members | std::views::drop(exchange.first() == 0 ? 1 : 0);
           others.front() == options.rank)
-        notice.look([&](const std::string& time) {
+        notice.poll([&](const std::string& time) {
           return cat("rank ", options.rank, " has waited ", time, " for the store of rank 0 ",
                      state_of(0) == ProcessState::kStopped ? "(which is stopped)" : "",
                      "to answer");
@@ -269,21 +269,22 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
 
 /// Reports a failure of `work` to the ranks that wait for this one's text, as it may live on.
 template <typename Work>
-auto Rendezvous::Impl::or_tell(const TextExchange& exchange, const std::string& key, Work work) {
+auto Rendezvous::Impl::run_or_publish_failure(const TextExchange& exchange, const std::string& key,
+                                              Work work) {
   try {
     return work();
   } catch (const Error& error) {
-    tell_failure(exchange, key, error);
+    publish_failure(exchange, key, error);
     throw;
   } catch (const std::exception& error) {
     const Error lost = lost_store(exchange, error.what());
-    tell_failure(exchange, key, lost);
+    publish_failure(exchange, key, lost);
     throw lost;
   }
 }
 
-void Rendezvous::Impl::tell_failure(const TextExchange& exchange, const std::string& key,
-                                    const Error& error) noexcept {
+void Rendezvous::Impl::publish_failure(const TextExchange& exchange, const std::string& key,
+                                       const Error& error) noexcept {
   try {
     left[exchange.prefix][key] = exchange.use + 1;
     control.set(key, failure_value(error));
@@ -298,12 +299,12 @@ std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std:
   const auto put_own = [&] { put(exchange, exchange.of(options.rank), text, exchange.use); };
   const std::string key = exchange.all();
   if (exchange.first() == options.rank) {
-    return or_tell(exchange, key, [&] {
+    return run_or_publish_failure(exchange, key, [&] {
       put_own();
       return gather_texts(exchange, patience);
     });
   }
-  or_tell(exchange, exchange.of(options.rank), put_own);
+  run_or_publish_failure(exchange, exchange.of(options.rank), put_own);
   await_keys(
       exchange, {key}, [&](bool look_at_all) { return absent_for_others(exchange, look_at_all); },
       patience);

@@ -60,7 +60,7 @@ struct Rendezvous::Impl {
   std::vector<std::string> keys_of_leaving(bool of_ended);
   std::optional<RankState> shown_here(int rank) const;
   PeerView view_of(int rank, const std::optional<std::vector<uint8_t>>& beat) const;
-  std::vector<PeerView> look_at(const std::vector<int>& ranks);
+  std::vector<PeerView> view_ranks(const std::vector<int>& ranks);
 
   /// TextExchange is one use of a key. Each member leaves its text; the first one puts all of them
   /// together under one key, for which the others wait: if each member waited for the keys of all
@@ -92,7 +92,7 @@ struct Rendezvous::Impl {
     std::vector<int> ranks;
     /// Says whether the wait is for the first one, which has arrived but not finished collecting
     /// the replies.
-    bool has_come = false;
+    bool has_arrived = false;
 
     /// Returns the ranks whose end ends the wait: always with the first one, without which it
     /// cannot end in any other way.
@@ -107,9 +107,9 @@ struct Rendezvous::Impl {
   std::string all_texts(const TextExchange& exchange, const std::string& text, Patience patience);
   std::string gather_texts(const TextExchange& exchange, Patience patience);
   template <typename Work>
-  auto or_tell(const TextExchange& exchange, const std::string& key, Work work);
-  void tell_failure(const TextExchange& exchange, const std::string& key,
-                    const Error& error) noexcept;
+  auto run_or_publish_failure(const TextExchange& exchange, const std::string& key, Work work);
+  void publish_failure(const TextExchange& exchange, const std::string& key,
+                       const Error& error) noexcept;
   Absence absent_for_first(const TextExchange& exchange);
   Absence absent_for_others(const TextExchange& exchange, bool look_at_all);
   std::vector<int> asked_about(const TextExchange& exchange, bool look_at_all);
@@ -120,12 +120,12 @@ struct Rendezvous::Impl {
   void put(const TextExchange& exchange, const std::string& key, const std::string& text,
            int64_t last_use);
   void remove_left(const TextExchange& exchange);
-  std::vector<int> gone_of(std::vector<int> ranks) const;
-  bool any_gone(const std::vector<int>& ranks) const { return !gone_of(ranks).empty(); }
+  std::vector<int> ended_among(std::vector<int> ranks) const;
+  bool any_ended(const std::vector<int>& ranks) const { return !ended_among(ranks).empty(); }
   /// Returns the time without a sign of life after which a rank is lost; a few heartbeats may be
   /// late on a busy machine.
   Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
-  bool tells_wait(const TextExchange& exchange, const Absence& absence) const;
+  bool reports_wait(const TextExchange& exchange, const Absence& absence) const;
   std::string wait_text(const TextExchange& exchange, const Absence& absence, Patience patience,
                         const std::string& waited);
   [[noreturn]] void did_not_come(const TextExchange& exchange, const Absence& absence,

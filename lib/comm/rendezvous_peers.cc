@@ -55,7 +55,7 @@ void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
     for (const RankState::GroupState& group : own.groups) {
       const CollectiveRecord& now = group.record;
       const auto known = waits.find(group.name);
-      if (now.state != CollectiveRecord::State::kEntered) {
+      if (now.state != CollectiveState::kEntered) {
         if (known != waits.end()) waits.erase(known);
         continue;
       }
@@ -65,7 +65,7 @@ void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
         waits.insert_or_assign(group.name, ReportedWait{now, WaitNotice(times)});
         continue;
       }
-      known->second.notice.look_if(
+      known->second.notice.poll_if(
           [&](const std::string& waited) { return collective_wait_text(group, waited); });
     }
     std::unique_lock lock(watch_mutex);
@@ -81,20 +81,20 @@ std::optional<std::string> Rendezvous::Impl::collective_wait_text(
   if (own == group.members.end()) return std::nullopt;
   const auto self = static_cast<int>(own - group.members.begin());
   const auto seen = [&](const std::vector<int>& ranks) {
-    std::vector<PeerView> views = look_at(ranks);
+    std::vector<PeerView> views = view_ranks(ranks);
     for (PeerView& view : views) view.record = ProgressBoard::find(view.state, group.name);
     return views;
   };
   const std::vector<PeerView> views = seen(group.members);
   const auto stands_there = [&](const PeerView& view) {
-    return view.record.state == CollectiveRecord::State::kEntered &&
+    return view.record.state == CollectiveState::kEntered &&
            view.record.sequence == group.record.sequence;
   };
   if (!between_two(group.record.kind) &&
       std::any_of(views.begin(), views.begin() + self, stands_there))
     return std::nullopt;
   const Explanation why = explain_peers(views, group.record, self,
-                                        look_at(unknown_ranks(views, group.record, self, {})));
+                                        view_ranks(unknown_ranks(views, group.record, self, {})));
   constexpr size_t kLongest = 600;
   return cat("rank ", options.rank, " has waited ", waited, " in ", describe(group.record),
              " of group ", group.name, ": ",
@@ -143,7 +143,7 @@ PeerView Rendezvous::Impl::view_of(int rank,
   return view;
 }
 
-std::vector<PeerView> Rendezvous::Impl::look_at(const std::vector<int>& ranks) {
+std::vector<PeerView> Rendezvous::Impl::view_ranks(const std::vector<int>& ranks) {
   std::vector<PeerView> views;
   bool answers = true;
   for (const int rank : ranks) {
@@ -156,7 +156,7 @@ std::vector<PeerView> Rendezvous::Impl::look_at(const std::vector<int>& ranks) {
   return views;
 }
 
-std::vector<int> Rendezvous::Impl::gone_of(std::vector<int> ranks) const {
+std::vector<int> Rendezvous::Impl::ended_among(std::vector<int> ranks) const {
   std::erase_if(ranks, [&](int rank) { return state_of(rank) != ProcessState::kGone; });
   return ranks;
 }
@@ -191,9 +191,9 @@ std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const st
       answers = false;
     }
     for (size_t i = 0; i < members.size(); ++i) before[i] = ask(members[i]);
-    if (!impl_->any_gone(members))
+    if (!impl_->any_ended(members))
       std::this_thread::sleep_for(answers ? settle : std::min<Milliseconds>(settle, kMomentToDie));
-  } else if (!impl_->any_gone(members)) {
+  } else if (!impl_->any_ended(members)) {
     std::this_thread::sleep_for(std::min<Milliseconds>(settle, kMomentToDie));
   }
   std::vector<PeerView> views;
@@ -210,8 +210,8 @@ std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const st
   return views;
 }
 
-std::vector<PeerView> Rendezvous::look_at(const std::vector<int>& ranks) {
-  return impl_->look_at(ranks);
+std::vector<PeerView> Rendezvous::view_ranks(const std::vector<int>& ranks) {
+  return impl_->view_ranks(ranks);
 }
 
 void Rendezvous::give_up(const std::string& group, const std::string& reason) noexcept {
@@ -223,7 +223,7 @@ void Rendezvous::give_up(const std::string& group, const std::string& reason) no
 }
 
 bool Rendezvous::any_lost(const std::vector<int>& members, const std::string& group) {
-  if (impl_->any_gone(members)) return true;
+  if (impl_->any_ended(members)) return true;
   try {
     return find("gave up/" + group).has_value();
   } catch (const std::exception&) {

@@ -49,12 +49,14 @@ class ShmCommunicator final : public Communicator {
         group_(rendezvous, name(), members(), rank()),
         inputs_(static_cast<size_t>(size())),
         moved_(static_cast<size_t>(size())) {}
-  ~ShmCommunicator() override { group_.leave(ShmGroup::State::kLeft); }
+  ~ShmCommunicator() override { group_.leave(ShmGroup::MemberState::kLeft); }
 
   std::string_view backend() const override { return "shm"; }
   std::optional<int64_t> transported_bytes() const override { return transported_; }
   void shutdown() override { barrier({"shutdown"}); }
-  void abort(const std::string&) noexcept override { group_.leave(ShmGroup::State::kAborted); }
+  void abort(const std::string&) noexcept override {
+    group_.leave(ShmGroup::MemberState::kAborted);
+  }
 
  protected:
   void begin(Collective& work) override {
@@ -96,9 +98,9 @@ class ShmCommunicator final : public Communicator {
     std::vector<std::pair<int64_t, CommBuffer>> copies;  // by sequence
   };
 
-  void meet();
+  void arrive_and_wait();
   void await(ShmSignal& signal, uint32_t target, int peer);
-  [[noreturn]] void fail_wait(ShmGroup::Verdict verdict, Clock::time_point start) const;
+  [[noreturn]] void fail_wait(ShmGroup::WaitResult verdict, Clock::time_point start) const;
   void announce(const Collective& work, const SharedPlace& in);
   SharedPlace offer(const void* data, int64_t bytes) const;
   bool everyone_shares(const CollectiveRecord& record);
@@ -137,7 +139,7 @@ class ShmCommunicator final : public Communicator {
   void publish_deferred();
   bool has_room(const CollectiveRecord& record);
   void publish(const Collective& work);
-  CommBuffer take_copy(int64_t bytes);
+  CommBuffer spare_buffer(int64_t bytes);
   void give_back_copies(PeerSends& outgoing, int64_t sequence);
   void finish_send(const Collective& work);
   void receive_now(const Collective& work);
@@ -151,31 +153,31 @@ class ShmCommunicator final : public Communicator {
   int64_t transported_ = 0;
 };
 
-void ShmCommunicator::fail_wait(ShmGroup::Verdict verdict, Clock::time_point start) const {
+void ShmCommunicator::fail_wait(ShmGroup::WaitResult verdict, Clock::time_point start) const {
   const std::chrono::duration<double> waited = Clock::now() - start;
-  if (verdict == ShmGroup::Verdict::kTimeout)
-    throw Failure{cat("waited ", human_seconds(waited.count()), " in"), "", true};
-  throw Failure{"lost a peer in", ""};
+  if (verdict == ShmGroup::WaitResult::kTimeout)
+    throw CollectiveFailure{cat("waited ", human_seconds(waited.count()), " in"), "", true};
+  throw CollectiveFailure{"lost a peer in", ""};
 }
 
-void ShmCommunicator::meet() {
+void ShmCommunicator::arrive_and_wait() {
   const auto start = Clock::now();
-  const ShmGroup::Verdict verdict = group_.meet(setup().timeout);
-  if (verdict != ShmGroup::Verdict::kReached) fail_wait(verdict, start);
+  const ShmGroup::WaitResult verdict = group_.arrive_and_wait(setup().timeout);
+  if (verdict != ShmGroup::WaitResult::kReached) fail_wait(verdict, start);
 }
 
 void ShmCommunicator::await(ShmSignal& signal, uint32_t target, int peer) {
   const auto start = Clock::now();
-  const ShmGroup::Verdict verdict =
+  const ShmGroup::WaitResult verdict =
       group_.wait_for(signal, target, peer, setup().timeout, [this] { publish_deferred(); });
-  if (verdict != ShmGroup::Verdict::kReached) fail_wait(verdict, start);
+  if (verdict != ShmGroup::WaitResult::kReached) fail_wait(verdict, start);
 }
 
 /// Enters the collective, meets the others and compares what all mean.
 void ShmCommunicator::announce(const Collective& work, const SharedPlace& in) {
   const int64_t sequence = work.record.sequence;
   group_.announcement(rank(), sequence) = {work.record, in};
-  meet();
+  arrive_and_wait();
   for (int peer = 0; peer < size(); ++peer) {
     if (same_collective(group_.announcement(peer, sequence).record, work.record)) continue;
     std::vector<CollectiveRecord> all;
@@ -253,7 +255,7 @@ void ShmCommunicator::in_pieces(const Collective& work, bool announced, int64_t 
     const uint32_t meeting = group_.next_meeting();
     fill(group_.staging(rank(), meeting), at, count);
     if (std::exchange(announced, true)) {
-      meet();
+      arrive_and_wait();
     } else {
       announce(work, {});
     }
@@ -290,7 +292,7 @@ void ShmCommunicator::all_reduce_in_place(const Collective& work) {
   in_windows(std::min(record.count, part * rank()) * width,
              std::min(record.count, part * (rank() + 1)) * width,
              [&](int64_t at, int64_t bytes) { reduce_in_place(record, at, at + bytes); });
-  meet();
+  arrive_and_wait();
 }
 
 void ShmCommunicator::reduce_in_place(const CollectiveRecord& record, int64_t begin, int64_t end) {
@@ -327,7 +329,7 @@ void ShmCommunicator::all_reduce_staged(const Collective& work) {
     for_peers(at, [&](int, std::byte* slice, int64_t place, int64_t bytes) {
       copy_bytes(own + place, slice, bytes);
     });
-    meet();
+    arrive_and_wait();
     const int64_t mine = at + rank() * slot;
     add_slice(record, meeting, data + mine * width, rank() * slot * width,
               std::min(slot, record.count - mine));
@@ -367,7 +369,7 @@ void ShmCommunicator::reduce_scatter_now(const Collective& work) {
     add_up(record, static_cast<std::byte*>(work.out) + (at - begin),
            some / dtype_bytes(record.dtype));
   });
-  meet();  // the others are done with our input
+  arrive_and_wait();  // the others are done with our input
 }
 
 void ShmCommunicator::reduce_scatter_staged(const Collective& work, bool announced) {
@@ -403,7 +405,7 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
       moved_[static_cast<size_t>(peer)] = inputs_[static_cast<size_t>(peer)] + at;
     place_blocks(work, at, some);
   });
-  meet();  // the others are done with our input
+  arrive_and_wait();  // the others are done with our input
 }
 
 /// Copies what moved_ points to to bytes [at, at + bytes) of every block of an all_gather's result.
@@ -488,7 +490,7 @@ void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& s
       if (peer != rank()) drop_mapped_pages(from + at, bytes);
     });
   }
-  meet();  // the others are done with our input
+  arrive_and_wait();  // the others are done with our input
 }
 
 /// Works in rounds, of which each carries as much of every block as has a place in the staging
@@ -540,7 +542,7 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
     const SharedPlace place = group_.announcement(root, work.record.sequence).in;
     if (place.shared()) {
       if (rank() != root) copy_from(root, place, data, bytes);
-      return meet();
+      return arrive_and_wait();
     }
   }
   in_pieces(
@@ -576,7 +578,7 @@ bool ShmCommunicator::has_room(const CollectiveRecord& record) {
 
 /// Takes a spare buffer where it can: new memory for every send would have to be made and mapped
 /// here, and mapped by the receiver.
-CommBuffer ShmCommunicator::take_copy(int64_t bytes) {
+CommBuffer ShmCommunicator::spare_buffer(int64_t bytes) {
   if (spare_.bytes() >= bytes) return std::exchange(spare_, {});
   spare_ = {};
   // Sizes that grow a little from send to send come to few buffers.
@@ -599,7 +601,7 @@ void ShmCommunicator::publish(const Collective& work) {
   ShmMailbox& box = group_.mailbox(rank(), record.peer);
   SharedPlace place = find_shared(work.in, payload_bytes(record));
   if (!place.shared() && record.count > 0) {
-    CommBuffer owned = take_copy(payload_bytes(record));
+    CommBuffer owned = spare_buffer(payload_bytes(record));
     copy_bytes(owned.data(), work.in, payload_bytes(record));
     place = find_shared(owned.data(), payload_bytes(record));
     outgoing.copies.emplace_back(record.sequence, std::move(owned));

@@ -92,44 +92,44 @@ bool ShmGroup::someone_lost() const {
 }
 
 template <typename Lost>
-ShmGroup::Verdict ShmGroup::wait_until(ShmSignal& signal, uint32_t target,
-                                       Clock::time_point deadline, Lost lost_now) {
-  if (signal.reached(target)) return Verdict::kReached;
-  Verdict verdict = Verdict::kReached;
+ShmGroup::WaitResult ShmGroup::wait_until(ShmSignal& signal, uint32_t target,
+                                          Clock::time_point deadline, Lost lost_now) {
+  if (signal.reached(target)) return WaitResult::kReached;
+  WaitResult verdict = WaitResult::kReached;
   const auto check = [&] {
-    if (Clock::now() >= deadline) verdict = Verdict::kTimeout;
-    if (lost_now()) verdict = Verdict::kPeerLost;
-    return verdict != Verdict::kReached;
+    if (Clock::now() >= deadline) verdict = WaitResult::kTimeout;
+    if (lost_now()) verdict = WaitResult::kPeerLost;
+    return verdict != WaitResult::kReached;
   };
   // The check is passed by reference: a function object that holds all of it would be allocated, at
   // every wait.
   const bool reached = signal.wait(target, spin_, std::cref(check));
-  return reached ? Verdict::kReached : verdict;
+  return reached ? WaitResult::kReached : verdict;
 }
 
-ShmGroup::Verdict ShmGroup::wait_for(ShmSignal& signal, uint32_t target, int peer,
-                                     std::chrono::milliseconds timeout,
-                                     const std::function<void()>& idle) {
+ShmGroup::WaitResult ShmGroup::wait_for(ShmSignal& signal, uint32_t target, int peer,
+                                        std::chrono::milliseconds timeout,
+                                        const std::function<void()>& idle) {
   return wait_until(signal, target, Clock::now() + timeout, [&] {
     idle();
     return lost(peer);
   });
 }
 
-ShmGroup::Verdict ShmGroup::meet(std::chrono::milliseconds timeout) {
+ShmGroup::WaitResult ShmGroup::arrive_and_wait(std::chrono::milliseconds timeout) {
   const uint32_t target = ++meetings_;
   part(rank_).progress.raise_to(target);
   const auto deadline = Clock::now() + timeout;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
-    const Verdict verdict =
+    const WaitResult verdict =
         wait_until(part(peer).progress, target, deadline, [this] { return someone_lost(); });
-    if (verdict != Verdict::kReached) return verdict;
+    if (verdict != WaitResult::kReached) return verdict;
   }
-  return Verdict::kReached;
+  return WaitResult::kReached;
 }
 
-void ShmGroup::leave(State state) noexcept {
+void ShmGroup::leave(MemberState state) noexcept {
   part(rank_).state.store(static_cast<uint32_t>(state), std::memory_order_release);
   part(rank_).progress.wake_all();
   for (int peer = 0; peer < size(); ++peer) {

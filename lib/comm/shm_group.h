@@ -36,9 +36,9 @@ class ShmGroup {
  public:
   static constexpr int64_t kHalfBytes = 512 << 10;
 
-  enum class State : uint32_t { kHere, kLeft, kAborted };
-  /// Verdict says why a wait ended.
-  enum class Verdict { kReached, kTimeout, kPeerLost };
+  enum class MemberState : uint32_t { kHere, kLeft, kAborted };
+  /// WaitResult says why a wait ended.
+  enum class WaitResult { kReached, kTimeout, kPeerLost };
 
   /// Opens the group. Collective. Error(kEnvironment) when a member's memory cannot be opened.
   ShmGroup(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& members,
@@ -48,7 +48,7 @@ class ShmGroup {
   int rank() const { return rank_; }
 
   /// Arrives at the next meeting and waits for all others, `timeout` in all.
-  Verdict meet(std::chrono::milliseconds timeout);
+  WaitResult arrive_and_wait(std::chrono::milliseconds timeout);
   /// Returns the announcement of `rank` for the collective of this sequence number. Ours may be
   /// written until the meeting, theirs read between it and our entering the collective after the
   /// next.
@@ -62,15 +62,15 @@ class ShmGroup {
   }
   ShmMailbox& mailbox(int from, int to);
   /// Waits until rank `peer` of the group raises `signal` to `target`; `idle` runs between naps.
-  Verdict wait_for(ShmSignal& signal, uint32_t target, int peer, std::chrono::milliseconds timeout,
-                   const std::function<void()>& idle);
+  WaitResult wait_for(ShmSignal& signal, uint32_t target, int peer,
+                      std::chrono::milliseconds timeout, const std::function<void()>& idle);
 
   /// Returns the memory behind a place that `rank` announced.
   std::byte* memory(int rank, const SharedPlace& place) {
     return peers_[static_cast<size_t>(rank)].at(place);
   }
   /// Shows the others that we have finished or give up, and wakes those who wait for us.
-  void leave(State state) noexcept;
+  void leave(MemberState state) noexcept;
 
  private:
   struct MemberBoard {
@@ -84,8 +84,8 @@ class ShmGroup {
   bool lost(int peer) const;
   bool someone_lost() const;
   template <typename Lost>
-  Verdict wait_until(ShmSignal& signal, uint32_t target,
-                     std::chrono::steady_clock::time_point deadline, Lost lost_now);
+  WaitResult wait_until(ShmSignal& signal, uint32_t target,
+                        std::chrono::steady_clock::time_point deadline, Lost lost_now);
 
   Rendezvous& rendezvous_;
   const std::vector<int> members_;

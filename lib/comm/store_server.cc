@@ -75,7 +75,7 @@ Value value_of(std::string_view key, std::string_view text, int64_t& sum) {
   return {kept, &kept->text};
 }
 
-struct Request {
+struct StoreRequest {
   StoreOperation operation{};
   std::optional<Clock::time_point> until;
   std::vector<std::string> fields;
@@ -115,7 +115,7 @@ struct Peer {
   std::string in;
   Outgoing out;
   /// A request whose keys are not there yet.
-  std::optional<Request> waiting;
+  std::optional<StoreRequest> waiting;
   /// Bytes that it said and is to be sent, but for values that are sent from where they are kept.
   Counted counted;
 };
@@ -157,7 +157,7 @@ struct StoreServer::Loop {
 
   void serve();
   bool watch(int operation, int fd, uint32_t events, void* what) const;
-  bool take_events();
+  bool handle_events();
   void serve_peer(Peer& peer, uint32_t events);
   int next_timeout() const;
   void accept_all();
@@ -169,19 +169,19 @@ struct StoreServer::Loop {
   bool take_input(Peer& peer);
   bool admit(Peer& peer);
   StoreVerdict judge(std::string_view member);
-  std::optional<Request> parse(std::string_view body) const;
-  void start(Peer& peer, Request request);
-  Request stop_waiting(Peer& peer);
-  bool keys_are_there(Request& request) const;
-  Outgoing run(const Request& request);
+  std::optional<StoreRequest> parse(std::string_view body) const;
+  void start(Peer& peer, StoreRequest request);
+  StoreRequest stop_waiting(Peer& peer);
+  bool keys_are_there(StoreRequest& request) const;
+  Outgoing run(const StoreRequest& request);
   Outgoing values_of(const std::vector<std::string>& keys) const;
   bool send_next(Peer& peer);
   void note(Peer& peer);
   void note_stored();
   bool store(const std::string& key, std::string_view value);
-  Outgoing add(const Request& request);
-  void look_at_waiting();
-  void look_at_waiting(const std::string& key);
+  Outgoing add(const StoreRequest& request);
+  void check_waiting();
+  void check_waiting(const std::string& key);
   void expire();
 
   StoreServer& owner;
@@ -240,15 +240,15 @@ bool StoreServer::Loop::watch(int operation, int fd, uint32_t events, void* what
 }
 
 void StoreServer::Loop::serve() {
-  while (take_events()) {
+  while (handle_events()) {
     expire();
-    look_at_waiting();
+    check_waiting();
     if (accept_after && Clock::now() >= *accept_after) accept_again();
   }
 }
 
 /// Returns false when the server is to end.
-bool StoreServer::Loop::take_events() {
+bool StoreServer::Loop::handle_events() {
   std::array<epoll_event, kEvents> events;
   const int count =
       ::epoll_wait(news.get(), events.data(), static_cast<int>(events.size()), next_timeout());
@@ -438,10 +438,10 @@ StoreVerdict StoreServer::Loop::judge(std::string_view member) {
   return is_new || known->second == joining.instance ? verdict : StoreVerdict::kSecondProcess;
 }
 
-std::optional<Request> StoreServer::Loop::parse(std::string_view body) const {
+std::optional<StoreRequest> StoreServer::Loop::parse(std::string_view body) const {
   constexpr size_t kHead = 1 + sizeof(uint64_t);
   if (body.size() < kHead) return std::nullopt;
-  Request request{.operation = static_cast<StoreOperation>(body[0])};
+  StoreRequest request{.operation = static_cast<StoreOperation>(body[0])};
   const auto wait = number_at<uint64_t>(body, 1);
   if (wait < uint64_t{1} << 40) request.until = Clock::now() + std::chrono::milliseconds(wait);
   const auto fields = fields_of(body.substr(kHead));
@@ -451,7 +451,7 @@ std::optional<Request> StoreServer::Loop::parse(std::string_view body) const {
   return request;
 }
 
-void StoreServer::Loop::start(Peer& peer, Request request) {
+void StoreServer::Loop::start(Peer& peer, StoreRequest request) {
   const bool waits =
       request.operation == StoreOperation::kGet || request.operation == StoreOperation::kWait;
   if (waits && !keys_are_there(request)) {
@@ -464,8 +464,8 @@ void StoreServer::Loop::start(Peer& peer, Request request) {
 }
 
 /// Ends a peer's wait, and returns the request that it waited for.
-Request StoreServer::Loop::stop_waiting(Peer& peer) {
-  Request request = std::move(*peer.waiting);
+StoreRequest StoreServer::Loop::stop_waiting(Peer& peer) {
+  StoreRequest request = std::move(*peer.waiting);
   peer.waiting.reset();
   if (request.until) until.erase({*request.until, &peer});
   const auto others = waiting.find(request.missing());
@@ -476,7 +476,7 @@ Request StoreServer::Loop::stop_waiting(Peer& peer) {
 
 /// Goes on where the last look ended, so that one who waits for many keys is not looked at all over
 /// again at each; in the end all are looked at, as some may have been deleted meanwhile.
-bool StoreServer::Loop::keys_are_there(Request& request) const {
+bool StoreServer::Loop::keys_are_there(StoreRequest& request) const {
   const std::vector<std::string>& keys = request.fields;
   const auto first_missing = [&](size_t from) {
     while (from < keys.size() && values.contains(keys[from])) ++from;
@@ -509,7 +509,7 @@ bool StoreServer::Loop::store(const std::string& key, std::string_view value) {
 }
 
 /// Adds to a number, which is kept as its decimal text, as c10d's stores do.
-Outgoing StoreServer::Loop::add(const Request& request) {
+Outgoing StoreServer::Loop::add(const StoreRequest& request) {
   int64_t sum = 0, more = 0;
   const auto read = [](std::string_view text, int64_t& number) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -522,7 +522,7 @@ Outgoing StoreServer::Loop::add(const Request& request) {
   return answer(StoreAnswer::kDone, {*values[request.fields[0]]});
 }
 
-Outgoing StoreServer::Loop::run(const Request& request) {
+Outgoing StoreServer::Loop::run(const StoreRequest& request) {
   const std::vector<std::string>& fields = request.fields;
   ++owner.requests_;
   const auto need = [&](size_t count) { return fields.size() == count; };
@@ -579,11 +579,11 @@ Outgoing StoreServer::Loop::run(const Request& request) {
 
 /// Resumes the requests that wait for the keys that have arrived. An arrived key costs time only
 /// for the requests that wait for it, however many others wait.
-void StoreServer::Loop::look_at_waiting() {
-  for (const std::string& key : std::exchange(arrived, {})) look_at_waiting(key);
+void StoreServer::Loop::check_waiting() {
+  for (const std::string& key : std::exchange(arrived, {})) check_waiting(key);
 }
 
-void StoreServer::Loop::look_at_waiting(const std::string& key) {
+void StoreServer::Loop::check_waiting(const std::string& key) {
   const auto found = waiting.extract(key);
   if (found.empty()) return;
   for (Peer* peer : found.mapped()) {

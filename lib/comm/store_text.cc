@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-enum class Kind : char { kText = '=', kParts = '#', kFailure = '!' };
+enum class StoredKind : char { kText = '=', kParts = '#', kFailure = '!' };
 
 /// The number of values in one answer, which then has at most 256 MiB.
 constexpr size_t kAtATime = 64;
@@ -22,7 +22,7 @@ size_t parts_of(size_t bytes) {
   return bytes <= kPartBytes ? 0 : (bytes + kPartBytes - 1) / kPartBytes;
 }
 
-std::vector<uint8_t> value_of(Kind kind, const std::string& rest) {
+std::vector<uint8_t> value_of(StoredKind kind, const std::string& rest) {
   std::vector<uint8_t> value(1, static_cast<uint8_t>(kind));
   value.insert(value.end(), rest.begin(), rest.end());
   return value;
@@ -46,12 +46,12 @@ std::string text_from(c10d::Store& store, const std::string& key,
                       const std::vector<uint8_t>& value) {
   require(!value.empty(), "a text in the store says what it is");
   const std::string rest(value.begin() + 1, value.end());
-  switch (static_cast<Kind>(value[0])) {
-    case Kind::kText:
+  switch (static_cast<StoredKind>(value[0])) {
+    case StoredKind::kText:
       return rest;
-    case Kind::kParts:
+    case StoredKind::kParts:
       return joined_parts(store, key, std::stoul(rest));
-    case Kind::kFailure:
+    case StoredKind::kFailure:
       throw_failure(rest);
   }
   bug("a value in the store is no text");
@@ -68,10 +68,10 @@ std::vector<std::string> text_keys(const std::string& key, size_t bytes) {
 
 void put_text(c10d::Store& store, const std::string& key, const std::string& text) {
   const size_t count = parts_of(text.size());
-  if (count == 0) return store.set(key, value_of(Kind::kText, text));
+  if (count == 0) return store.set(key, value_of(StoredKind::kText, text));
   for (size_t part = 0; part < count; ++part)
     store.set(part_key(key, part), bytes_of(text.substr(part * kPartBytes, kPartBytes)));
-  store.set(key, value_of(Kind::kParts, std::to_string(count)));
+  store.set(key, value_of(StoredKind::kParts, std::to_string(count)));
 }
 
 std::vector<uint8_t> failure_value(const Error& error) {
@@ -81,7 +81,7 @@ std::vector<uint8_t> failure_value(const Error& error) {
   put_field(fields, error.message());
   put_field(fields, error.remedy());
   put_field(fields, own != nullptr && own->absent() ? std::to_string(*own->absent()) : "");
-  return value_of(Kind::kFailure, fields);
+  return value_of(StoredKind::kFailure, fields);
 }
 
 std::string read_text(c10d::Store& store, const std::string& key) {

@@ -99,55 +99,57 @@ bool among(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::string text_of(const Node* node) {
-  return node == nullptr || node->kind == Node::Kind::kNull ? "" : node->text;
+std::string text_of(const ConfigNode* node) {
+  return node == nullptr || node->kind == ConfigNodeKind::kNull ? "" : node->text;
 }
 
 // Returns a degree; 1 if it is not written or not a number.
-int64_t degree_of(const Node* node) {
-  return node == nullptr || node->kind != Node::Kind::kInt ? 1
-                                                           : std::max<int64_t>(1, node->integer);
+int64_t degree_of(const ConfigNode* node) {
+  return node == nullptr || node->kind != ConfigNodeKind::kInt
+             ? 1
+             : std::max<int64_t>(1, node->integer);
 }
 
 // Says whether a value is set: Accelerate writes "none" and "None" for one that is not.
-bool is_set(const Node& value) {
-  return value.kind != Node::Kind::kNull && value.text != "none" && value.text != "None";
+bool is_set(const ConfigNode& value) {
+  return value.kind != ConfigNodeKind::kNull && value.text != "none" && value.text != "None";
 }
 
 // Puts a value at "a.b.c", in sections that are made if missing.
-void put(Node& map, std::string_view path, Node value) {
+void put(ConfigNode& map, std::string_view path, ConfigNode value) {
   const size_t dot = path.find('.');
   const std::string key(path.substr(0, dot));
   if (dot == std::string_view::npos) {
     map.entries.push_back({key, value.at, std::move(value), ""});
     return;
   }
-  if (map.find(key) == nullptr) map.entries.push_back({key, value.at, Node::of_map(value.at), ""});
+  if (map.find(key) == nullptr)
+    map.entries.push_back({key, value.at, ConfigNode::of_map(value.at), ""});
   put(*map.find(key), path.substr(dot + 1), std::move(value));
 }
 
 /// Translator turns one file into one config.
 class Translator {
  public:
-  Translator(const Node& root, const Node& named, Problems& problems)
-      : root_(root), named_(named), problems_(problems), config_(Node::of_map(root.at)) {
-    const Node* block = root.find("deepspeed_config");
+  Translator(const ConfigNode& root, const ConfigNode& named, Problems& problems)
+      : root_(root), named_(named), problems_(problems), config_(ConfigNode::of_map(root.at)) {
+    const ConfigNode* block = root.find("deepspeed_config");
     if (block != nullptr && block->is_map()) block_ = block;
     type_ = text_of(root.find("distributed_type"));
     if (type_.empty()) type_ = block_ != nullptr ? "DEEPSPEED" : "NO";
   }
 
-  Node translate() {
+  ConfigNode translate() {
     if (!among({"DEEPSPEED", "NO", "MULTI_GPU", "MULTI_CPU", "TP"}, type_)) {
       refuse();
-      return Node::of_map(root_.at);
+      return ConfigNode::of_map(root_.at);
     }
     if (type_ == "DEEPSPEED" && block_ != nullptr) read_block();
     read_precision();
     read_mesh();
     read_processes();
-    if (const Node* cpu = root_.find("use_cpu"); cpu != nullptr && cpu->boolean)
-      put(config_, "device", Node::of_text(cpu->at, "cpu"));
+    if (const ConfigNode* cpu = root_.find("use_cpu"); cpu != nullptr && cpu->boolean)
+      put(config_, "device", ConfigNode::of_text(cpu->at, "cpu"));
     name_the_others();
     return std::move(config_);
   }
@@ -156,7 +158,7 @@ class Translator {
   void read_block() {
     const bool has_file = accelerate_config_file(root_) != nullptr;
     for (const auto& [name, path] : kPlain) {
-      const Node* value = block_->find(name);
+      const ConfigNode* value = block_->find(name);
       if (value == nullptr || !is_set(*value)) continue;
       if (has_file)
         problems_.error(value->at,
@@ -166,13 +168,14 @@ class Translator {
         put(config_, path, *value);
     }
     if (!has_file && block_->find("zero_stage") == nullptr)
-      put(config_, "zero_optimization.stage", Node::of_int(block_->at, 2));  // Accelerate's default
+      put(config_, "zero_optimization.stage",
+          ConfigNode::of_int(block_->at, 2));  // Accelerate's default
   }
 
   // Fills the precision that the named file leaves open.
   void read_precision() {
-    const Node* precision = root_.find("mixed_precision");
-    if (precision == nullptr || precision->kind == Node::Kind::kNull) return;
+    const ConfigNode* precision = root_.find("mixed_precision");
+    if (precision == nullptr || precision->kind == ConfigNodeKind::kNull) return;
     const std::string word = precision->text;
     if (!among({"no", "bf16", "fp16", "false"}, word)) {
       problems_.error(precision->at, cat("mixed_precision: ftrun has no ", word), "use bf16");
@@ -180,10 +183,10 @@ class Translator {
     }
     for (const char* dtype : {"bf16", "fp16"}) {
       const std::string path = cat(dtype, ".enabled");
-      const Node* written = named_.at_path(path);
+      const ConfigNode* written = named_.at_path(path);
       const bool wanted = word == dtype, open = written == nullptr || written->is_open();
       if (open && (wanted || written != nullptr))
-        put(config_, path, Node::of_bool(precision->at, wanted));
+        put(config_, path, ConfigNode::of_bool(precision->at, wanted));
       if (open || wanted == written->boolean || word == "no" || word == "false") continue;
       problems_.error(precision->at,
                       cat("mixed_precision ", word, " contradicts ", path, " ",
@@ -193,7 +196,7 @@ class Translator {
     }
   }
 
-  const Node* mesh_size(const std::string& name) const {
+  const ConfigNode* mesh_size(const std::string& name) const {
     return root_.at_path(cat("parallelism_config.", kMeshPrefix, name));
   }
 
@@ -203,12 +206,12 @@ class Translator {
 
   void read_mesh() {
     for (const auto& [name, path] : kMesh)
-      if (const Node* size = mesh_size(name); size != nullptr && degree_of(size) > 1)
+      if (const ConfigNode* size = mesh_size(name); size != nullptr && degree_of(size) > 1)
         put(config_, path, *size);
-    if (const Node* size = root_.at_path("tp_config.tp_size"); degree_of(size) > 1)
+    if (const ConfigNode* size = root_.at_path("tp_config.tp_size"); degree_of(size) > 1)
       put(config_, "parallel.tensor", *size);
     // Replicas of one rank each are plain data parallelism.
-    const Node* replicas = mesh_size("dp_replicate_size");
+    const ConfigNode* replicas = mesh_size("dp_replicate_size");
     if (degree_of(replicas) > 1 && degree_of(mesh_size("dp_shard_size")) > 1)
       put(config_, "parallel.data_replicate", *replicas);
   }
@@ -217,33 +220,33 @@ class Translator {
   int64_t written_degree(const Names& paths) const {
     int64_t degree = 1;
     for (const std::string_view path : paths)
-      for (const Node* from : {&root_, &named_, static_cast<const Node*>(&config_)})
+      for (const ConfigNode* from : {&root_, &named_, static_cast<const ConfigNode*>(&config_)})
         degree = std::max(degree, degree_of(from->at_path(std::string(path))));
     return degree;
   }
 
   // Puts parallel.data, which counts ranks with different samples; num_processes counts every rank.
-  void put_data_ranks(const Node& processes) {
+  void put_data_ranks(const ConfigNode& processes) {
     ParallelConfig mesh;
     mesh.tensor = written_degree({"parallel.tensor", "tensor_parallel.autotp_size"});
     mesh.context = written_degree({"parallel.context", "sequence_parallel_size"});
     mesh.pipeline = written_degree({"parallel.pipeline", "pipeline.stages"});
     const int64_t inner = model_ranks(mesh), ranks = processes.integer;
-    if (inner == 1 || processes.kind != Node::Kind::kInt)
+    if (inner == 1 || processes.kind != ConfigNodeKind::kInt)
       put(config_, "parallel.data", processes);
     else if (inner == 0 || ranks % inner != 0)
       problems_.error(processes.at,
                       cat("num_processes ", ranks, " cannot be divided by ", model_degrees(mesh)),
                       "it counts all ranks, and the quotient is the number of data-parallel ranks");
     else
-      put(config_, "parallel.data", Node::of_int(processes.at, ranks / inner));
+      put(config_, "parallel.data", ConfigNode::of_int(processes.at, ranks / inner));
   }
 
   // Reads the number of processes. On one machine all ranks are started here; on several a launcher
   // starts them.
   void read_processes() {
-    const Node* processes = root_.find("num_processes");
-    const Node* machines = root_.find("num_machines");
+    const ConfigNode* processes = root_.find("num_processes");
+    const ConfigNode* machines = root_.find("num_machines");
     if (machines != nullptr && machines->integer > 1) {
       problems_.notice(
           machines->at,
@@ -259,13 +262,13 @@ class Translator {
   // config's.
   void name_the_others() {
     std::vector<std::string> named;
-    const NodeEntry* first = nullptr;
-    const auto name = [&](const NodeEntry& entry, const std::string& shown, const Key& key) {
+    const ConfigEntry* first = nullptr;
+    const auto name = [&](const ConfigEntry& entry, const std::string& shown, const Key& key) {
       if (first == nullptr) first = &entry;
       named.push_back(cat(shown, *key.why == '\0' ? "" : cat(" (", key.why, ")")));
     };
     const bool reads_block = type_ == "DEEPSPEED";
-    for (const NodeEntry& entry : root_.entries) {
+    for (const ConfigEntry& entry : root_.entries) {
       const Key* known = std::find_if(std::begin(kWithoutMeaning), std::end(kWithoutMeaning),
                                       [&](const Key& key) { return key.name == entry.key; });
       if (known != std::end(kWithoutMeaning))
@@ -278,9 +281,9 @@ class Translator {
         config_.entries.push_back(entry);
     }
     if (block_ != nullptr && reads_block)
-      for (const NodeEntry& entry : block_->entries) name_of_block(entry, name);
-    if (const Node* mesh = root_.find("parallelism_config"); mesh != nullptr)
-      for (const NodeEntry& entry : mesh->entries) name_of_mesh(entry, name);
+      for (const ConfigEntry& entry : block_->entries) name_of_block(entry, name);
+    if (const ConfigNode* mesh = root_.find("parallelism_config"); mesh != nullptr)
+      for (const ConfigEntry& entry : mesh->entries) name_of_mesh(entry, name);
     if (first != nullptr)
       problems_.notice(
           first->at,
@@ -288,7 +291,7 @@ class Translator {
   }
 
   template <typename Name>
-  void name_of_block(const NodeEntry& entry, const Name& name) {
+  void name_of_block(const ConfigEntry& entry, const Name& name) {
     const std::string shown = "deepspeed_config." + entry.key;
     for (const Key& key : kBlockWithoutMeaning)
       if (key.name == entry.key) return name(entry, shown, key);
@@ -299,7 +302,7 @@ class Translator {
   }
 
   template <typename Name>
-  void name_of_mesh(const NodeEntry& entry, const Name& name) {
+  void name_of_mesh(const ConfigEntry& entry, const Name& name) {
     const std::string shown = "parallelism_config." + entry.key;
     const auto is = [&](const auto& known) { return cat(kMeshPrefix, known.name) == entry.key; };
     const auto known =
@@ -310,7 +313,7 @@ class Translator {
   }
 
   void refuse() {
-    const Node* type = root_.find("distributed_type");
+    const ConfigNode* type = root_.find("distributed_type");
     if (type_ == "FSDP")
       problems_.error(type->at,
                       "distributed_type FSDP: an fsdp_config is not read; ZeRO does its work here",
@@ -324,7 +327,7 @@ class Translator {
   }
 
   std::string of_fsdp(const char* key) const {
-    const Node* fsdp = root_.find("fsdp_config");
+    const ConfigNode* fsdp = root_.find("fsdp_config");
     return fsdp == nullptr ? "" : text_of(fsdp->find(key));
   }
 
@@ -360,7 +363,7 @@ class Translator {
   // Describes Megatron settings as ours: "parallel: {data: 2, tensor: 4}; zero_optimization:
   // {stage: 1}; recompute: selective"
   std::string text_of_megatron() const {
-    const Node* megatron = root_.find("megatron_lm_config");
+    const ConfigNode* megatron = root_.find("megatron_lm_config");
     if (megatron == nullptr || megatron->entries.empty()) return "";
     ParallelConfig mesh;
     mesh.tensor = degree_of(megatron->find("megatron_lm_tp_degree"));
@@ -386,7 +389,7 @@ class Translator {
   // Lists {"data: 2", "tensor: 4"}: num_processes divided by the other degrees, and these.
   std::vector<std::string> data_ranks_of(const ParallelConfig& mesh) const {
     std::vector<std::string> parts;
-    const Node* processes = root_.find("num_processes");
+    const ConfigNode* processes = root_.find("num_processes");
     const int64_t inner = model_ranks(mesh), ranks = degree_of(processes);
     if (!text_of(processes).empty() && inner != 0 && ranks % inner == 0)
       parts.push_back(cat("data: ", ranks / inner));
@@ -404,30 +407,30 @@ class Translator {
     return join(parts, ", ");
   }
 
-  const Node& root_;
-  const Node& named_;
+  const ConfigNode& root_;
+  const ConfigNode& named_;
   Problems& problems_;
-  const Node* block_ = nullptr;
+  const ConfigNode* block_ = nullptr;
   std::string type_;
-  Node config_;
+  ConfigNode config_;
 };
 
 }  // namespace
 
-bool is_accelerate(const Node& root) {
+bool is_accelerate(const ConfigNode& root) {
   return root.is_map() &&
          std::any_of(root.entries.begin(), root.entries.end(),
-                     [](const NodeEntry& entry) { return among(kSigns, entry.key); });
+                     [](const ConfigEntry& entry) { return among(kSigns, entry.key); });
 }
 
-const Node* accelerate_config_file(const Node& root) {
+const ConfigNode* accelerate_config_file(const ConfigNode& root) {
   const std::string type = text_of(root.find("distributed_type"));
   if (!type.empty() && type != "DEEPSPEED") return nullptr;
-  const Node* file = root.at_path("deepspeed_config.deepspeed_config_file");
+  const ConfigNode* file = root.at_path("deepspeed_config.deepspeed_config_file");
   return file == nullptr || !is_set(*file) ? nullptr : file;
 }
 
-Node from_accelerate(const Node& root, const Node& named, Problems& problems) {
+ConfigNode from_accelerate(const ConfigNode& root, const ConfigNode& named, Problems& problems) {
   return Translator(root, named, problems).translate();
 }
 

@@ -13,7 +13,7 @@ enum class Exclusive {
   kBothTrue,     // two switches
 };
 
-struct Alternatives {
+struct KeyPair {
   const char* first;
   const char* second;
   Exclusive when;
@@ -22,7 +22,7 @@ struct Alternatives {
 };
 
 // The pairs of keys that resolve() refuses to see together.
-constexpr Alternatives kAlternatives[] = {
+constexpr KeyPair kAlternatives[] = {
     {"train.steps", "train.epochs", Exclusive::kAlways},
     {"train.learning_rate", "optimizer.params.lr", Exclusive::kUnlessEqual},
     {"train.weight_decay", "optimizer.params.weight_decay", Exclusive::kUnlessEqual},
@@ -34,8 +34,8 @@ constexpr Alternatives kAlternatives[] = {
     {"fp16.enabled", "bf16.enabled", Exclusive::kBothTrue},
 };
 
-bool excludes(const Alternatives& pair, const Node& a, const Node& b) {
-  if (b.kind == Node::Kind::kInt && b.number <= pair.second_off) return false;
+bool excludes(const KeyPair& pair, const ConfigNode& a, const ConfigNode& b) {
+  if (b.kind == ConfigNodeKind::kInt && b.number <= pair.second_off) return false;
   switch (pair.when) {
     case Exclusive::kAlways:
       return true;
@@ -47,16 +47,16 @@ bool excludes(const Alternatives& pair, const Node& a, const Node& b) {
   return false;
 }
 
-bool gives(const Node* value) {
+bool gives(const ConfigNode* value) {
   return value != nullptr && !value->is_open();
 }
 
 // Replaces a key of a pair in `base` by the other one in `over`.
-void replace(const Alternatives& pair, bool second_is_later, Node& base, const Node& over,
+void replace(const KeyPair& pair, bool second_is_later, ConfigNode& base, const ConfigNode& over,
              Problems& problems) {
   const char* later = second_is_later ? pair.second : pair.first;
   const char* earlier = second_is_later ? pair.first : pair.second;
-  const Node *now = over.at_path(later), *before = base.at_path(earlier);
+  const ConfigNode *now = over.at_path(later), *before = base.at_path(earlier);
   if (!gives(now) || !gives(before) || over.at_path(earlier) != nullptr) return;
   if (!excludes(pair, second_is_later ? *before : *now, second_is_later ? *now : *before)) return;
   problems.notice(now->at, cat(later, " ", value_text(*now), " takes the place of ", earlier, " ",
@@ -66,8 +66,8 @@ void replace(const Alternatives& pair, bool second_is_later, Node& base, const N
 
 }  // namespace
 
-void replace_alternatives(Node& base, const Node& over, Problems& problems) {
-  for (const Alternatives& pair : kAlternatives)
+void replace_alternatives(ConfigNode& base, const ConfigNode& over, Problems& problems) {
+  for (const KeyPair& pair : kAlternatives)
     for (const bool second_is_later : {false, true})
       replace(pair, second_is_later, base, over, problems);
 }

@@ -13,18 +13,18 @@
 namespace ftrun {
 namespace {
 
-NodeEntry* find_entry(Node& map, std::string_view key) {
-  for (NodeEntry& entry : map.entries)
+ConfigEntry* find_entry(ConfigNode& map, std::string_view key) {
+  for (ConfigEntry& entry : map.entries)
     if (entry.key == key) return &entry;
   return nullptr;
 }
 
 // Renames the spelling `from` to the key `to`, unless both are written.
-void rename(Node& map, const std::string& section, const std::string& from, const std::string& to,
-            Problems& problems) {
-  NodeEntry* entry = find_entry(map, from);
+void rename(ConfigNode& map, const std::string& section, const std::string& from,
+            const std::string& to, Problems& problems) {
+  ConfigEntry* entry = find_entry(map, from);
   if (entry == nullptr) return;
-  if (const NodeEntry* other = find_entry(map, to); other != nullptr) {
+  if (const ConfigEntry* other = find_entry(map, to); other != nullptr) {
     problems.error(entry->at,
                    cat(joined_key(section, from), ": written beside \"", to, "\" (line ",
                        other->at.line, "), which is the same key"),
@@ -36,57 +36,57 @@ void rename(Node& map, const std::string& section, const std::string& from, cons
   entry->key = to;
 }
 
-void rename_aliases(Node& map, const std::string& section, Problems& problems) {
+void rename_aliases(ConfigNode& map, const std::string& section, Problems& problems) {
   for (const Field& field : Schema::get().fields())
     if (field.section == section)
       for (const std::string& alias : field.aliases)
         rename(map, section, alias, field.name, problems);
-  for (NodeEntry& entry : map.entries)
+  for (ConfigEntry& entry : map.entries)
     if (entry.value.is_map()) rename_aliases(entry.value, joined_key(section, entry.key), problems);
 }
 
 // Expands zero_optimization: true to stage 1.
-void expand_zero_flag(Node& root, Problems& problems) {
-  Node* zero = root.find("zero_optimization");
-  if (zero == nullptr || zero->kind != Node::Kind::kBool) return;
+void expand_zero_flag(ConfigNode& root, Problems& problems) {
+  ConfigNode* zero = root.find("zero_optimization");
+  if (zero == nullptr || zero->kind != ConfigNodeKind::kBool) return;
   const Position at = zero->at;
   const bool on = zero->boolean;
   problems.notice(at, cat("zero_optimization: ", on ? "true is stage 1" : "false is stage 0",
                           "; the section form says it"));
-  *zero = Node::of_map(at);
-  zero->entries.push_back({"stage", at, Node::of_int(at, on ? 1 : 0), ""});
-  const Node* bucket = root.find("allgather_size");
+  *zero = ConfigNode::of_map(at);
+  zero->entries.push_back({"stage", at, ConfigNode::of_int(at, on ? 1 : 0), ""});
+  const ConfigNode* bucket = root.find("allgather_size");
   if (on && bucket != nullptr)
     zero->entries.push_back({"allgather_bucket_size", bucket->at, *bucket, "allgather_size"});
 }
 
 // Expands recompute: full to recompute: {policy: full}. true and false become the nearest words.
-void expand_plain_values(Node& root, Problems& problems) {
+void expand_plain_values(ConfigNode& root, Problems& problems) {
   for (const Section& section : Schema::get().sections()) {
-    Node* value = section.plain_key.empty() ? nullptr : root.find(section.path);
-    if (value == nullptr || value->kind == Node::Kind::kNull || value->kind == Node::Kind::kList ||
-        value->is_map())
+    ConfigNode* value = section.plain_key.empty() ? nullptr : root.find(section.path);
+    if (value == nullptr || value->kind == ConfigNodeKind::kNull ||
+        value->kind == ConfigNodeKind::kList || value->is_map())
       continue;
-    Node plain = *value;
-    if (section.path == "recompute" && plain.kind == Node::Kind::kBool) {
-      plain = Node::of_text(plain.at, plain.boolean ? "full" : "none");
+    ConfigNode plain = *value;
+    if (section.path == "recompute" && plain.kind == ConfigNodeKind::kBool) {
+      plain = ConfigNode::of_text(plain.at, plain.boolean ? "full" : "none");
       problems.notice(plain.at, cat("recompute: ", value->boolean ? "true" : "false",
                                     " is read as ", plain.text));
     }
-    *value = Node::of_map(plain.at);
+    *value = ConfigNode::of_map(plain.at);
     value->entries.push_back({section.plain_key, plain.at, std::move(plain), ""});
   }
 }
 
 // Expands cpu_offload: true to offload_optimizer: {device: cpu}; the same for parameters.
-void expand_cpu_offload(Node& zero, const std::string& from, const std::string& to,
+void expand_cpu_offload(ConfigNode& zero, const std::string& from, const std::string& to,
                         Problems& problems) {
-  const NodeEntry* entry = find_entry(zero, from);
+  const ConfigEntry* entry = find_entry(zero, from);
   if (entry == nullptr) return;
-  const Node value = entry->value;
+  const ConfigNode value = entry->value;
   const Position at = entry->at;
   zero.erase(from);
-  if (value.kind != Node::Kind::kBool && value.kind != Node::Kind::kNull) {
+  if (value.kind != ConfigNodeKind::kBool && value.kind != ConfigNodeKind::kNull) {
     problems.error(value.at, cat("zero_optimization.", from, ": expected true or false, found ",
                                  value_text(value)));
     return;
@@ -94,22 +94,23 @@ void expand_cpu_offload(Node& zero, const std::string& from, const std::string& 
   problems.notice(
       at, cat("zero_optimization.", from, ": deprecated; ", to, ": {device: cpu} is its new form"));
   if (!value.boolean) return;
-  if (const Node* other = zero.find(to); other != nullptr && other->kind != Node::Kind::kNull) {
+  if (const ConfigNode* other = zero.find(to);
+      other != nullptr && other->kind != ConfigNodeKind::kNull) {
     problems.error(at, cat("zero_optimization.", from, ": written beside ", to),
                    cat("remove ", from));
     return;
   }
   zero.erase(to);
-  Node section = Node::of_map(at);
-  section.entries.push_back({"device", at, Node::of_text(at, "cpu"), ""});
+  ConfigNode section = ConfigNode::of_map(at);
+  section.entries.push_back({"device", at, ConfigNode::of_text(at, "cpu"), ""});
   zero.entries.push_back({to, at, std::move(section), from});
 }
 
-void rename_bfloat16(Node& root, Problems& problems) {
-  NodeEntry* old = find_entry(root, "bfloat16");
+void rename_bfloat16(ConfigNode& root, Problems& problems) {
+  ConfigEntry* old = find_entry(root, "bfloat16");
   if (old == nullptr) return;
-  const Node* fresh = root.find("bf16");
-  if (fresh != nullptr && fresh->kind != Node::Kind::kNull) {
+  const ConfigNode* fresh = root.find("bf16");
+  if (fresh != nullptr && fresh->kind != ConfigNodeKind::kNull) {
     problems.notice(old->at, "bfloat16: ignored beside bf16, as DeepSpeed does");
     root.erase("bfloat16");
     return;
@@ -123,7 +124,7 @@ void rename_bfloat16(Node& root, Problems& problems) {
 
 // Drops the keys without dashes of a gpt-neox file written with dashes; without the dashed keys
 // they are unknown keys.
-void drop_gpt_neox_companions(Node& root, Problems& problems) {
+void drop_gpt_neox_companions(ConfigNode& root, Problems& problems) {
   static const std::vector<std::string> kCompanions{"attention_config",
                                                     "autotuning_config",
                                                     "deepspeed_slurm",
@@ -137,12 +138,12 @@ void drop_gpt_neox_companions(Node& root, Problems& problems) {
                                                     "output_layer_parallelism",
                                                     "split",
                                                     "warmup"};
-  const auto dashed = [](const NodeEntry& entry) {
+  const auto dashed = [](const ConfigEntry& entry) {
     return entry.key.find('-') != std::string::npos &&
            Schema::get().find_legacy("", entry.key) != nullptr;
   };
   if (std::count_if(root.entries.begin(), root.entries.end(), dashed) < 3) return;
-  std::erase_if(root.entries, [&](const NodeEntry& entry) {
+  std::erase_if(root.entries, [&](const ConfigEntry& entry) {
     const bool companion =
         std::find(kCompanions.begin(), kCompanions.end(), entry.key) != kCompanions.end();
     if (companion) problems.notice(entry.at, cat(entry.key, ": ignored: a gpt-neox key"));
@@ -151,12 +152,13 @@ void drop_gpt_neox_companions(Node& root, Problems& problems) {
 }
 
 // Reads max_grad_norm, other programs' word for gradient_clipping.
-void take_max_grad_norm(Node& root, Node& section, const std::string& written, Problems& problems) {
-  const NodeEntry* found = find_entry(section, "max_grad_norm");
+void move_max_grad_norm(ConfigNode& root, ConfigNode& section, const std::string& written,
+                        Problems& problems) {
+  const ConfigEntry* found = find_entry(section, "max_grad_norm");
   if (found == nullptr) return;
-  const NodeEntry old = *found;
+  const ConfigEntry old = *found;
   section.erase("max_grad_norm");
-  const Node* clipping = root.find("gradient_clipping");
+  const ConfigNode* clipping = root.find("gradient_clipping");
   if (clipping == nullptr) {
     problems.notice(old.at, cat(written, ": read as gradient_clipping: ", value_text(old.value)));
     root.entries.push_back({"gradient_clipping", old.at, old.value, written});
@@ -168,20 +170,20 @@ void take_max_grad_norm(Node& root, Node& section, const std::string& written, P
   }
 }
 
-void take_max_grad_norms(Node& root, Problems& problems) {
-  take_max_grad_norm(root, root, "max_grad_norm", problems);
-  Node* optimizer = root.find("optimizer");
-  Node* params = optimizer == nullptr ? nullptr : optimizer->find("params");
+void move_max_grad_norms(ConfigNode& root, Problems& problems) {
+  move_max_grad_norm(root, root, "max_grad_norm", problems);
+  ConfigNode* optimizer = root.find("optimizer");
+  ConfigNode* params = optimizer == nullptr ? nullptr : optimizer->find("params");
   if (params != nullptr)
-    take_max_grad_norm(root, *params, "optimizer.params.max_grad_norm", problems);
+    move_max_grad_norm(root, *params, "optimizer.params.max_grad_norm", problems);
 }
 
 // Reads the setting that another program's name of an optimizer implies. Offloading keeps on the
 // host here the states that such programs page.
-void take_optimizer_alias(Node& root, Problems& problems) {
-  Node* optimizer = root.find("optimizer");
-  const Node* type = optimizer == nullptr ? nullptr : optimizer->find("type");
-  if (type == nullptr || type->kind != Node::Kind::kText) return;
+void expand_optimizer_alias(ConfigNode& root, Problems& problems) {
+  ConfigNode* optimizer = root.find("optimizer");
+  const ConfigNode* type = optimizer == nullptr ? nullptr : optimizer->find("type");
+  if (type == nullptr || type->kind != ConfigNodeKind::kText) return;
   const Position at = type->at;
   const std::string written = lower(type->text);
   for (const auto& [alias, name, sets] : optimizer_aliases()) {
@@ -191,17 +193,18 @@ void take_optimizer_alias(Node& root, Problems& problems) {
                               ": its states are not paged; "
                               "zero_optimization.offload_optimizer keeps them on the host"));
     if (optimizer->find("params") == nullptr)
-      optimizer->entries.push_back({"params", at, Node::of_map(at), ""});
-    Node* params = optimizer->find("params");
+      optimizer->entries.push_back({"params", at, ConfigNode::of_map(at), ""});
+    ConfigNode* params = optimizer->find("params");
     if (params->is_map() && params->find(sets) == nullptr)
-      params->entries.push_back({std::string(sets), at, Node::of_bool(at, true), ""});
+      params->entries.push_back({std::string(sets), at, ConfigNode::of_bool(at, true), ""});
   }
 }
 
 // Reads the path and the weight of {path, weight}; false if it is something else, which is
 // reported.
-bool take_weighted(const Node& item, Node& paths, Node& weights, Problems& problems) {
-  const Node* path = item.find("path");
+bool split_weighted(const ConfigNode& item, ConfigNode& paths, ConfigNode& weights,
+                    Problems& problems) {
+  const ConfigNode* path = item.find("path");
   if (path == nullptr) {
     problems.error(item.at,
                    cat("data.train: expected {path, weight} as in the other entries, found ",
@@ -209,27 +212,28 @@ bool take_weighted(const Node& item, Node& paths, Node& weights, Problems& probl
                    "write each entry as {path: FILE, weight: NUMBER}");
     return false;
   }
-  for (const NodeEntry& entry : item.entries)
+  for (const ConfigEntry& entry : item.entries)
     if (entry.key != "path" && entry.key != "weight") {
       problems.error(entry.at, cat("data.train: unknown key \"", entry.key, "\" of a data set"),
                      "it has path and weight");
       return false;
     }
-  const Node* weight = item.find("weight");
+  const ConfigNode* weight = item.find("weight");
   paths.items.push_back(*path);
-  weights.items.push_back(weight == nullptr ? Node::of_int(item.at, 1) : *weight);
+  weights.items.push_back(weight == nullptr ? ConfigNode::of_int(item.at, 1) : *weight);
   return true;
 }
 
 // Splits data.train: [{path, weight}] into data.train: [path] and data.train_weights: [weight].
-void split_weighted_train(Node& root, Problems& problems) {
-  Node* data = root.find("data");
-  NodeEntry* train = data == nullptr ? nullptr : find_entry(*data, "train");
-  if (train == nullptr || train->value.kind != Node::Kind::kList) return;
-  const std::vector<Node> items = train->value.items;
-  if (std::none_of(items.begin(), items.end(), [](const Node& item) { return item.is_map(); }))
+void split_weighted_train(ConfigNode& root, Problems& problems) {
+  ConfigNode* data = root.find("data");
+  ConfigEntry* train = data == nullptr ? nullptr : find_entry(*data, "train");
+  if (train == nullptr || train->value.kind != ConfigNodeKind::kList) return;
+  const std::vector<ConfigNode> items = train->value.items;
+  if (std::none_of(items.begin(), items.end(),
+                   [](const ConfigNode& item) { return item.is_map(); }))
     return;
-  if (const NodeEntry* other = find_entry(*data, "train_weights"); other != nullptr) {
+  if (const ConfigEntry* other = find_entry(*data, "train_weights"); other != nullptr) {
     problems.error(other->at,
                    cat("data.train_weights: written beside the weights in data.train (line ",
                        train->at.line, ")"),
@@ -238,22 +242,22 @@ void split_weighted_train(Node& root, Problems& problems) {
     train = find_entry(*data, "train");
   }
   const Position at = train->value.at;
-  Node paths, weights;
-  paths.kind = weights.kind = Node::Kind::kList;
+  ConfigNode paths, weights;
+  paths.kind = weights.kind = ConfigNodeKind::kList;
   paths.at = weights.at = at;
-  for (const Node& item : items)
-    if (!take_weighted(item, paths, weights, problems)) break;
+  for (const ConfigNode& item : items)
+    if (!split_weighted(item, paths, weights, problems)) break;
   train->value = std::move(paths);
   data->entries.push_back({"train_weights", at, std::move(weights), "train"});
 }
 
 // Splits data.validation: {a: X, b: [Y, Z]} into data.validation: [X, Y, Z] and
 // data.validation_names: [a, b, b].
-void split_named_validation(Node& root, Problems& problems) {
-  Node* data = root.find("data");
-  NodeEntry* validation = data == nullptr ? nullptr : find_entry(*data, "validation");
+void split_named_validation(ConfigNode& root, Problems& problems) {
+  ConfigNode* data = root.find("data");
+  ConfigEntry* validation = data == nullptr ? nullptr : find_entry(*data, "validation");
   if (validation == nullptr || !validation->value.is_map()) return;
-  if (const NodeEntry* other = find_entry(*data, "validation_names"); other != nullptr) {
+  if (const ConfigEntry* other = find_entry(*data, "validation_names"); other != nullptr) {
     problems.error(other->at,
                    cat("data.validation_names: written beside the names in data.validation (line ",
                        validation->at.line, ")"),
@@ -261,17 +265,17 @@ void split_named_validation(Node& root, Problems& problems) {
     data->erase("validation_names");
     validation = find_entry(*data, "validation");
   }
-  Node paths, names;
-  paths.kind = names.kind = Node::Kind::kList;
+  ConfigNode paths, names;
+  paths.kind = names.kind = ConfigNodeKind::kList;
   paths.at = names.at = validation->value.at;
-  for (const NodeEntry& set : validation->value.entries) {
-    const bool list = set.value.kind == Node::Kind::kList;
+  for (const ConfigEntry& set : validation->value.entries) {
+    const bool list = set.value.kind == ConfigNodeKind::kList;
     if (list && set.value.items.empty())
       problems.error(set.at, cat("data.validation.", set.key, ": names no file"),
                      "name one, or remove the set");
-    for (const Node& path : list ? set.value.items : std::vector<Node>{set.value}) {
+    for (const ConfigNode& path : list ? set.value.items : std::vector<ConfigNode>{set.value}) {
       paths.items.push_back(path);
-      names.items.push_back(Node::of_text(set.at, set.key));
+      names.items.push_back(ConfigNode::of_text(set.at, set.key));
     }
   }
   const Position at = validation->value.at;
@@ -282,21 +286,21 @@ void split_named_validation(Node& root, Problems& problems) {
 }  // namespace
 
 SchemaTree desugar(SourceTree source, Problems& problems) {
-  Node& root = source.root;
+  ConfigNode& root = source.root;
   require(root.is_map(), "a source of keys");
-  take_max_grad_norms(root, problems);
-  take_optimizer_alias(root, problems);
+  move_max_grad_norms(root, problems);
+  expand_optimizer_alias(root, problems);
   drop_gpt_neox_companions(root, problems);
   expand_zero_flag(root, problems);
   expand_plain_values(root, problems);
   rename_bfloat16(root, problems);
   split_weighted_train(root, problems);
   desugar_adapter(root, source.adapter_of_peft, problems);
-  if (const std::optional<Node>& folder = source.adapter_folder)
+  if (const std::optional<ConfigNode>& folder = source.adapter_folder)
     root.find("adapter")->entries.push_back({"path", folder->at, *folder, ""});
   desugar_quantization(root, problems);
   split_named_validation(root, problems);
-  if (Node* zero = root.find("zero_optimization"); zero != nullptr && zero->is_map()) {
+  if (ConfigNode* zero = root.find("zero_optimization"); zero != nullptr && zero->is_map()) {
     expand_cpu_offload(*zero, "cpu_offload", "offload_optimizer", problems);
     expand_cpu_offload(*zero, "cpu_offload_param", "offload_param", problems);
     expand_cpu_offload(*zero, "cpu_offload_params", "offload_param", problems);

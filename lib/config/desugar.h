@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "config/node.h"
+#include "config/config_node.h"
 
 namespace ftrun {
 
@@ -11,12 +11,12 @@ namespace ftrun {
 /// names, or an override.
 struct SourceTree {
   /// The sections.
-  Node root;
+  ConfigNode root;
   /// The adapter section is the content of a PEFT file.
   bool adapter_of_peft = false;
   /// The folder of the adapter that training continues from, if the source gives it in place of the
   /// adapter section.
-  std::optional<Node> adapter_folder = std::nullopt;
+  std::optional<ConfigNode> adapter_folder = std::nullopt;
 };
 
 /// SchemaTree holds the content of sources by the keys of the schema; unknown keys stay, for
@@ -26,16 +26,16 @@ class SchemaTree {
   /// Makes an empty tree.
   SchemaTree() = default;
 
-  const Node& root() const { return root_; }
+  const ConfigNode& root() const { return root_; }
   /// Merges a source that is read later into this tree: sections are merged key by key, all else is
   /// replaced, as are keys that the later source replaces by other keys (config/alternatives.h).
   void put(const SchemaTree& later, Problems& problems);
 
  private:
   friend SchemaTree desugar(SourceTree source, Problems& problems);
-  explicit SchemaTree(Node root) : root_(std::move(root)) {}
+  explicit SchemaTree(ConfigNode root) : root_(std::move(root)) {}
 
-  Node root_;
+  ConfigNode root_;
 };
 
 /// Translates one source's aliases and deprecated spellings into the keys of the schema, so that

@@ -37,44 +37,44 @@ constexpr std::array<std::string_view, 6> kOfOurs{"type",
                                                   "rank_pattern_ranks",
                                                   "alpha_pattern_alphas"};
 
-bool is_on(const Node& value) {
+bool is_on(const ConfigNode& value) {
   switch (value.kind) {
-    case Node::Kind::kNull:
+    case ConfigNodeKind::kNull:
       return false;
-    case Node::Kind::kBool:
+    case ConfigNodeKind::kBool:
       return value.boolean;
-    case Node::Kind::kList:
+    case ConfigNodeKind::kList:
       return !value.items.empty();
-    case Node::Kind::kMap:
+    case ConfigNodeKind::kMap:
       return !value.entries.empty();
     default:
       return true;
   }
 }
 
-NodeEntry* entry_of(Node& map, std::string_view key) {
-  for (NodeEntry& entry : map.entries)
+ConfigEntry* entry_of(ConfigNode& map, std::string_view key) {
+  for (ConfigEntry& entry : map.entries)
     if (entry.key == key) return &entry;
   return nullptr;
 }
 
-void take_peft_file(Node& adapter, Problems& problems) {
+void expand_peft_file(ConfigNode& adapter, Problems& problems) {
   for (const std::string_view key : kOfPeft) adapter.erase(key);
   for (const std::string_view key : kOfOurs)
-    if (const NodeEntry* entry = entry_of(adapter, key); entry != nullptr) {
+    if (const ConfigEntry* entry = entry_of(adapter, key); entry != nullptr) {
       problems.error(entry->at, cat("adapter.", key, ": no key of a file of PEFT"),
                      "remove it from the file");
       adapter.erase(key);
     }
   if (adapter.find("peft_type") == nullptr)
-    adapter.entries.push_back({"type", adapter.at, Node::of_text(adapter.at, "lora"), ""});
+    adapter.entries.push_back({"type", adapter.at, ConfigNode::of_text(adapter.at, "lora"), ""});
 }
 
-void refuse_other_arithmetic(Node& adapter, bool of_peft, Problems& problems) {
+void refuse_other_arithmetic(ConfigNode& adapter, bool of_peft, Problems& problems) {
   // PEFT sets it by the class of each module, whatever the file says.
   adapter.erase("fan_in_fan_out");
   for (const std::string_view key : kOtherArithmetic) {
-    const NodeEntry* entry = entry_of(adapter, key);
+    const ConfigEntry* entry = entry_of(adapter, key);
     if (entry == nullptr) continue;
     if (is_on(entry->value))
       problems.error(entry->at,
@@ -89,10 +89,11 @@ void refuse_other_arithmetic(Node& adapter, bool of_peft, Problems& problems) {
 
 /// Refuses initial values that PEFT computes from the base's weights: it subtracts B A from the
 /// base, and the adapter then belongs to the changed base.
-void refuse_other_beginnings(Node& adapter, Problems& problems) {
-  const auto entry = std::find_if(adapter.entries.begin(), adapter.entries.end(),
-                                  [](const NodeEntry& e) { return e.key == "init_lora_weights"; });
-  if (entry == adapter.entries.end() || entry->value.kind != Node::Kind::kText) return;
+void refuse_other_beginnings(ConfigNode& adapter, Problems& problems) {
+  const auto entry =
+      std::find_if(adapter.entries.begin(), adapter.entries.end(),
+                   [](const ConfigEntry& e) { return e.key == "init_lora_weights"; });
+  if (entry == adapter.entries.end() || entry->value.kind != ConfigNodeKind::kText) return;
   const std::string& text = entry->value.text;
   if (text.starts_with("pissa") || text == "olora" || text == "loftq" || text == "corda" ||
       text == "lora_ga") {
@@ -108,38 +109,38 @@ void refuse_other_beginnings(Node& adapter, Problems& problems) {
 }
 
 /// Reads a single text in place of a list of modules.
-void split_modules(Node& adapter, const std::string& list, const std::string& pattern) {
-  NodeEntry* entry = entry_of(adapter, list);
-  if (entry == nullptr || entry->value.kind != Node::Kind::kText) return;
+void split_modules(ConfigNode& adapter, const std::string& list, const std::string& pattern) {
+  ConfigEntry* entry = entry_of(adapter, list);
+  if (entry == nullptr || entry->value.kind != ConfigNodeKind::kText) return;
   if (entry->value.text != "all-linear") {
     entry->written = entry->key;
     entry->key = pattern;
     return;
   }
-  Node items;
-  items.kind = Node::Kind::kList;
+  ConfigNode items;
+  items.kind = ConfigNodeKind::kList;
   items.at = entry->value.at;
   items.items.push_back(entry->value);
   entry->value = std::move(items);
 }
 
 /// Splits {expression: number} into a list of expressions and one of numbers.
-void split_pattern(Node& adapter, const std::string& key, const std::string& numbers,
+void split_pattern(ConfigNode& adapter, const std::string& key, const std::string& numbers,
                    Problems& problems) {
-  NodeEntry* entry = entry_of(adapter, key);
+  ConfigEntry* entry = entry_of(adapter, key);
   if (entry == nullptr || !entry->value.is_map()) return;
-  if (const NodeEntry* other = entry_of(adapter, numbers); other != nullptr) {
+  if (const ConfigEntry* other = entry_of(adapter, numbers); other != nullptr) {
     problems.error(other->at,
                    cat("adapter.", numbers, ": written beside adapter.", key, " (line ",
                        entry->at.line, "), which has its numbers"),
                    "keep one of the two");
     return;
   }
-  Node names, values;
-  names.kind = values.kind = Node::Kind::kList;
+  ConfigNode names, values;
+  names.kind = values.kind = ConfigNodeKind::kList;
   names.at = values.at = entry->value.at;
-  for (const NodeEntry& one : entry->value.entries) {
-    names.items.push_back(Node::of_text(one.at, one.key));
+  for (const ConfigEntry& one : entry->value.entries) {
+    names.items.push_back(ConfigNode::of_text(one.at, one.key));
     values.items.push_back(one.value);
   }
   const Position at = entry->at;
@@ -148,32 +149,32 @@ void split_pattern(Node& adapter, const std::string& key, const std::string& num
 }
 
 /// Says whether a list names only matrices that are never quantized here.
-bool names_unquantized(const Node& modules) {
-  const auto is_unquantized = [](const Node& module) {
-    return module.kind == Node::Kind::kText &&
+bool names_unquantized(const ConfigNode& modules) {
+  const auto is_unquantized = [](const ConfigNode& module) {
+    return module.kind == ConfigNodeKind::kText &&
            (module.text == "lm_head" || module.text == "embed_tokens" ||
             module.text == "model.embed_tokens");
   };
-  return modules.kind == Node::Kind::kList &&
+  return modules.kind == ConfigNodeKind::kList &&
          std::all_of(modules.items.begin(), modules.items.end(), is_unquantized);
 }
 
 /// Refuses settings of bitsandbytes that contradict the type or that ftrun does not implement.
-void refuse_other_quantization(const Node& quantization, Problems& problems) {
+void refuse_other_quantization(const ConfigNode& quantization, Problems& problems) {
   const auto entry = [&](std::string_view key) {
     const auto found = std::find_if(quantization.entries.begin(), quantization.entries.end(),
-                                    [&](const NodeEntry& e) { return e.key == key; });
+                                    [&](const ConfigEntry& e) { return e.key == key; });
     return found == quantization.entries.end() || !is_on(found->value) ? nullptr : &*found;
   };
-  const NodeEntry* type = entry("type");
+  const ConfigEntry* type = entry("type");
   if (type == nullptr) type = entry("bnb_4bit_quant_type");
   const std::string named =
-      type != nullptr && type->value.kind == Node::Kind::kText ? type->value.text : "";
+      type != nullptr && type->value.kind == ConfigNodeKind::kText ? type->value.text : "";
   for (const auto& [key, other] : {std::pair{"load_in_4bit", "int8"}, {"load_in_8bit", "nf4"}})
-    if (const NodeEntry* asked = entry(key); asked != nullptr && named == other)
+    if (const ConfigEntry* asked = entry(key); asked != nullptr && named == other)
       problems.error(asked->at, cat("quantization.", key, ": the type is ", named),
                      cat("remove it, or write type: ", named == "nf4" ? "int8" : "nf4"));
-  if (const NodeEntry* skipped = entry("llm_int8_skip_modules");
+  if (const ConfigEntry* skipped = entry("llm_int8_skip_modules");
       skipped != nullptr && !names_unquantized(skipped->value))
     problems.error(skipped->at,
                    "quantization.llm_int8_skip_modules: not supported but for lm_head and "
@@ -184,34 +185,34 @@ void refuse_other_quantization(const Node& quantization, Problems& problems) {
 
 }  // namespace
 
-void desugar_quantization(Node& root, Problems& problems) {
-  Node* quantization = root.find("quantization");
+void desugar_quantization(ConfigNode& root, Problems& problems) {
+  ConfigNode* quantization = root.find("quantization");
   if (quantization == nullptr || !quantization->is_map()) return;
   refuse_other_quantization(*quantization, problems);
   quantization->erase("llm_int8_skip_modules");
 }
 
-void desugar_adapter(Node& root, bool of_peft, Problems& problems) {
-  Node* adapter = root.find("adapter");
+void desugar_adapter(ConfigNode& root, bool of_peft, Problems& problems) {
+  ConfigNode* adapter = root.find("adapter");
   if (adapter == nullptr || !adapter->is_map()) return;
-  if (of_peft) take_peft_file(*adapter, problems);
+  if (of_peft) expand_peft_file(*adapter, problems);
   refuse_other_arithmetic(*adapter, of_peft, problems);
   refuse_other_beginnings(*adapter, problems);
   split_modules(*adapter, "target_modules", "target_pattern");
   split_modules(*adapter, "exclude_modules", "exclude_pattern");
   split_pattern(*adapter, "rank_pattern", "rank_pattern_ranks", problems);
   split_pattern(*adapter, "alpha_pattern", "alpha_pattern_alphas", problems);
-  if (NodeEntry* layers = entry_of(*adapter, "layers_to_transform");
-      layers != nullptr && layers->value.kind == Node::Kind::kInt) {
-    Node list;
-    list.kind = Node::Kind::kList;
+  if (ConfigEntry* layers = entry_of(*adapter, "layers_to_transform");
+      layers != nullptr && layers->value.kind == ConfigNodeKind::kInt) {
+    ConfigNode list;
+    list.kind = ConfigNodeKind::kList;
     list.at = layers->value.at;
     list.items.push_back(layers->value);
     layers->value = std::move(list);
   }
-  if (NodeEntry* begin = entry_of(*adapter, "init_lora_weights");
-      begin != nullptr && begin->value.kind == Node::Kind::kBool)
-    begin->value = Node::of_text(begin->value.at, begin->value.boolean ? "true" : "false");
+  if (ConfigEntry* begin = entry_of(*adapter, "init_lora_weights");
+      begin != nullptr && begin->value.kind == ConfigNodeKind::kBool)
+    begin->value = ConfigNode::of_text(begin->value.at, begin->value.boolean ? "true" : "false");
 }
 
 }  // namespace ftrun

@@ -1,16 +1,16 @@
 #pragma once
 
-#include "config/node.h"
+#include "config/config_node.h"
 
 namespace ftrun {
 
 /// Rewrites an `adapter` section in PEFT's spellings into the keys of the schema. Fields that
 /// change the computation and that ftrun does not have are errors; in a PEFT file (`of_peft`)
 /// fields that change nothing are dropped.
-void desugar_adapter(Node& root, bool of_peft, Problems& problems);
+void desugar_adapter(ConfigNode& root, bool of_peft, Problems& problems);
 
 /// Refuses settings of bitsandbytes in a `quantization` section that contradict its type or that
 /// ftrun does not implement.
-void desugar_quantization(Node& root, Problems& problems);
+void desugar_quantization(ConfigNode& root, Problems& problems);
 
 }  // namespace ftrun

@@ -43,7 +43,7 @@ class Converter {
   Converter(const Field& field, std::string key, Problems& problems)
       : field_(field), key_(std::move(key)), problems_(problems) {}
 
-  std::optional<FieldValue> value(const Node& node) {
+  std::optional<FieldValue> value(const ConfigNode& node) {
     switch (field_.type) {
       case FieldType::kBool:
         return wrap(as_bool(node));
@@ -76,9 +76,9 @@ class Converter {
     return FieldValue(std::move(*value));
   }
 
-  std::nullopt_t refuse(const Node& node, const std::string& more = "") {
+  std::nullopt_t refuse(const ConfigNode& node, const std::string& more = "") {
     const bool placeholder =
-        node.kind == Node::Kind::kText &&
+        node.kind == ConfigNodeKind::kText &&
         (node.text.starts_with("${") || node.text.starts_with("{{") || node.text.starts_with("<"));
     problems_.error(
         node.at,
@@ -87,42 +87,42 @@ class Converter {
     return std::nullopt;
   }
 
-  void say(const Node& node, const std::string& read_as) {
+  void note_reading(const ConfigNode& node, const std::string& read_as) {
     problems_.notice(node.at, cat(key_, ": ", value_text(node), " is read as ", read_as));
   }
 
-  std::optional<bool> as_bool(const Node& node) {
-    if (node.kind == Node::Kind::kBool) return node.boolean;
+  std::optional<bool> as_bool(const ConfigNode& node) {
+    if (node.kind == ConfigNodeKind::kBool) return node.boolean;
     const std::string word = lower(node.text);
-    const bool scalar = node.kind == Node::Kind::kText || node.kind == Node::Kind::kInt ||
-                        node.kind == Node::Kind::kFloat;
+    const bool scalar = node.kind == ConfigNodeKind::kText || node.kind == ConfigNodeKind::kInt ||
+                        node.kind == ConfigNodeKind::kFloat;
     static const std::vector<std::string> kYes{"true", "yes", "on", "1", "1.0", "y", "t"};
     static const std::vector<std::string> kNo{"false", "no", "off", "0", "0.0", "n", "f"};
     const auto among = [&](const std::vector<std::string>& words) {
       return scalar && std::find(words.begin(), words.end(), word) != words.end();
     };
     if (!among(kYes) && !among(kNo)) return refuse(node);
-    say(node, among(kYes) ? "true" : "false");
+    note_reading(node, among(kYes) ? "true" : "false");
     return among(kYes);
   }
 
   // Reads the number that a text in quotes holds, as if it had none.
-  Node unquoted(const Node& node) {
-    if (node.kind != Node::Kind::kText || node.plain) return node;
-    Node inner = scalar_node(node.at, node.text);
-    if (inner.kind != Node::Kind::kInt && inner.kind != Node::Kind::kFloat) return node;
-    say(node, cat("the number ", inner.text));
+  ConfigNode unquoted(const ConfigNode& node) {
+    if (node.kind != ConfigNodeKind::kText || node.plain) return node;
+    ConfigNode inner = scalar_node(node.at, node.text);
+    if (inner.kind != ConfigNodeKind::kInt && inner.kind != ConfigNodeKind::kFloat) return node;
+    note_reading(node, cat("the number ", inner.text));
     return inner;
   }
 
-  const NumberWord* word_of(const Node& node) const {
-    if (node.kind != Node::Kind::kText) return nullptr;
+  const NumberWord* word_of(const ConfigNode& node) const {
+    if (node.kind != ConfigNodeKind::kText) return nullptr;
     for (const NumberWord& word : field_.words)
       if (lower(word.word) == lower(node.text)) return &word;
     return nullptr;
   }
 
-  std::optional<int64_t> as_int(const Node& written) {
+  std::optional<int64_t> as_int(const ConfigNode& written) {
     if (const NumberWord* word = word_of(written); word != nullptr) {
       if (word->remedy.empty()) return word->value;
       problems_.error(written.at,
@@ -130,20 +130,20 @@ class Converter {
                       word->remedy);
       return std::nullopt;
     }
-    const Node node = unquoted(written);
-    if (node.kind == Node::Kind::kBool) {
+    const ConfigNode node = unquoted(written);
+    if (node.kind == ConfigNodeKind::kBool) {
       if (!in_range(field_, node.boolean ? 1 : 0)) return refuse(node);
-      say(node, node.boolean ? "1" : "0");
+      note_reading(node, node.boolean ? "1" : "0");
       return node.boolean ? 1 : 0;
     }
-    if (node.kind == Node::Kind::kInt) {
+    if (node.kind == ConfigNodeKind::kInt) {
       if (node.text.size() > 1 && node.text[0] == '0' &&
           std::isdigit(static_cast<unsigned char>(node.text[1])) != 0)
-        say(node, std::to_string(node.integer));
+        note_reading(node, std::to_string(node.integer));
       if (!in_range(field_, node.number)) return refuse(node);
       return node.integer;
     }
-    if (node.kind != Node::Kind::kFloat) return refuse(node);
+    if (node.kind != ConfigNodeKind::kFloat) return refuse(node);
     // 2^63 itself does not fit.
     if (std::abs(node.number) >= 9223372036854775808.0)
       return refuse(node, " (it does not fit into 64 bits)");
@@ -152,20 +152,21 @@ class Converter {
     return static_cast<int64_t>(node.number);
   }
 
-  std::optional<double> as_float(const Node& written) {
-    const Node node = unquoted(written);
-    const bool number = node.kind == Node::Kind::kInt || node.kind == Node::Kind::kFloat;
+  std::optional<double> as_float(const ConfigNode& written) {
+    const ConfigNode node = unquoted(written);
+    const bool number = node.kind == ConfigNodeKind::kInt || node.kind == ConfigNodeKind::kFloat;
     if (!number || !in_range(field_, node.number)) return refuse(node);
     return node.number;
   }
 
-  std::optional<std::string> as_text(const Node& node) {
-    if (node.kind == Node::Kind::kList || node.kind == Node::Kind::kMap) return refuse(node);
+  std::optional<std::string> as_text(const ConfigNode& node) {
+    if (node.kind == ConfigNodeKind::kList || node.kind == ConfigNodeKind::kMap)
+      return refuse(node);
     return node.text;
   }
 
-  std::optional<std::string> as_choice(const Node& node) {
-    if (node.kind != Node::Kind::kText) return refuse(node);
+  std::optional<std::string> as_choice(const ConfigNode& node) {
+    if (node.kind != ConfigNodeKind::kText) return refuse(node);
     for (const std::string& choice : field_.choices)
       if (node.text == choice || (field_.any_case && lower(node.text) == lower(choice)))
         return choice;
@@ -174,37 +175,37 @@ class Converter {
     return refuse(node, did_you_mean(nearest(node.text, field_.choices)));
   }
 
-  std::optional<std::vector<std::string>> as_texts(const Node& node) {
+  std::optional<std::vector<std::string>> as_texts(const ConfigNode& node) {
     std::vector<std::string> out;
-    if (node.kind == Node::Kind::kText) out.push_back(node.text);
-    for (const Node& item : node.items) {
-      if (item.kind != Node::Kind::kText || item.text.empty()) return refuse(item);
+    if (node.kind == ConfigNodeKind::kText) out.push_back(node.text);
+    for (const ConfigNode& item : node.items) {
+      if (item.kind != ConfigNodeKind::kText || item.text.empty()) return refuse(item);
       out.push_back(item.text);
     }
-    const bool fits = node.kind == Node::Kind::kText || node.kind == Node::Kind::kList;
+    const bool fits = node.kind == ConfigNodeKind::kText || node.kind == ConfigNodeKind::kList;
     if (!fits || (!out.empty() && out.front().empty())) return refuse(node);
     return out;
   }
 
-  std::optional<std::vector<int64_t>> as_ints(const Node& node) {
+  std::optional<std::vector<int64_t>> as_ints(const ConfigNode& node) {
     // An empty list is the default of keys of ours, which a written config holds.
     const bool may_be_empty = field_.vocabulary == Vocabulary::kFtrun && !field_.zero_unset;
-    if (node.kind != Node::Kind::kList || (node.items.empty() && !may_be_empty))
+    if (node.kind != ConfigNodeKind::kList || (node.items.empty() && !may_be_empty))
       return refuse(node);
     std::vector<int64_t> out;
-    for (const Node& item : node.items) {
-      if (item.kind != Node::Kind::kInt || !in_range(field_, item.number)) return refuse(item);
+    for (const ConfigNode& item : node.items) {
+      if (item.kind != ConfigNodeKind::kInt || !in_range(field_, item.number)) return refuse(item);
       out.push_back(item.integer);
     }
     return out;
   }
 
-  std::optional<std::vector<double>> as_numbers(const Node& node, size_t count) {
-    if (node.kind != Node::Kind::kList || node.items.size() != count) return refuse(node);
+  std::optional<std::vector<double>> as_numbers(const ConfigNode& node, size_t count) {
+    if (node.kind != ConfigNodeKind::kList || node.items.size() != count) return refuse(node);
     std::vector<double> out;
-    for (const Node& written : node.items) {
-      const Node item = unquoted(written);
-      const bool number = item.kind == Node::Kind::kInt || item.kind == Node::Kind::kFloat;
+    for (const ConfigNode& written : node.items) {
+      const ConfigNode item = unquoted(written);
+      const bool number = item.kind == ConfigNodeKind::kInt || item.kind == ConfigNodeKind::kFloat;
       if (!number || !in_range(field_, item.number)) return refuse(item);
       out.push_back(item.number);
     }
@@ -244,7 +245,7 @@ std::string expected_text(const Field& field) {
   return "";
 }
 
-std::optional<FieldValue> read_field_value(const Field& field, const Node& node,
+std::optional<FieldValue> read_field_value(const Field& field, const ConfigNode& node,
                                            const std::string& key, Problems& problems) {
   return Converter(field, key, problems).value(node);
 }

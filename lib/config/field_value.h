@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "config/node.h"
+#include "config/config_node.h"
 #include "config/schema.h"
 
 namespace ftrun {
@@ -18,7 +18,7 @@ std::string lower(std::string text);
 /// Reads a node as the key's type. Whole floats become integers, numbers in quotes numbers, and so
 /// on, each with a notice; a value that cannot be read so is an error and gives nothing. `key` is
 /// the path as it was written.
-std::optional<FieldValue> read_field_value(const Field& field, const Node& node,
+std::optional<FieldValue> read_field_value(const Field& field, const ConfigNode& node,
                                            const std::string& key, Problems& problems);
 
 }  // namespace ftrun

@@ -12,8 +12,8 @@
 namespace ftrun {
 namespace {
 
-const NodeEntry* first_of(const Node& root, const std::vector<std::string>& keys) {
-  for (const NodeEntry& entry : root.entries)
+const ConfigEntry* first_of(const ConfigNode& root, const std::vector<std::string>& keys) {
+  for (const ConfigEntry& entry : root.entries)
     if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) return &entry;
   return nullptr;
 }
@@ -24,9 +24,9 @@ std::string underscored(std::string key) {
 }
 
 // Lists the file's keys that a config may have too.
-std::vector<std::string> known_keys(const Node& root) {
+std::vector<std::string> known_keys(const ConfigNode& root) {
   std::vector<std::string> out;
-  for (const NodeEntry& entry : root.entries) {
+  for (const ConfigEntry& entry : root.entries) {
     const Field* field = Schema::get().find("", entry.key);
     if (Schema::get().find_section(entry.key) != nullptr ||
         (field != nullptr && field->action == Action::kImplement))
@@ -37,7 +37,7 @@ std::vector<std::string> known_keys(const Node& root) {
 
 // Recognises a gpt-neox file, only with underscores: the few JSON files with dashes are DeepSpeed's
 // own autotuning examples.
-std::optional<Problem> gpt_neox(const Node& root) {
+std::optional<Problem> gpt_neox(const ConfigNode& root) {
   static const std::vector<std::string> kKeys{"pipe_parallel_size",
                                               "model_parallel_size",
                                               "num_layers",
@@ -64,10 +64,10 @@ std::optional<Problem> gpt_neox(const Node& root) {
                                               "tensorboard_dir",
                                               "save",
                                               "load"};
-  const NodeEntry* first = nullptr;
+  const ConfigEntry* first = nullptr;
   int found = 0;
   bool dashed = false;
-  for (const NodeEntry& entry : root.entries) {
+  for (const ConfigEntry& entry : root.entries) {
     const std::string key = underscored(entry.key);
     if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) continue;
     if (first == nullptr) first = &entry;
@@ -84,10 +84,10 @@ std::optional<Problem> gpt_neox(const Node& root) {
                  moved + "name a Hugging Face folder as model.path"};
 }
 
-bool holds_component(const Node& node) {
+bool holds_component(const ConfigNode& node) {
   if (node.find("_component_") != nullptr) return true;
   return std::any_of(node.entries.begin(), node.entries.end(),
-                     [](const NodeEntry& entry) { return holds_component(entry.value); });
+                     [](const ConfigEntry& entry) { return holds_component(entry.value); });
 }
 
 struct Sign {
@@ -97,7 +97,7 @@ struct Sign {
 
 }  // namespace
 
-std::optional<Problem> foreign_front_end(const Node& root) {
+std::optional<Problem> foreign_front_end(const ConfigNode& root) {
   if (!root.is_map()) return std::nullopt;
   if (auto problem = gpt_neox(root)) return problem;
   const std::string remedy =
@@ -111,7 +111,7 @@ std::optional<Problem> foreign_front_end(const Node& root) {
        "a file of Hugging Face TrainingArguments"},
   };
   for (const Sign& sign : kSigns)
-    if (const NodeEntry* entry = first_of(root, sign.keys); entry != nullptr)
+    if (const ConfigEntry* entry = first_of(root, sign.keys); entry != nullptr)
       return Problem{entry->at, cat("this is ", sign.program, " (key \"", entry->key, "\")"),
                      remedy};
   return std::nullopt;

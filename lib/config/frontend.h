@@ -2,12 +2,12 @@
 
 #include <optional>
 
-#include "config/node.h"
+#include "config/config_node.h"
 
 namespace ftrun {
 
 /// Recognises files that other programs' launchers read (gpt-neox, axolotl,
 /// LLaMA-Factory, torchtune, TrainingArguments) and says what the file is and what to pass instead.
-std::optional<Problem> foreign_front_end(const Node& root);
+std::optional<Problem> foreign_front_end(const ConfigNode& root);
 
 }  // namespace ftrun

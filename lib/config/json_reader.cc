@@ -26,8 +26,8 @@ class JsonReader {
   JsonReader(const std::string& file, std::string_view text, Problems& problems)
       : text_(text), problems_(problems), here_{file, 1, 1} {}
 
-  Node read() {
-    Node root;
+  ConfigNode read() {
+    ConfigNode root;
     try {
       if (text_.starts_with("\xEF\xBB\xBF")) next_ += 3;
       skip_blank();
@@ -84,7 +84,7 @@ class JsonReader {
     while (next_ < end + 2) advance();
   }
 
-  Node read_value(int depth) {
+  ConfigNode read_value(int depth) {
     if (depth > kDeepestSection) stop(cat("nested deeper than ", kDeepestSection, " levels"));
     if (++values_ > kMostValues)
       stop(cat("holds more than ", kMostValues, " values: not a config"));
@@ -95,15 +95,15 @@ class JsonReader {
         return read_list(depth);
       case '"': {
         const Position at = here();
-        return Node::of_text(at, read_text());
+        return ConfigNode::of_text(at, read_text());
       }
       default:
         return read_word();
     }
   }
 
-  Node read_map(int depth) {
-    Node map = Node::of_map(here());
+  ConfigNode read_map(int depth) {
+    ConfigNode map = ConfigNode::of_map(here());
     advance();
     for (;;) {
       skip_blank();
@@ -116,7 +116,7 @@ class JsonReader {
       advance();
       skip_blank();
       check_key(map, key, key_at);
-      Node value = read_value_of(key, depth + 1);
+      ConfigNode value = read_value_of(key, depth + 1);
       add(map, {std::move(key), key_at, std::move(value)});
       if (!read_separator('}', map.at)) break;
     }
@@ -124,26 +124,26 @@ class JsonReader {
     return map;
   }
 
-  void check_key(const Node& map, const std::string& key, const Position& at) {
+  void check_key(const ConfigNode& map, const std::string& key, const Position& at) {
     if (key.size() > kLongestKey)
       stop_at(at, cat("this key has ", key.size(), " bytes: not a config"));
     if (map.entries.size() == kMostKeys)
       stop_at(at, cat("this section holds more than ", kMostKeys, " keys: not a config"));
   }
 
-  Node read_value_of(const std::string& key, int depth) {
+  ConfigNode read_value_of(const std::string& key, int depth) {
     const bool outer = std::exchange(secret_, secret_ || is_secret_name(key));
-    Node value = read_value(depth);
+    ConfigNode value = read_value(depth);
     secret_ = outer;
     return value;
   }
 
-  void add(Node& map, NodeEntry entry) {
+  void add(ConfigNode& map, ConfigEntry entry) {
     if (map.find(entry.key) == nullptr) {
       map.entries.push_back(std::move(entry));
       return;
     }
-    for (const NodeEntry& known : map.entries)
+    for (const ConfigEntry& known : map.entries)
       if (known.key == entry.key)
         problems_.error(
             entry.at,
@@ -151,8 +151,8 @@ class JsonReader {
             "keep one of the two");
   }
 
-  Node read_list(int depth) {
-    Node list{.kind = Node::Kind::kList, .at = here()};
+  ConfigNode read_list(int depth) {
+    ConfigNode list{.kind = ConfigNodeKind::kList, .at = here()};
     advance();
     for (;;) {
       skip_blank();
@@ -253,9 +253,9 @@ class JsonReader {
   }
 
   // Reads a number, a word of JSON, or a mistake.
-  Node read_word() {
+  ConfigNode read_word() {
     const Position at = here();
-    const std::string word = take_word();
+    const std::string word = read_word();
     if (word.empty()) stop_at(at, cat("expected a value, found ", seen()));
     if (word == "null" || word == "true" || word == "false" || word == "NaN" ||
         word == "Infinity" || word == "-Infinity")
@@ -263,13 +263,13 @@ class JsonReader {
     const bool number = std::isdigit(static_cast<unsigned char>(word[0])) != 0 ||
                         (word.size() > 1 && word[0] == '-');
     if (number) {
-      const Node node = scalar_node(at, word);
-      if (node.kind == Node::Kind::kInt || node.kind == Node::Kind::kFloat) return node;
+      const ConfigNode node = scalar_node(at, word);
+      if (node.kind == ConfigNodeKind::kInt || node.kind == ConfigNodeKind::kFloat) return node;
     }
     return refuse_word(at, word);
   }
 
-  std::string take_word() {
+  std::string read_word() {
     std::string word;
     int braces = 0;  // of ${name}
     while (!at_end()) {
@@ -287,7 +287,7 @@ class JsonReader {
     return word;
   }
 
-  Node refuse_word(const Position& at, const std::string& word) {
+  ConfigNode refuse_word(const Position& at, const std::string& word) {
     if (secret_) stop_at(at, "this value is none of JSON", "write texts in double quotes");
     if (word == "True" || word == "False" || word == "None") {
       problems_.error(at, cat(word, " is Python, not JSON"),
@@ -304,7 +304,7 @@ class JsonReader {
     else
       placeholders_.emplace_back(word, at);
     // Continues as if the key had been left open, so that one fault does not cause a second.
-    return Node::of_text(at, "auto");
+    return ConfigNode::of_text(at, "auto");
   }
 
   // Reports one problem for the whole file: a template that was not filled in is one mistake.
@@ -332,7 +332,7 @@ class JsonReader {
 
 }  // namespace
 
-Node read_json(const std::string& file, std::string_view text, Problems& problems) {
+ConfigNode read_json(const std::string& file, std::string_view text, Problems& problems) {
   return JsonReader(file, text, problems).read();
 }
 

@@ -87,7 +87,7 @@ Position place_of_byte(const std::string& name, std::string_view text, size_t at
   return place;
 }
 
-Node parse(const std::string& name, const std::string& text, Problems& problems) {
+ConfigNode parse(const std::string& name, const std::string& text, Problems& problems) {
   if (const std::string encoding = wide_encoding(text); !encoding.empty()) {
     problems.error({name}, cat("is ", encoding, ", expected UTF-8"), "save the file in UTF-8");
     return {};
@@ -103,20 +103,20 @@ Node parse(const std::string& name, const std::string& text, Problems& problems)
         "save the file in UTF-8; where the byte belongs to the name of a file, rename that file");
     return {};
   }
-  Node root = looks_like_json(name, text) ? read_json(name, text, problems)
-                                          : read_yaml(name, text, problems);
+  ConfigNode root = looks_like_json(name, text) ? read_json(name, text, problems)
+                                                : read_yaml(name, text, problems);
   mark_secrets(root);
   return root;
 }
 
-/// Sources merges each source into those read before: a file or an override is parsed (Node), the
-/// adapter's file that it names is included (SourceTree), its spellings become the schema's keys
-/// (SchemaTree), and all of them together are read (Config).
+/// Sources merges each source into those read before: a file or an override is parsed (ConfigNode),
+/// the adapter's file that it names is included (SourceTree), its spellings become the schema's
+/// keys (SchemaTree), and all of them together are read (Config).
 class Sources {
  public:
   void add_text(const std::string& name, const std::string& text) {
     Problems found;
-    Node root = parse(name, text, found);
+    ConfigNode root = parse(name, text, found);
     const bool readable = root.is_map();
     partial_ = partial_ || has_errors(found.all());
     if (const auto foreign = foreign_front_end(root); foreign && !has_errors(found.all())) {
@@ -127,7 +127,7 @@ class Sources {
     copy(found);
     if (!has_errors(found.all()) && is_accelerate(root)) return add_accelerate(root);
     if (!readable && !has_errors(found.all())) {
-      if (root.kind == Node::Kind::kNull)
+      if (root.kind == ConfigNodeKind::kNull)
         problems_.notice({name}, "is empty");
       else
         problems_.error(root.at, cat("expected a config with keys, found ", value_text(root)));
@@ -135,15 +135,16 @@ class Sources {
     if (readable) put(std::move(root));
   }
 
-  void add_accelerate(const Node& root) {
-    const Node* file = accelerate_config_file(root);
-    const Node named = file == nullptr ? Node::of_map(root.at)
-                                       : read_named(*file, "deepspeed_config_file",
-                                                    "correct the path, or pass that DeepSpeed "
-                                                    "config with --config instead of this file");
+  void add_accelerate(const ConfigNode& root) {
+    const ConfigNode* file = accelerate_config_file(root);
+    const ConfigNode named = file == nullptr
+                                 ? ConfigNode::of_map(root.at)
+                                 : read_named(*file, "deepspeed_config_file",
+                                              "correct the path, or pass that DeepSpeed "
+                                              "config with --config instead of this file");
     if (!named.is_map()) return;
     Problems found;
-    Node config = from_accelerate(root, named, found);
+    ConfigNode config = from_accelerate(root, named, found);
     partial_ = partial_ || has_errors(found.all());
     copy(found);
     put(named);
@@ -180,18 +181,18 @@ class Sources {
       return;
     }
     const std::string given = text.substr(equals + 1);
-    Node value = is_path_there(given) ? Node::of_text({at.file, 0, 0}, given)
-                                      : read_yaml_value(at.file, given, problems_);
+    ConfigNode value = is_path_there(given) ? ConfigNode::of_text({at.file, 0, 0}, given)
+                                            : read_yaml_value(at.file, given, problems_);
     for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
-      Node map = Node::of_map(at);
+      ConfigNode map = ConfigNode::of_map(at);
       map.entries.push_back({*key, at, std::move(value), ""});
       value = std::move(map);
     }
     mark_secrets(value);
     // A value that reads as one text may be a section that is not well formed.
-    Node* leaf = &value;
+    ConfigNode* leaf = &value;
     for (const std::string& key : keys) leaf = leaf->find(key);
-    if (leaf->kind == Node::Kind::kText && gives_section(text)) leaf->secret = true;
+    if (leaf->kind == ConfigNodeKind::kText && gives_section(text)) leaf->secret = true;
     put(std::move(value));
   }
 
@@ -206,23 +207,24 @@ class Sources {
   /// Makes the source of a parsed tree: `adapter: FOLDER` stands for the content of its
   /// adapter_config.json, and for the adapter that training continues from. An adapter that cannot
   /// be read is reported and left out.
-  SourceTree with_adapter_file(Node root) {
-    Node* adapter = root.find("adapter");
-    if (Node* path = adapter != nullptr && adapter->is_map() ? adapter->find("path") : nullptr;
-        path != nullptr && path->kind == Node::Kind::kText)
+  SourceTree with_adapter_file(ConfigNode root) {
+    ConfigNode* adapter = root.find("adapter");
+    if (ConfigNode* path =
+            adapter != nullptr && adapter->is_map() ? adapter->find("path") : nullptr;
+        path != nullptr && path->kind == ConfigNodeKind::kText)
       find_adapter(*path);
-    if (adapter == nullptr || adapter->kind != Node::Kind::kText) return {std::move(root)};
+    if (adapter == nullptr || adapter->kind != ConfigNodeKind::kText) return {std::move(root)};
     if (adapter->text == "none") {
       // A section, so that it takes the place of an earlier source's adapter.
-      Node none = Node::of_map(adapter->at);
-      none.entries.push_back({"type", adapter->at, Node::of_text(adapter->at, "none"), ""});
+      ConfigNode none = ConfigNode::of_map(adapter->at);
+      none.entries.push_back({"type", adapter->at, ConfigNode::of_text(adapter->at, "none"), ""});
       *adapter = std::move(none);
       return {std::move(root)};
     }
     const bool is_file = adapter->text.ends_with(".json");
-    Node named = *adapter, file = *adapter;
+    ConfigNode named = *adapter, file = *adapter;
     const std::optional<std::string> found = is_file ? std::nullopt : find_adapter(named);
-    Node section;
+    ConfigNode section;
     if (found) file.text = *found + "/adapter_config.json";
     if (is_file || found)
       section = read_named(
@@ -232,19 +234,19 @@ class Sources {
       root.erase("adapter");
       return {std::move(root)};
     }
-    std::optional<Node> folder;
+    std::optional<ConfigNode> folder;
     if (!is_file)
-      folder = Node::of_text(adapter->at,
-                             *found != named.text
-                                 ? named.text
-                                 : std::filesystem::path(section.at.file).parent_path().string());
+      folder = ConfigNode::of_text(
+          adapter->at, *found != named.text
+                           ? named.text
+                           : std::filesystem::path(section.at.file).parent_path().string());
     *adapter = std::move(section);
     return {std::move(root), true, std::move(folder)};
   }
 
   /// Finds an adapter's folder, in the Hugging Face cache if `name` is a name of the Hub, which
   /// then gets its commit; reports a missing one and returns nothing.
-  std::optional<std::string> find_adapter(Node& name) {
+  std::optional<std::string> find_adapter(ConfigNode& name) {
     namespace fs = std::filesystem;
     std::error_code error;
     if (fs::exists(fs::path(name.at.file).parent_path() / name.text, error)) return name.text;
@@ -262,7 +264,7 @@ class Sources {
 
   /// Reads a file that a config names by a path relative to the working directory or to the
   /// config's folder; gives no section if it cannot be used.
-  Node read_named(const Node& name, const std::string& key, const std::string& remedy) {
+  ConfigNode read_named(const ConfigNode& name, const std::string& key, const std::string& remedy) {
     namespace fs = std::filesystem;
     std::error_code error;
     const fs::path beside = fs::path(name.at.file).parent_path() / name.text;
@@ -275,7 +277,7 @@ class Sources {
     }
     const auto text = read_source(path, problems_);
     Problems found;
-    Node root = text ? parse(path, *text, found) : Node{};
+    ConfigNode root = text ? parse(path, *text, found) : ConfigNode{};
     copy(found);
     partial_ = partial_ || !root.is_map() || has_errors(found.all());
     if (text && !root.is_map() && !has_errors(found.all()))
@@ -292,7 +294,7 @@ class Sources {
     }
   }
 
-  void put(Node root) {
+  void put(ConfigNode root) {
     tree_.put(desugar(with_adapter_file(std::move(root)), problems_), problems_);
   }
 

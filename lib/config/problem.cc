@@ -40,7 +40,7 @@ void Problems::notice(const Position& at, std::string message, std::string remed
 }
 
 void Problems::add(Problem problem) {
-  if (said_.insert(cat(to_text(problem.at), "\n", problem.message)).second)
+  if (reported_.insert(cat(to_text(problem.at), "\n", problem.message)).second)
     all_.push_back(std::move(problem));
 }
 

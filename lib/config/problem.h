@@ -72,7 +72,7 @@ class Problems {
  private:
   void add(Problem problem);
   std::vector<Problem> all_;
-  std::unordered_set<std::string> said_;
+  std::unordered_set<std::string> reported_;
 };
 
 }  // namespace ftrun

@@ -44,10 +44,10 @@ bool applies(const Field& field, std::string_view type) {
 }
 
 // Says whether a free-form section is on: its own `enabled`, else any inside it.
-bool switched_on(const Node& node) {
-  const Node* enabled = node.find("enabled");
+bool switched_on(const ConfigNode& node) {
+  const ConfigNode* enabled = node.find("enabled");
   if (enabled != nullptr) return enabled->boolean || enabled->text == "true";
-  for (const NodeEntry& entry : node.entries)
+  for (const ConfigEntry& entry : node.entries)
     if (switched_on(entry.value)) return true;
   return false;
 }
@@ -68,10 +68,10 @@ class TreeReader {
  public:
   explicit TreeReader(Problems& problems) : problems_(problems) {}
 
-  Config read(const Node& root) {
+  Config read(const ConfigNode& root) {
     if (root.is_map())
       read_section(root, "", "");
-    else if (root.kind != Node::Kind::kNull)
+    else if (root.kind != ConfigNodeKind::kNull)
       problems_.error(root.at, cat("expected a config with keys, found ", value_text(root)));
     report_ignored();
     return std::move(config_);
@@ -80,11 +80,11 @@ class TreeReader {
  private:
   // Reads a section. `written` is its path in the file's own spelling. Keys come before sections,
   // so that a type is known when its params are read.
-  void read_section(const Node& map, const std::string& path, const std::string& written) {
-    for (const NodeEntry& entry : map.entries)
+  void read_section(const ConfigNode& map, const std::string& path, const std::string& written) {
+    for (const ConfigEntry& entry : map.entries)
       if (const Field* field = schema_.find(path, entry.key); field != nullptr)
         read_field(*field, entry, joined_key(written, entry.spelling()));
-    for (const NodeEntry& entry : map.entries) {
+    for (const ConfigEntry& entry : map.entries) {
       if (schema_.find(path, entry.key) != nullptr) continue;
       const Section* inner = entry.key.find('.') == std::string::npos
                                  ? schema_.find_section(joined_key(path, entry.key))
@@ -96,9 +96,9 @@ class TreeReader {
     }
   }
 
-  void read_inner(const Section& section, const NodeEntry& entry, const std::string& written) {
-    const Node& value = entry.value;
-    if (value.kind == Node::Kind::kNull &&
+  void read_inner(const Section& section, const ConfigEntry& entry, const std::string& written) {
+    const ConfigNode& value = entry.value;
+    if (value.kind == ConfigNodeKind::kNull &&
         (section.nullable || section.vocabulary == Vocabulary::kFtrun))
       return;
     if (!value.is_map()) {
@@ -116,14 +116,14 @@ class TreeReader {
 
   // Suggests what a plain value in a section's place was meant to say: "write bf16: {enabled:
   // true}".
-  std::string section_form(const Section& section, const NodeEntry& entry) const {
-    const Node& value = entry.value;
+  std::string section_form(const Section& section, const ConfigEntry& entry) const {
+    const ConfigNode& value = entry.value;
     for (const Field& field : schema_.fields()) {
       if (field.section != section.path) continue;
-      const bool says_whether = field.name == "enabled" && value.kind == Node::Kind::kBool;
+      const bool says_whether = field.name == "enabled" && value.kind == ConfigNodeKind::kBool;
       const auto& choices = field.choices;
       const bool says_which =
-          value.kind == Node::Kind::kText &&
+          value.kind == ConfigNodeKind::kText &&
           std::find(choices.begin(), choices.end(), value.text) != choices.end();
       if (says_whether || says_which)
         return cat("write ", entry.spelling(), ": {", field.name, ": ",
@@ -135,7 +135,8 @@ class TreeReader {
     return "";
   }
 
-  void read_free_form(const Section& section, const NodeEntry& entry, const std::string& written) {
+  void read_free_form(const Section& section, const ConfigEntry& entry,
+                      const std::string& written) {
     if (section.needs_enabled && entry.value.find("enabled") == nullptr)
       problems_.error(entry.at, cat(written, ": needs the key enabled"),
                       "add \"enabled\": true or false");
@@ -158,20 +159,20 @@ class TreeReader {
     return type_of(section).starts_with("torch.optim");
   }
 
-  void read_field(const Field& field, const NodeEntry& entry, const std::string& written) {
-    const Node& node = entry.value;
+  void read_field(const Field& field, const ConfigEntry& entry, const std::string& written) {
+    const ConfigNode& node = entry.value;
     if (of_torch(field.section)) return;
     if (!applies(field, type_of(field.section))) return refuse_parameter(field, entry, written);
     const bool null_allowed = field.nullable || field.vocabulary == Vocabulary::kFtrun;
-    if (node.kind == Node::Kind::kNull && null_allowed) return;
-    if (node.kind == Node::Kind::kText && node.text == "auto" && !takes_auto(field)) {
+    if (node.kind == ConfigNodeKind::kNull && null_allowed) return;
+    if (node.kind == ConfigNodeKind::kText && node.text == "auto" && !takes_auto(field)) {
       config_.origins.keys[field.path()] = {node.at, true};
       return;
     }
-    if (node.kind == Node::Kind::kText && torch_class(field.path(), node.text))
-      return take_torch_class(field, node);
+    if (node.kind == ConfigNodeKind::kText && torch_class(field.path(), node.text))
+      return record_torch_class(field, node);
     // Hugging Face's launcher writes infinity for "never".
-    const bool never = field.name == "steps_per_print" && node.kind != Node::Kind::kMap &&
+    const bool never = field.name == "steps_per_print" && node.kind != ConfigNodeKind::kMap &&
                        (node.number > 9e18 || node.text == "inf");
     if (never) {
       config_.steps_per_print = 0;
@@ -192,7 +193,7 @@ class TreeReader {
            (field.type == FieldType::kText && field.vocabulary == Vocabulary::kFtrun);
   }
 
-  void take_torch_class(const Field& field, const Node& node) {
+  void record_torch_class(const Field& field, const ConfigNode& node) {
     config_.origins.keys[field.path()] = {node.at, false};
     if (field.section == "optimizer") config_.optimizer.type = OptimizerType::kTorch;
     if (field.section == "scheduler") config_.scheduler.type = SchedulerType::kTorch;
@@ -200,7 +201,7 @@ class TreeReader {
         {"the class " + node.text + " of PyTorch", field.path(), node.at});
   }
 
-  void refuse_parameter(const Field& field, const NodeEntry& entry, const std::string& written) {
+  void refuse_parameter(const Field& field, const ConfigEntry& entry, const std::string& written) {
     const std::string type = type_of(field.section);
     std::vector<std::string> names;
     for (const Field& other : schema_.fields())
@@ -209,7 +210,7 @@ class TreeReader {
                     cat("its parameters are ", join(names, ", ")));
   }
 
-  void act(const Field& field, const NodeEntry& entry, const FieldValue& value) {
+  void act(const Field& field, const ConfigEntry& entry, const FieldValue& value) {
     if (field.action == Action::kImplement) return;
     const bool changed = field.type == FieldType::kFree || !is_off(field, value);
     if (field.action == Action::kNotice) {
@@ -220,7 +221,7 @@ class TreeReader {
     }
   }
 
-  void read_unknown(const std::string& path, const NodeEntry& entry, const std::string& written) {
+  void read_unknown(const std::string& path, const ConfigEntry& entry, const std::string& written) {
     if (of_torch(path)) return;
     if (const LegacyKey* key = schema_.find_legacy(path, entry.key); key != nullptr) {
       problems_.notice(entry.at, cat(written, ": ignored: ", key->why));

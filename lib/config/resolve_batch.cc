@@ -16,12 +16,12 @@ constexpr const char* kTotal = "train_batch_size";
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
 constexpr const char* kSteps = "gradient_accumulation_steps";
 
-/// Batch holds the three batch keys and the data-parallel ranks; 0 = not known yet.
-struct Batch {
+/// BatchSizes holds the three batch keys and the data-parallel ranks; 0 = not known yet.
+struct BatchSizes {
   int64_t total, micro, steps, ranks;
 };
 
-std::optional<int64_t> product(const Batch& b) {
+std::optional<int64_t> product(const BatchSizes& b) {
   int64_t out = 0;
   if (__builtin_mul_overflow(b.micro, b.steps, &out) || __builtin_mul_overflow(out, b.ranks, &out))
     return std::nullopt;
@@ -34,12 +34,12 @@ int64_t times(int64_t a, int64_t b) {
   return __builtin_mul_overflow(a, b, &out) ? INT64_MAX : out;
 }
 
-std::string arithmetic(const Batch& b) {
+std::string arithmetic(const BatchSizes& b) {
   return cat("micro ", b.micro, " × accumulation ", b.steps, " × data-parallel ", b.ranks);
 }
 
 // Derives missing values from the given ones by DeepSpeed's table, by whole division.
-void derive(Batch& b) {
+void derive(BatchSizes& b) {
   if (b.total != 0 && b.micro != 0 && b.steps == 0)
     b.steps = b.total / b.micro / b.ranks;
   else if (b.total != 0 && b.micro == 0 && b.steps != 0)
@@ -60,8 +60,8 @@ std::string nearest_multiples(int64_t total, int64_t unit) {
 
 // Computes the batch that DeepSpeed gets from the same keys: it counts every rank, although those
 // of a tensor group read the same sequences.
-Batch counting_all_ranks(const Resolving& r, const Batch& given) {
-  Batch b = given;
+BatchSizes counting_all_ranks(const Resolving& r, const BatchSizes& given) {
+  BatchSizes b = given;
   b.ranks = times(given.ranks, r.config.parallel.tensor);
   derive(b);
   return b;
@@ -72,17 +72,17 @@ bool is_autotp(const Resolving& r) {
   return size > 1 && size == r.config.parallel.tensor;
 }
 
-std::string deepspeed_counts(const Resolving& r, const Batch& all) {
+std::string deepspeed_counts(const Resolving& r, const BatchSizes& all) {
   return cat("with autotp_size ", r.config.tensor_parallel.autotp_size, " DeepSpeed counts all ",
              all.ranks, " ranks");
 }
 
-std::string all_ranks_product(const Batch& all) {
+std::string all_ranks_product(const BatchSizes& all) {
   return cat("micro ", all.micro, " × accumulation ", all.steps, " × ", all.ranks);
 }
 
-void compare_with_deepspeed(Resolving& r, const Batch& given, const Batch& b) {
-  const Batch all = counting_all_ranks(r, given);
+void compare_with_deepspeed(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
+  const BatchSizes all = counting_all_ranks(r, given);
   r.notice(
       "tensor_parallel.autotp_size",
       cat("train_batch_size ", b.total, " = ", arithmetic(b), "; ", deepspeed_counts(r, all), ": ",
@@ -91,8 +91,8 @@ void compare_with_deepspeed(Resolving& r, const Batch& given, const Batch& b) {
               : cat("it refuses train_batch_size ", all.total)));
 }
 
-std::string contradiction_remedy(const Resolving& r, const Batch& given, int64_t value) {
-  const Batch all = counting_all_ranks(r, given);
+std::string contradiction_remedy(const Resolving& r, const BatchSizes& given, int64_t value) {
+  const BatchSizes all = counting_all_ranks(r, given);
   if (!is_autotp(r) || product(all) != all.total)
     return "leave one of the three out: it follows from the other two";
   return cat("write train_batch_size ", value, ", or leave it out: ", deepspeed_counts(r, all),
@@ -101,7 +101,7 @@ std::string contradiction_remedy(const Resolving& r, const Batch& given, int64_t
 }
 
 // Reports contradictions; true if there are none.
-bool check(Resolving& r, const Batch& given, const Batch& b) {
+bool check(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
   const char* blamed = r.given(kTotal) ? kTotal : kMicro;
   const auto refuse = [&](std::string message, std::string remedy = "") {
     r.error(blamed, std::move(message), std::move(remedy));
@@ -127,7 +127,7 @@ bool check(Resolving& r, const Batch& given, const Batch& b) {
       all_given ? contradiction_remedy(r, given, value) : nearest_multiples(b.total, unit));
 }
 
-void print(Resolving& r, const Batch& given, const Batch& b) {
+void print(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
   if (given.micro == 0 && r.is_auto(kMicro))
     r.decide(kMicro, std::to_string(b.micro),
              given.total != 0 ? cat("train_batch_size ", b.total, " / accumulation ", b.steps,
@@ -147,9 +147,9 @@ void print(Resolving& r, const Batch& given, const Batch& b) {
 void resolve_batch(Resolving& r) {
   Config& c = r.config;
   if (c.elasticity.enabled) return resolve_elasticity(r);
-  Batch b{c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps,
-          c.parallel.data};
-  const Batch given = b;
+  BatchSizes b{c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps,
+               c.parallel.data};
+  const BatchSizes given = b;
   if (b.total == 0 && b.micro == 0) {
     if (!r.is_auto(kTotal) && !r.is_auto(kMicro) && !c.origins.partial) {
       r.problems.error(
@@ -160,7 +160,7 @@ void resolve_batch(Resolving& r) {
     }
     b.micro = kAutoMicroBatch;
   }
-  const Batch asked = b;  // with an "auto" micro-batch filled in
+  const BatchSizes asked = b;  // with an "auto" micro-batch filled in
   derive(b);
   if (check(r, given, b) && is_autotp(r)) compare_with_deepspeed(r, asked, b);
   print(r, given, b);

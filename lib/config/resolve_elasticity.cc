@@ -125,12 +125,12 @@ int64_t batch_outside(Resolving& r, const ElasticBatch& chosen) {
   return lone;
 }
 
-struct Choice {
+struct ChosenBatch {
   int64_t total, micro, steps;
 };
 
 // Compares batch keys beside elasticity: the same values add nothing, others contradict.
-void compare_written(Resolving& r, const Choice& choice) {
+void compare_written(Resolving& r, const ChosenBatch& choice) {
   const Config& c = r.config;
   const auto differs = [&](const char* key, int64_t written, int64_t chosen) {
     return r.given(key) && written != chosen;
@@ -150,7 +150,7 @@ void compare_written(Resolving& r, const Choice& choice) {
             "remove the batch keys, or write elasticity.ignore_non_elastic_batch_info: true");
 }
 
-std::optional<Choice> choose(Resolving& r) {
+std::optional<ChosenBatch> choose(Resolving& r) {
   const ElasticityConfig& e = r.config.elasticity;
   const int64_t ranks = r.config.parallel.data;
   const ElasticBatch chosen = choose_elastic_batch(e);
@@ -163,7 +163,7 @@ std::optional<Choice> choose(Resolving& r) {
           total / ranks / micro, " on ", ranks, " data-parallel ", ranks == 1 ? "rank" : "ranks",
           inside ? cat("; so many data-parallel ranks may share it: ", listed(chosen.data_ranks))
                  : ""));
-  return Choice{total, micro, total / ranks / micro};
+  return ChosenBatch{total, micro, total / ranks / micro};
 }
 
 }  // namespace
@@ -176,7 +176,7 @@ void resolve_elasticity(Resolving& r) {
   const bool sound =
       has_needed_keys(r) && match_model_ranks(r) && check_version(r) && check_limits(r);
   if (!sound) return;
-  const std::optional<Choice> choice = choose(r);
+  const std::optional<ChosenBatch> choice = choose(r);
   if (!choice) return;
   compare_written(r, *choice);
   c.train_batch_size = choice->total;

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "config/node.h"
+#include "config/config_node.h"
 #include "config/schema_tables.h"
 
 namespace ftrun {

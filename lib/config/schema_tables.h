@@ -117,9 +117,9 @@ class SectionRows {
 template <typename Struct>
 class Rows : public SectionRows {
  public:
-  using Part = Struct& (*)(Config&);
+  using Accessor = Struct& (*)(Config&);
 
-  Rows(Schema& schema, const Section& section, Part part)
+  Rows(Schema& schema, const Section& section, Accessor part)
       : SectionRows(schema, section), part_(part) {}
 
   template <typename T>
@@ -129,24 +129,25 @@ class Rows : public SectionRows {
     return kept(
         name, field_type<T>(), choices, doc,
         [part = part_, member](Config& c, const FieldValue& v) { from_value(part(c).*member, v); },
-        // A Part reads nothing and changes nothing: one for both kinds of Config.
+        // An accessor reads nothing and changes nothing: one for both kinds of Config.
         [part = part_, member](const Config& c) {
           return to_value(part(const_cast<Config&>(c)).*member);
         });
   }
 
  private:
-  Part part_;
+  Accessor part_;
 };
 
-template <typename Part>
-auto rows_of(Schema& schema, const Section& section, Part part) {
-  return Rows<std::remove_reference_t<std::invoke_result_t<Part, Config&>>>(schema, section, part);
+template <typename Accessor>
+auto rows_of(Schema& schema, const Section& section, Accessor part) {
+  return Rows<std::remove_reference_t<std::invoke_result_t<Accessor, Config&>>>(schema, section,
+                                                                                part);
 }
 
 /// Adds a section and returns its rows.
-template <typename Part>
-auto section(Schema& schema, Section head, Part part) {
+template <typename Accessor>
+auto section(Schema& schema, Section head, Accessor part) {
   auto rows = rows_of(schema, head, part);
   schema.add_section(std::move(head));
   return rows;
@@ -160,8 +161,8 @@ inline SectionRows section(Schema& schema, Section head) {
 }
 
 /// Returns the rows of the top level.
-template <typename Part>
-auto top_level(Schema& schema, Vocabulary vocabulary, Part part) {
+template <typename Accessor>
+auto top_level(Schema& schema, Vocabulary vocabulary, Accessor part) {
   return rows_of(schema, {.path = "", .vocabulary = vocabulary}, part);
 }
 inline Rows<Config> top_level(Schema& schema, Vocabulary vocabulary) {

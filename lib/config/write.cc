@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "config/node.h"
+#include "config/config_node.h"
 
 namespace ftrun {
 namespace {

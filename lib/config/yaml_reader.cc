@@ -30,7 +30,7 @@ class YamlReader {
   YamlReader(const std::string& file, const std::string& text, Problems& problems)
       : file_(file), continuations_(count_continuations(text)), problems_(problems) {}
 
-  Node node_of(const YAML::Node& yaml, int depth) {
+  ConfigNode node_of(const YAML::Node& yaml, int depth) {
     const Position at = place(yaml.Mark());
     if (depth > kDeepestSection || ++nodes_ > kMostValues || text_bytes_ > kMostText)
       throw Error(ExitCode::kUsage, "nested too deeply, or grown too large by aliases");
@@ -58,24 +58,24 @@ class YamlReader {
     return {file_, mark.line + 1, mark.column - continued + 1};
   }
 
-  Node convert_scalar(const YAML::Node& yaml, const Position& at) {
+  ConfigNode convert_scalar(const YAML::Node& yaml, const Position& at) {
     text_bytes_ += yaml.Scalar().size();
     const std::string& tag = yaml.Tag();
-    if (tag == "!" || tag == "tag:yaml.org,2002:str") return Node::of_text(at, yaml.Scalar());
+    if (tag == "!" || tag == "tag:yaml.org,2002:str") return ConfigNode::of_text(at, yaml.Scalar());
     if (tag != "?" && !tag.empty() && tag.rfind("tag:yaml.org,2002:", 0) != 0)
       problems_.error(at, cat("the tag ", tag, " is not known"), "remove the tag");
     return scalar_node(at, yaml.Scalar());
   }
 
-  Node convert_list(const YAML::Node& yaml, const Position& at, int depth) {
-    Node list{.kind = Node::Kind::kList, .at = at};
+  ConfigNode convert_list(const YAML::Node& yaml, const Position& at, int depth) {
+    ConfigNode list{.kind = ConfigNodeKind::kList, .at = at};
     for (const auto& item : yaml) list.items.push_back(node_of(item, depth + 1));
     return list;
   }
 
-  Node convert_map(const YAML::Node& yaml, const Position& at, int depth) {
-    Node map = Node::of_map(at);
-    std::vector<Node> merged;
+  ConfigNode convert_map(const YAML::Node& yaml, const Position& at, int depth) {
+    ConfigNode map = ConfigNode::of_map(at);
+    std::vector<ConfigNode> merged;
     for (const auto& item : yaml) {
       if (!item.first.IsScalar()) {
         problems_.error(place(item.first.Mark()), "this key is not a word");
@@ -86,35 +86,35 @@ class YamlReader {
       }
     }
     // The map's own keys win over merged ones, earlier merged ones over later ones.
-    for (const Node& source : merged)
-      for (const NodeEntry& entry : source.entries)
+    for (const ConfigNode& source : merged)
+      for (const ConfigEntry& entry : source.entries)
         if (map.find(entry.key) == nullptr) append(map, entry);
     return map;
   }
 
-  void collect_merged(Node source, std::vector<Node>& merged) {
+  void collect_merged(ConfigNode source, std::vector<ConfigNode>& merged) {
     if (source.is_map()) {
       merged.push_back(std::move(source));
-    } else if (source.kind == Node::Kind::kList) {
-      for (Node& item : source.items) collect_merged(std::move(item), merged);
+    } else if (source.kind == ConfigNodeKind::kList) {
+      for (ConfigNode& item : source.items) collect_merged(std::move(item), merged);
     } else {
       problems_.error(source.at,
                       cat("the merge key << wants a section, found ", value_text(source)));
     }
   }
 
-  void append(Node& map, NodeEntry entry) {
+  void append(ConfigNode& map, ConfigEntry entry) {
     if (map.entries.size() == kMostKeys)
       throw Error(ExitCode::kUsage, cat("a section holds more than ", kMostKeys, " keys (line ",
                                         entry.at.line, "): not a config"));
     map.entries.push_back(std::move(entry));
   }
 
-  void add(Node& map, NodeEntry entry) {
+  void add(ConfigNode& map, ConfigEntry entry) {
     if (entry.key.size() > kLongestKey)
       throw Error(ExitCode::kUsage, cat("a key has ", entry.key.size(), " bytes (line ",
                                         entry.at.line, "): not a config"));
-    for (const NodeEntry& known : map.entries)
+    for (const ConfigEntry& known : map.entries)
       if (known.key == entry.key) {
         problems_.error(
             entry.at,
@@ -169,10 +169,10 @@ std::vector<YAML::Mark> first_documents(const std::string& text) {
 }
 
 // Replaces all positions by the override's, which has no lines.
-void forget_places(Node& node, const Position& at) {
+void forget_places(ConfigNode& node, const Position& at) {
   node.at = at;
-  for (Node& item : node.items) forget_places(item, at);
-  for (NodeEntry& entry : node.entries) {
+  for (ConfigNode& item : node.items) forget_places(item, at);
+  for (ConfigEntry& entry : node.entries) {
     entry.at = at;
     forget_places(entry.value, at);
   }
@@ -180,10 +180,10 @@ void forget_places(Node& node, const Position& at) {
 
 }  // namespace
 
-Node read_yaml(const std::string& file, const std::string& text, Problems& problems) {
+ConfigNode read_yaml(const std::string& file, const std::string& text, Problems& problems) {
   try {
     const std::vector<YAML::Mark> documents = first_documents(text);
-    if (documents.empty()) return Node::of_map({file, 1, 1});
+    if (documents.empty()) return ConfigNode::of_map({file, 1, 1});
     if (documents.size() > 1 && documents[0].pos == documents[1].pos)
       throw YAML::ParserException(documents[0], "no value begins with this");
     if (documents.size() > 1)
@@ -201,12 +201,12 @@ Node read_yaml(const std::string& file, const std::string& text, Problems& probl
   return {};
 }
 
-Node read_yaml_value(const std::string& place, const std::string& text, Problems& problems) {
+ConfigNode read_yaml_value(const std::string& place, const std::string& text, Problems& problems) {
   const bool flow =
       !text.empty() && std::string_view("[{\"'").find(text[0]) != std::string_view::npos;
   if (!flow) return scalar_node({place, 0, 0}, text);
   Problems found;
-  Node node = read_yaml(place, text, found);
+  ConfigNode node = read_yaml(place, text, found);
   for (const Problem& p : found.all()) problems.error({place, 0, 0}, p.message);
   forget_places(node, {place, 0, 0});
   return node;

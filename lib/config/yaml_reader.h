@@ -2,16 +2,16 @@
 
 #include <string>
 
-#include "config/node.h"
+#include "config/config_node.h"
 
 namespace ftrun {
 
 /// Reads one YAML document into nodes with positions. Merge keys (<<) are merged (a key written
 /// beside them wins). Problems (syntax, duplicate keys, several documents, cycles of anchors) go to
 /// `problems`.
-Node read_yaml(const std::string& file, const std::string& text, Problems& problems);
+ConfigNode read_yaml(const std::string& file, const std::string& text, Problems& problems);
 
 /// Reads the value of an override: a scalar or a list or map in YAML's flow style.
-Node read_yaml_value(const std::string& place, const std::string& text, Problems& problems);
+ConfigNode read_yaml_value(const std::string& place, const std::string& text, Problems& problems);
 
 }  // namespace ftrun

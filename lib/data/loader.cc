@@ -75,7 +75,7 @@ Loader::Fetched Loader::next() {
   while (!ready_.wait_until(
       lock, std::min(end, std::chrono::steady_clock::now() + options_.notices.first), has_news)) {
     if (std::chrono::steady_clock::now() >= end) refuse_wait();
-    notice.look([&](const std::string& waited) {
+    notice.poll([&](const std::string& waited) {
       return cat("step ", next_step(), " has waited ", waited,
                  " for its data: their file system does not answer, or is slow");
     });

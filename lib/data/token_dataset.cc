@@ -32,7 +32,7 @@ bool is_pattern(const std::string& part) {
 }
 
 /// Lists the names of a path, from the first one that does not exist.
-std::vector<std::string> parts_not_there(const std::string& path) {
+std::vector<std::string> missing_parts(const std::string& path) {
   std::error_code error;
   size_t begin = 0;
   for (size_t slash = path.find('/'); slash != std::string::npos;
@@ -68,7 +68,7 @@ std::vector<std::string> extended(const std::vector<std::string>& folders,
 std::vector<std::string> matching_files(const std::string& named) {
   const std::string pattern = is_there(named) ? named : find_hub_file(named);
   if (is_there(pattern)) return {pattern};
-  const std::vector<std::string> rest = parts_not_there(pattern);
+  const std::vector<std::string> rest = missing_parts(pattern);
   if (std::none_of(rest.begin(), rest.end(), is_pattern)) return {pattern};
   size_t rest_bytes = rest.size() - 1;  // the slashes between them
   for (const std::string& part : rest) rest_bytes += part.size();

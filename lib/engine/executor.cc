@@ -35,7 +35,7 @@ std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
     const bool alone =
         !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
     all.push_back(
-        activity(alone ? Activity::Kind::kAlone : Activity::Kind::kExchange, instr_label(instr)));
+        activity(alone ? ActivityKind::kAlone : ActivityKind::kExchange, instr_label(instr)));
   }
   return all;
 }
@@ -121,7 +121,7 @@ void Executor::run(StepRun& step) {
   require(!decides_ || step.decide, "a program that updates is run with a decision");
   step_ = &step;
   step.finite = true;
-  loss_taken_ = false;
+  loss_recorded_ = false;
   for (auto& lane : seconds_) lane.fill(0);
   drop_disk_requests();
   phases_.begin();
@@ -137,9 +137,9 @@ void Executor::run(StepRun& step) {
     step.exposed_communication_seconds = times_->exposed_communication;
   else if (!device_->is_asynchronous())
     step.exposed_communication_seconds = lanes_.exposed_communication_seconds();
-  if (loss_ && !loss_taken_) {
+  if (loss_ && !loss_recorded_) {
     device_->drain();
-    take_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
+    record_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
   }
   step_ = nullptr;
 }
@@ -184,8 +184,8 @@ void Executor::run_recorded(const StepRun& step) {
 }
 
 /// Takes the loss once nothing changes it any more.
-void Executor::take_loss(const double* loss) {
-  loss_taken_ = true;
+void Executor::record_loss(const double* loss) {
+  loss_recorded_ = true;
   step_->loss_sum = loss[slot_of(LossNumber::kLoss)];
   (decides_ ? step_->counted_tokens : step_->correct_tokens) = loss[slot_of(LossNumber::kTokens)];
   std::copy_n(loss + kLossNumbers, kVotes, step_->all_votes.counts().begin());
@@ -394,11 +394,11 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
   const int64_t size = dtype_bytes(exchange.dtype) * exchange.row;
   const int64_t rows = instr.reads[0].bytes / size, room = instr.writes[0].bytes / size;
   const int64_t sent = std::reduce(sends.begin(), sends.end()),
-                come = std::reduce(receives.begin(), receives.end());
+                received = std::reduce(receives.begin(), receives.end());
   if (sent > rows) bug(cat(instr_label(instr), " counts ", sent, " rows of ", rows));
-  if (come > room)
+  if (received > room)
     throw Error(ExitCode::kEnvironment,
-                cat("the other ranks send ", come, " rows of ", site.what,
+                cat("the other ranks send ", received, " rows of ", site.what,
                     " to a rank that has room for ", room),
                 "plan room for more of them");
   for (std::vector<int64_t>* counts : {&sends, &receives})
@@ -410,8 +410,8 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
       .counted_all_to_all(address<std::byte>(instr.reads[0]), sends, to.data, receives,
                           rows * exchange.row, exchange.dtype, site)
       .wait();
-  if (come < room)
-    device_->clear(instr.lane, to.part(come * exchange.row, (room - come) * exchange.row));
+  if (received < room)
+    device_->clear(instr.lane, to.part(received * exchange.row, (room - received) * exchange.row));
 }
 
 /// Runs on the lane of the link: a receiver that is late holds up only later sends.
@@ -491,7 +491,7 @@ void Executor::decide(const Instr& instr) {
       device_->fetch(instr.lane, span_of(instr.reads[0]), span_of(instr.reads[1]));
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
-  take_loss(loss);
+  record_loss(loss);
   const StepDecision decision = step_->decide(
       {loss[slot_of(LossNumber::kLoss)], loss[slot_of(LossNumber::kTokens)], std::sqrt(sum)});
   step_->finite = decision.finite;

@@ -145,7 +145,7 @@ class Executor {
   void update(const Instr& instr);
   FlatUpdate flat_update(const Instr& instr) const;
   void plan_norm(const Instr& instr);
-  void take_loss(const double* loss);
+  void record_loss(const double* loss);
   DType dtype(const Range& range) const { return program_.at(range.buffer).dtype; }
   TypedSpan span_of(const Range& range) const;
   template <typename T>
@@ -169,7 +169,7 @@ class Executor {
   std::optional<TypedSpan> loss_;
   /// Says whether the program has a kDecide.
   bool decides_ = false;
-  bool loss_taken_ = false;
+  bool loss_recorded_ = false;
   StepRun* step_ = nullptr;
   std::optional<DeviceTimes> times_;
   /// Times by lane, because lanes write at the same time, and kind.

@@ -14,7 +14,7 @@
 
 namespace ftrun {
 
-/// Makes elements [begin, end) of a tensor as training begins (Initial::Kind but kFolder): a
+/// Makes elements [begin, end) of a tensor as training begins (InitialSource but kFolder): a
 /// function of seed, name and position only, the same for every layout.
 void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
                    std::span<float> out);
@@ -37,7 +37,7 @@ class FirstWeights {
   /// Refuses with Error(kBadInput) a folder that does not fit `model`, naming every tensor that is
   /// missing, unknown or misshapen. `model` is borrowed.
   void require_fit(const ModelDescription& model);
-  /// Measures the wanted parts of tensors of Initial::Kind::kRowLengths, each once, on `threads`
+  /// Measures the wanted parts of tensors of InitialSource::kRowLengths, each once, on `threads`
   /// threads. Call it before they are read.
   void measure_lengths(const std::vector<TensorPart>& wanted, size_t threads);
   /// Reads elements [begin, end) of a tensor in fp32.

@@ -98,7 +98,7 @@ void Gpu::download(void* to, const void* from, int64_t bytes) {
   const DeviceStream drained = stream(Lane::kCompute);
   for (int64_t at = 0; at < bytes; at += kStagingBytes) {
     const int64_t piece = std::min(kStagingBytes, bytes - at);
-    std::byte* const slot = staging_->ring.take();
+    std::byte* const slot = staging_->ring.acquire();
     kernels_->copy(slot, static_cast<const std::byte*>(from) + at, piece, drained);
     staging_->ring.sent(drained);
     staging_->ring.wait(staging_->ring.at());
@@ -160,14 +160,14 @@ PinnedRing::PinnedRing(Gpu& gpu, int64_t slot_bytes)
       memory_(GpuBlock::pinned(gpu, 2 * ((slot_bytes + 63) / 64 * 64))),
       used_{GpuEvent(gpu, GpuEvent::Use::kHostWait), GpuEvent(gpu, GpuEvent::Use::kHostWait)} {}
 
-std::byte* PinnedRing::take() {
+std::byte* PinnedRing::acquire() {
   at_ = 1 - at_;
   used_[at_].synchronize();
   return memory_.data() + static_cast<int64_t>(at_) * slot_bytes();
 }
 
 void PinnedRing::send(void* to, const void* from, int64_t bytes, DeviceStream stream) {
-  std::byte* const slot = take();
+  std::byte* const slot = acquire();
   std::memcpy(slot, from, static_cast<size_t>(bytes));
   gpu_.kernels().copy(to, slot, bytes, stream);
   sent(stream);

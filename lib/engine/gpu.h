@@ -130,7 +130,7 @@ class PinnedRing {
 
   int64_t slot_bytes() const { return memory_.bytes() / 2; }
   /// Takes the next slot, once the copy that used it last is done.
-  std::byte* take();
+  std::byte* acquire();
   /// Notes that the work now in the stream reads or writes the slot taken last.
   void sent(DeviceStream stream) { used_[at_].record(stream); }
   /// Copies host data that fits a slot to the device by way of the next slot: the data may change

@@ -274,7 +274,7 @@ void GpuDevice::stage_inputs() {
 }
 
 /// Stages the host's data first: a recorded copy reads the same place each time.
-void GpuDevice::take_in(void* to, const void* from, int64_t bytes, DeviceStream stream) {
+void GpuDevice::stage_input(void* to, const void* from, int64_t bytes, DeviceStream stream) {
   std::byte* const place = recorded_inputs_.data() + inputs_at_;
   inputs_at_ += aligned(bytes);
   require(inputs_at_ <= recorded_inputs_.bytes(), "a recorded run has room for its inputs");
@@ -284,17 +284,17 @@ void GpuDevice::take_in(void* to, const void* from, int64_t bytes, DeviceStream 
 
 void GpuDevice::put(Lane lane, double* to, std::span<const double> numbers) {
   const auto bytes = static_cast<int64_t>(numbers.size_bytes());
-  if (inputs_ != Inputs::kSend) return take_in(to, numbers.data(), bytes, gpu_.stream(lane));
+  if (inputs_ != Inputs::kSend) return stage_input(to, numbers.data(), bytes, gpu_.stream(lane));
   put_ring_->send(to, numbers.data(), bytes, gpu_.stream(lane));
 }
 
 void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) {
   const DeviceStream stream = gpu_.stream(lane);
   if (inputs_ != Inputs::kSend) {
-    for (size_t i = 0; i < to.size(); ++i) take_in(to[i].data, from[i], to[i].bytes(), stream);
+    for (size_t i = 0; i < to.size(); ++i) stage_input(to[i].data, from[i], to[i].bytes(), stream);
     return;
   }
-  std::byte* slot = batch_ring_->take();
+  std::byte* slot = batch_ring_->acquire();
   for (size_t i = 0; i < to.size(); ++i) {
     std::memcpy(slot, from[i], static_cast<size_t>(to[i].bytes()));
     kernels().copy(to[i].data, slot, to[i].bytes(), stream);
@@ -345,7 +345,7 @@ void GpuDevice::fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan
   };
   const auto send = [&](int64_t first) {
     const TypedSpan source = from.part(first, std::min(most, from.count - first));
-    const TypedSpan piece{ring.take(), from.dtype, source.count, Tier::kHost};
+    const TypedSpan piece{ring.acquire(), from.dtype, source.count, Tier::kHost};
     kernels().copy(piece.data, source.data, source.bytes(), stream);
     ring.sent(stream);
     return Coming{piece, first, ring.at()};
@@ -367,7 +367,7 @@ void GpuDevice::convert_to_device(Lane lane, const TypedSpan& from, const TypedS
   const int64_t most = ring.slot_bytes() / dtype_bytes(to.dtype);
   for (int64_t first = 0; first < to.count; first += most) {
     const int64_t count = std::min(most, to.count - first);
-    const TypedSpan piece{ring.take(), to.dtype, count, Tier::kHost};
+    const TypedSpan piece{ring.acquire(), to.dtype, count, Tier::kHost};
     host_.copy(lane, from.part(first, count), piece);
     kernels().copy(to.part(first, count).data, piece.data, piece.bytes(), stream);
     ring.sent(stream);
@@ -377,7 +377,7 @@ void GpuDevice::convert_to_device(Lane lane, const TypedSpan& from, const TypedS
 void GpuDevice::sums_of_squares(Lane lane, std::span<const TypedSpan> from,
                                 std::span<double* const> to) {
   const DeviceStream stream = gpu_.stream(lane);
-  auto* on_host = sum_ring_ ? reinterpret_cast<double*>(sum_ring_->take()) : nullptr;
+  auto* on_host = sum_ring_ ? reinterpret_cast<double*>(sum_ring_->acquire()) : nullptr;
   for (size_t i = 0; i < from.size(); ++i) {
     const TypedSpan& part = from[i];
     if (part.tier == Tier::kDevice) {

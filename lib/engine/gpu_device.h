@@ -67,7 +67,7 @@ class GpuDevice final : public LaneDevice {
   bool works_on_host(const Instr& instr) const;
   void plan(const Instr& instr);
   bool leaves_all_to_device() const;
-  void take_in(void* to, const void* from, int64_t bytes, DeviceStream stream);
+  void stage_input(void* to, const void* from, int64_t bytes, DeviceStream stream);
   void wait_for(DeviceStream stream);
   void check_groups();
   void end_broken_recording();

@@ -31,7 +31,7 @@ Lanes::~Lanes() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    wake_those_done();
+    wake_finished();
   }
   for (std::thread& thread : threads_) thread.join();
 }
@@ -49,7 +49,7 @@ void Lanes::plan(const Program& program) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     const auto lane = static_cast<size_t>(instr.lane);
-    LaneStep step{static_cast<InstrId>(i), lane, std::vector<int64_t>(lanes_, 0)};
+    LaneInstr step{static_cast<InstrId>(i), lane, std::vector<int64_t>(lanes_, 0)};
     for (const InstrId wait : instr.waits) {
       int64_t& after = step.after[static_cast<size_t>(program.instr(wait).lane)];
       after = std::max(after, static_cast<int64_t>(ordinal_[static_cast<size_t>(wait)]) + 1);
@@ -77,7 +77,7 @@ void Lanes::run_once() {
     error_ = nullptr;
     exposed_communication_seconds_ = 0;
     ++started_;
-    wake_those_done();
+    wake_finished();
   }
   constexpr auto kCaller = static_cast<size_t>(Lane::kCompute);
   run_steps(kCaller);
@@ -101,13 +101,13 @@ void Lanes::serve(size_t worker) {
     run_steps(worker);
     const std::lock_guard lock(mutex_);
     runs_[worker] = started_;
-    wake_those_done();
+    wake_finished();
   }
 }
 
 void Lanes::run_steps(size_t worker) {
   try {
-    for (const LaneStep& step : steps_[worker]) {
+    for (const LaneInstr& step : steps_[worker]) {
       wait_for(step);
       {
         const std::lock_guard lock(mutex_);
@@ -116,7 +116,7 @@ void Lanes::run_steps(size_t worker) {
       run_(program_.instr(step.instr));
       const std::lock_guard lock(mutex_);
       ++done_[step.lane];
-      wake_those_done();
+      wake_finished();
     }
   } catch (...) {
     fail(std::current_exception());
@@ -124,7 +124,7 @@ void Lanes::run_steps(size_t worker) {
 }
 
 /// Says whether everything that the step waits for on `first_lane` and the lanes after it is done.
-bool Lanes::done_before(const LaneStep& step, Lane first_lane) const {
+bool Lanes::done_before(const LaneInstr& step, Lane first_lane) const {
   for (auto lane = static_cast<size_t>(first_lane); lane < lanes_; ++lane)
     if (done_[lane] < step.after[lane]) return false;
   return true;
@@ -136,18 +136,18 @@ bool Lanes::ready(InstrId id) {
   return !error_ && done_before(steps[position_[static_cast<size_t>(id)]]);
 }
 
-bool Lanes::stages_done_before(const LaneStep& step) const {
+bool Lanes::stages_done_before(const LaneInstr& step) const {
   return std::all_of(stage_lanes_.begin(), stage_lanes_.end(),
                      [&](size_t lane) { return done_[lane] >= step.after[lane]; });
 }
 
 /// Wakes the lanes whose waits are done, with the mutex held.
-void Lanes::wake_those_done() {
+void Lanes::wake_finished() {
   for (Sleeper& sleeper : sleepers_)
     if (sleeper.over && sleeper.over()) sleeper.woken.notify_one();
 }
 
-void Lanes::wait_for(const LaneStep& step) {
+void Lanes::wait_for(const LaneInstr& step) {
   std::unique_lock lock(mutex_);
   const auto seconds_until = [&](const auto& done) {
     const auto is_over = [&] { return error_ != nullptr || done(); };
@@ -169,7 +169,7 @@ void Lanes::fail(std::exception_ptr error) {
     const std::lock_guard lock(mutex_);
     if (error_) return;
     error_ = std::move(error);
-    wake_those_done();
+    wake_finished();
   }
   if (on_abort_) on_abort_();
 }

@@ -50,7 +50,7 @@ class Lanes {
   double exposed_communication_seconds() const { return exposed_communication_seconds_; }
 
  private:
-  struct LaneStep {
+  struct LaneInstr {
     InstrId instr;
     size_t lane;
     /// The number of each other lane's instructions that must be done first.
@@ -59,14 +59,14 @@ class Lanes {
 
   void plan(const Program& program);
   size_t thread_of(Lane lane) const;
-  bool done_before(const LaneStep& step, Lane first_lane = Lane::kCompute) const;
-  bool stages_done_before(const LaneStep& step) const;
+  bool done_before(const LaneInstr& step, Lane first_lane = Lane::kCompute) const;
+  bool stages_done_before(const LaneInstr& step) const;
   void serve(size_t worker);
   void run_steps(size_t worker);
-  void wait_for(const LaneStep& step);
+  void wait_for(const LaneInstr& step);
   template <typename Over>
   void wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const Over& over);
-  void wake_those_done();
+  void wake_finished();
   void fail(std::exception_ptr error);
 
   const Program& program_;
@@ -74,7 +74,7 @@ class Lanes {
   Runner run_;
   std::function<void()> on_abort_;
   /// Steps of each thread: those of one lane, or, with one launcher, of the lanes of all groups.
-  std::vector<std::vector<LaneStep>> steps_;
+  std::vector<std::vector<LaneInstr>> steps_;
   bool one_launcher_;
   /// The number of each instruction among those of its lane, and among the steps of its thread.
   std::vector<size_t> ordinal_;

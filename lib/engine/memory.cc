@@ -115,8 +115,8 @@ auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::stri
   }
 }
 
-TierBlock RankMemory::take(int64_t bytes, Tier tier, bool shared, const std::string& name,
-                           const std::function<std::string()>& what) const {
+TierBlock RankMemory::allocate_block(int64_t bytes, Tier tier, bool shared, const std::string& name,
+                                     const std::function<std::string()>& what) const {
   return granted(bytes, tier, what, [&] {
     TierBlock block;
     if (gpu_ != nullptr && tier == Tier::kDevice)
@@ -161,8 +161,8 @@ void RankMemory::allocate_arenas(const Program& program) {
     const int64_t bytes = program.arena(which);
     if (bytes <= arena.bytes()) return;
     arena = TierBlock();  // the old one goes first: both at once may not fit
-    arena = take(bytes, tier, which == Arena::kShared, "an arena",
-                 [&] { return arena_text(program, tier); });
+    arena = allocate_block(bytes, tier, which == Arena::kShared, "an arena",
+                           [&] { return arena_text(program, tier); });
   };
   grow(device_arena_, Arena::kDevice, Tier::kDevice);
   grow(host_arena_, Arena::kHost, Tier::kHost);
@@ -186,8 +186,8 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
     disk_used_ += swap_align(buffer.bytes);
     require(swap_ && disk_used_ <= swap_->bytes(), "the first program has all that lies on disk");
   } else {
-    block.owned = take(buffer.bytes, buffer.tier, buffer.peer_visible, buffer.name,
-                       [&] { return described(buffer); });
+    block.owned = allocate_block(buffer.bytes, buffer.tier, buffer.peer_visible, buffer.name,
+                                 [&] { return described(buffer); });
   }
   blocks_[key] = std::move(block);
 }
@@ -291,7 +291,7 @@ RankMemory::TierBytes RankMemory::allocated(Tier tier) const {
 
 RankMemory::TierBytes RankMemory::touched(Tier tier) const {
   if (tier == Tier::kNvme) return {};
-  return sum(tier, [](const TierBlock& block) { return block.pages.look(); });
+  return sum(tier, [](const TierBlock& block) { return block.pages.count_bytes(); });
 }
 
 }  // namespace ftrun

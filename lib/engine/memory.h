@@ -142,8 +142,8 @@ class RankMemory {
   template <typename Allocate>
   auto granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
                Allocate allocate) const;
-  TierBlock take(int64_t bytes, Tier tier, bool shared, const std::string& name,
-                 const std::function<std::string()>& what) const;
+  TierBlock allocate_block(int64_t bytes, Tier tier, bool shared, const std::string& name,
+                           const std::function<std::string()>& what) const;
   std::string refusal(int64_t bytes, Tier tier, const std::string& what, const Error& error) const;
   void allocate_persistent(const Buffer& buffer);
   void allocate_arenas(const Program& program);

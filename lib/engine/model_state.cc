@@ -317,7 +317,7 @@ void ModelState::measure_lengths(FirstWeights& first,
     if (!is_read(piece)) continue;
     for (const Slice& slice : slices_in(partition_.unit(piece.unit), piece.begin, piece.end)) {
       const TensorInfo& tensor = model_.tensor(slice.tensor);
-      if (tensor.initial.kind != Initial::Kind::kRowLengths) continue;
+      if (tensor.initial.kind != InitialSource::kRowLengths) continue;
       for (const TensorRun& run : runs_of(tensor, slice.offset, slice.offset + slice.extent)) {
         TensorPart& part =
             wanted.try_emplace(slice.tensor, TensorPart{&tensor, run.begin, run.end}).first->second;

@@ -31,7 +31,7 @@ MovedTensors::MovedTensors(const ModelDescription& model, const FirstWeights& fi
   for (const TensorInfo& tensor : model.tensors)
     // Row lengths are measured from the whole matrix; the gradient that moves them is that of A and
     // B beside them.
-    if (tensor.trainable && tensor.initial.kind != Initial::Kind::kRowLengths)
+    if (tensor.trainable && tensor.initial.kind != InitialSource::kRowLengths)
       trained_[tensor.name] = &tensor;
 }
 
@@ -39,17 +39,18 @@ void MovedTensors::compare(const std::string& tensor, int64_t begin,
                            std::span<const float> values) {
   const auto known = trained_.find(tensor);
   if (known == trained_.end()) return;
-  State& state = states_.try_emplace(tensor, State::kUnmoved).first->second;
-  for (int64_t at = 0; at < std::ssize(values) && state != State::kMoved; at += kCompared) {
+  Movement& state = states_.try_emplace(tensor, Movement::kUnmoved).first->second;
+  for (int64_t at = 0; at < std::ssize(values) && state != Movement::kMoved; at += kCompared) {
     const auto now = values.subspan(
         static_cast<size_t>(at), static_cast<size_t>(std::min(kCompared, std::ssize(values) - at)));
     before_.resize(now.size());
     first_.read(*known->second, begin + at, begin + at + std::ssize(now), before_);
-    for (size_t i = 0; i < now.size() && state != State::kMoved; ++i) {
+    for (size_t i = 0; i < now.size() && state != Movement::kMoved; ++i) {
       // Master weights of 16 bits begin as the rounded ones.
       if (now[i] == before_[i] || now[i] == rounded_to(DType::kBF16, before_[i])) continue;
-      state = rounded_to(dtype_, now[i]) == rounded_to(dtype_, before_[i]) ? State::kLostInRounding
-                                                                           : State::kMoved;
+      state = rounded_to(dtype_, now[i]) == rounded_to(dtype_, before_[i])
+                  ? Movement::kLostInRounding
+                  : Movement::kMoved;
     }
   }
 }
@@ -59,8 +60,8 @@ std::string MovedTensors::warning() const {
   for (const auto& [name, tensor] : trained_)
     if (!states_.contains(name)) absent.push_back(name);
   for (const auto& [name, state] : states_) {
-    if (state == State::kUnmoved) unmoved.push_back(name);
-    if (state == State::kLostInRounding) lost.push_back(name);
+    if (state == Movement::kUnmoved) unmoved.push_back(name);
+    if (state == Movement::kLostInRounding) lost.push_back(name);
   }
   std::vector<std::string> parts;
   if (!unmoved.empty())

@@ -29,12 +29,12 @@ class MovedTensors {
   std::string warning() const;
 
  private:
-  enum class State : uint8_t { kUnmoved, kLostInRounding, kMoved };
+  enum class Movement : uint8_t { kUnmoved, kLostInRounding, kMoved };
 
   const FirstWeights& first_;
   DType dtype_;
   std::map<std::string, const TensorInfo*> trained_;
-  std::map<std::string, State> states_;
+  std::map<std::string, Movement> states_;
   std::vector<float> before_;
 };
 

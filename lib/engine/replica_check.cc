@@ -51,15 +51,16 @@ std::vector<std::string> words_at(const std::vector<std::string>& texts, size_t 
   return words;
 }
 
-/// Holder is a rank and what it sent of a set: "HASH NAME" of each part.
-struct Holder {
+/// ReplicaHolder is a rank and what it sent of a set: "HASH NAME" of each part.
+struct ReplicaHolder {
   int rank = 0;
   std::vector<std::string> parts;
 };
 
 /// Lists the holders by key; a rank that does not share the set sent "-".
-std::map<std::string, std::vector<Holder>> holders_of(const std::vector<std::string>& texts) {
-  std::map<std::string, std::vector<Holder>> holders;
+std::map<std::string, std::vector<ReplicaHolder>> holders_of(
+    const std::vector<std::string>& texts) {
+  std::map<std::string, std::vector<ReplicaHolder>> holders;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     std::vector<std::string> lines = split(texts[rank], '\n');
     const std::string key = lines.front();
@@ -103,7 +104,7 @@ RankError difference(const std::map<std::string, std::vector<int>>& versions, in
 
 ReplicaCheck::ReplicaCheck(const ProgramPlan& train, const Partition& partition,
                            const RankMemory& memory, std::vector<std::string> state_kinds,
-                           Exchange exchange, Sum sum)
+                           ExchangeTexts exchange, Sum sum)
     : program_(train.program),
       memory_(memory),
       exchange_(std::move(exchange)),
@@ -235,7 +236,8 @@ void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
   for (const auto& [key, holders] : holders_of(exchange_(signed_parts(sets_[set]))))
     for (size_t part = 0; part < holders.front().parts.size(); ++part) {
       std::map<std::string, std::vector<int>> versions;
-      for (const Holder& holder : holders) versions[holder.parts.at(part)].push_back(holder.rank);
+      for (const ReplicaHolder& holder : holders)
+        versions[holder.parts.at(part)].push_back(holder.rank);
       if (versions.size() > 1) throw difference(versions, step);
     }
   throw Error(ExitCode::kEnvironment,

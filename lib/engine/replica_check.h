@@ -17,15 +17,15 @@ namespace ftrun {
 /// they differ, a memory or a processor has changed something. State on disk is not compared.
 class ReplicaCheck {
  public:
-  /// Exchange gives every rank the texts of all, by rank. Collective.
-  using Exchange = std::function<std::vector<std::string>(const std::string& text)>;
+  /// ExchangeTexts gives every rank the texts of all, by rank. Collective.
+  using ExchangeTexts = std::function<std::vector<std::string>(const std::string& text)>;
   /// Sum adds numbers over all ranks, in place. Collective.
   using Sum = std::function<void(std::span<double> numbers)>;
 
   /// Finds what several ranks hold alike. Collective. `state_kinds` names the optimizer's states.
   /// The plan and the memory are borrowed.
   ReplicaCheck(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
-               std::vector<std::string> state_kinds, Exchange exchange, Sum sum);
+               std::vector<std::string> state_kinds, ExchangeTexts exchange, Sum sum);
 
   /// Says whether any two ranks hold anything alike.
   bool compares() const { return !shared_.empty(); }
@@ -66,7 +66,7 @@ class ReplicaCheck {
 
   const Program& program_;
   const RankMemory& memory_;
-  Exchange exchange_;
+  ExchangeTexts exchange_;
   Sum sum_;
   std::vector<StateSet> sets_;
   /// The shared sets, the same on all ranks, in the same order.

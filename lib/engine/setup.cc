@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "config/model_name.h"
+#include "inputs/weights_check.h"
 #include "kernels/kernels.h"
-#include "plan/weights_check.h"
 #include "program/savings.h"
 #include "report/machine.h"
 

@@ -39,7 +39,7 @@ int64_t TouchedPages::count(size_t chunk) const {
                        [](unsigned char page) { return (page & 1) != 0; });
 }
 
-int64_t TouchedPages::look() {
+int64_t TouchedPages::count_bytes() {
   for (size_t chunk = 0; chunk < found_.size(); ++chunk)
     if (found_[chunk] < kChunkPages)
       found_[chunk] = std::max(found_[chunk], static_cast<int32_t>(count(chunk)));

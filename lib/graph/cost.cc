@@ -74,19 +74,19 @@ double result_elements(const LayerGraph& graph, const Op& op) {
   return elements;
 }
 
-double op_price(const LayerGraph& graph, const Op& op) {
-  double price = 0;
+double op_cost(const LayerGraph& graph, const Op& op) {
+  double cost = 0;
   for (const Pass& pass : work(graph, op)) {
     const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
-    price += std::max(arithmetic, kFlopsPerByte * pass.bytes);
+    cost += std::max(arithmetic, kFlopsPerByte * pass.bytes);
   }
-  return price;
+  return cost;
 }
 
-double list_price(const LayerGraph& graph, std::span<const Op> list) {
-  double price = 0;
-  for (const Op& op : list) price += op_price(graph, op);
-  return price;
+double list_cost(const LayerGraph& graph, std::span<const Op> list) {
+  double cost = 0;
+  for (const Op& op : list) cost += op_cost(graph, op);
+  return cost;
 }
 
 }  // namespace ftrun

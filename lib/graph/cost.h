@@ -58,7 +58,7 @@ double operand_bytes(const LayerGraph& graph, const Op& op);
 double result_elements(const LayerGraph& graph, const Op& op);
 
 /// Operations a machine does in the time it moves one byte: 4 on a two-core server, 20 in fp32 on
-/// an accelerator. It keeps the price of norms, rotations and gated products from being nothing.
+/// an accelerator. It keeps the cost of norms, rotations and gated products from being nothing.
 inline constexpr double kFlopsPerByte = 16.0;
 /// Operations that an exponential takes: a polynomial of six terms and the scaling by a power of
 /// two.
@@ -66,8 +66,8 @@ inline constexpr double kFlopsPerTranscendental = 16.0;
 
 /// Returns the time of an operation in the unit that one floating-point operation takes: the sum
 /// over its passes of max(arithmetic, kFlopsPerByte * bytes).
-double op_price(const LayerGraph& graph, const Op& op);
-/// Returns the price of operations that run one after another.
-double list_price(const LayerGraph& graph, std::span<const Op> list);
+double op_cost(const LayerGraph& graph, const Op& op);
+/// Returns the cost of operations that run one after another.
+double list_cost(const LayerGraph& graph, std::span<const Op> list);
 
 }  // namespace ftrun

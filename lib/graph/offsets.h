@@ -12,7 +12,7 @@ namespace ftrun {
 /// Offsets places the parts of an operation's scratch one after another, aligned.
 class Offsets {
  public:
-  int64_t take(int64_t bytes) {
+  int64_t reserve(int64_t bytes) {
     const int64_t offset = bytes_;
     bytes_ += round_up(bytes, kStorageAlignment);
     return offset;

@@ -70,18 +70,17 @@ std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
   // only be kept to make again something of the same size.
   std::vector<bool> base(graph.values.size());
   for (size_t i = 0; i < base.size(); ++i) base[i] = plain.values[i].role == ValueRole::kSaved;
-  const double limit =
-      list_price(plain, plain.backward) + budget * list_price(graph, graph.forward);
+  const double limit = list_cost(plain, plain.backward) + budget * list_cost(graph, graph.forward);
   const std::vector<const Op*> ops = candidates(graph, plain);
   std::vector<bool> best = base;
-  std::pair<int64_t, double> least{plan_saved(plain).bytes, list_price(plain, plain.backward)};
+  std::pair<int64_t, double> least{plan_saved(plain).bytes, list_cost(plain, plain.backward)};
   for (size_t choice = 1; choice < size_t{1} << ops.size(); ++choice) {
     std::vector<bool> kept = base;
     for (size_t i = 0; i < ops.size(); ++i)
       if ((choice >> i & 1) != 0) drop_results(*ops[i], kept);
     const LayerGraph trial = derived(graph, kept);
     const std::pair<int64_t, double> cost{plan_saved(trial).bytes,
-                                          list_price(trial, trial.backward)};
+                                          list_cost(trial, trial.backward)};
     if (cost.second > limit || cost >= least) continue;
     if (collectives_in(trial.backward) > collectives_in(plain.backward)) continue;
     least = cost;

@@ -26,7 +26,7 @@ struct LayerGraph;
 /// Models", section 5), the T x T scores of attention, is not a choice here: the kernels never
 /// store them. Every product that is left costs the same per element; attention costs less where
 /// rows are shorter than D, and more where they are longer. So no ratio separates the good from the
-/// bad in general, and kSelective asks for the best that a price buys: of all choices whose
+/// bad in general, and kSelective asks for the best that a cost buys: of all choices whose
 /// operations cost at most `budget` of the forward list, the one that keeps the fewest bytes (among
 /// equals the cheapest).
 ///

@@ -22,7 +22,7 @@ constexpr int64_t kMostGapLooks = 20'000'000;
 /// gain.
 constexpr int64_t kLeastPart = 1000;
 
-bool takes_part(const StorageRequest& request) {
+bool needs_storage(const StorageRequest& request) {
   return request.bytes > 0 && request.first <= request.last;
 }
 
@@ -36,7 +36,7 @@ class LiveBytes {
   LiveBytes(std::span<const StorageRequest> requests, int64_t alignment) : alignment_(alignment) {
     int64_t begin = std::numeric_limits<int64_t>::max(), end = std::numeric_limits<int64_t>::min();
     for (const StorageRequest& request : requests) {
-      if (!takes_part(request)) continue;
+      if (!needs_storage(request)) continue;
       begin = std::min(begin, request.first);
       end = std::max(end, request.last + 1);
     }
@@ -44,7 +44,7 @@ class LiveBytes {
     begin_ = begin;
     live_.resize(static_cast<size_t>(end - begin) + 1);
     for (const StorageRequest& request : requests) {
-      if (!takes_part(request)) continue;
+      if (!needs_storage(request)) continue;
       live_[index(request.first)] += round_up(request.bytes, alignment);
       live_[index(request.last + 1)] -= round_up(request.bytes, alignment);
     }
@@ -195,13 +195,13 @@ class Gaps {
 
   /// Returns the lowest place that is free all the life of `request`; -1: there is none.
   int64_t place(const StorageRequest& request) const {
-    std::vector<Extent> taken = taken_beside(request);
+    std::vector<Extent> taken = occupied_beside(request);
     return lowest_place(taken, bytes_, alignment_, request.bytes);
   }
 
   /// Returns the bytes of the largest gap at one time: nothing larger has a place that lives then.
   int64_t largest(int64_t time) const {
-    std::vector<Extent> taken = taken_beside({1, time, time});
+    std::vector<Extent> taken = occupied_beside({1, time, time});
     int64_t most = 0;
     find_gap(taken, bytes_, alignment_, [&](int64_t begin, int64_t end) {
       most = std::max(most, end - begin);
@@ -221,7 +221,7 @@ class Gaps {
     int64_t offset = 0;
   };
 
-  std::vector<Extent> taken_beside(const StorageRequest& request) const {
+  std::vector<Extent> occupied_beside(const StorageRequest& request) const {
     looks_ += static_cast<int64_t>(taken_.size());
     std::vector<Extent> taken;
     for (const Placed& other : taken_)
@@ -238,15 +238,15 @@ class Gaps {
 
 /// Finds, of the requests that live at `time` and have no place yet, the largest that fits into a
 /// gap, and its place there; -1: none fits.
-std::pair<size_t, int64_t> largest_that_fits(std::span<const StorageRequest> requests,
-                                             std::span<const int64_t> offset, int64_t time,
-                                             const Gaps& gaps) {
+std::pair<size_t, int64_t> largest_fitting(std::span<const StorageRequest> requests,
+                                           std::span<const int64_t> offset, int64_t time,
+                                           const Gaps& gaps) {
   size_t largest = 0;
   int64_t place = -1;
   const int64_t room = gaps.largest(time);
   for (size_t i = 0; i < requests.size(); ++i) {
     const StorageRequest& request = requests[i];
-    if (!takes_part(request) || request.first > time || request.last < time || offset[i] >= 0)
+    if (!needs_storage(request) || request.first > time || request.last < time || offset[i] >= 0)
       continue;
     if (request.bytes > room || (place >= 0 && request.bytes <= requests[largest].bytes)) continue;
     const int64_t gap = gaps.place(request);
@@ -269,7 +269,7 @@ std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const P
   std::vector<size_t> moved;
   size_t useful = 0;  // of those moved: after them there was less than ever before
   while (most > enough && gaps.looks() < kMostGapLooks) {
-    const auto [request, place] = largest_that_fits(requests, offset, time, gaps);
+    const auto [request, place] = largest_fitting(requests, offset, time, gaps);
     if (place < 0 || requests[request].bytes < most / kLeastPart) break;
     gaps.add(requests[request], place);
     staying.remove(requests[request]);
@@ -287,7 +287,7 @@ std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const P
 StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t alignment) {
   std::vector<size_t> order(requests.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::erase_if(order, [&](size_t at) { return !takes_part(requests[at]); });
+  std::erase_if(order, [&](size_t at) { return !needs_storage(requests[at]); });
   // Largest first, then earliest, is the usual good greedy for interval packing.
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return requests[a].bytes != requests[b].bytes ? requests[a].bytes > requests[b].bytes

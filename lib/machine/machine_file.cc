@@ -11,8 +11,8 @@
 #include "base/file.h"
 #include "base/precision_name.h"
 #include "base/text.h"
+#include "config/config_node.h"
 #include "config/field_value.h"
-#include "config/node.h"
 #include "config/write.h"
 #include "config/yaml_reader.h"
 #include "machine/quantity.h"
@@ -26,13 +26,13 @@ constexpr DType kDtypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 /// that were not.
 class MachineSection {
  public:
-  MachineSection(const Node& node, std::string name, Problems& problems)
+  MachineSection(const ConfigNode& node, std::string name, Problems& problems)
       : node_(node), name_(std::move(name)), problems_(problems) {
     if (!node.is_map()) problem(node.at, cat(name_, ": expected a section"), "");
   }
   ~MachineSection() {
     std::vector<std::string> known(asked_.begin(), asked_.end());
-    for (const NodeEntry& entry : node_.entries)
+    for (const ConfigEntry& entry : node_.entries)
       if (!asked_.contains(entry.key))
         problem(entry.at,
                 cat(key_name(entry.key), ": unknown key", did_you_mean(nearest(entry.key, known))),
@@ -41,20 +41,20 @@ class MachineSection {
   MachineSection(const MachineSection&) = delete;
   MachineSection& operator=(const MachineSection&) = delete;
 
-  const Node* find(const std::string& key) {
+  const ConfigNode* find(const std::string& key) {
     asked_.insert(key);
     return node_.find(key);
   }
   /// Reads a quantity; 0 where the key is absent, which is a problem if it is `required`.
   double quantity(const std::string& key, QuantityUnit unit, bool required = false) {
-    const Node* const value = find(key);
+    const ConfigNode* const value = find(key);
     if (value == nullptr) {
       if (required) problem(node_.at, cat(key_name(key), " is missing"), "");
       return 0;
     }
     return quantity_of(*value, value->text, unit);
   }
-  double quantity_of(const Node& at, const std::string& text, QuantityUnit unit) {
+  double quantity_of(const ConfigNode& at, const std::string& text, QuantityUnit unit) {
     std::string why;
     const auto found = parse_quantity(text, unit, why);
     if (!found) problem(at.at, why, "");
@@ -62,9 +62,9 @@ class MachineSection {
   }
   /// Reads a whole number above 0.
   int count(const std::string& key, int otherwise) {
-    const Node* const value = find(key);
+    const ConfigNode* const value = find(key);
     if (value == nullptr) return otherwise;
-    if (value->kind == Node::Kind::kInt && value->integer > 0 && value->integer <= (1 << 20))
+    if (value->kind == ConfigNodeKind::kInt && value->integer > 0 && value->integer <= (1 << 20))
       return static_cast<int>(value->integer);
     problem(value->at,
             cat(key_name(key), ": expected a whole number above 0, not ", value_text(*value)), "");
@@ -72,11 +72,11 @@ class MachineSection {
   }
   /// Reads a number above 0.
   double factor(const std::string& key, double otherwise) {
-    const Node* const value = find(key);
+    const ConfigNode* const value = find(key);
     return value == nullptr ? otherwise : factor_of(key, *value);
   }
-  double factor_of(const std::string& key, const Node& value) {
-    if (value.kind == Node::Kind::kInt || value.kind == Node::Kind::kFloat)
+  double factor_of(const std::string& key, const ConfigNode& value) {
+    if (value.kind == ConfigNodeKind::kInt || value.kind == ConfigNodeKind::kFloat)
       if (value.number >= 1e-6 && value.number <= 1e6) return value.number;
     problem(value.at,
             cat(key_name(key), ": expected a number from 1e-6 to 1e6, not ", value_text(value)),
@@ -84,16 +84,16 @@ class MachineSection {
     return 1;
   }
   std::string text(const std::string& key, const std::string& otherwise = "") {
-    const Node* const value = find(key);
+    const ConfigNode* const value = find(key);
     return value == nullptr ? otherwise : value->text;
   }
   /// Lists the entries of a map whose keys are the file's own.
-  std::vector<const NodeEntry*> entries(const std::string& key) {
-    std::vector<const NodeEntry*> found;
-    const Node* const value = find(key);
+  std::vector<const ConfigEntry*> entries(const std::string& key) {
+    std::vector<const ConfigEntry*> found;
+    const ConfigNode* const value = find(key);
     if (value == nullptr) return found;
     if (!value->is_map()) problem(value->at, cat(key_name(key), ": expected a section"), "");
-    for (const NodeEntry& entry : value->entries) found.push_back(&entry);
+    for (const ConfigEntry& entry : value->entries) found.push_back(&entry);
     return found;
   }
   void problem(const Position& at, std::string message, std::string remedy) {
@@ -103,17 +103,17 @@ class MachineSection {
   Problems& problems() { return problems_; }
 
  private:
-  const Node& node_;
+  const ConfigNode& node_;
   std::string name_;
   Problems& problems_;
   std::set<std::string> asked_;
 };
 
 /// Reads a curve such as {100 us: 1.2, 1 ms: 1.05}: `y` reads a value.
-Curve curve_of(MachineSection& section, const NodeEntry& entry, QuantityUnit unit,
-               const std::function<double(const Node&)>& y) {
+Curve curve_of(MachineSection& section, const ConfigEntry& entry, QuantityUnit unit,
+               const std::function<double(const ConfigNode&)>& y) {
   std::vector<std::pair<double, double>> points;
-  for (const NodeEntry& point : entry.value.entries) {
+  for (const ConfigEntry& point : entry.value.entries) {
     const double x = section.quantity_of(point.value, point.key, unit), value = y(point.value);
     if (x <= 0 || value <= 0) return {};
     if (!points.empty() && points.back().first >= x) {
@@ -128,13 +128,13 @@ Curve curve_of(MachineSection& section, const NodeEntry& entry, QuantityUnit uni
   return Curve(std::move(points));
 }
 
-Rates rates_of(const Node& node, Problems& problems) {
+Rates rates_of(const ConfigNode& node, Problems& problems) {
   MachineSection section(node, "rates", problems);
   Rates rates;
   rates.ranks = section.count("ranks", 1);
   rates.threads = section.count("threads", 1);
   rates.memory = section.quantity("memory", QuantityUnit::kByteRate, true);
-  for (const NodeEntry* entry : section.entries("products")) {
+  for (const ConfigEntry* entry : section.entries("products")) {
     const auto dtype = std::find_if(std::begin(kDtypes), std::end(kDtypes),
                                     [&](DType d) { return precision_name(d) == entry->key; });
     if (dtype == std::end(kDtypes))
@@ -146,17 +146,17 @@ Rates rates_of(const Node& node, Problems& problems) {
   }
   if (rates.products.empty()) section.problem(node.at, "rates.products is missing", "");
   rates.slowdown = section.factor("otherwise", 1);
-  for (const NodeEntry* entry : section.entries("slowdown")) {
-    const Curve curve = curve_of(section, *entry, QuantityUnit::kSeconds, [&](const Node& value) {
-      return section.factor_of("slowdown", value);
-    });
+  for (const ConfigEntry* entry : section.entries("slowdown")) {
+    const Curve curve =
+        curve_of(section, *entry, QuantityUnit::kSeconds,
+                 [&](const ConfigNode& value) { return section.factor_of("slowdown", value); });
     if (!curve.empty()) rates.slowdowns[entry->key] = curve;
   }
   return rates;
 }
 
 Link link_of(MachineSection& links, const std::string& key, QuantityUnit unit) {
-  const Node* const node = links.find(key);
+  const ConfigNode* const node = links.find(key);
   if (node == nullptr) return {};
   MachineSection section(*node, cat("links.", key), links.problems());
   return {section.quantity("latency", QuantityUnit::kSeconds, true),
@@ -164,7 +164,7 @@ Link link_of(MachineSection& links, const std::string& key, QuantityUnit unit) {
 }
 
 void read_links(MachineSection& top, Machine& machine) {
-  const Node* const node = top.find("links");
+  const ConfigNode* const node = top.find("links");
   if (node == nullptr) return;
   MachineSection links(*node, "links", top.problems());
   machine.node = link_of(links, "node", QuantityUnit::kByteRate);
@@ -172,17 +172,18 @@ void read_links(MachineSection& top, Machine& machine) {
   machine.host = link_of(links, "host", QuantityUnit::kByteRate);
 }
 
-void read_rates(MachineSection& top, const Node& root, Machine& machine) {
-  const Node* const rates = top.find("rates");
-  if (rates == nullptr || rates->kind != Node::Kind::kList || rates->items.empty())
+void read_rates(MachineSection& top, const ConfigNode& root, Machine& machine) {
+  const ConfigNode* const rates = top.find("rates");
+  if (rates == nullptr || rates->kind != ConfigNodeKind::kList || rates->items.empty())
     return top.problem(rates == nullptr ? root.at : rates->at, "rates: expected a list", "");
-  for (const Node& item : rates->items) machine.rates.push_back(rates_of(item, top.problems()));
+  for (const ConfigNode& item : rates->items)
+    machine.rates.push_back(rates_of(item, top.problems()));
   for (size_t i = 1; i < machine.rates.size(); ++i)
     if (machine.rates[i - 1].ranks >= machine.rates[i].ranks)
       top.problem(rates->items[i].at, "rates: their numbers of ranks ascend", "");
 }
 
-Machine machine_of(const Node& root, Problems& problems) {
+Machine machine_of(const ConfigNode& root, Problems& problems) {
   Machine machine;
   MachineSection top(root, "", problems);
   machine.name = top.text("machine");
@@ -195,13 +196,13 @@ Machine machine_of(const Node& root, Problems& problems) {
   machine.memory = top.quantity("memory", QuantityUnit::kBytes);
   read_rates(top, root, machine);
   read_links(top, machine);
-  for (const NodeEntry* entry : top.entries("exchange")) {
-    const Curve curve = curve_of(top, *entry, QuantityUnit::kBytes, [&](const Node& value) {
+  for (const ConfigEntry* entry : top.entries("exchange")) {
+    const Curve curve = curve_of(top, *entry, QuantityUnit::kBytes, [&](const ConfigNode& value) {
       return top.quantity_of(value, value.text, QuantityUnit::kSeconds);
     });
     if (!curve.empty()) machine.exchanges[entry->key] = curve;
   }
-  if (const Node* const disk = top.find("disk")) {
+  if (const ConfigNode* const disk = top.find("disk")) {
     MachineSection section(*disk, "disk", problems);
     machine.disk_read = section.quantity("read", QuantityUnit::kByteRate, true);
     machine.disk_write = section.quantity("write", QuantityUnit::kByteRate, true);
@@ -213,7 +214,7 @@ Machine machine_of(const Node& root, Problems& problems) {
     top.problem(top.find("host_memory_capacity")->at,
                 "host_memory_capacity is main memory beside GPUs, which processors do not have",
                 "give memory, of one processor, instead");
-  if (const Node* const price = top.find("price")) {
+  if (const ConfigNode* const price = top.find("price")) {
     std::string why;
     const std::optional<Price> found = parse_price(price->text, why);
     if (found && found->currency.empty())
@@ -228,7 +229,7 @@ Machine machine_of(const Node& root, Problems& problems) {
   return machine;
 }
 
-SoftwareStack stack_of(const Node& root, Problems& problems) {
+SoftwareStack stack_of(const ConfigNode& root, Problems& problems) {
   SoftwareStack stack;
   MachineSection top(root, "", problems);
   stack.name = top.text("stack");
@@ -243,7 +244,7 @@ template <class Read>
 auto read_described(const std::string& path, const std::string& text, const Read& read,
                     const char* remedy) {
   Problems problems;
-  const Node root = read_yaml(path, text, problems);
+  const ConfigNode root = read_yaml(path, text, problems);
   if (!has_errors(problems.all())) {
     auto found = read(root, problems);
     if (!has_errors(problems.all())) return found;

@@ -43,10 +43,10 @@ std::string no_module_text(const TensorNames& family, std::string_view key,
              "; there are ", join(names, ", "));
 }
 
-/// Choice collects what is wrong; it compiles each expression once.
-class Choice {
+/// ModuleChoice collects what is wrong; it compiles each expression once.
+class ModuleChoice {
  public:
-  Choice(const LoraOptions& options, const TensorNames& family)
+  ModuleChoice(const LoraOptions& options, const TensorNames& family)
       : options_(options), family_(family), targets_(options.target_modules) {
     if (targets_.empty() && options.target_pattern.empty()) targets_ = adapted_by_default(family);
     target_ = compile(options.target_pattern, "target_modules");
@@ -124,7 +124,7 @@ class Choice {
   }
 
   /// Entries and expressions that matched nothing.
-  void tell_unused() {
+  void report_unused() {
     for (const std::string& entry : targets_)
       if (!used_.contains(entry))
         problems.push_back(no_module_text(family_, "target_modules", entry));
@@ -139,8 +139,8 @@ class Choice {
     if (exclude_ && !used_.contains(options_.exclude_pattern))
       problems.push_back(cat("exclude_modules \"", options_.exclude_pattern.substr(0, 80),
                              "\": matches none of the modules that target_modules chooses"));
-    tell_unused("rank_pattern", options_.rank_pattern);
-    tell_unused("alpha_pattern", options_.alpha_pattern);
+    report_unused("rank_pattern", options_.rank_pattern);
+    report_unused("alpha_pattern", options_.alpha_pattern);
   }
 
   std::vector<std::string> problems;
@@ -168,7 +168,7 @@ class Choice {
   }
 
   template <class T>
-  void tell_unused(std::string_view key, const std::vector<std::pair<std::string, T>>& patterns) {
+  void report_unused(std::string_view key, const std::vector<std::pair<std::string, T>>& patterns) {
     for (const auto& [pattern, value] : patterns)
       if (!used_.contains(pattern))
         problems.push_back(cat(key, " \"", pattern.substr(0, 80),
@@ -219,7 +219,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& given) {
   // An adapter of a multimodal model's decoder says so in its file; here nothing else is.
   if (!config.multimodal.empty() && options.exclude_pattern == kOtherPartsPattern)
     options.exclude_pattern.clear();
-  Choice choice(options, names);
+  ModuleChoice choice(options, names);
   require_blocks(config, options, choice.problems);
   const bool has_patterns = !options.target_pattern.empty() || !options.exclude_pattern.empty() ||
                             !options.rank_pattern.empty() || !options.alpha_pattern.empty();
@@ -254,7 +254,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& given) {
     adapter.blocks.push_back(block);
   }
   choice.refuse_others(config);
-  choice.tell_unused();
+  choice.report_unused();
   if (!any && choice.problems.empty())
     choice.problems.push_back("no module of the model is chosen");
   if (!choice.problems.empty())

@@ -75,10 +75,10 @@ class TensorTable {
     std::string path;
     LowRank low;
     bool magnitudes;
-    std::vector<Product> products;
+    std::vector<LinearProduct> products;
   };
   std::vector<Lora> lora(const LoraModule& module) {
-    const Product& first = module.products.front();
+    const LinearProduct& first = module.products.front();
     const int64_t rank = module.low.rank;
     const bool a_term = gradient_is_term(OpKind::kLoraUp, 1, 'O');
     const std::string a_name = lora_a_name(module.path);
@@ -139,11 +139,11 @@ class TensorTable {
   /// Adds the weights and biases of the products of a module of the files. A rank makes some of the
   /// results of products that are shared out by outputs, and of the others a share of every result,
   /// from some of the inputs.
-  std::vector<Linear> linear(const std::string& module, const std::vector<Product>& products,
+  std::vector<Linear> linear(const std::string& module, const std::vector<LinearProduct>& products,
                              bool transposed) {
     std::vector<Linear> all;
     for (const ModulePart& part : parts_of(module, products, transposed)) {
-      const Product& product = part.product;
+      const LinearProduct& product = part.product;
       TensorInfo weight = product_weight(product, part.name(".weight"), split_);
       part.place(weight, ".weight");
       Linear ids{add(std::move(weight))};
@@ -160,7 +160,7 @@ class TensorTable {
   /// whose matrix files hold as it is computed with, is not in parts.
   struct ModulePart {
     std::string module;
-    Product product;
+    LinearProduct product;
     bool is_whole;
     bool transposed;
     /// Outputs of the module's products together, and the row of this one's first in its matrix.
@@ -187,14 +187,14 @@ class TensorTable {
     }
   };
   static std::vector<ModulePart> parts_of(const std::string& module,
-                                          const std::vector<Product>& products,
+                                          const std::vector<LinearProduct>& products,
                                           bool transposed = false) {
     int64_t outputs = 0;
-    for (const Product& product : products) outputs += product.outputs;
+    for (const LinearProduct& product : products) outputs += product.outputs;
     const bool is_whole = products.size() == 1 && !transposed;
     std::vector<ModulePart> parts;
     int64_t first = 0;
-    for (const Product& product : products) {
+    for (const LinearProduct& product : products) {
       parts.push_back({module, product, is_whole, transposed, outputs, first});
       first += product.run > 0 ? product.run : product.outputs;
     }
@@ -204,7 +204,7 @@ class TensorTable {
   /// Describes a tensor whose rows, or elements, are the product's outputs. `term`: where each rank
   /// has all of it, its gradient is a term of a sum.
   TensorInfo by_outputs(const ModulePart& part, std::string_view end, Dims shape, bool term) {
-    const Product& product = part.product;
+    const LinearProduct& product = part.product;
     TensorInfo tensor = product.by_outputs
                             ? split_rows(part.name(end), std::move(shape), split_, product.copies)
                             : replicated(part.name(end), std::move(shape), split_, term);
@@ -214,21 +214,21 @@ class TensorTable {
 
   TensorId add_a(TensorInfo tensor) {
     const auto rank = static_cast<double>(tensor.shape[0]);
-    tensor.initial = begin_ == LoraInit::kGaussian ? Initial{Initial::Kind::kNormal, 1.0 / rank}
+    tensor.initial = begin_ == LoraInit::kGaussian ? Initial{InitialSource::kNormal, 1.0 / rank}
                      : begin_ == LoraInit::kOrthogonal
-                         ? Initial{Initial::Kind::kOrthogonalA, kOrthogonalSize}
+                         ? Initial{InitialSource::kOrthogonalA, kOrthogonalSize}
                          : as_linear(tensor);
     return add(std::move(tensor));
   }
   TensorId add_b(TensorInfo tensor) {
     tensor.initial = begin_ == LoraInit::kBothUniform ? as_linear(tensor)
                      : begin_ == LoraInit::kOrthogonal
-                         ? Initial{Initial::Kind::kOrthogonalB, kOrthogonalSize}
-                         : Initial{Initial::Kind::kZero};
+                         ? Initial{InitialSource::kOrthogonalB, kOrthogonalSize}
+                         : Initial{InitialSource::kZero};
     return add(std::move(tensor));
   }
   TensorId add_magnitudes(TensorInfo tensor, const LowRank& low) {
-    tensor.initial = {Initial::Kind::kRowLengths, low.scale};
+    tensor.initial = {InitialSource::kRowLengths, low.scale};
     return add(std::move(tensor));
   }
   /// PEFT's.
@@ -236,7 +236,7 @@ class TensorTable {
   /// Returns how torch.nn.Linear's weight begins: Kaiming uniform with a = sqrt(5), which is 1 /
   /// sqrt(inputs).
   static Initial as_linear(const TensorInfo& tensor) {
-    return {Initial::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(tensor.shape[1]))};
+    return {InitialSource::kUniform, 1.0 / std::sqrt(static_cast<double>(tensor.shape[1]))};
   }
 
   std::vector<TensorInfo>& tensors_;
@@ -259,9 +259,10 @@ struct BlockTensors {
 };
 
 /// Returns the products of `all` that one module of the files has.
-std::vector<Product> products_of(const ProductModule& module, const std::vector<Product>& all) {
-  std::vector<Product> found;
-  for (const Product& product : all)
+std::vector<LinearProduct> products_of(const ProductModule& module,
+                                       const std::vector<LinearProduct>& all) {
+  std::vector<LinearProduct> found;
+  for (const LinearProduct& product : all)
     if (std::count(module.products.begin(), module.products.end(), product.projection) > 0)
       found.push_back(product);
   return found;
@@ -272,10 +273,10 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
                                int64_t layer, const BlockAdapter& adapter) {
   const TensorNames& names = tensor_names(c.family);
   const std::vector<ProductModule> modules = product_modules(names);
-  const std::vector<Product> products = block_products(c, split);
+  const std::vector<LinearProduct> products = block_products(c, split);
   BlockTensors ids;
   for (const ProductModule& module : modules) {
-    const std::vector<Product> its = products_of(module, products);
+    const std::vector<LinearProduct> its = products_of(module, products);
     const auto added = table.linear(names.in_block(layer, module.name), its, names.transposed);
     for (size_t i = 0; i < its.size(); ++i)
       ids.products[static_cast<size_t>(its[i].projection)] = added[i];
@@ -303,7 +304,7 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
   for (const ProductModule& module : modules) {
     const LowRank& low = adapter.at(module.products.front());
     if (low.rank == 0) continue;
-    const std::vector<Product> its = products_of(module, products);
+    const std::vector<LinearProduct> its = products_of(module, products);
     const auto added =
         table.lora({names.in_block(layer, module.name), low, adapter.magnitudes, its});
     for (size_t i = 0; i < its.size(); ++i)
@@ -314,8 +315,8 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
 
 /// MatrixParams are a matrix of products in a block's graph, with its adapters.
 struct MatrixParams {
-  /// Lora has A of all modules with an adapter, in one matrix, and each module's B.
-  struct Lora {
+  /// LoraParams has A of all modules with an adapter, in one matrix, and each module's B.
+  struct LoraParams {
     ValueId down = -1;
     std::vector<ValueId> up;
     LoraAttrs attrs;
@@ -329,7 +330,7 @@ struct MatrixParams {
   };
   ValueId weight = -1, bias = -1;
   std::vector<Projection> products;
-  Lora lora;
+  LoraParams lora;
 };
 
 struct NormParams {
@@ -381,19 +382,20 @@ struct RankMatrix {
   ProductMatrix matrix;
   int64_t outputs = 0;
   int64_t inputs = 0;
-  std::vector<Product> products;
+  std::vector<LinearProduct> products;
 };
 
 /// Returns "qkv", "o", "gate_up" or "up", "down".
 std::string matrix_name(const RankMatrix& matrix) {
   std::vector<std::string> roles;
-  for (const Product& product : matrix.products) roles.emplace_back(role_name(product.projection));
+  for (const LinearProduct& product : matrix.products)
+    roles.emplace_back(role_name(product.projection));
   return join(roles, matrix.matrix == ProductMatrix::kQkv ? "" : "_");
 }
 
 std::vector<RankMatrix> rank_matrices(const ModelConfig& whole, const TensorSplit& split) {
   std::vector<RankMatrix> matrices;
-  for (const Product& product : block_products(whole, split)) {
+  for (const LinearProduct& product : block_products(whole, split)) {
     if (matrices.empty() || matrices.back().matrix != product.matrix)
       matrices.push_back({.matrix = product.matrix, .inputs = local_inputs(product, split)});
     matrices.back().outputs += local_outputs(product, split);
@@ -404,23 +406,23 @@ std::vector<RankMatrix> rank_matrices(const ModelConfig& whole, const TensorSpli
 
 /// Adds the parameters of low-rank adapters in the order in which a step reads them: behind the
 /// product's own parameters.
-MatrixParams::Lora add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
-                                   const TensorNames& names, const TensorSplit& split,
-                                   const BlockAdapter& adapter, const DropoutAttrs& dropout) {
+MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
+                                         const TensorNames& names, const TensorSplit& split,
+                                         const BlockAdapter& adapter, const DropoutAttrs& dropout) {
   struct Module {
     std::string name;
     int64_t columns;
     LowRank low;
   };
-  MatrixParams::Lora lora;
+  MatrixParams::LoraParams lora;
   lora.dropout = dropout;
   std::vector<Module> modules;
   int64_t ranks = 0, column = 0;
   for (const ProductModule& module : product_modules(names)) {
-    const std::vector<Product> its = products_of(module, matrix.products);
+    const std::vector<LinearProduct> its = products_of(module, matrix.products);
     if (its.empty()) continue;
     int64_t columns = 0;
-    for (const Product& product : its) columns += local_outputs(product, split);
+    for (const LinearProduct& product : its) columns += local_outputs(product, split);
     if (const LowRank& low = adapter.at(its.front().projection); low.rank > 0) {
       ranks += low.rank;
       lora.attrs.parts.push_back({column, low.scale});
@@ -460,7 +462,8 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
       if (whole.mlp_norm) p.post_norm = add_norm_params(g, whole, "post_norm");
     }
     params.weight = g.product_weight(name + ".weight", {matrix.outputs, matrix.inputs});
-    for (const Product& product : matrix.products) params.products.push_back(product.projection);
+    for (const LinearProduct& product : matrix.products)
+      params.products.push_back(product.projection);
     if (matrix.products.front().bias) params.bias = g.param(name + ".bias", {matrix.outputs});
     if (matrix.matrix != ProductMatrix::kQkv || !whole.qk_norm) continue;
     const ModelConfig local = local_config(whole, split);
@@ -524,7 +527,8 @@ class SplitProducts {
   }
 
  private:
-  ValueId adapted(ValueId x, ValueId y, const MatrixParams::Lora& lora, const LinearAttrs& attrs) {
+  ValueId adapted(ValueId x, ValueId y, const MatrixParams::LoraParams& lora,
+                  const LinearAttrs& attrs) {
     if (lora.up.empty()) return y;
     const ValueId kept = lora.dropout.probability > 0 ? ops::dropout(g_, x, lora.dropout) : x;
     return ops::lora(g_, kept, y, lora.down, lora.up, lora.attrs, attrs);
@@ -533,8 +537,9 @@ class SplitProducts {
   /// the lengths of the rows of w + scale b a, and the third term is there only with dropout.
   /// `shared_by`: the letter of w's columns where ranks have some of them each, of its rows where
   /// they have those.
-  ValueId with_magnitudes(ValueId x, ValueId weight, ValueId bias, const MatrixParams::Lora& lora,
-                          const LinearAttrs& attrs, char shared_by) {
+  ValueId with_magnitudes(ValueId x, ValueId weight, ValueId bias,
+                          const MatrixParams::LoraParams& lora, const LinearAttrs& attrs,
+                          char shared_by) {
     const LinearAttrs product{.gradient_ranks = attrs.gradient_ranks};
     ValueId kept = x, rest = -1;
     if (lora.dropout.probability > 0) {
@@ -714,7 +719,7 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t,
   const auto add = [&](ValueId value, std::vector<TensorId> tensors) {
     if (value >= 0) used.push_back({value, std::move(tensors), part});
   };
-  const auto add_lora = [&](const MatrixParams::Lora& lora) {
+  const auto add_lora = [&](const MatrixParams::LoraParams& lora) {
     std::vector<TensorId> down, magnitudes;
     for (const std::vector<Projection>& module : lora.modules) {
       down.push_back(t.lora_at(module.front()).a);

@@ -17,21 +17,23 @@ namespace ftrun {
 /// Index in ModelDescription::tensors.
 using TensorId = int32_t;
 
-/// Initial says where a tensor's first values come from.
+/// InitialSource says where a tensor's first values come from.
+enum class InitialSource : uint8_t {
+  kFolder,  // the model folder
+  kZero,
+  kUniform,  // in [-size, size)
+  kNormal,   // standard deviation `size`
+  // A low-rank adapter's A [rank, inputs] and B [outputs, rank]: Q's rows of even number,
+  // transposed, by normal numbers, and normal numbers by those of odd number, all by `size`; Q is
+  // a random orthogonal matrix of the two.
+  kOrthogonalA,
+  kOrthogonalB,
+  kRowLengths,  // of W + `size` B A of the module, in the numbers that layers read
+};
+
+/// Initial is that source, with the size of the values that it draws.
 struct Initial {
-  enum class Kind : uint8_t {
-    kFolder,  // the model folder
-    kZero,
-    kUniform,  // in [-size, size)
-    kNormal,   // standard deviation `size`
-    // A low-rank adapter's A [rank, inputs] and B [outputs, rank]: Q's rows of even number,
-    // transposed, by normal numbers, and normal numbers by those of odd number, all by `size`; Q is
-    // a random orthogonal matrix of the two.
-    kOrthogonalA,
-    kOrthogonalB,
-    kRowLengths,  // of W + `size` B A of the module, in the numbers that layers read
-  };
-  Kind kind = Kind::kFolder;
+  InitialSource kind = InitialSource::kFolder;
   double size = 0;
   bool operator==(const Initial&) const = default;
 };

@@ -25,7 +25,7 @@ bool keeps_runs(const TensorInfo& tensor, int64_t count) {
 
 std::string fault(const TensorInfo& tensor, const PackedFormat& format, bool ends_matrix) {
   const int64_t columns = tensor.local.extent[1];
-  if (format.kind == PackedFormat::Kind::kInt8 && columns % format.block != 0)
+  if (format.kind == PackedKind::kInt8 && columns % format.block != 0)
     return cat("rows of ", columns, " elements are no multiple of ", format.block);
   if (!keeps_runs(tensor, format.block))
     return cat("ranks' parts of ", tensor.local.extent[0], " x ", columns, " cut blocks of ",
@@ -45,7 +45,7 @@ struct Weight {
 
 std::vector<Weight> weights_of(const ModelConfig& config, const TensorSplit& split) {
   const TensorNames& names = tensor_names(config.family);
-  const std::vector<Product> products = block_products(config, split);
+  const std::vector<LinearProduct> products = block_products(config, split);
   std::vector<Weight> weights;
   for (size_t i = 0; i < products.size(); ++i) {
     const bool ends = i + 1 == products.size() || products[i + 1].matrix != products[i].matrix;
@@ -64,12 +64,12 @@ std::vector<std::string> faults(const std::vector<Weight>& weights, const Packed
 }
 
 /// Formats that would do in place of one that does not: "quantization.block: 64".
-std::vector<std::string> others_that_fit(const std::vector<Weight>& weights) {
+std::vector<std::string> fitting_formats(const std::vector<Weight>& weights) {
   std::vector<std::string> found;
   for (const int64_t block : {64, 128, 256})
-    if (faults(weights, {PackedFormat::Kind::kNf4, block}).empty())
+    if (faults(weights, {PackedKind::kNf4, block}).empty())
       found.push_back(cat("nf4 with block: ", block));
-  if (faults(weights, {PackedFormat::Kind::kInt8}).empty()) found.push_back("int8");
+  if (faults(weights, {PackedKind::kInt8}).empty()) found.push_back("int8");
   return found;
 }
 
@@ -79,7 +79,7 @@ PackedFormat fit_packed(const ModelConfig& config, const TensorSplit& split, Pac
   if (!format) return format;
   const std::vector<Weight> weights = weights_of(config, split);
   if (const std::vector<std::string> problems = faults(weights, format); !problems.empty()) {
-    const std::vector<std::string> others = others_that_fit(weights);
+    const std::vector<std::string> others = fitting_formats(weights);
     throw Error(
         ExitCode::kUsage,
         cat("quantization: the model's matrices cannot be packed so",

@@ -4,29 +4,31 @@
 
 namespace ftrun {
 
-std::vector<Product> block_products(const ModelConfig& c, const TensorSplit& split) {
+std::vector<LinearProduct> block_products(const ModelConfig& c, const TensorSplit& split) {
   using P = Projection;
   using M = ProductMatrix;
   const TensorNames& names = tensor_names(c.family);
   const int64_t q = c.query_heads * c.head_size, kv = c.kv_heads * c.head_size;
   const int64_t d = c.hidden, f = c.feed_forward;
   const int copies = kv_copies(c, split);
-  std::vector<Product> products{{P::kQ, M::kQkv, q, d, true, 1, c.qkv_bias},
-                                {P::kK, M::kQkv, kv, d, true, copies, c.qkv_bias},
-                                {P::kV, M::kQkv, kv, d, true, copies, c.qkv_bias},
-                                {P::kO, M::kAttentionOut, d, q, false, 1, c.attention_out_bias},
-                                {P::kGate, M::kGateUp, f, d, true, 1, c.mlp_bias},
-                                {P::kUp, M::kGateUp, f, d, true, 1, c.mlp_bias},
-                                {P::kDown, M::kDown, d, f, false, 1, c.mlp_bias}};
+  std::vector<LinearProduct> products{
+      {P::kQ, M::kQkv, q, d, true, 1, c.qkv_bias},
+      {P::kK, M::kQkv, kv, d, true, copies, c.qkv_bias},
+      {P::kV, M::kQkv, kv, d, true, copies, c.qkv_bias},
+      {P::kO, M::kAttentionOut, d, q, false, 1, c.attention_out_bias},
+      {P::kGate, M::kGateUp, f, d, true, 1, c.mlp_bias},
+      {P::kUp, M::kGateUp, f, d, true, 1, c.mlp_bias},
+      {P::kDown, M::kDown, d, f, false, 1, c.mlp_bias}};
   if (names.rows_by_key_head) {
     const int64_t group = q / c.kv_heads, stride = group + 2 * c.head_size;
-    for (Product& product : products) {
+    for (LinearProduct& product : products) {
       if (product.matrix != M::kQkv) continue;
       product.run = product.projection == P::kQ ? group : c.head_size;
       product.stride = stride;
     }
   }
-  std::erase_if(products, [&](const Product& p) { return names.product(p.projection).empty(); });
+  std::erase_if(products,
+                [&](const LinearProduct& p) { return names.product(p.projection).empty(); });
   return products;
 }
 
@@ -49,17 +51,18 @@ std::string_view post_norm_name(const TensorNames& names, const ModelConfig& con
   return is_other ? names.parallel_post_norm : names.post_norm;
 }
 
-TensorInfo product_weight(const Product& product, std::string name, const TensorSplit& split) {
+TensorInfo product_weight(const LinearProduct& product, std::string name,
+                          const TensorSplit& split) {
   const Dims shape{product.outputs, product.inputs};
   return product.by_outputs ? split_rows(std::move(name), shape, split, product.copies)
                             : split_columns(std::move(name), shape, split);
 }
 
-int64_t local_outputs(const Product& product, const TensorSplit& split) {
+int64_t local_outputs(const LinearProduct& product, const TensorSplit& split) {
   return product.by_outputs ? product.outputs * product.copies / split.degree : product.outputs;
 }
 
-int64_t local_inputs(const Product& product, const TensorSplit& split) {
+int64_t local_inputs(const LinearProduct& product, const TensorSplit& split) {
   return product.by_outputs ? product.inputs : product.inputs / split.degree;
 }
 

@@ -16,8 +16,8 @@ namespace ftrun {
 enum class ProductMatrix : uint8_t { kQkv, kAttentionOut, kGateUp, kDown };
 inline constexpr size_t kProductMatrices = 4;
 
-/// Product is a product of a block of the whole model, with a matrix [outputs, inputs].
-struct Product {
+/// LinearProduct is a product of a block of the whole model, with a matrix [outputs, inputs].
+struct LinearProduct {
   Projection projection;
   ProductMatrix matrix;
   int64_t outputs;
@@ -34,17 +34,17 @@ struct Product {
 };
 
 /// Returns the products that the family has, in the order of Projection.
-std::vector<Product> block_products(const ModelConfig& config, const TensorSplit& split);
+std::vector<LinearProduct> block_products(const ModelConfig& config, const TensorSplit& split);
 
 /// Return the modules within a block of the norms that attention and MLP read.
 std::string_view input_norm_name(const TensorNames& names, const ModelConfig& config);
 std::string_view post_norm_name(const TensorNames& names, const ModelConfig& config);
 
 /// Describes what a rank has of a product's matrix.
-TensorInfo product_weight(const Product& product, std::string name, const TensorSplit& split);
+TensorInfo product_weight(const LinearProduct& product, std::string name, const TensorSplit& split);
 
 /// Return the outputs and inputs that one rank computes.
-int64_t local_outputs(const Product& product, const TensorSplit& split);
-int64_t local_inputs(const Product& product, const TensorSplit& split);
+int64_t local_outputs(const LinearProduct& product, const TensorSplit& split);
+int64_t local_inputs(const LinearProduct& product, const TensorSplit& split);
 
 }  // namespace ftrun

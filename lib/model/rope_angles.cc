@@ -38,7 +38,7 @@ struct Ramp {
 };
 
 /// Returns the pair, between two of them as well, that turns so often in the original positions.
-double pair_that_turns(const RopeConfig& rope, int64_t rotary_size, double turns) {
+double pair_with_turns(const RopeConfig& rope, int64_t rotary_size, double turns) {
   constexpr double kFar = 1e6;  // beyond all pairs; keeps what a config says finite
   const double wavelength = static_cast<double>(rope.original_positions) / turns;
   const double pair = static_cast<double>(rotary_size) *
@@ -50,8 +50,8 @@ double pair_that_turns(const RopeConfig& rope, int64_t rotary_size, double turns
 /// Returns yarn's borders: pairs before the first keep their frequencies, those behind the second
 /// are stretched by the factor.
 Ramp yarn_ramp(const RopeConfig& rope, int64_t rotary_size) {
-  double low = pair_that_turns(rope, rotary_size, rope.beta_fast);
-  double high = pair_that_turns(rope, rotary_size, rope.beta_slow);
+  double low = pair_with_turns(rope, rotary_size, rope.beta_fast);
+  double high = pair_with_turns(rope, rotary_size, rope.beta_slow);
   if (rope.truncate) {
     low = std::floor(low);
     high = std::ceil(high);

@@ -74,7 +74,7 @@ struct Wish {
   bool sequence = true;
   bool adapts = false;
   bool magnitudes = false;
-  PackedFormat::Kind packed = PackedFormat::Kind::kNone;
+  PackedKind packed = PackedKind::kNone;
 };
 
 /// Feature is a row of the table: changes of the small model's config.json, or a wish.
@@ -148,15 +148,11 @@ std::vector<Feature> run_features() {
       {"LoRA on all products", nothing, {.adapts = true}},
       {"... on tensor-parallel ranks", nothing, {.tensor_ranks = 2, .adapts = true}},
       {"DoRA", nothing, {.adapts = true, .magnitudes = true}},
-      {"`quantization: {type: nf4}`",
-       nothing,
-       {.adapts = true, .packed = PackedFormat::Kind::kNf4}},
-      {"`quantization: {type: int8}`",
-       nothing,
-       {.adapts = true, .packed = PackedFormat::Kind::kInt8}},
+      {"`quantization: {type: nf4}`", nothing, {.adapts = true, .packed = PackedKind::kNf4}},
+      {"`quantization: {type: int8}`", nothing, {.adapts = true, .packed = PackedKind::kInt8}},
       {"... nf4 on tensor-parallel ranks",
        nothing,
-       {.tensor_ranks = 2, .adapts = true, .packed = PackedFormat::Kind::kNf4}},
+       {.tensor_ranks = 2, .adapts = true, .packed = PackedKind::kNf4}},
   };
 }
 
@@ -167,7 +163,7 @@ void build(const ModelConfig& config, const Wish& wish) {
   lora.magnitudes = wish.magnitudes;
   ModelDtypes dtypes;
   dtypes.packed.kind = wish.packed;
-  dtypes.packed.double_quantized = wish.packed == PackedFormat::Kind::kNf4;
+  dtypes.packed.double_quantized = wish.packed == PackedKind::kNf4;
   const Adapter adapter = wish.adapts ? make_adapter(config, lora) : Adapter{};
   build_model(config, {.rows = 1, .row_tokens = 64}, Mode::kTrain, dtypes, {},
               {.degree = wish.tensor_ranks, .index = 0, .sequence = wish.sequence}, adapter);

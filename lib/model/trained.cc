@@ -45,7 +45,7 @@ class Patterns {
     return any;
   }
 
-  void tell_unused(const ModelDescription& model, std::vector<std::string>& problems) const {
+  void report_unused(const ModelDescription& model, std::vector<std::string>& problems) const {
     const TensorNames& names = tensor_names(model.family);
     const std::string head(last_part(names.head));
     const std::string note =
@@ -142,8 +142,8 @@ void require_unpacked(const ModelDescription& model, const std::set<std::string>
 
 ModelDescription choose_trained(ModelDescription model, const TrainedOptions& options) {
   std::vector<std::string> problems;
-  Patterns freeze_those("train.freeze", options.freeze, problems),
-      only_those("train.only", options.only, problems);
+  Patterns freeze_patterns("train.freeze", options.freeze, problems),
+      only_patterns("train.only", options.only, problems);
   const std::set<std::string> saved = saved_tensors(model, options.modules_to_save, problems);
   const std::set<std::string> adapted = adapted_modules(model);
   const auto is_wanted = [&](const TensorInfo& tensor) {
@@ -153,12 +153,12 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
   };
   std::set<std::string> trained;
   for (const TensorInfo& tensor : model.tensors) {
-    const bool frozen = freeze_those.match(tensor.file_name());
-    const bool chosen = only_those.match(tensor.file_name()) || options.only.empty();
+    const bool frozen = freeze_patterns.match(tensor.file_name());
+    const bool chosen = only_patterns.match(tensor.file_name()) || options.only.empty();
     if (is_wanted(tensor) && chosen && !frozen) trained.insert(tensor.name);
   }
-  freeze_those.tell_unused(model, problems);
-  only_those.tell_unused(model, problems);
+  freeze_patterns.report_unused(model, problems);
+  only_patterns.report_unused(model, problems);
   const bool cuts_adapter =
       std::any_of(model.tensors.begin(), model.tensors.end(), [&](const TensorInfo& tensor) {
         return is_lora_name(tensor.name) && !trained.contains(tensor.name);

@@ -6,7 +6,7 @@ Sharding::Sharding(const Partition& partition,
                    const std::function<ShardPlace(const Unit&)>& place_of, bool cut_small) {
   for (const Unit& unit : partition.units) {
     const ShardPlace place = place_of(unit);
-    Cut cut{false, unit.padded, unit.padded, 0, {0, unit.padded}};
+    UnitShare cut{false, unit.padded, unit.padded, 0, {0, unit.padded}};
     const int64_t before_last = shard_stride(unit, place.count) * (place.count - 1);
     const bool pays = !unit.small || (cut_small && before_last < unit.padded);
     if (place.count > 1 && pays) {

@@ -42,14 +42,14 @@ class Sharding {
   ShardRange own(UnitId unit) const { return units_[static_cast<size_t>(unit)].own; }
 
  private:
-  struct Cut {
+  struct UnitShare {
     bool cut = false;
     int64_t held = 0;
     int64_t whole = 0;
     int64_t begin = 0;
     ShardRange own;
   };
-  std::vector<Cut> units_;
+  std::vector<UnitShare> units_;
 };
 
 }  // namespace ftrun

@@ -20,8 +20,8 @@ double parameters_of(const ModelDescription& model, const Layer& layer) {
 double weight_of(const ModelDescription& model, const Layer& layer, PipelinePartition by) {
   switch (by) {
     case PipelinePartition::kCost: {
-      const PhaseSeconds prices = phase_prices(model.graph_of(layer));
-      return prices.forward + prices.backward;
+      const PhaseSeconds costs = phase_costs(model.graph_of(layer));
+      return costs.forward + costs.backward;
     }
     case PipelinePartition::kParameters:
       return parameters_of(model, layer);
@@ -126,22 +126,22 @@ class StageCut {
 
 }  // namespace
 
-PhaseSeconds phase_prices(const LayerGraph& graph) {
-  return {.forward = list_price(graph, graph.forward),
-          .backward = list_price(graph, graph.backward),
-          .input_grad = list_price(graph, graph.input_grad),
-          .weight_grad = list_price(graph, graph.weight_grad)};
+PhaseSeconds phase_costs(const LayerGraph& graph) {
+  return {.forward = list_cost(graph, graph.forward),
+          .backward = list_cost(graph, graph.backward),
+          .input_grad = list_cost(graph, graph.input_grad),
+          .weight_grad = list_cost(graph, graph.weight_grad)};
 }
 
-std::vector<PhaseSeconds> part_prices(const ModelDescription& model, const PipelineLayout& layout) {
+std::vector<PhaseSeconds> part_costs(const ModelDescription& model, const PipelineLayout& layout) {
   std::vector<PhaseSeconds> parts(static_cast<size_t>(layout.parts()));
   for (size_t l = 0; l < model.layers.size(); ++l) {
-    const PhaseSeconds prices = phase_prices(model.graph_of(model.layers[l]));
+    const PhaseSeconds costs = phase_costs(model.graph_of(model.layers[l]));
     PhaseSeconds& part = parts[static_cast<size_t>(layout.part_with(static_cast<int32_t>(l)))];
-    part.forward += prices.forward;
-    part.backward += prices.backward;
-    part.input_grad += prices.input_grad;
-    part.weight_grad += prices.weight_grad;
+    part.forward += costs.forward;
+    part.backward += costs.backward;
+    part.input_grad += costs.input_grad;
+    part.weight_grad += costs.weight_grad;
   }
   return parts;
 }

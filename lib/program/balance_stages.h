@@ -13,10 +13,10 @@ namespace ftrun {
 // The functions of this header choose where a model is cut for a pipeline. The slowest part sets
 // the pace of all parts, so they choose the cut whose most expensive part costs least.
 
-/// Computes the cost of each phase of a micro-batch in a layer, or in each part, in op_price's
+/// Computes the cost of each phase of a micro-batch in a layer, or in each part, in op_cost's
 /// unit.
-PhaseSeconds phase_prices(const LayerGraph& graph);
-std::vector<PhaseSeconds> part_prices(const ModelDescription& model, const PipelineLayout& layout);
+PhaseSeconds phase_costs(const LayerGraph& graph);
+std::vector<PhaseSeconds> part_costs(const ModelDescription& model, const PipelineLayout& layout);
 
 /// Computes the weight of each layer of a model built for training: embedding, blocks, head.
 std::vector<double> layer_weights(const ModelDescription& model, PipelinePartition by);

@@ -93,7 +93,7 @@ class Reuse {
 /// Places the secondary shards of the units that are gathered over the shards more than once.
 std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store,
                                         const std::vector<GatherSpan>& spans) {
-  const ShardPlace node = program.place_in(store.groups().node);
+  const ShardPlace secondary = program.place_in(store.groups().secondary);
   std::map<UnitId, int> times;
   for (const GatherSpan& span : spans)
     if (store.spec(span.use.unit).cuts_parameters) ++times[span.use.unit];
@@ -110,7 +110,7 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store
       const StorageFormat& format = store.spec(unit).compute;
       if (times[unit] < 2 || parts.contains(unit) || static_cast<bool>(format.packed) != packed)
         continue;
-      const int64_t part = program.at(span.use.buffer).bytes / node.count;
+      const int64_t part = program.at(span.use.buffer).bytes / secondary.count;
       parts[unit] = {id, buffer.bytes, part};
       buffer.bytes += part;
       buffer.dtype = format.dtype;
@@ -121,16 +121,16 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store
   return parts;
 }
 
-/// Gathers makes the instructions that gather the parameters of each span.
-class Gathers {
+/// GatherBuilder makes the instructions that gather the parameters of each span.
+class GatherBuilder {
  public:
-  Gathers(Program& program, UnitStore& store, std::map<UnitId, Range> secondary)
+  GatherBuilder(Program& program, UnitStore& store, std::map<UnitId, Range> secondary)
       : program_(program), store_(store), secondary_(std::move(secondary)) {}
 
   std::vector<Instr> of(const GatherSpan& span) {
     const auto part = secondary_.find(span.use.unit);
     if (part == secondary_.end()) return store_.gather(span.use, span.number);
-    if (++times_[span.use.unit] > 1) return {from_node(span, part->second)};
+    if (++times_[span.use.unit] > 1) return {from_secondary(span, part->second)};
     std::vector<Instr> chain = store_.gather(span.use, span.number);
     chain.push_back(keep_part(chain.back(), part->second));
     return chain;
@@ -139,20 +139,20 @@ class Gathers {
  private:
   /// Copies the part on the lane of the gather, so that compute does not wait for it.
   Instr keep_part(const Instr& gather, const Range& part) const {
-    const ShardPlace node = program_.place_in(store_.groups().node);
+    const ShardPlace secondary = program_.place_in(store_.groups().secondary);
     Instr copy = gather;
     copy.kind = InstrKind::kCopy;
     copy.detail = {};
-    copy.reads = {{gather.writes[0].buffer, node.index * part.bytes, part.bytes}};
+    copy.reads = {{gather.writes[0].buffer, secondary.index * part.bytes, part.bytes}};
     copy.writes = {part};
     return copy;
   }
 
-  Instr from_node(const GatherSpan& span, const Range& part) const {
+  Instr from_secondary(const GatherSpan& span, const Range& part) const {
     const BufferId to = span.use.buffer;
     Instr gather =
-        make_collective(InstrKind::kAllGather, {store_.groups().node, program_.at(to).dtype}, part,
-                        program_.whole(to));
+        make_collective(InstrKind::kAllGather, {store_.groups().secondary, program_.at(to).dtype},
+                        part, program_.whole(to));
     gather.unit = span.use.unit;
     gather.micro_batch = span.use.micro_batch;
     return gather;
@@ -180,7 +180,7 @@ class Prefetch {
         ahead_ -= spans_[read_].elements;
       }
       if (program_.instrs[i].runs_list())
-        while (may_come()) place(i);
+        while (may_start()) place(i);
       live_ -= ends_[i];
     }
     return std::move(places_);
@@ -196,7 +196,7 @@ class Prefetch {
 
   /// Says whether the next gather may come now. A unit larger than the limit still overlaps the
   /// work before it.
-  bool may_come() const {
+  bool may_start() const {
     if (places_.size() == spans_.size() || limits_.prefetch_elements <= 0) return false;
     const int64_t elements = spans_[places_.size()].elements;
     return (ahead_ == 0 || ahead_ + elements <= limits_.prefetch_elements) &&
@@ -224,7 +224,7 @@ std::vector<Insertion> gather_parameters(Program& program, UnitStore& store,
   if (limits.reuse_distance > 0) spans = Reuse(program, limits, spans).run();
   std::map<UnitId, Range> secondary;
   if (limits.secondary_shards) secondary = place_secondary(program, store, spans);
-  Gathers gathers(program, store, std::move(secondary));
+  GatherBuilder gathers(program, store, std::move(secondary));
   const std::vector<size_t> places = Prefetch(program, limits, spans).run();
   std::vector<Insertion> insertions;
   for (size_t w = 0; w < spans.size(); ++w)

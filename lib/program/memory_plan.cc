@@ -83,7 +83,7 @@ MemoryPlan memory_plan(const StepPlan& plan) {
 double StateFormula::bytes(int stage, int ranks) const {
   const double n = std::max(1, ranks);
   const double optimizer = moments + master;
-  const double secondary = stage >= 3 && node > 1 ? weights / node : 0;
+  const double secondary = stage >= 3 && secondary_shards > 1 ? weights / secondary_shards : 0;
   return secondary + weights / (stage >= 3 ? n : 1) + gradients / (stage >= 2 ? n : 1) +
          optimizer / (stage >= 1 ? n : 1);
 }
@@ -124,7 +124,7 @@ StateFormula state_formula(const StepPlan& plan) {
   const bool master = std::any_of(specs.begin(), specs.end(),
                                   [](const StateSpec& spec) { return spec.has_master; });
   if (master) formula.master = static_cast<double>(dtype_bytes(state.master));
-  if (state.stage == 3) formula.node = state.node;
+  if (state.stage == 3) formula.secondary_shards = state.secondary_shards;
   return formula;
 }
 

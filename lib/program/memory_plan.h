@@ -60,7 +60,7 @@ struct StateFormula {
   double moments = 0;
   double master = 0;
   /// Ranks that keep a second copy of the weights between them at stage 3; 1 = none.
-  int node = 1;
+  int secondary_shards = 1;
 
   double bytes() const { return weights + gradients + moments + master; }
   /// Returns the bytes of a parameter on each of `ranks` ranks that share one copy.

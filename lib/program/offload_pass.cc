@@ -52,11 +52,11 @@ std::vector<BufferId> read_in_backward(const std::vector<BufferId>& outputs, con
   return read;
 }
 
-/// Offload moves the outputs of one micro-batch out and back.
-class Offload {
+/// OutputOffload moves the outputs of one micro-batch out and back.
+class OutputOffload {
  public:
-  Offload(Program& program, const std::vector<BufferId>& outputs, const OutputUses& uses,
-          bool last_stays)
+  OutputOffload(Program& program, const std::vector<BufferId>& outputs, const OutputUses& uses,
+                bool last_stays)
       : program_(program), outputs_(outputs), uses_(uses), last_stays_(last_stays) {
     for (const BufferId output : outputs)
       require(program.at(output).bytes == program.at(outputs[0]).bytes,
@@ -147,7 +147,8 @@ std::vector<Insertion> offload_outputs(Program& program,
   std::vector<Insertion> insertions;
   for (const std::vector<BufferId>& of_micro_batch : outputs)
     for (Insertion& insertion :
-         Offload(program, read_in_backward(of_micro_batch, uses, program), uses, last_stays).run())
+         OutputOffload(program, read_in_backward(of_micro_batch, uses, program), uses, last_stays)
+             .run())
       insertions.push_back(std::move(insertion));
   return insertions;
 }

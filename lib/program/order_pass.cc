@@ -198,7 +198,7 @@ class Orderer {
   LaneClock needed_before(const Instr& instr) {
     LaneClock needed = nothing_done(program_);
     for (size_t lane = 0; lane < known_.lanes(); ++lane) {
-      const bool all = !overlap_ && take_turns(instr, lane);
+      const bool all = !overlap_ && alternates(instr, lane);
       needed[lane] = all ? latest_[lane] : log_.last_conflict(instr, static_cast<Lane>(lane));
     }
     for (const InstrId wait : instr.waits) {
@@ -219,7 +219,7 @@ class Orderer {
   /// Says whether `instr` takes turns with a lane: computation with communication. Communication
   /// between stages, including the sum of the loss, overlaps both: a stage that waited for it would
   /// delay the others.
-  bool take_turns(const Instr& instr, size_t lane) const {
+  bool alternates(const Instr& instr, size_t lane) const {
     if (is_between_stages(program_, instr.lane) ||
         is_between_stages(program_, static_cast<Lane>(lane)))
       return false;

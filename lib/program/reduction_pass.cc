@@ -54,7 +54,7 @@ size_t last_list(const Program& program) {
 
 /// Sorts by micro-batch and chunk, and within one as gradients lie in their buffer, so that buckets
 /// are one range: the last unit first, as backward makes them.
-void sort_as_they_lie(std::vector<Made>& made) {
+void sort_by_position(std::vector<Made>& made) {
   std::sort(made.begin(), made.end(), [](const Made& a, const Made& b) {
     return std::tuple(a.use.micro_batch, -a.use.chunk, -a.use.unit) <
            std::tuple(b.use.micro_batch, -b.use.chunk, -b.use.unit);
@@ -122,7 +122,7 @@ std::vector<Insertion> reduce_gradients(const Program& program, UnitStore& store
   const size_t end = last_list(program);
   for (Made& one : made)
     if (store.spec(one.use.unit).copied) one.by.last = end;
-  sort_as_they_lie(made);
+  sort_by_position(made);
   Reductions reductions(program, store, bucket_elements);
   for (const Made& one : made) reductions.add(one);
   return reductions.take();

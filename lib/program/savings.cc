@@ -13,15 +13,15 @@
 namespace ftrun {
 namespace {
 
-struct Alternative {
+struct SettingChange {
   std::string change;
   Config config;
 };
 
-/// Alternatives collects the configs that differ from one config in one setting.
-class Alternatives {
+/// SettingChanges collects the configs that differ from one config in one setting.
+class SettingChanges {
  public:
-  explicit Alternatives(const Config& config) : config_(config) {
+  explicit SettingChanges(const Config& config) : config_(config) {
     shard_more();
     compute_again();
     offload();
@@ -29,14 +29,14 @@ class Alternatives {
     narrow();
     save_in_place();
   }
-  std::vector<Alternative> take() { return std::move(all_); }
+  std::vector<SettingChange> take() { return std::move(all_); }
 
  private:
   /// `text` begins with the key that is written.
   template <typename Change>
   void add(std::string text, Change change) {
     all_.push_back({std::move(text), config_});
-    Alternative& other = all_.back();
+    SettingChange& other = all_.back();
     write(other.config, other.change.substr(0, other.change.find(':')));
     change(other.config);
   }
@@ -150,7 +150,7 @@ class Alternatives {
   }
 
   const Config& config_;
-  std::vector<Alternative> all_;
+  std::vector<SettingChange> all_;
 };
 
 /// Says whether a change brings new objections: advice that `ftrun check` would refuse is left out.
@@ -183,7 +183,7 @@ std::vector<Saving> memory_savings(const Config& config, const ModelConfig& mode
   const int64_t now = measure(memory_plan(plan_steps(config, model, rank)));
   std::vector<Saving> savings;
   const std::set<std::string> before = objections(config);
-  for (const Alternative& other : Alternatives(config).take()) {
+  for (const SettingChange& other : SettingChanges(config).take()) {
     if (brings_objections(other.config, before)) continue;
     try {
       const int64_t then = measure(memory_plan(plan_steps(other.config, model, rank)));

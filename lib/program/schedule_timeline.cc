@@ -9,11 +9,11 @@ namespace {
 
 constexpr double kNotYet = -1;
 
-/// Walk runs the lists stage by stage, each as far as possible, until all are at their end.
-class Walk {
+/// Timeline runs the lists stage by stage, each as far as possible, until all are at their end.
+class Timeline {
  public:
-  Walk(const StageActions& lists, ChunkPlacement placement, const ActionSeconds& seconds,
-       double transfer)
+  Timeline(const StageActions& lists, ChunkPlacement placement, const ActionSeconds& seconds,
+           double transfer)
       : lists_(lists), placement_(placement), seconds_(seconds), transfer_(transfer) {
     require(seconds.size() == lists.size(), "a timeline has the seconds of each stage's actions");
     int32_t most = 0;
@@ -141,7 +141,7 @@ double ScheduleTimeline::idle_share() const {
 
 ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
                               const ActionSeconds& seconds, double transfer) {
-  return Walk(lists, placement, seconds, transfer).run();
+  return Timeline(lists, placement, seconds, transfer).run();
 }
 
 ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,

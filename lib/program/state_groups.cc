@@ -66,8 +66,10 @@ std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state)
        }},
       {is(&StateGroups::shard), [&](int rank) { return mesh.group_of(rank, kStateAxes); }},
       {is(&StateGroups::replica), [&](int rank) { return mesh.group_of(rank, {kReplicate}); }},
-      {is(&StateGroups::node),
-       [&](int rank) { return mesh.group_of(rank, {mesh.neighbours(kStateAxes, state.node)}); }},
+      {is(&StateGroups::secondary),
+       [&](int rank) {
+         return mesh.group_of(rank, {mesh.neighbours(kStateAxes, state.secondary_shards)});
+       }},
       {is(&StateGroups::tensor), [&](int rank) { return mesh.group_of(rank, {kTensor}); }},
       {is(&StateGroups::tensor_copies),
        [&](int rank) {

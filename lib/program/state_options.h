@@ -42,8 +42,9 @@ struct StateOptions {
   /// samples, and share one copy of the state with all ranks along dp_shard.
   ShardPlace context;
   /// Neighbours among the state ranks that keep a second copy of what stage 3 gathers, the
-  /// secondary shards (ZeRO++ hpZ): shards [k, k+1) x node. Divides the state ranks; 1 = none.
-  int node = 1;
+  /// secondary shards (ZeRO++ hpZ): shards [k, k+1) x secondary_shards. Divides the state ranks;
+  /// 1 = none.
+  int secondary_shards = 1;
   /// Place among the ranks that share each layer (tensor parallelism), and how many neighbours
   /// among them use the same part of a tensor with fewer parts than ranks (key/value heads); 1 =
   /// none.
@@ -137,7 +138,7 @@ struct StateGroups {
   /// the same part of it, and of neighbours among the former that keep secondary shards.
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;
-  GroupId node = kNoGroup;
+  GroupId secondary = kNoGroup;
   /// The group of ranks that share each layer, and that of neighbours among them that use the same
   /// parts of some tensors.
   GroupId tensor = kNoGroup;

@@ -557,7 +557,7 @@ GatherLimits StepBuilder::gather_limits() const {
           .max_live_elements = options_.max_live_elements,
           // The parts that a step has written may be older than the parameters when another program
           // runs.
-          .secondary_shards = trains_ && store_.groups().node != kNoGroup};
+          .secondary_shards = trains_ && store_.groups().secondary != kNoGroup};
 }
 
 /// Runs the passes. Transfers are added first, so that the other passes treat a received value like

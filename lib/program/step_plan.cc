@@ -43,12 +43,13 @@ RankMesh rank_mesh(const Config& config) {
 }
 
 int secondary_shards(const Config& config) {
-  const int64_t node =
+  const int64_t neighbours =
       config.zero.stage == 3 ? std::max<int64_t>(1, config.zero.hpz_partition_size) : 1;
-  // The shards of a node of all ranks are secondary shards already, unless they are far away.
-  const bool all = node == rank_mesh(config).places(kStateAxes);
-  return all && config.zero.offload_param.device == OffloadDevice::kNone ? 1
-                                                                         : static_cast<int>(node);
+  // The shards themselves serve where all ranks are neighbours, unless they are far away.
+  const bool all = neighbours == rank_mesh(config).places(kStateAxes);
+  return all && config.zero.offload_param.device == OffloadDevice::kNone
+             ? 1
+             : static_cast<int>(neighbours);
 }
 
 bool saves_in_background(const Config& config) {
@@ -87,7 +88,7 @@ StateOptions state_options(const Config& config, const ModelDescription& model, 
   state.replicas = mesh.size(MeshAxis::kReplicate);
   state.replica = place.dp_replicate;
   state.context = {mesh.size(MeshAxis::kContext), place.cp};
-  state.node = secondary_shards(config);
+  state.secondary_shards = secondary_shards(config);
   state.tensor = {mesh.size(MeshAxis::kTensor), place.tp};
   state.pipeline = pipeline_layout(config, model);
   state.pipeline_stage = place.pp;

@@ -54,7 +54,7 @@ std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);
 RankMesh rank_mesh(const Config& config);
 
 /// Counts the neighbours among the state ranks that keep secondary shards between them
-/// (StateOptions::node).
+/// (StateOptions::secondary_shards).
 int secondary_shards(const Config& config);
 
 /// Says whether some checkpoints of a resolved config's run are written while it trains on.

@@ -126,15 +126,15 @@ class Formula {
     count_readers(model);
     for (const Instr& instr : program.instrs)
       if (brings_parameters(program, instr)) {
-        Gathers& times = gathers_[instr.unit];
-        ++(instr.group() == groups_.node ? times.node : times.shards);
+        GatherCounts& times = gathers_[instr.unit];
+        ++(instr.group() == groups_.secondary ? times.secondary : times.shards);
       }
   }
 
   int64_t sum(const TrafficTerms& known) const {
     int64_t bytes = 0;
     int64_t over_shards = 0;  // times the shards
-    int64_t over_node = 0;    // times the ranks of a node
+    int64_t over_secondary = 0;  // times the ranks with secondary shards
     for (const Unit& unit : partition_.units) {
       if (!spec(unit.id).held) continue;
       const bool whole = stays_whole(unit.id, known);
@@ -147,12 +147,12 @@ class Formula {
       const bool unpacked = unit.packed && !known.packed;
       const int64_t gathered =
           unpacked ? elements * compute_bytes_ : spec(unit.id).compute.bytes(elements);
-      const Gathers times =
-          frozen && !spec(unit.id).cuts_parameters ? Gathers() : gathers(unit.id, known);
+      const GatherCounts times =
+          frozen && !spec(unit.id).cuts_parameters ? GatherCounts() : gathers(unit.id, known);
       over_shards += (gathered * times.shards + (everywhere ? 0 : reduced)) * (shards() - 1);
-      over_node += gathered * times.node * (state_.node - 1);
+      over_secondary += gathered * times.secondary * (state_.secondary_shards - 1);
     }
-    bytes += over_shards / shards() + over_node / state_.node;
+    bytes += over_shards / shards() + over_secondary / state_.secondary_shards;
     if (known.replicas && shards() > 1)
       bytes += sent_by([&](const Instr& instr) { return instr.group() == groups_.replica; });
     if (known.numbers) bytes += numbers();
@@ -184,10 +184,10 @@ class Formula {
   }
 
  private:
-  /// Gathers says how often a unit's parameters are gathered, over which group.
-  struct Gathers {
+  /// GatherCounts says how often a unit's parameters are gathered, over which group.
+  struct GatherCounts {
     int64_t shards = 0;
-    int64_t node = 0;
+    int64_t secondary = 0;
   };
 
   int64_t shards() const { return state_place(state_).count; }
@@ -242,12 +242,12 @@ class Formula {
     return found == counts.end() ? Count() : found->second;
   }
 
-  Gathers gathers(UnitId unit, const TrafficTerms& known) const {
+  GatherCounts gathers(UnitId unit, const TrafficTerms& known) const {
     if (state_.stage < 3) return {1, 0};
     if (known.kept) return of_unit(gathers_, unit);
     const int64_t all = (known.readers ? of_unit(readers_, unit) : 2) *
                         (known.micro_batches ? options_.micro_batches : 1);
-    if (state_.node == 1) return {all, 0};
+    if (state_.secondary_shards == 1) return {all, 0};
     const int64_t first = std::min<int64_t>(all, 1);
     return {first, all - first};
   }
@@ -290,7 +290,7 @@ class Formula {
   StateGroups groups_;
   std::vector<StateSpec> specs_;
   std::map<UnitId, int64_t> readers_;
-  std::map<UnitId, Gathers> gathers_;
+  std::map<UnitId, GatherCounts> gathers_;
 };
 
 struct Cause {
@@ -323,7 +323,7 @@ TrafficTheory explain_traffic(const Program& program, const ModelDescription& mo
   TrafficTheory theory;
   theory.stage = options.state.stage;
   theory.ranks = state_place(options.state).count;
-  if (theory.stage == 3) theory.node = options.state.node;
+  if (theory.stage == 3) theory.secondary_shards = options.state.secondary_shards;
   theory.parameters = formula.parameters();
   TrafficTerms known;
   theory.bytes = formula.sum(known);
@@ -355,11 +355,13 @@ std::string line(const std::string& what, int64_t bytes) {
 /// Writes "3 x 2480 elements x 1/2".
 std::string formula_text(const TrafficTheory& theory) {
   if (theory.ranks == 1) return cat(theory.parameters, " elements, whole on one rank");
-  const bool within_nodes = theory.node > 1;
+  const bool within_nodes = theory.secondary_shards > 1;
   const int factor = theory.stage == 3 && !within_nodes ? 3 : 2;
   std::string text =
       cat(factor, " x ", theory.parameters, " elements x ", theory.ranks - 1, "/", theory.ranks);
-  if (within_nodes) text += cat(" + ", theory.parameters, " x ", theory.node - 1, "/", theory.node);
+  if (within_nodes)
+    text += cat(" + ", theory.parameters, " x ", theory.secondary_shards - 1, "/",
+                theory.secondary_shards);
   return text;
 }
 

@@ -55,13 +55,13 @@ struct TrafficDeviation {
 /// TrafficTheory holds what a training step sends by the theory of its ZeRO stage (Rajbhandari et
 /// al. 2020, "ZeRO", section 7): 2 Psi (N-1)/N elements a rank at stages 0 to 2, 3 Psi (N-1)/N at
 /// stage 3, with Psi parameters and N ranks that share one copy of the state. With secondary shards
-/// in nodes of h ranks 2 Psi (N-1)/N + Psi (h-1)/h (hierarchical partitioning of Wang et al. 2023,
+/// among h ranks 2 Psi (N-1)/N + Psi (h-1)/h (hierarchical partitioning of Wang et al. 2023,
 /// "ZeRO++").
 struct TrafficTheory {
   int stage = 0;
   int ranks = 1;
   /// h; 1 = no secondary shards.
-  int node = 1;
+  int secondary_shards = 1;
   /// Psi.
   int64_t parameters = 0;
   int64_t bytes = 0;

@@ -100,10 +100,10 @@ PackedFormat packed_format(const QuantizationConfig& quantization) {
     case QuantizationType::kNone:
       return format;
     case QuantizationType::kNf4:
-      format.kind = PackedFormat::Kind::kNf4;
+      format.kind = PackedKind::kNf4;
       break;
     case QuantizationType::kInt8:
-      format.kind = PackedFormat::Kind::kInt8;
+      format.kind = PackedKind::kInt8;
       return format;
   }
   format.block = quantization.block;

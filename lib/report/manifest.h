@@ -99,12 +99,12 @@ struct RunManifest {
   /// The last evaluation of each set: "step", "loss", "perplexity", "accuracy", "tokens".
   std::map<std::string, std::map<std::string, double>> evaluations;
   /// The best evaluation so far by checkpoint.keep_best; absent where there is none.
-  struct Best {
+  struct BestRecord {
     std::string metric;
     double value = 0;
     int64_t step = 0;
   };
-  std::optional<Best> best;
+  std::optional<BestRecord> best;
   std::map<std::string, int64_t> counters;
   /// Rank 0's memory, in bytes by name: "predicted", "allocated" and "touched" by tier and
   /// category, "process". With a pipeline also "stage 0", "stage 1", ...: what the first rank of

@@ -55,7 +55,7 @@ void MetricsWriter::write_line(const std::string& line) {
 }
 
 void MetricsWriter::append(const std::string& lines, int64_t step) {
-  if (file_.begin_anew_if_lost())
+  if (file_.reopen_if_lost())
     log_warning(cat(file_.path(),
                     ": was removed or replaced while this run writes it, and is written anew; the "
                     "lines up to step ",

@@ -21,7 +21,7 @@ std::string without_remedy(const std::string& message) {
 }
 
 /// Records a restart whose ranks failed before they trained one step.
-void note_vain_start(RunManifest& manifest, const LaunchMark& launch) {
+void note_failed_start(RunManifest& manifest, const LaunchMark& launch) {
   const int64_t step = manifest.restarts.empty() ? 0 : manifest.restarts.back().to_step;
   manifest.restarts.push_back({utc_text(launch.attempt), manifest.exit_reason, manifest.exit_rank,
                                step, step, launch.ranks});
@@ -46,7 +46,7 @@ bool note_failure(const std::string& path, const LaunchMark& launch, const Faile
   RunManifest manifest = read_manifest(path);
   if (!is_of(manifest, launch)) return false;
   if (manifest.started < utc_text(launch.attempt) && manifest.exit_code)
-    note_vain_start(manifest, launch);
+    note_failed_start(manifest, launch);
   manifest.exit_code = failure.exit_code;
   manifest.exit_reason = without_remedy(failure.reason);
   manifest.exit_rank = failure.rank;

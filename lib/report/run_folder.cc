@@ -70,7 +70,7 @@ std::string how_to_stop(const std::string& pid, const std::string& host) {
 /// Takes the kernel's lock or throws. A process that only checks whether a run is in progress
 /// (scripts/follow_run.py) holds it for a moment, so this waits that long. File systems without
 /// locks are used unlocked, with a warning.
-void take_lock(int fd, const std::string& root) {
+void lock_folder(int fd, const std::string& root) {
   constexpr auto kMoment = std::chrono::milliseconds(500);
   const auto end = std::chrono::steady_clock::now() + kMoment;
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -216,7 +216,7 @@ RunFolder::RunFolder(const std::string& output_dir, RunStart start)
   lock_fd_ = open_to_write(lock, O_RDWR | O_CREAT, 0600).release();
   if (lock_fd_ < 0) environment_error(lock, "open", errno);
   try {
-    take_lock(lock_fd_, paths_.root());
+    lock_folder(lock_fd_, paths_.root());
     if (had_lock) remove_atomic_leftovers(posix_files(), paths_.root(), paths_.replaced_files());
     refuse_foreign_content(paths_, start, had_lock);
     write_lock_text(lock_fd_, lock);

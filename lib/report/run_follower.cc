@@ -128,20 +128,20 @@ std::string RunFollower::start() noexcept {
   try {
     if (process_ <= 0 && why_not_.empty()) {
       why_not_ = try_to_start();
-      look(kMomentAtStart);
+      check_process(kMomentAtStart);
     } else {
-      look(0);
+      check_process(0);
     }
   } catch (const std::exception& exception) {
     why_not_ = exception.what();
   }
-  if (why_not_.empty() || told_) return "";
-  told_ = true;
+  if (why_not_.empty() || reported_) return "";
+  reported_ = true;
   return cat("wandb.enabled: the run is not sent: ", why_not_);
 }
 
 /// Checks whether the process has found its Python, and whether it has ended since.
-void RunFollower::look(int milliseconds) {
+void RunFollower::check_process(int milliseconds) {
   if (process_ <= 0 || !why_not_.empty()) return;
   if (answer_) {
     pollfd answered{answer_.get(), POLLIN, 0};
@@ -209,7 +209,7 @@ std::string RunFollower::try_to_start() {
 
 std::string RunFollower::problem() noexcept {
   try {
-    look(kMomentAtEnd);
+    check_process(kMomentAtEnd);
     if (!why_not_.empty()) return cat("wandb.enabled: the run was not sent: ", why_not_);
     if (process_ > 0) return "";
     return cat(

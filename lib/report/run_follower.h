@@ -39,13 +39,13 @@ class RunFollower {
   std::vector<std::string> arguments() const;
   std::string by_hand() const;
   std::string try_to_start();
-  void look(int milliseconds);
+  void check_process(int milliseconds);
 
   RunFollowerOptions options_;
   pid_t process_ = -1;
   /// The pipe on which the process answers once whether a Python has the client.
   OwnedFd answer_;
-  bool told_ = false;
+  bool reported_ = false;
   std::string why_not_;
 };
 

@@ -93,7 +93,7 @@ bool runs_apart(const Layout& layout) {
 
 /// Returns a number of micro-batches from which on a stage has no more in flight: one schedule
 /// keeps all of them, another runs in rounds whose sizes depend on their number.
-int64_t telling_micro_batches(const Layout& layout) {
+int64_t sampled_micro_batches(const Layout& layout) {
   constexpr int64_t kRounds = 4;
   return layout.schedule == PipelineSchedule::kInterleaved
              ? layout.accumulation
@@ -191,7 +191,7 @@ const Bounds::Card& Bounds::card_of(const Layout& layout) {
 }
 
 /// Cuts the model as pipeline_layout() does.
-Bounds::Cut& Bounds::cut_of(const Card& card, const Layout& layout) {
+Bounds::PipelineCut& Bounds::cut_of(const Card& card, const Layout& layout) {
   const auto stages = static_cast<int>(layout.pipeline), chunks = static_cast<int>(layout.chunks);
   const ChunkPlacement placement =
       stages == 1 ? ChunkPlacement::kLoop : placement_of(layout.schedule);
@@ -201,7 +201,7 @@ Bounds::Cut& Bounds::cut_of(const Card& card, const Layout& layout) {
     if (known.empty()) known = balanced_blocks(card.weights, stages * chunks);
     blocks = known;
   }
-  Cut& cut = cuts_[{layout.tensor, stages, chunks, placement, blocks}];
+  PipelineCut& cut = cuts_[{layout.tensor, stages, chunks, placement, blocks}];
   if (cut.layout.stages() != stages)
     cut.layout = layout_of_blocks(stages, chunks, placement, blocks);
   return cut;
@@ -237,7 +237,7 @@ double Bounds::compute_seconds(const Card& card, const PipelineLayout& cut,
   return most;
 }
 
-const std::vector<Bounds::StageWeights>& Bounds::weights_of(const Card& card, Cut& cut,
+const std::vector<Bounds::StageWeights>& Bounds::weights_of(const Card& card, PipelineCut& cut,
                                                             const StateFacts& facts) {
   std::vector<StageWeights>& stages = cut.weights[{facts.persistence_threshold, facts.has_master}];
   if (!stages.empty()) return stages;
@@ -329,7 +329,7 @@ int64_t Bounds::saved_of(const Card& card, const PipelineLayout& cut, int stage,
   int64_t now = 0, most = 0;
   for (const ScheduleAction& action :
        make_schedule(layout.schedule, cut.stages(), cut.chunks(), stage,
-                     static_cast<int32_t>(telling_micro_batches(layout)))) {
+                     static_cast<int32_t>(sampled_micro_batches(layout)))) {
     const GraphCost& chunk = chunks[static_cast<size_t>(action.chunk)];
     const int64_t forward = apart ? chunk.saved_for_weights + chunk.saved_for_inputs : chunk.saved;
     if (action.phase == Phase::kForward) now += forward;

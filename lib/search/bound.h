@@ -94,15 +94,15 @@ class Bounds {
     double sharded_bytes = 0;
     double master_bytes = 0;
   };
-  /// Cut is the cut of a pipeline, with the weights of its stages by what is sharded.
-  struct Cut {
+  /// PipelineCut is the cut of a pipeline, with the weights of its stages by what is sharded.
+  struct PipelineCut {
     PipelineLayout layout;
     std::map<std::pair<int64_t, bool>, std::vector<StageWeights>> weights;
   };
   /// SharedCosts holds the costs of layouts that differ only in their state.
   struct SharedCosts {
     const Card* card = nullptr;
-    Cut* cut = nullptr;
+    PipelineCut* cut = nullptr;
     double compute = 0;
     /// The most bytes that each stage has saved at once.
     std::vector<int64_t> saved;
@@ -111,14 +111,15 @@ class Bounds {
   static CardKey card_key(const Layout& layout);
   Card make_card(const Layout& layout) const;
   const Card& card_of(const Layout& layout);
-  Cut& cut_of(const Card& card, const Layout& layout);
+  PipelineCut& cut_of(const Card& card, const Layout& layout);
   SharedCosts& shared_costs_of(const Layout& layout);
   GraphCost cost_of(const LayerGraph& graph, const Layout& layout) const;
   double compute_seconds(const Card& card, const PipelineLayout& cut, const Layout& layout) const;
   double exchange_seconds_of(const std::vector<StageWeights>& stages, const Layout& layout,
                              const StateFacts& facts);
   double update_seconds(double bytes, const Layout& layout) const;
-  const std::vector<StageWeights>& weights_of(const Card& card, Cut& cut, const StateFacts& facts);
+  const std::vector<StageWeights>& weights_of(const Card& card, PipelineCut& cut,
+                                              const StateFacts& facts);
   double seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing);
   int64_t saved_of(const Card& card, const PipelineLayout& cut, int stage,
                    const Layout& layout) const;
@@ -130,7 +131,8 @@ class Bounds {
   /// Numbers of blocks by the weights of layers and the number of parts.
   std::map<std::pair<Weights, int64_t>, std::vector<int64_t>> blocks_;
   /// Cuts by tensor ranks, stages, chunks, their placement, and numbers of blocks.
-  std::map<std::tuple<int64_t, int64_t, int64_t, ChunkPlacement, std::vector<int64_t>>, Cut> cuts_;
+  std::map<std::tuple<int64_t, int64_t, int64_t, ChunkPlacement, std::vector<int64_t>>, PipelineCut>
+      cuts_;
   /// Shared costs by ranks, tensor ranks, stages, chunks, schedule, micro-batch and their number,
   /// and recompute.
   std::map<Layout, SharedCosts> shared_costs_;

@@ -30,16 +30,16 @@ std::vector<int64_t> rank_counts(const SearchTask& task) {
   return {counts.begin(), counts.end()};
 }
 
-struct Offload {
+struct StateOffload {
   OffloadDevice optimizer = OffloadDevice::kNone;
   OffloadDevice parameters = OffloadDevice::kNone;
 };
 
 /// Lists the places of state at a stage of ZeRO.
-std::vector<Offload> offloads(const SearchTask& task, int64_t stage) {
+std::vector<StateOffload> state_offloads(const SearchTask& task, int64_t stage) {
   constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu,
                           kNvme = OffloadDevice::kNvme;
-  std::vector<Offload> all{{}};
+  std::vector<StateOffload> all{{}};
   if (stage == 0 || !task.offloads) return all;
   const ZeroConfig& zero = task.config.zero;
   const bool disk = !zero.offload_optimizer.nvme_path.empty();
@@ -93,7 +93,7 @@ class Mesh {
       // Stage 0 covers a copy of the state on each rank.
       if (layout.zero == 0 ? replicas > 1 : replicas > 1 && replicas == layout.data) continue;
       layout.replicas = replicas;
-      for (const Offload& offload : offloads(task_, layout.zero)) {
+      for (const StateOffload& offload : state_offloads(task_, layout.zero)) {
         layout.optimizer = offload.optimizer;
         layout.parameters = offload.parameters;
         all_.push_back(layout);

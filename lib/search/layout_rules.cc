@@ -18,14 +18,14 @@ Layout with_few_replicas(const SearchTask& task, Layout layout) {
   return layout;
 }
 
-void take_state(const Layout& from, Layout& to) {
+void copy_state(const Layout& from, Layout& to) {
   to.zero = from.zero;
   to.replicas = from.replicas;
   to.optimizer = from.optimizer;
   to.parameters = from.parameters;
 }
 
-void take_order(const Layout& from, Layout& to) {
+void copy_order(const Layout& from, Layout& to) {
   to.schedule = from.schedule;
   to.chunks = from.chunks;
   to.micro_batch = from.micro_batch;
@@ -85,9 +85,9 @@ LayoutRules::Verdict LayoutRules::of(const Layout& layout) {
   const Base& base = base_of(layout);
   if (!base.layout) return {.refusal = &base.first->refusal};
   Layout order = *base.layout, state = *base.layout, recompute = *base.layout;
-  take_order(layout, order);
+  copy_order(layout, order);
   const Layout few = with_few_replicas(task_, layout);
-  take_state(few, state);
+  copy_state(few, state);
   recompute.recompute = layout.recompute;
   for (const Layout& aspect : {order, recompute})
     if (const Tried& tried = ask(aspect); !tried.is_legal()) return {.refusal = &tried.refusal};

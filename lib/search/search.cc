@@ -119,7 +119,7 @@ class Search {
     } else {
       plan_choices();
       order_choices();
-      tell_of_choices();
+      explain_choices();
     }
     return std::move(result_);
   }
@@ -290,7 +290,7 @@ class Search {
     for (const PlainChoice& choice : choices_) plan_some(candidates_of(choice));
   }
 
-  void tell_of_choices() {
+  void explain_choices() {
     for (size_t c = 0; c < choices_.size(); ++c) {
       WhyNot why{.choice = choices_[c].name};
       const std::vector<size_t> legal = candidates_of(choices_[c]);

@@ -10,13 +10,13 @@
 namespace ftrun {
 namespace {
 
-using Cells = Numbering<std::map<std::vector<int32_t>, int32_t>>;
+using CellNumbers = Numbering<std::map<std::vector<int32_t>, int32_t>>;
 
 class Folding {
  public:
   Folding(const World& world, std::span<const int32_t> course_of)
       : world_(world), members_(world.groups.size()) {
-    Cells cells;
+    CellNumbers cells;
     for (const World::Rank& rank : world.ranks)
       rank_cell_.push_back(cells.number_of({course_of[static_cast<size_t>(rank.program)]}));
     for (size_t g = 0; g < world.groups.size(); ++g)
@@ -65,7 +65,7 @@ class Folding {
   /// Groups by the cells of their members, then ranks by the cells of their
   /// groups. Cells only ever split.
   void refine() {
-    Cells groups, ranks;
+    CellNumbers groups, ranks;
     group_cell_.clear();
     for (size_t g = 0; g < members_.size(); ++g) {
       std::vector<int32_t> key;

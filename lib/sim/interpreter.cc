@@ -64,7 +64,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
     : model_(model), partition_(partition), tensor_ranks_(mesh.size(MeshAxis::kTensor)) {
   require(static_cast<int>(steps.size()) == mesh.world(), "a program for each rank");
   for (size_t r = 0; r < steps.size(); ++r) {
-    RankMemory rank;
+    SymbolicMemory rank;
     rank.step = std::move(steps[r]);
     const MeshPoint place = mesh.coordinate(static_cast<int>(r));
     rank.tensor = place.tp;
@@ -92,7 +92,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
     copies_.push_back(std::move(copies));
   }
   std::vector<const Program*> programs;
-  for (const RankMemory& rank : ranks_) programs.push_back(&rank.step.program);
+  for (const SymbolicMemory& rank : ranks_) programs.push_back(&rank.step.program);
   world_ = world_of_all(programs);
   Announcements announcements;
   for (const Program* program : programs) courses_.push_back(whole_course(*program, announcements));
@@ -101,7 +101,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
 
 // Memory.
 
-Interpreter::Cells Interpreter::cells(RankMemory& rank, const Range& range, DType dtype) const {
+Interpreter::Cells Interpreter::cells(SymbolicMemory& rank, const Range& range, DType dtype) const {
   const Buffer& buffer = rank.step.program.at(range.buffer);
   const int64_t size = std::max<int64_t>(1, dtype_bytes(dtype) / 2);
   const int64_t count = (range.bytes / 2 + size - 1) / size;
@@ -112,7 +112,7 @@ Interpreter::Cells Interpreter::cells(RankMemory& rank, const Range& range, DTyp
   return {arena.data() + (buffer.arena_offset + range.offset) / 2, size, count};
 }
 
-Interpreter::Cells Interpreter::cells(RankMemory& rank, const Range& range) const {
+Interpreter::Cells Interpreter::cells(SymbolicMemory& rank, const Range& range) const {
   return cells(rank, range, rank.step.program.at(range.buffer).dtype);
 }
 
@@ -130,7 +130,7 @@ int64_t elements_of_cell(const Program& program, const StatePiece& piece) {
 }  // namespace
 
 void Interpreter::load() {
-  for (RankMemory& rank : ranks_) {
+  for (SymbolicMemory& rank : ranks_) {
     for (const StatePiece& piece : rank.step.pieces) {
       if (piece.straddling >= 0) continue;  // 0, as all persistent memory
       const Cells to = cells(rank, piece.range);
@@ -166,7 +166,7 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
   std::set<UnitId> kept;
   std::map<TensorId, std::vector<uint64_t>> scales;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    RankMemory& rank = const_cast<RankMemory&>(ranks_[r]);
+    SymbolicMemory& rank = const_cast<SymbolicMemory&>(ranks_[r]);
     for (const StatePiece& piece : rank.step.pieces) {
       // Working copies must say the same as what they are made of.
       const bool same = piece.state == StatePiece::kWorking && kind == StatePiece::kParam;
@@ -231,7 +231,7 @@ void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& value
 }
 
 std::vector<uint64_t> Interpreter::loss(int r) const {
-  RankMemory& rank = const_cast<RankMemory&>(ranks_[static_cast<size_t>(r)]);
+  SymbolicMemory& rank = const_cast<SymbolicMemory&>(ranks_[static_cast<size_t>(r)]);
   const Program& program = rank.step.program;
   const BufferId loss = find_persistent(program, Persistent::kLoss);
   require(loss >= 0, "a step has a loss");
@@ -250,14 +250,14 @@ const std::vector<InstrId>& Interpreter::compute_order(int rank) const {
 std::string Interpreter::run(std::mt19937_64& random, bool finite) {
   fault_.clear();
   ++step_;
-  for (RankMemory& rank : ranks_) {
+  for (SymbolicMemory& rank : ranks_) {
     rank.computed.clear();
     for (auto& arena : rank.arenas) forget(arena, random);
     forget_persistent(rank, random);
   }
   // Lanes of high priority run whenever they can, those of low priority only when nothing else may.
   std::vector<std::vector<uint64_t>> priority;
-  for (const RankMemory& rank : ranks_)
+  for (const SymbolicMemory& rank : ranks_)
     for (auto& lanes = priority.emplace_back(static_cast<size_t>(lane_count(rank.step.program)));
          uint64_t & value : lanes)
       value = random() % 1000;
@@ -280,7 +280,7 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
 }
 
 /// Fills all persistent memory that is not given when a step begins with garbage.
-void Interpreter::forget_persistent(RankMemory& rank, std::mt19937_64& random) {
+void Interpreter::forget_persistent(SymbolicMemory& rank, std::mt19937_64& random) {
   const Program& program = rank.step.program;
   std::vector<std::vector<uint64_t>> kept = rank.persistent;
   for (auto& cells : rank.persistent) forget(cells, random);
@@ -291,7 +291,7 @@ void Interpreter::forget_persistent(RankMemory& rank, std::mt19937_64& random) {
   }
 }
 
-std::string Interpreter::where(const RankMemory& rank, const Instr& instr) const {
+std::string Interpreter::where(const SymbolicMemory& rank, const Instr& instr) const {
   return cat("instruction ", &instr - rank.step.program.instrs.data(), " (", instr_label(instr),
              ")");
 }
@@ -304,7 +304,7 @@ void Interpreter::execute(Walk::Turn turn) {
   const Instr& instr = walk_->instr(turn);
   const std::span<const int32_t> members = walk_->members(turn);
   if (turn.lane == static_cast<int32_t>(Lane::kCompute)) {
-    RankMemory& rank = ranks_[static_cast<size_t>(turn.rank)];
+    SymbolicMemory& rank = ranks_[static_cast<size_t>(turn.rank)];
     rank.computed.push_back(static_cast<InstrId>(&instr - rank.step.program.instrs.data()));
   }
   if (!walk_->takes_part(turn)) return;
@@ -371,7 +371,7 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, si
   }
   for (int64_t m = 0; m < n; ++m) {
     const int32_t member = members[static_cast<size_t>(m)];
-    RankMemory& rank = ranks_[static_cast<size_t>(member)];
+    SymbolicMemory& rank = ranks_[static_cast<size_t>(member)];
     const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
     const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
     if (to.count != (gathers    ? total * n
@@ -397,7 +397,7 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::Turn turn,
     for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
   }
   for (int64_t m = 0; m < n; ++m) {
-    RankMemory& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
+    SymbolicMemory& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
     const Instr& instr = walk_->instr(walk_->turn_of(members[static_cast<size_t>(m)], turn));
     const bool shifts = instr.kind == InstrKind::kShift;
     const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
@@ -438,7 +438,7 @@ void Interpreter::move_counted(std::span<const int32_t> members, Walk::Turn turn
 }
 
 void Interpreter::run_instr(size_t r, const Instr& instr) {
-  RankMemory& rank = ranks_[r];
+  SymbolicMemory& rank = ranks_[r];
   switch (instr.kind) {
     case InstrKind::kLoadBatch:
       return load_batch(rank, instr);
@@ -475,7 +475,7 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
   }
 }
 
-void Interpreter::load_batch(RankMemory& rank, const Instr& instr) {
+void Interpreter::load_batch(SymbolicMemory& rank, const Instr& instr) {
   for (size_t port = 0; port < instr.writes.size(); ++port) {
     const Cells to = cells(rank, instr.writes[port], DType::kI32);
     const uint64_t seed =
@@ -504,7 +504,7 @@ ValueId without_place(const Op& op, const std::map<ValueId, Range>& places) {
 
 }  // namespace
 
-void Interpreter::run_ops(RankMemory& rank, const Instr& instr) {
+void Interpreter::run_ops(SymbolicMemory& rank, const Instr& instr) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
   if (!has_ops(graph, instr)) return fail(cat(where(rank, instr), " is not in its list"));
   const std::span<const Op> ops = ops_of(graph, instr);
@@ -547,7 +547,7 @@ void Interpreter::run_ops(RankMemory& rank, const Instr& instr) {
   }
 }
 
-void Interpreter::copy(RankMemory& rank, const Instr& instr) {
+void Interpreter::copy(SymbolicMemory& rank, const Instr& instr) {
   const Cells from = cells(rank, instr.reads[0]);
   const Cells to = cells(rank, instr.writes[0]);
   if (from.count != to.count || instr.reads.size() != 1 || instr.writes.size() != 1)
@@ -556,7 +556,7 @@ void Interpreter::copy(RankMemory& rank, const Instr& instr) {
     write(to, e, read(from, e) + (instr.kind == InstrKind::kAccumulate ? read(to, e) : 0));
 }
 
-void Interpreter::norm(RankMemory& rank, const Instr& instr) {
+void Interpreter::norm(SymbolicMemory& rank, const Instr& instr) {
   for (size_t i = 0; i < instr.reads.size(); ++i) {
     const Cells from = cells(rank, instr.reads[i]);
     uint64_t sum = 0;
@@ -565,7 +565,7 @@ void Interpreter::norm(RankMemory& rank, const Instr& instr) {
   }
 }
 
-void Interpreter::decide(RankMemory& rank, const Instr& instr) {
+void Interpreter::decide(SymbolicMemory& rank, const Instr& instr) {
   const Cells norm = cells(rank, instr.reads[0]);
   uint64_t sum = 0;
   for (int64_t e = 0; e < norm.count; ++e) sum += read(norm, e);
@@ -589,7 +589,7 @@ void for_blocks(const BlockMap& map, int64_t count, Body body) {
 
 /// States of blocks: a block's scale comes from all of its elements, their codes from it too. A
 /// cell has two codes. `measures`: what only finds scales, the largest of those that are there.
-void Interpreter::update_codes(RankMemory& rank, const Instr& instr, bool measures) {
+void Interpreter::update_codes(SymbolicMemory& rank, const Instr& instr, bool measures) {
   const Program& program = rank.step.program;
   const Cells gradient = cells(rank, instr.reads[0]), weights = cells(rank, instr.reads[1]);
   const bool straddles = instr.update().blocks.has_value();
@@ -636,7 +636,7 @@ void Interpreter::update_codes(RankMemory& rank, const Instr& instr, bool measur
   }
 }
 
-void Interpreter::update(RankMemory& rank, const Instr& instr) {
+void Interpreter::update(SymbolicMemory& rank, const Instr& instr) {
   if (instr.reads.size() > 2 && rank.step.program.at(instr.reads[2].buffer).dtype == DType::kU8)
     return update_codes(rank, instr, false);
   const Cells gradient = cells(rank, instr.reads[0]);

@@ -51,7 +51,7 @@ class Interpreter {
   const std::vector<InstrId>& compute_order(int rank) const;
 
  private:
-  struct RankMemory {
+  struct SymbolicMemory {
     StepProgram step;
     int tensor = 0;
     /// Number of the samples, and of the part of their rows, from which the rank's tokens follow.
@@ -68,8 +68,8 @@ class Interpreter {
     int64_t count;  // elements
   };
 
-  Cells cells(RankMemory& rank, const Range& range, DType dtype) const;
-  Cells cells(RankMemory& rank, const Range& range) const;
+  Cells cells(SymbolicMemory& rank, const Range& range, DType dtype) const;
+  Cells cells(SymbolicMemory& rank, const Range& range) const;
   static uint64_t read(const Cells& cells, int64_t element);
   static void write(const Cells& cells, int64_t element, uint64_t value);
 
@@ -79,16 +79,16 @@ class Interpreter {
   void move_blocks(std::span<const int32_t> members, Walk::Turn turn, size_t index);
   void move_counted(std::span<const int32_t> members, Walk::Turn turn);
   void run_instr(size_t rank, const Instr& instr);
-  void load_batch(RankMemory& rank, const Instr& instr);
-  void run_ops(RankMemory& rank, const Instr& instr);
-  void copy(RankMemory& rank, const Instr& instr);
-  void norm(RankMemory& rank, const Instr& instr);
-  void decide(RankMemory& rank, const Instr& instr);
-  void update(RankMemory& rank, const Instr& instr);
-  void update_codes(RankMemory& rank, const Instr& instr, bool measures);
+  void load_batch(SymbolicMemory& rank, const Instr& instr);
+  void run_ops(SymbolicMemory& rank, const Instr& instr);
+  void copy(SymbolicMemory& rank, const Instr& instr);
+  void norm(SymbolicMemory& rank, const Instr& instr);
+  void decide(SymbolicMemory& rank, const Instr& instr);
+  void update(SymbolicMemory& rank, const Instr& instr);
+  void update_codes(SymbolicMemory& rank, const Instr& instr, bool measures);
   void fail(const std::string& fault);
-  std::string where(const RankMemory& rank, const Instr& instr) const;
-  static void forget_persistent(RankMemory& rank, std::mt19937_64& random);
+  std::string where(const SymbolicMemory& rank, const Instr& instr) const;
+  static void forget_persistent(SymbolicMemory& rank, std::mt19937_64& random);
   void compare_copies(const std::vector<std::vector<uint64_t>>& values, std::string& fault) const;
   static void compare_scales(const Cells& scales, const StatePiece& piece, std::string& fault,
                              std::map<TensorId, std::vector<uint64_t>>& known);
@@ -97,7 +97,7 @@ class Interpreter {
   const ModelDescription& model_;
   const Partition& partition_;
   const int tensor_ranks_;
-  std::vector<RankMemory> ranks_;
+  std::vector<SymbolicMemory> ranks_;
   World world_;
   std::vector<Course> courses_;
   std::optional<Walk> walk_;

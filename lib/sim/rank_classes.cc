@@ -40,7 +40,7 @@ class ShardTraits {
         kinds_[static_cast<size_t>(slice.tensor)] = update_kind(model, state, slice);
     std::set<Traits> known;
     for (const Unit& unit : partition.units)
-      if (lies_on(unit, stage) && known.insert(shape_of(unit)).second) units_.push_back(&unit);
+      if (is_on_stage(unit, stage) && known.insert(shape_of(unit)).second) units_.push_back(&unit);
   }
 
   /// Returns the traits of the state rank in place `index`.
@@ -60,7 +60,7 @@ class ShardTraits {
   }
 
  private:
-  bool lies_on(const Unit& unit, int stage) const {
+  bool is_on_stage(const Unit& unit, int stage) const {
     return std::any_of(unit.layers.begin(), unit.layers.end(),
                        [&](int layer) { return state_.pipeline.holds(stage, layer); });
   }

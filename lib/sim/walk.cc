@@ -73,7 +73,7 @@ std::string announcement_of(const Program& program, const Instr& instr) {
   return text;
 }
 
-Course::LaneStep step_of(const Program& program, InstrId id) {
+Course::Step step_of(const Program& program, InstrId id) {
   const Instr& instr = program.instr(id);
   return {.instr = id,
           .group = instr.group(),
@@ -104,7 +104,7 @@ Course whole_course(const Program& program, Announcements& announcements) {
     position[i] = static_cast<int32_t>(lane.size());
   }
   for (auto& lane : course.lanes)
-    for (Course::LaneStep& step : lane) {
+    for (Course::Step& step : lane) {
       const Instr& instr = program.instr(step.instr);
       step.first_wait = static_cast<int32_t>(course.waits.size());
       for (const InstrId wait : instr.waits)
@@ -144,10 +144,10 @@ Course collective_course(const Program& program, Announcements& announcements) {
       InstrId& latest = done[course_lane(program, lane)];
       latest = std::max(latest, known[i][lane]);
     }
-    Course::LaneStep step{.instr = static_cast<InstrId>(i),
-                          .group = instr.group(),
-                          .announced = announcements.number_of(announcement_of(program, instr)),
-                          .first_wait = static_cast<int32_t>(course.waits.size())};
+    Course::Step step{.instr = static_cast<InstrId>(i),
+                      .group = instr.group(),
+                      .announced = announcements.number_of(announcement_of(program, instr)),
+                      .first_wait = static_cast<int32_t>(course.waits.size())};
     for (size_t lane = 0; lane < ids.size(); ++lane) {
       const auto steps =
           std::upper_bound(ids[lane].begin(), ids[lane].end(), done[lane]) - ids[lane].begin();
@@ -171,16 +171,16 @@ class Joining {
       : from_(from), announcements_(announcements), known_(from.lanes.size(), 0) {
     out_.lanes.resize(from.lanes.size());
     for (size_t lane = 1; lane < from.lanes.size(); ++lane)
-      for (const Course::LaneStep& step : from.lanes[lane])
+      for (const Course::Step& step : from.lanes[lane])
         for (const Course::Wait& wait : waits_of(step))
           if (wait.lane == 0) awaited_.insert(wait.steps);
   }
 
   Course run() {
-    for (const Course::LaneStep& step : from_.lanes[0]) add(step);
+    for (const Course::Step& step : from_.lanes[0]) add(step);
     for (size_t lane = 1; lane < from_.lanes.size(); ++lane)
-      for (const Course::LaneStep& step : from_.lanes[lane]) {
-        Course::LaneStep& copy = out_.lanes[lane].emplace_back(step);
+      for (const Course::Step& step : from_.lanes[lane]) {
+        Course::Step& copy = out_.lanes[lane].emplace_back(step);
         copy_waits(step, copy);
       }
     note_used(out_);
@@ -188,14 +188,14 @@ class Joining {
   }
 
  private:
-  std::span<const Course::Wait> waits_of(const Course::LaneStep& step) const {
+  std::span<const Course::Wait> waits_of(const Course::Step& step) const {
     return std::span(from_.waits)
         .subspan(static_cast<size_t>(step.first_wait),
                  static_cast<size_t>(step.end_wait - step.first_wait));
   }
 
-  void add(const Course::LaneStep& step) {
-    std::vector<Course::LaneStep>& steps = out_.lanes[0];
+  void add(const Course::Step& step) {
+    std::vector<Course::Step>& steps = out_.lanes[0];
     bool waits = false;
     for (const Course::Wait& wait : waits_of(step)) {
       int32_t& known = known_[static_cast<size_t>(wait.lane)];
@@ -203,7 +203,7 @@ class Joining {
     }
     const auto before = static_cast<int32_t>(joined_.size());
     if (steps.empty() || steps.back().group != step.group || waits || awaited_.contains(before)) {
-      Course::LaneStep& copy = steps.emplace_back(step);
+      Course::Step& copy = steps.emplace_back(step);
       copy_waits(step, copy);
     } else {
       int32_t& all = steps.back().announced;
@@ -213,7 +213,7 @@ class Joining {
     joined_.push_back(static_cast<int32_t>(steps.size()));
   }
 
-  void copy_waits(const Course::LaneStep& from, Course::LaneStep& to) {
+  void copy_waits(const Course::Step& from, Course::Step& to) {
     to.first_wait = static_cast<int32_t>(out_.waits.size());
     for (Course::Wait wait : waits_of(from)) {
       if (wait.lane == 0) wait.steps = joined_[static_cast<size_t>(wait.steps) - 1];
@@ -257,7 +257,7 @@ void Walk::begin(bool finite) {
   for (WalkedRank& rank : ranks_) rank.decided = false;
   std::fill(lanes_.begin(), lanes_.end(), LaneState());
   std::fill(meetings_.begin(), meetings_.end(), Meeting());
-  for (size_t r = 0; r < ranks_.size(); ++r) look_at(static_cast<int32_t>(r));
+  for (size_t r = 0; r < ranks_.size(); ++r) advance_lanes(static_cast<int32_t>(r));
 }
 
 const Instr& Walk::instr(Turn turn) const {
@@ -265,13 +265,13 @@ const Instr& Walk::instr(Turn turn) const {
 }
 
 std::span<const int32_t> Walk::members(const Turn& turn) const {
-  const Course::LaneStep& now = step(turn);
+  const Course::Step& now = step(turn);
   if (now.group == kNoGroup || !takes_part(now)) return {&turn.rank, 1};
   const int32_t group = world_.group_of(static_cast<size_t>(turn.rank), now.group);
   return world_.groups[static_cast<size_t>(group)].members;
 }
 
-bool Walk::waits_done(const WalkedRank& rank, const Course::LaneStep& step) const {
+bool Walk::waits_done(const WalkedRank& rank, const Course::Step& step) const {
   for (int32_t w = step.first_wait; w < step.end_wait; ++w) {
     const Course::Wait& wait = rank.course->waits[static_cast<size_t>(w)];
     if (lane_at(rank, wait.lane).next < wait.steps) return false;
@@ -280,36 +280,36 @@ bool Walk::waits_done(const WalkedRank& rank, const Course::LaneStep& step) cons
 }
 
 /// Advances the lanes of a rank that may go on now.
-void Walk::look_at(int32_t number) {
+void Walk::advance_lanes(int32_t number) {
   WalkedRank& rank = at(number);
   for (const int32_t lane : rank.course->used) {
     const Turn turn{number, lane};
-    if (has_come(turn) || at_end(turn) || !waits_done(rank, step(turn))) continue;
-    lane_at(rank, lane).come = true;
-    come(turn);
+    if (has_arrived(turn) || at_end(turn) || !waits_done(rank, step(turn))) continue;
+    lane_at(rank, lane).arrived = true;
+    arrive(turn);
   }
 }
 
-void Walk::come(Turn turn) {
-  const Course::LaneStep& now = step(turn);
+void Walk::arrive(Turn turn) {
+  const Course::Step& now = step(turn);
   if (now.if_finite && !at(turn.rank).decided)
     return refuse(cat("rank ", number(turn), ": ", place(turn), " starts before the decision"));
-  if (now.group != kNoGroup && takes_part(now)) return meet(turn, now.group);
+  if (now.group != kNoGroup && takes_part(now)) return join_collective(turn, now.group);
   ready_.push_back(turn);
 }
 
-void Walk::meet(Turn turn, GroupId id) {
+void Walk::join_collective(Turn turn, GroupId id) {
   const int32_t group = world_.group_of(static_cast<size_t>(turn.rank), id);
   if (group == World::kStranger)
     return refuse(cat("rank ", number(turn), " ", doing(turn), ", of which it is no member"));
   Meeting& meeting = meetings_[static_cast<size_t>(group)];
-  if (meeting.come == 0)
+  if (meeting.arrived == 0)
     meeting.first = turn;
   else if (step(meeting.first).announced != step(turn).announced)
     return refuse(difference(meeting.first, turn));
   const auto& members = world_.groups[static_cast<size_t>(group)].members;
-  if (++meeting.come < static_cast<int32_t>(members.size())) return;
-  meeting.come = 0;
+  if (++meeting.arrived < static_cast<int32_t>(members.size())) return;
+  meeting.arrived = 0;
   ready_.push_back(turn);
 }
 
@@ -340,9 +340,9 @@ void Walk::advance(Turn turn) {
   WalkedRank& rank = at(turn.rank);
   rank.decided |= step(turn).decides;
   LaneState& lane = lane_at(rank, turn.lane);
-  lane.come = false;
+  lane.arrived = false;
   ++lane.next;
-  look_at(turn.rank);
+  advance_lanes(turn.rank);
 }
 
 // The words for faults.
@@ -382,8 +382,8 @@ std::string Walk::entry(Turn turn) const {
 /// Describes what a rank does on a lane: "enters ...".
 std::string Walk::doing(Turn turn) const {
   if (at_end(turn)) return "has no further collective";
-  return has_come(turn) && step(turn).group != kNoGroup ? "enters " + entry(turn)
-                                                        : "has not reached " + place(turn);
+  return has_arrived(turn) && step(turn).group != kNoGroup ? "enters " + entry(turn)
+                                                           : "has not reached " + place(turn);
 }
 
 std::string Walk::difference(Turn one, Turn other) const {
@@ -420,7 +420,7 @@ Walk::Turn Walk::missing(Turn turn) const {
 /// waits for.
 Walk::Turn Walk::held_by(Turn turn) const {
   const WalkedRank& rank = at(turn.rank);
-  const Course::LaneStep& now = step(turn);
+  const Course::Step& now = step(turn);
   for (int32_t w = now.first_wait; w < now.end_wait; ++w) {
     const Course::Wait& wait = rank.course->waits[static_cast<size_t>(w)];
     if (lane_at(rank, wait.lane).next < wait.steps) return {turn.rank, wait.lane};
@@ -442,16 +442,16 @@ std::string Walk::stalled() const {
   std::set<std::pair<int32_t, int32_t>> seen;
   std::optional<Turn> waits;
   while (!at_end(*turn) && seen.emplace(turn->rank, turn->lane).second) {
-    if (has_come(*turn)) waits = turn;
-    turn = has_come(*turn) ? missing(*turn) : held_by(*turn);
+    if (has_arrived(*turn)) waits = turn;
+    turn = has_arrived(*turn) ? missing(*turn) : held_by(*turn);
   }
   // The path is a cycle from the turn that it returns to; the cycle lies within one rank where
   // waits do not point backwards.
   if (!at_end(*turn)) {
     const Turn round = *turn;
-    while (!has_come(*turn)) {
+    while (!has_arrived(*turn)) {
       turn = held_by(*turn);
-      if (turn->rank == round.rank && turn->lane == round.lane && !has_come(round))
+      if (turn->rank == round.rank && turn->lane == round.lane && !has_arrived(round))
         return cat("rank ", number(round), " ", doing(round));
     }
     waits = turn;
@@ -484,7 +484,7 @@ std::vector<int32_t> course_numbers(std::span<const Course> courses) {
     for (const int32_t lane : course.used) {
       const auto& steps = course.lanes[static_cast<size_t>(lane)];
       key.insert(key.end(), {lane, static_cast<int32_t>(steps.size())});
-      for (const Course::LaneStep& step : steps) {
+      for (const Course::Step& step : steps) {
         key.insert(key.end(), {step.group, step.announced, step.if_finite ? 1 : 0,
                                step.decides ? 1 : 0, step.end_wait - step.first_wait});
         for (int32_t w = step.first_wait; w < step.end_wait; ++w)

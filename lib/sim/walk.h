@@ -15,7 +15,7 @@ namespace ftrun {
 /// A Course is a program as a walk sees it: the steps of each lane, what they wait for, and in
 /// which of them ranks meet.
 struct Course {
-  struct LaneStep {
+  struct Step {
     InstrId instr = -1;
     /// The group of a collective, and what all members must announce when they come to it.
     GroupId group = kNoGroup;
@@ -33,7 +33,7 @@ struct Course {
   };
 
   /// The lanes of the program, also those without steps.
-  std::vector<std::vector<LaneStep>> lanes;
+  std::vector<std::vector<Step>> lanes;
   /// The lanes that have steps.
   std::vector<int32_t> used;
   std::vector<Wait> waits;
@@ -106,10 +106,10 @@ class Walk {
   /// one is ready, or waits in its group for others.
   struct LaneState {
     int32_t next = 0;
-    bool come = false;
+    bool arrived = false;
   };
   struct Meeting {
-    int32_t come = 0;
+    int32_t arrived = 0;
     /// The turn that came first.
     Turn first;
   };
@@ -123,7 +123,7 @@ class Walk {
   const LaneState& lane_at(const WalkedRank& rank, int32_t lane) const {
     return lanes_[rank.first_lane + static_cast<size_t>(lane)];
   }
-  static const std::vector<Course::LaneStep>& steps(const WalkedRank& rank, int32_t lane) {
+  static const std::vector<Course::Step>& steps(const WalkedRank& rank, int32_t lane) {
     return rank.course->lanes[static_cast<size_t>(lane)];
   }
   size_t next(const WalkedRank& rank, int32_t lane) const {
@@ -135,22 +135,22 @@ class Walk {
     return static_cast<size_t>(turn.lane) >= rank.course->lanes.size() ||
            next(rank, turn.lane) == steps(rank, turn.lane).size();
   }
-  const Course::LaneStep& step(Turn turn) const {
+  const Course::Step& step(Turn turn) const {
     const WalkedRank& rank = at(turn.rank);
     return steps(rank, turn.lane)[next(rank, turn.lane)];
   }
-  bool has_come(Turn turn) const { return lane_at(at(turn.rank), turn.lane).come; }
-  bool takes_part(const Course::LaneStep& step) const { return finite_ || !step.if_finite; }
-  bool waits_done(const WalkedRank& rank, const Course::LaneStep& step) const;
-  void look_at(int32_t rank);
-  void come(Turn turn);
-  void meet(Turn turn, GroupId group);
+  bool has_arrived(Turn turn) const { return lane_at(at(turn.rank), turn.lane).arrived; }
+  bool takes_part(const Course::Step& step) const { return finite_ || !step.if_finite; }
+  bool waits_done(const WalkedRank& rank, const Course::Step& step) const;
+  void advance_lanes(int32_t rank);
+  void arrive(Turn turn);
+  void join_collective(Turn turn, GroupId group);
   void advance(Turn turn);
   int32_t group_at(Turn turn) const {
     return world_.group_of(static_cast<size_t>(turn.rank), step(turn).group);
   }
   bool is_at(Turn turn, int32_t group) const {
-    return !at_end(turn) && has_come(turn) && step(turn).group != kNoGroup &&
+    return !at_end(turn) && has_arrived(turn) && step(turn).group != kNoGroup &&
            group_at(turn) == group;
   }
   Turn missing(Turn turn) const;

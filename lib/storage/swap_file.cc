@@ -98,8 +98,8 @@ SwapFile::Ticket SwapFile::start(char* data, int64_t bytes, int64_t offset, bool
   require(on_sector(offset), "a swap request must begin on a multiple of 4096 in the file");
   require(bytes >= 0 && offset >= 0 && offset <= bytes_ && bytes <= bytes_ - offset,
           "a swap request leaves the reserved file");
-  const uint32_t index = take_request();
-  Request& request = requests_[index];
+  const uint32_t index = acquire_request();
+  SwapRequest& request = requests_[index];
   const uint32_t generation = request.generation;
   request = {.data = data,
              .bytes = bytes,
@@ -118,7 +118,7 @@ SwapFile::Ticket SwapFile::start(char* data, int64_t bytes, int64_t offset, bool
   return {index, generation};
 }
 
-uint32_t SwapFile::take_request() {
+uint32_t SwapFile::acquire_request() {
   if (free_requests_.empty()) {
     requests_.emplace_back();
     free_requests_.reserve(requests_.capacity());
@@ -129,7 +129,7 @@ uint32_t SwapFile::take_request() {
   return index;
 }
 
-SwapFile::Request& SwapFile::request_of(Ticket ticket) {
+SwapFile::SwapRequest& SwapFile::request_of(Ticket ticket) {
   require(ticket.index < requests_.size() && requests_[ticket.index].open &&
               requests_[ticket.index].generation == ticket.generation,
           "a swap ticket that is unknown or was waited for already");
@@ -141,7 +141,7 @@ SwapFile::Request& SwapFile::request_of(Ticket ticket) {
 void SwapFile::issue() {
   const bool may_start = aio_.overlap_events || free_slots_.size() == slots_.size();
   while (first_waiting_ != kNone) {
-    Request& request = requests_[first_waiting_];
+    SwapRequest& request = requests_[first_waiting_];
     if (request.issued < request.bytes) {
       if (!may_start || free_slots_.empty()) break;
       batch_.push_back(next_block(request, first_waiting_));
@@ -155,7 +155,7 @@ void SwapFile::issue() {
 
 /// Returns the next whole sectors of a request, or its last partial sector, which goes through a
 /// bounce sector so that no byte beyond the caller's memory is touched.
-IoBlock SwapFile::next_block(Request& request, uint32_t index) {
+IoBlock SwapFile::next_block(SwapRequest& request, uint32_t index) {
   BlockInFlight& slot = slots_[free_slots_.back()];
   const uint32_t number = free_slots_.back();
   free_slots_.pop_back();
@@ -224,7 +224,7 @@ void SwapFile::retry(BlockInFlight& slot, int error_number) {
 }
 
 void SwapFile::retire(BlockInFlight& slot) {
-  Request& request = requests_[slot.request];
+  SwapRequest& request = requests_[slot.request];
   const bool tail = slot.payload < slot.block.bytes;
   if (tail && !request.write)
     std::memcpy(request.data + (slot.block.offset - request.offset), slot.block.data,
@@ -235,7 +235,7 @@ void SwapFile::retire(BlockInFlight& slot) {
 }
 
 void SwapFile::fail(BlockInFlight& slot, const std::string& reason, bool full) {
-  Request& request = requests_[slot.request];
+  SwapRequest& request = requests_[slot.request];
   if (request.failure.empty()) {
     const std::string wanted = human_bytes(slot.payload);
     request.failure = cat(path_, ": ", request.write ? "write" : "read", " of ", wanted,
@@ -270,13 +270,13 @@ void SwapFile::read_beside(void* data, int64_t bytes, int64_t offset) const {
 }
 
 bool SwapFile::done(Ticket ticket) {
-  const Request& request = request_of(ticket);
+  const SwapRequest& request = request_of(ticket);
   if (!request.finished()) advance(0);
   return request.finished();
 }
 
 void SwapFile::wait(Ticket ticket) {
-  Request& request = request_of(ticket);
+  SwapRequest& request = request_of(ticket);
   block_until_finished(request);
   const bool full = request.full;
   const std::string failure = std::move(request.failure);
@@ -301,28 +301,28 @@ void SwapFile::wait_all() {
   if (first) throw *first;
 }
 
-void SwapFile::block_until_finished(const Request& request) {
+void SwapFile::block_until_finished(const SwapRequest& request) {
   if (request.finished()) return;
   const double start = system_.now();
   const int64_t before = counters_.bytes_read + counters_.bytes_written;
   double waited = 0;
   while (!request.finished()) {
-    advance(told_slow_ ? kLongWait : std::max(0.0, slow_seconds_ - waited));
+    advance(reported_slow_ ? kLongWait : std::max(0.0, slow_seconds_ - waited));
     waited = system_.now() - start;
-    if (!told_slow_ && waited >= slow_seconds_)
-      tell_slow(waited, counters_.bytes_read + counters_.bytes_written - before);
+    if (!reported_slow_ && waited >= slow_seconds_)
+      report_slow(waited, counters_.bytes_read + counters_.bytes_written - before);
   }
   counters_.seconds_waited += waited;
 }
 
-void SwapFile::tell_slow(double waited, int64_t moved) {
-  told_slow_ = true;
+void SwapFile::report_slow(double waited, int64_t moved) {
+  reported_slow_ = true;
   const auto rate = static_cast<int64_t>(static_cast<double>(moved) / std::max(waited, 1e-9));
   log_notice(cat(path_, ": the disk is slow: ", human_seconds(waited), " in one wait, ",
                  human_bytes(moved), " moved in it (", human_bytes(rate), "/s)"));
 }
 
-void SwapFile::release(Request& request, uint32_t index) {
+void SwapFile::release(SwapRequest& request, uint32_t index) {
   request.open = false;
   ++request.generation;
   free_requests_.push_back(index);

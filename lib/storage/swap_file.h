@@ -102,7 +102,7 @@ class SwapFile {
   bool uses_ring() const { return ring_; }
 
  private:
-  struct Request {
+  struct SwapRequest {
     char* data = nullptr;
     int64_t bytes = 0;
     int64_t offset = 0;
@@ -126,10 +126,10 @@ class SwapFile {
   static constexpr uint32_t kNone = UINT32_MAX;
 
   Ticket start(char* data, int64_t bytes, int64_t offset, bool write);
-  uint32_t take_request();
-  Request& request_of(Ticket ticket);
+  uint32_t acquire_request();
+  SwapRequest& request_of(Ticket ticket);
   void issue();
-  IoBlock next_block(Request& request, uint32_t index);
+  IoBlock next_block(SwapRequest& request, uint32_t index);
   char* bounce(uint32_t slot) const { return bounce_.get() + int64_t{slot} * kSwapAlignment; }
   void advance(double seconds);
   void complete(const BlockResult& result);
@@ -137,9 +137,9 @@ class SwapFile {
   void retry(BlockInFlight& slot, int error_number);
   void retire(BlockInFlight& slot);
   void fail(BlockInFlight& slot, const std::string& reason, bool full);
-  void block_until_finished(const Request& request);
-  void release(Request& request, uint32_t index);
-  void tell_slow(double waited, int64_t moved);
+  void block_until_finished(const SwapRequest& request);
+  void release(SwapRequest& request, uint32_t index);
+  void report_slow(double waited, int64_t moved);
 
   struct FreeAligned {
     void operator()(char* memory) const;
@@ -150,9 +150,9 @@ class SwapFile {
   const double slow_seconds_;
   std::string folder_, path_;
   int64_t bytes_ = 0;
-  bool direct_ = false, ring_ = false, told_slow_ = false;
+  bool direct_ = false, ring_ = false, reported_slow_ = false;
   SwapCounters counters_;
-  std::vector<Request> requests_;
+  std::vector<SwapRequest> requests_;
   std::vector<uint32_t> free_requests_;
   uint32_t first_waiting_ = kNone, last_waiting_ = kNone;  // requests with bytes to issue
   std::vector<BlockInFlight> slots_;

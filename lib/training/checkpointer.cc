@@ -15,8 +15,8 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
 #include "config/serving_limits.h"
-#include "plan/export_options.h"
-#include "plan/resume_policy.h"
+#include "inputs/export_options.h"
+#include "inputs/resume_policy.h"
 #include "report/environment.h"
 
 namespace ftrun {
@@ -39,7 +39,7 @@ bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe
     if (config_.model_export.enabled) recover_export(parts_.files, export_folder(config_));
     if (!request_.resume.wanted) return false;
     if (!request_.resume.step && list_checkpoints(root).empty()) {
-      parts_.recorder->refuse_where_saved_ones_are_gone();
+      parts_.recorder->refuse_if_checkpoints_are_gone();
       return false;
     }
     parts_.recorder->admit(describe());
@@ -80,7 +80,7 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
     load_state(checkpoint);
   });
   saved_step_ = resumed.meta.step;
-  parts_.journal.say(
+  parts_.journal.print(
       cat("resumed from ", folder, " (read in ", human_seconds(parts_.clock() - start), ")"));
   return resumed;
 }
@@ -156,9 +156,9 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
   if (!best && skips()) {
     ++skipped_;
     last_begun_ = parts_.clock();  // not again after each step
-    parts_.journal.say(cat("no checkpoint after step ", progress.step, ": the one after step ",
-                           under_way_->step(),
-                           " is still being written (checkpoint.if_busy: skip)"));
+    parts_.journal.print(cat("no checkpoint after step ", progress.step, ": the one after step ",
+                             under_way_->step(),
+                             " is still being written (checkpoint.if_busy: skip)"));
     return false;
   }
   save_in_background(progress, data_fingerprint);
@@ -207,7 +207,7 @@ void Checkpointer::report_saved(int64_t step, const SaveResult& result, double s
   ++saved_;
   saved_step_ = step;
   longest_save_ = std::max(longest_save_, seconds);
-  parts_.journal.say(cat(
+  parts_.journal.print(cat(
       "saved ", result.folder, " (", human_bytes(result.bytes), ", in ", human_seconds(seconds),
       how, "; ", human_seconds(result.read_back_seconds), " of it to verify it",
       result.read_from_disk ? "" : " in memory: this file system reads nothing back from a disk",
@@ -239,7 +239,7 @@ void Checkpointer::mark_best(const TrainingProgress& progress) {
   marked_step_ = best->step;
 }
 
-void Checkpointer::take_up_best(TrainingProgress& progress) {
+void Checkpointer::restore_best(TrainingProgress& progress) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
   const auto exists = [&] {
     return parts_.files.exists(
@@ -315,9 +315,9 @@ void Checkpointer::export_model(StopAgreement& stop) {
   session_.together("exporting the model", [&] {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
     if (outcome.stopped) return;
-    parts_.journal.say(cat("exported ", export_folder(config_), weights_of_));
+    parts_.journal.print(cat("exported ", export_folder(config_), weights_of_));
     if (const std::string limits = serving_limits(config_.adapter); !limits.empty())
-      parts_.journal.say(limits);
+      parts_.journal.print(limits);
     if (!outcome.unmoved.empty()) parts_.journal.warn(outcome.unmoved);
   });
 }

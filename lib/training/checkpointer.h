@@ -58,7 +58,7 @@ class Checkpointer : public Saver {
 
   /// Takes up the best checkpoint of a resumed run, once its checkpoint has filled `progress`:
   /// forgets one that is gone, and makes the record of the best one that of this run.
-  void take_up_best(TrainingProgress& progress);
+  void restore_best(TrainingProgress& progress);
   /// Removes the record of a best checkpoint whose evaluation was not finite: older versions wrote
   /// such records.
   void drop_best(int64_t step);

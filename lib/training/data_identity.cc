@@ -46,7 +46,7 @@ void DataIdentity::expect() {
 }
 
 void DataIdentity::record() {
-  for (const auto& [role, digest] : fingerprints_.take()) note(role, digest);
+  for (const auto& [role, digest] : fingerprints_.finish()) note(role, digest);
 }
 
 /// Notes a fingerprint. The content of the data is known only now: a resumed run may turn out to be
@@ -93,8 +93,8 @@ void DataIdentity::await(StopAgreement& stop) {
     if (await_briefly()) return false;
     const double seconds = seconds_since(start);
     if (seconds >= kToldSeconds && !std::exchange(told, true))
-      journal_.say(cat("reading the rest of the data for its fingerprint, for ", kLongestSeconds,
-                       " s at most"));
+      journal_.print(cat("reading the rest of the data for its fingerprint, for ", kLongestSeconds,
+                         " s at most"));
     return seconds < kLongestSeconds;
   };
   while (!stop.reached() && session_.first_decides("reading the data", go_on)) stop.vote();

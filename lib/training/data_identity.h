@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "plan/run_data.h"
-#include "plan/run_inputs.h"
+#include "inputs/run_data.h"
+#include "inputs/run_inputs.h"
 #include "training/loop_parts.h"
 #include "training/run_journal.h"
 

@@ -8,9 +8,9 @@
 #include "base/text.h"
 #include "config/capability.h"
 #include "engine/choose_gpu.h"
+#include "inputs/run_inputs.h"
 #include "kernels/measured_attention.h"
 #include "model/trained_table.h"
-#include "plan/run_inputs.h"
 #include "program/plan_notes.h"
 #include "training/recorder.h"
 

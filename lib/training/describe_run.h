@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "engine/setup.h"
+#include "inputs/run_data.h"
+#include "inputs/train_request.h"
 #include "kernels/products.h"
-#include "plan/run_data.h"
-#include "plan/train_request.h"
 #include "report/manifest.h"
 #include "training/session.h"
 

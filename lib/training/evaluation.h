@@ -5,7 +5,7 @@
 
 #include "config/config.h"
 #include "engine/setup.h"
-#include "plan/run_data.h"
+#include "inputs/run_data.h"
 #include "report/step_metrics.h"
 #include "training/stop_agreement.h"
 

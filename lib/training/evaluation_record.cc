@@ -16,14 +16,15 @@ bool beats(double value, double other, bool more, double by = 0) {
   return more ? value > other + by : value < other - by;
 }
 
-Json json_of(const std::optional<EvaluationRecord::Best>& best) {
+Json json_of(const std::optional<EvaluationRecord::BestEvaluation>& best) {
   return best ? Json{{"step", best->step}, {"value", best->value}} : Json(nullptr);
 }
 
 /// Reads the best evaluation; a value that is not finite was written as null.
-std::optional<EvaluationRecord::Best> best_from(const Json& json) {
+std::optional<EvaluationRecord::BestEvaluation> best_from(const Json& json) {
   if (json.is_null() || !json.at("value").is_number()) return std::nullopt;
-  return EvaluationRecord::Best{json.at("step").get<int64_t>(), json.at("value").get<double>()};
+  return EvaluationRecord::BestEvaluation{json.at("step").get<int64_t>(),
+                                          json.at("value").get<double>()};
 }
 
 /// Reads a metric of an evaluation; nothing if it, or any loss of the evaluation, is not finite.
@@ -88,7 +89,7 @@ void EvaluationRecord::note_best(int64_t step, const std::vector<EvaluationResul
   const bool more = more_is_better(*best_metric_, keep_best_.mode);
   if (!value || (best_ && !beats(*value, best_->value, more))) return;
   before_ = best_;
-  best_ = Best{step, *value};
+  best_ = BestEvaluation{step, *value};
 }
 
 void EvaluationRecord::note_improvement(int64_t step,
@@ -97,7 +98,7 @@ void EvaluationRecord::note_improvement(int64_t step,
   const std::optional<double> value = finite_value(*stop_metric_, results);
   const bool more = more_is_better(*stop_metric_);
   if (value && (!improved_ || beats(*value, improved_->value, more, stopping_.min_delta))) {
-    improved_ = Best{step, *value};
+    improved_ = BestEvaluation{step, *value};
     without_improvement_ = 0;
   } else {
     ++without_improvement_;

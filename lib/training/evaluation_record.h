@@ -32,12 +32,12 @@ class EvaluationRecord {
   /// validation after step 8 is not finite"; "" where there is no known reason.
   std::string problem_after(int64_t step) const;
 
-  struct Best {
+  struct BestEvaluation {
     int64_t step = 0;
     double value = 0;
   };
   /// Returns the best evaluation, strictly better than all before it.
-  const std::optional<Best>& best() const { return best_; }
+  const std::optional<BestEvaluation>& best() const { return best_; }
   /// Says whether the state after this step is the best so far.
   bool is_best(int64_t step) const { return best_ && best_->step == step; }
   /// Forgets a best checkpoint that could not be written, or is gone: the one before it is the best
@@ -80,9 +80,9 @@ class EvaluationRecord {
   bool last_loss_is_finite_ = true;
   bool is_of_older_version_ = false;
   /// The best, and the best before it.
-  std::optional<Best> best_, before_;
+  std::optional<BestEvaluation> best_, before_;
   /// The last evaluation that improved, and how many have not since.
-  std::optional<Best> improved_;
+  std::optional<BestEvaluation> improved_;
   int64_t without_improvement_ = 0;
 };
 

@@ -87,7 +87,7 @@ class Journal {
  public:
   virtual ~Journal() = default;
 
-  virtual void say(const std::string& line) = 0;
+  virtual void print(const std::string& line) = 0;
   virtual void warn(const std::string& line) = 0;
   virtual void update(const std::function<void(RunManifest&)>& change) = 0;
   /// Collective: updates the manifest; a failure on the first rank is a failure on all.

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "plan/run_data.h"
+#include "inputs/run_data.h"
 #include "report/manifest.h"
 
 namespace ftrun {

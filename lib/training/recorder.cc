@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "plan/resume_policy.h"
+#include "inputs/resume_policy.h"
 #include "report/environment.h"
 #include "report/loss_table.h"
 #include "report/machine.h"
@@ -95,7 +95,7 @@ void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
   start_ = folder;
 }
 
-void Recorder::refuse_where_saved_ones_are_gone() const {
+void Recorder::refuse_if_checkpoints_are_gone() const {
   if (!before_) return;
   const auto saved = before_->counters.find("checkpoints_saved");
   const bool counted = saved != before_->counters.end() && saved->second > 0;
@@ -110,7 +110,7 @@ void Recorder::note_new_start() {
   if (!request_.resume.wanted) return;
   if (before_) {
     start_ += ": --resume found a run that had saved no checkpoint";
-    return say("no checkpoint was saved yet: training starts anew");
+    return print("no checkpoint was saved yet: training starts anew");
   }
   start_ += ": --resume found no run in output_dir";
   warn(cat("--resume auto: output_dir ", paths().root(),
@@ -207,7 +207,7 @@ void Recorder::record(int64_t step, const std::vector<TextSample>& samples) {
     if (samples_) samples_->write_line(sample_line(step, sample));
 }
 
-void Recorder::say(const std::string& line) {
+void Recorder::print(const std::string& line) {
   log_debug(line);
   if (progress_)
     progress_->print(terminal_text(line));

@@ -9,7 +9,7 @@
 
 #include "base/owned_fd.h"
 #include "checkpoint/manifest.h"
-#include "plan/train_request.h"
+#include "inputs/train_request.h"
 #include "report/csv_monitor.h"
 #include "report/effective_time.h"
 #include "report/manifest.h"
@@ -44,7 +44,7 @@ class Recorder {
   void note_new_start();
   /// Refuses with Error(kBadInput) a resumed run whose saved checkpoints are gone: no run starts
   /// over by itself.
-  void refuse_where_saved_ones_are_gone() const;
+  void refuse_if_checkpoints_are_gone() const;
 
   /// Writes run.json and config.yaml and opens the files that record steps, when the first step is
   /// known: 0 for a validation before the first one.
@@ -54,7 +54,7 @@ class Recorder {
   /// Records text samples in samples.jsonl.
   void record(int64_t step, const std::vector<TextSample>& samples);
   /// Prints a line of text above the progress line and writes it to the rank's log.
-  void say(const std::string& line);
+  void print(const std::string& line);
   void warn(const std::string& line);
   void update(const std::function<void(RunManifest&)>& change) { manifest_->update(change); }
   /// Ends the progress line, writes the outcome and the report. Returns the table of losses, the

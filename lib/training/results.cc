@@ -13,8 +13,8 @@
 #include "base/text.h"
 #include "engine/generate.h"
 #include "engine/moved_tensors.h"
-#include "plan/export_options.h"
-#include "plan/weights_check.h"
+#include "inputs/export_options.h"
+#include "inputs/weights_check.h"
 
 namespace ftrun {
 namespace {

@@ -55,12 +55,12 @@ void RunEvaluator::write_texts(int64_t step) {
   session_.together("recording the samples of text", [&] { journal_.record(step, samples_); });
 }
 
-void RunEvaluator::say_text(int64_t step) {
+void RunEvaluator::print_text(int64_t step) {
   if (stop_.reached() || samples_.empty() || sampled_step_ != step) return;
   const TextSample& sample = samples_.front();
-  journal_.say(cat("\nsample (the validation text's first ", sample.prompt_tokens,
-                   " tokens, continued by the model):\n", sample.prompt, " >>>", sample.answer,
-                   "\n"));
+  journal_.print(cat("\nsample (the validation text's first ", sample.prompt_tokens,
+                     " tokens, continued by the model):\n", sample.prompt, " >>>", sample.answer,
+                     "\n"));
 }
 
 }  // namespace ftrun

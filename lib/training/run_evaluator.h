@@ -8,7 +8,7 @@
 
 #include "config/config.h"
 #include "engine/setup.h"
-#include "plan/run_data.h"
+#include "inputs/run_data.h"
 #include "training/loop_parts.h"
 #include "training/run_journal.h"
 #include "training/session.h"
@@ -39,7 +39,7 @@ class RunEvaluator : public Evaluator {
   std::vector<StepMetrics> all_recorded(const std::string& what,
                                         const std::function<bool(const StepMetrics&)>& wanted);
   /// Shows the first text on the terminal, if it is of the weights after `step`.
-  void say_text(int64_t step);
+  void print_text(int64_t step);
 
  private:
   const Config& config_;

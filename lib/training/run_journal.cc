@@ -30,7 +30,7 @@ std::string fewer_ranks_text(const TrainRequest& request) {
 
 }  // namespace
 
-void RunJournal::take_folder() {
+void RunJournal::open_folder() {
   session_.together("taking the run folder", [&] {
     if (session_.is_first()) recorder_ = std::make_unique<Recorder>(request_);
   });
@@ -55,8 +55,8 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
                 request_.build.version, ", from step ", steps_done + 1, " to ", total_steps));
 }
 
-void RunJournal::say(const std::string& line) {
-  if (recorder_) recorder_->say(line);
+void RunJournal::print(const std::string& line) {
+  if (recorder_) recorder_->print(line);
 }
 
 void RunJournal::warn(const std::string& line) {
@@ -91,11 +91,11 @@ void RunJournal::show_step(const TrainingProgress& progress, const StepRun& step
   const Config& config = request_.config;
   log_debug(plain_step_text(metrics));
   if (config.steps_per_print > 0 && progress.step % config.steps_per_print == 0)
-    say(deepspeed_step_text(progress.step, progress.skipped.total(), step, config.optimizer));
+    print(deepspeed_step_text(progress.step, progress.skipped.total(), step, config.optimizer));
   if (!config.wall_clock_breakdown || executor_ == nullptr) return;
-  say(breakdown_text(executor_->seconds()));
+  print(breakdown_text(executor_->seconds()));
   if (const auto& times = executor_->device_times(); times && times->copies > 0)
-    say(overlap_text(*times));
+    print(overlap_text(*times));
 }
 
 void RunJournal::conclude(int exit_code, const std::string& reason) {

@@ -31,13 +31,13 @@ class RunJournal : public Journal {
       : request_(request), session_(session), open_log_(std::move(open_log)) {}
 
   /// Collective: rank 0 takes the run folder. Errors of Recorder.
-  void take_folder();
+  void open_folder();
   /// Collective: opens the folder for writing. `describe` is called on rank 0.
   void open(const std::function<RunManifest()>& describe, int64_t steps_done, int64_t total_steps);
 
   /// Returns the recorder; null on ranks other than 0, and before the folder is taken.
   Recorder* recorder() const { return recorder_.get(); }
-  void say(const std::string& line) override;
+  void print(const std::string& line) override;
   void warn(const std::string& line) override;
   void update(const std::function<void(RunManifest&)>& change) override;
   void update_together(const std::string& what,

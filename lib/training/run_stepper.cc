@@ -31,7 +31,7 @@ void RunStepper::open_replica_check(const Config& config, Journal& journal) {
       [this](const std::string& text) { return session_.exchange("replicas", text); },
       [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
   if (!replicas_->compares())
-    journal.say(
+    journal.print(
         "no state is replicated across ranks, so train.check_replicas cannot detect silent "
         "corruption");
 }

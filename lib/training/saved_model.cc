@@ -1,6 +1,6 @@
 #include "training/saved_model.h"
 
-#include "plan/resume_policy.h"
+#include "inputs/resume_policy.h"
 
 namespace ftrun {
 namespace {

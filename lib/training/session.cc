@@ -60,7 +60,7 @@ std::string job_of(const TrainRequest& request) {
   return cat("output_dir ", request.config.output_dir, ", model.path ", request.config.model.path);
 }
 
-std::unique_ptr<Rendezvous> meet(const TrainRequest& request) {
+std::unique_ptr<Rendezvous> open_rendezvous(const TrainRequest& request) {
   // NCCL's variables are set before the rendezvous has threads, which read the environment too.
   if (request.config.device == DeviceKind::kCuda) prepare_nccl_environment();
   const LaunchEnvironment& launch = request.launch;
@@ -121,7 +121,7 @@ std::string differing_keys(const std::string& first, const std::string& other,
 
 }  // namespace
 
-Session::Session(const TrainRequest& request) : Session(request, meet(request)) {}
+Session::Session(const TrainRequest& request) : Session(request, open_rendezvous(request)) {}
 
 Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendezvous)
     : rank_(request.launch.rank),

@@ -14,7 +14,7 @@
 #include "comm/rendezvous.h"
 #include "engine/gpu.h"
 #include "engine/rank_groups.h"
-#include "plan/train_request.h"
+#include "inputs/train_request.h"
 #include "program/state_options.h"
 #include "training/node_facts.h"
 

@@ -52,7 +52,7 @@ class SkippedSteps {
 
   /// Says whether a step that is not finite is worth running again to see where: not when the loss
   /// scale answers it, and only the first of a row.
-  bool wants_place() const { return !scaler_.expects_overflow() && !search_; }
+  bool needs_place() const { return !scaler_.expects_overflow() && !search_; }
 
   /// Counts a step; `search` when it was run again. Returns the warning, "" for a finite step.
   std::string count(int64_t step, bool finite, const std::optional<NonfiniteSearch>& search);

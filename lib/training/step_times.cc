@@ -103,14 +103,15 @@ void StepTimes::note(const StepMetrics& metrics, const StepSeconds& seconds) {
 
 /// Lists the parts. The rest is compute's time outside layers and updates, with its waits for
 /// copies, the disk and, at the end, for other ranks.
-std::vector<StepTimes::Part> StepTimes::parts() const {
+std::vector<StepTimes::PartTimes> StepTimes::parts() const {
   const StepTime& time = *predicted_.time;
-  std::vector<Part> parts{{"layers", "layers", time.layers, median(layers_)},
-                          {"update", "update", time.update, median(update_)},
-                          {"waits for collectives", "exposed_communication", time.communication,
-                           median(communication_)},
-                          {"waits for other stages", "other_stages", time.stages, median(stages_)},
-                          {"all else", "rest", time.seconds, median(steps_)}};
+  std::vector<PartTimes> parts{
+      {"layers", "layers", time.layers, median(layers_)},
+      {"update", "update", time.update, median(update_)},
+      {"waits for collectives", "exposed_communication", time.communication,
+       median(communication_)},
+      {"waits for other stages", "other_stages", time.stages, median(stages_)},
+      {"all else", "rest", time.seconds, median(steps_)}};
   for (size_t i = 0; i + 1 < parts.size(); ++i) {
     parts.back().predicted -= parts[i].predicted;
     parts.back().measured -= parts[i].measured;
@@ -131,15 +132,16 @@ std::string StepTimes::text(const LoadShares& load) const {
   std::string text =
       cat("time of a step: ", short_seconds(time.seconds), " predicted (", predicted_.machine,
           "), ", found, ": ", difference_text(time.seconds, measured));
-  const std::vector<Part> all = parts();
-  for (const Part& part : all)
+  const std::vector<PartTimes> all = parts();
+  for (const PartTimes& part : all)
     if (std::max(part.predicted, part.measured) >= kShown * measured)
       text += cat("\n  ", part.name, ": ", short_seconds(part.predicted), " predicted, ",
                   short_seconds(part.measured), " measured");
   if (std::abs(time.seconds - measured) > kNotable * measured) {
-    const auto most = std::max_element(all.begin(), all.end(), [](const Part& a, const Part& b) {
-      return std::abs(a.predicted - a.measured) < std::abs(b.predicted - b.measured);
-    });
+    const auto most =
+        std::max_element(all.begin(), all.end(), [](const PartTimes& a, const PartTimes& b) {
+          return std::abs(a.predicted - a.measured) < std::abs(b.predicted - b.measured);
+        });
     text += cat("\n  most of the difference is in: ", most->name,
                 load_text(measured > time.seconds, load));
   }
@@ -152,7 +154,7 @@ std::map<std::string, std::map<std::string, int64_t>> StepTimes::record(
   if (predicted_.time) {
     auto& predicted = record["predicted"];
     predicted["step"] = microseconds(predicted_.time->seconds);
-    for (const Part& part : steps_.empty() ? std::vector<Part>{} : parts())
+    for (const PartTimes& part : steps_.empty() ? std::vector<PartTimes>{} : parts())
       predicted[part.key] = microseconds(part.predicted);
   }
   if (steps_.empty()) return record;
@@ -160,7 +162,7 @@ std::map<std::string, std::map<std::string, int64_t>> StepTimes::record(
   measured["step"] = microseconds(median(steps_));
   measured["exposed_communication"] = microseconds(median(communication_));
   if (!predicted_.time) return record;
-  for (const Part& part : parts()) measured[part.key] = microseconds(part.measured);
+  for (const PartTimes& part : parts()) measured[part.key] = microseconds(part.measured);
   record["load"] = {{"others_per_million", std::llround(load.others * 1e6)},
                     {"stolen_per_million", std::llround(load.stolen * 1e6)}};
   return record;

@@ -72,14 +72,14 @@ class StepTimes {
 
  private:
   static constexpr size_t kKept = 1000;
-  /// Part is a part of a step, its key in the manifest, and its seconds.
-  struct Part {
+  /// PartTimes is a part of a step, its key in the manifest, and its seconds.
+  struct PartTimes {
     const char* name;
     const char* key;
     double predicted = 0;
     double measured = 0;
   };
-  std::vector<Part> parts() const;
+  std::vector<PartTimes> parts() const;
 
   PredictedStep predicted_;
   int64_t noted_ = 0;

@@ -78,7 +78,7 @@ void StopLead::note_save(double seconds) {
   costs_.longest_save = std::max(costs_.longest_save, seconds);
 }
 
-std::string StopLead::take_warning() {
+std::string StopLead::next_warning() {
   const double needed = costs_.seconds();
   if (lead_ == 0 || needed <= lead_ || needed <= kNotableFactor * warned_) return "";
   warned_ = needed;

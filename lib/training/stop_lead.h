@@ -44,7 +44,7 @@ class StopLead {
 
   /// Says with the arithmetic that the lead is too short; "" where it is long enough, is not given,
   /// or where this was already said for costs that were not much smaller.
-  std::string take_warning();
+  std::string next_warning();
 
   double lead() const { return lead_; }
   const StopCosts& costs() const { return costs_; }

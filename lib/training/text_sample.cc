@@ -49,7 +49,7 @@ std::vector<TextSample> TextSamples::write_all() {
     samples.push_back(sample_text(config_, setup_, prompt, detokenizer_ ? &*detokenizer_ : nullptr,
                                   [this] { return stops(); }));
     if (signal_ == 0) continue;
-    journal_.say(cat("no sample of text: ", signal_name(signal_), " ended it"));
+    journal_.print(cat("no sample of text: ", signal_name(signal_), " ended it"));
     return {};
   }
   if (!detokenizer_) samples.clear();

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "plan/train_request.h"
+#include "inputs/train_request.h"
 
 namespace ftrun {
 

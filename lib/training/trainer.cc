@@ -24,7 +24,7 @@
 #include "cluster/processor_share.h"
 #include "cluster/progress.h"
 #include "config/resolve.h"
-#include "plan/export_options.h"
+#include "inputs/export_options.h"
 #include "program/node_crossing.h"
 #include "report/outcome.h"
 #include "training/check_ranks.h"
@@ -96,7 +96,7 @@ int Trainer::run() {
 
 int Trainer::train() {
   prepare_process();
-  journal_.take_folder();
+  journal_.open_folder();
   open_data();
   open_model();
   PredictedStep predicted = check_ranks(config_, *setup_, session_);
@@ -187,13 +187,13 @@ void Trainer::load_or_resume() {
   const CheckpointMeta& meta = resumed->meta;
   progress_.restore(meta);
   review_evaluations();
-  checkpointer_->take_up_best(progress_);
+  checkpointer_->restore_best(progress_);
   identity_.resumed_from(resumed->folder, meta.data_fingerprint);
   if (!has_ended()) return;
-  journal_.say(cat("nothing is left to train: step ", progress_.step, " of ", total_steps_,
-                   progress_.step < total_steps_
-                       ? cat("; stopped early: ", progress_.evaluations.stop_reason())
-                       : ""));
+  journal_.print(cat("nothing is left to train: step ", progress_.step, " of ", total_steps_,
+                     progress_.step < total_steps_
+                         ? cat("; stopped early: ", progress_.evaluations.stop_reason())
+                         : ""));
 }
 
 void Trainer::open_outputs() {
@@ -204,7 +204,7 @@ void Trainer::open_outputs() {
   journal_.update([this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
   session_.together("beginning to read the data for its fingerprint", [this] {
     if (!session_.is_first()) return;
-    for (const std::string& note : opening_notes(parts())) journal_.say(note);
+    for (const std::string& note : opening_notes(parts())) journal_.print(note);
     // A notice reports it for a config that says how many steps.
     const std::string rise =
         config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
@@ -325,12 +325,12 @@ void Trainer::export_model() {
 void Trainer::conclude() {
   if (!session_.is_first()) return;
   identity_.record();
-  evaluator_->say_text(progress_.step);
-  for (const std::string& text : stepper_->use().texts(session_.world())) journal_.say(text);
+  evaluator_->print_text(progress_.step);
+  for (const std::string& text : stepper_->use().texts(session_.world())) journal_.print(text);
   if (const std::string text = stepper_->times().text(load_of_steps_); !text.empty())
-    journal_.say(text);
+    journal_.print(text);
   const std::string reason = how_it_ended();
-  if (!stop_.reached() && progress_.step < total_steps_) journal_.say(reason);
+  if (!stop_.reached() && progress_.step < total_steps_) journal_.print(reason);
   journal_.conclude(withheld_.empty() ? stop_.exit_code() : static_cast<int>(ExitCode::kNumerical),
                     withheld_.empty() ? reason : withheld_);
   if (stop_.reached()) log_notice(cat(reason, "; ", how_to_continue()));

@@ -9,7 +9,7 @@
 #include "cluster/failure_report.h"
 #include "data/loader.h"
 #include "engine/setup.h"
-#include "plan/run_data.h"
+#include "inputs/run_data.h"
 #include "training/checkpointer.h"
 #include "training/data_identity.h"
 #include "training/describe_run.h"

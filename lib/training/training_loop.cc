@@ -76,7 +76,7 @@ void TrainingLoop::review_stop_lead() {
       log_debug(error.what());
     }
   }
-  if (const std::string warning = lead.take_warning(); !warning.empty())
+  if (const std::string warning = lead.next_warning(); !warning.empty())
     parts_.journal.warn(warning);
 }
 
@@ -136,7 +136,7 @@ StepMetrics TrainingLoop::metrics_of(const StepRun& step) const {
 
 void TrainingLoop::count_skipped(const StepRun& step) {
   std::optional<NonfiniteSearch> search;
-  if (!step.finite && progress_.skipped.wants_place()) search = parts_.stepper.find_nonfinite(step);
+  if (!step.finite && progress_.skipped.needs_place()) search = parts_.stepper.find_nonfinite(step);
   const std::string warning = progress_.skipped.count(progress_.step, step.finite, search);
   if (warning.empty()) return;
   parts_.journal.warn(warning);
@@ -169,7 +169,7 @@ void TrainingLoop::evaluate_before_training() {
   // The evaluation may have been made after its checkpoint was written.
   if (resumed) metrics.evaluations = parts_.evaluator.recorded(progress_.step);
   if (!metrics.evaluations.empty()) {
-    take_evaluation(metrics);
+    record_evaluation(metrics);
   } else if (evaluate(metrics)) {
     parts_.journal.record(metrics);
     if (!has_ended()) parts_.evaluator.write_texts(progress_.step);
@@ -189,22 +189,23 @@ bool TrainingLoop::evaluate(StepMetrics& metrics) {
   evaluation_clock_.begin();
   std::optional<std::vector<EvaluationResult>> results = parts_.evaluator.evaluate(parts_.stop);
   if (!results) {
-    parts_.journal.say(
+    parts_.journal.print(
         cat("the evaluation after step ", progress_.step, " stopped by ", parts_.stop.name()));
     return false;
   }
   metrics.evaluations = *std::move(results);
-  take_evaluation(metrics);
+  record_evaluation(metrics);
   return true;
 }
 
-void TrainingLoop::take_evaluation(const StepMetrics& metrics) {
+void TrainingLoop::record_evaluation(const StepMetrics& metrics) {
   progress_.evaluations.add(progress_.step, metrics.evaluations);
   warn_of_uncounted_sets(metrics);
   const auto& best = progress_.evaluations.best();
   if (!best) return;
   parts_.journal.update_together("recording the best evaluation", [&](RunManifest& manifest) {
-    manifest.best = RunManifest::Best{progress_.evaluations.metric(), best->value, best->step};
+    manifest.best =
+        RunManifest::BestRecord{progress_.evaluations.metric(), best->value, best->step};
   });
 }
 
@@ -230,7 +231,7 @@ void TrainingLoop::save_last() {
   check_replicas();
   parts_.data.await(parts_.stop);
   if (parts_.data.training_fingerprint().empty() && !parts_.saver.has_saved(progress_.step))
-    parts_.journal.say(
+    parts_.journal.print(
         "the last checkpoint does not record the data's fingerprint: not all of the data has been "
         "read");
   parts_.saver.save(progress_, parts_.data.training_fingerprint());

@@ -52,7 +52,7 @@ class TrainingLoop {
   void evaluate_before_training();
   bool evaluation_is_due() const;
   bool evaluate(StepMetrics& metrics);
-  void take_evaluation(const StepMetrics& metrics);
+  void record_evaluation(const StepMetrics& metrics);
   void warn_of_uncounted_sets(const StepMetrics& metrics);
 
   const Config& config_;

@@ -1,6 +1,6 @@
 #include "training/training_progress.h"
 
-#include "plan/resume_policy.h"
+#include "inputs/resume_policy.h"
 
 namespace ftrun {
 

@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-using Kind = PackedFormat::Kind;
+using Kind = PackedKind;
 
 /// FNV-1a.
 uint64_t hash_of(const void* data, size_t bytes) {

@@ -15,7 +15,7 @@ TEST_CASE("a wait is told after ten seconds and every half minute after that") {
   const auto start = WaitNotice::Clock::now();
   WaitNotice notice({.say = [&](const std::string& line) { lines.push_back(line); }}, start);
   for (auto passed = 0s; passed <= 100s; ++passed)
-    notice.look([](const std::string& waited) { return "waited " + waited; }, start + passed);
+    notice.poll([](const std::string& waited) { return "waited " + waited; }, start + passed);
   CHECK(lines ==
         std::vector<std::string>{"waited 10.0s", "waited 40.0s", "waited 1m 10s", "waited 1m 40s"});
 }
@@ -24,22 +24,23 @@ TEST_CASE("a wait of which there is nothing to say is asked about again half a m
   std::vector<std::string> lines;
   const auto start = WaitNotice::Clock::now();
   WaitNotice notice({.say = [&](const std::string& line) { lines.push_back(line); }}, start);
-  notice.look_if([](const std::string&) { return std::nullopt; }, start + 11s);
-  notice.look([](const std::string& waited) { return waited; }, start + 12s);
-  notice.look([](const std::string& waited) { return waited; }, start + 41s);
+  notice.poll_if([](const std::string&) { return std::nullopt; }, start + 11s);
+  notice.poll([](const std::string& waited) { return waited; }, start + 12s);
+  notice.poll([](const std::string& waited) { return waited; }, start + 41s);
   CHECK(lines == std::vector<std::string>{"41.0s"});
 }
 
 TEST_CASE("a wait that stands still is told by a thread, which ends with it") {
   std::atomic<int> told = 0;
   {
-    const ToldWait wait({.first = 1ms, .every = 1ms, .say = [&](const std::string&) { ++told; }},
-                        [](const std::string& waited) { return waited; });
+    const WaitReporter wait(
+        {.first = 1ms, .every = 1ms, .say = [&](const std::string&) { ++told; }},
+        [](const std::string& waited) { return waited; });
     while (told < 3) std::this_thread::sleep_for(1ms);
   }
   const int before = told;
-  const ToldWait quick({.say = [&](const std::string&) { ++told; }},
-                       [](const std::string& waited) { return waited; });
+  const WaitReporter quick({.say = [&](const std::string&) { ++told; }},
+                           [](const std::string& waited) { return waited; });
   CHECK(told == before);
 }
 

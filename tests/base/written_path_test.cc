@@ -100,23 +100,23 @@ TEST_CASE(
   const std::string path = folder.file("run/lines");
   AppendFile file(path);
   file.append("1\n");
-  CHECK_FALSE(file.begin_anew_if_lost());
+  CHECK_FALSE(file.reopen_if_lost());
   fs::remove(path);
-  CHECK(file.begin_anew_if_lost());
+  CHECK(file.reopen_if_lost());
   file.append("2\n");
   CHECK(read_file(path) == "2\n");
   fs::rename(path, path + ".old");
   std::ofstream(path) << "3\n";  // an editor's new file
-  CHECK(file.begin_anew_if_lost());
+  CHECK(file.reopen_if_lost());
   file.append("4\n");
   CHECK(read_file(path) == "3\n4\n");
   CHECK(read_file(path + ".old") == "2\n");
   fs::rename(folder.file("run"), folder.file("moved"));
-  CHECK_FALSE(file.begin_anew_if_lost());
+  CHECK_FALSE(file.reopen_if_lost());
   file.append("5\n");
   CHECK_FALSE(fs::exists(path));
   fs::create_directory(folder.file("run"));  // another run's
-  CHECK_FALSE(file.begin_anew_if_lost());
+  CHECK_FALSE(file.reopen_if_lost());
   file.append("6\n");
   CHECK(fs::is_empty(folder.file("run")));
   CHECK(read_file(folder.file("moved/lines")) == "3\n4\n5\n6\n");

@@ -229,8 +229,7 @@ void add_fine_tuning(std::vector<Case>& cases, const ModelShape& m) {
                    {y, h},
                    {f32({q, kRank}), f32({kv, kRank}), f32({kv, kRank})},
                    qkv});
-  const PackedFormat nf4{PackedFormat::Kind::kNf4, 64},
-      int8{PackedFormat::Kind::kInt8, kPackedRecord};
+  const PackedFormat nf4{PackedKind::kNf4, 64}, int8{PackedKind::kInt8, kPackedRecord};
   for (const auto& [name, format] : {std::pair{"nf4", nf4}, {"int8", int8}})
     cases.push_back({cat("packed_linear ", name, " ", m.name, " ", n, " x ", d, " x ", wide),
                      OpKind::kLinear,

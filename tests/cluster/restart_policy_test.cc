@@ -20,17 +20,17 @@ TEST_CASE(
 }
 
 TEST_CASE("restarts in vain wait longer each time, and are given up after so many") {
-  RestartPolicy policy({.in_vain = 3, .first_delay = 1s, .longest_delay = 3s});
+  RestartPolicy policy({.without_progress = 3, .first_delay = 1s, .longest_delay = 3s});
   CHECK(policy.after(failed(137), "") == 1000ms);
   CHECK(policy.after(failed(6), "") == 2000ms);
   CHECK(policy.after(failed(6), "") == 3000ms);
-  CHECK(policy.in_vain() == 3);
+  CHECK(policy.without_progress() == 3);
   CHECK_FALSE(policy.after(failed(6), ""));
   CHECK(policy.first().exit_code == 137);
 }
 
 TEST_CASE("something new that is saved has restarts counted from one again") {
-  RestartPolicy policy({.in_vain = 2, .first_delay = 1s, .longest_delay = 8s});
+  RestartPolicy policy({.without_progress = 2, .first_delay = 1s, .longest_delay = 8s});
   CHECK(policy.after(failed(137), "step-00000010") == 1000ms);
   CHECK(policy.after(failed(5), "step-00000010") == 2000ms);
   CHECK(policy.after(failed(6), "step-00000020") == 1000ms);
@@ -41,7 +41,7 @@ TEST_CASE("something new that is saved has restarts counted from one again") {
 
 TEST_CASE(
     "a rank that fails again is counted as long as nothing new is saved and no other one fails") {
-  RestartPolicy policy({.in_vain = 3});
+  RestartPolicy policy({.without_progress = 3});
   const auto of_rank = [](int rank) {
     FailureSummary failure = failed(137);
     failure.rank = rank;
@@ -65,7 +65,7 @@ TEST_CASE(
 }
 
 TEST_CASE("with other ranks restarts in vain are counted from one again") {
-  RestartPolicy policy({.in_vain = 1, .first_delay = 1s});
+  RestartPolicy policy({.without_progress = 1, .first_delay = 1s});
   CHECK(policy.after(failed(137), "") == 1000ms);
   policy.forget();
   CHECK(policy.after(failed(6), "") == 1000ms);
@@ -77,7 +77,7 @@ TEST_CASE(
     "nothing is started again where none is asked for, or where the failure is no matter of "
     "chance") {
   CHECK_FALSE(RestartPolicy({}).after(failed(137), ""));
-  RestartPolicy policy({.in_vain = 3});
+  RestartPolicy policy({.without_progress = 3});
   CHECK_FALSE(policy.after(failed(4), ""));
-  CHECK(policy.in_vain() == 0);
+  CHECK(policy.without_progress() == 0);
 }

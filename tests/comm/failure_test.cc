@@ -42,7 +42,7 @@ std::string own_process() {
   return cat(" (process ", self.pid, " on ", self.host, ")");
 }
 
-CollectiveRecord record(int64_t sequence, CollectiveRecord::State state, const char* site = "") {
+CollectiveRecord record(int64_t sequence, CollectiveState state, const char* site = "") {
   CollectiveRecord result{.sequence = sequence,
                           .count = 4,
                           .kind = CollectiveKind::kAllReduce,
@@ -176,7 +176,7 @@ TEST_CASE("a rank that gives up makes the others fail at once, not at the timeou
       if (rendezvous.rank() == 1) {
         const auto shown = [&] { return rendezvous.view({0}, "world")[0].record; };
         const auto waits = [](const CollectiveRecord& last) {
-          return last.sequence == 1 && last.state == CollectiveRecord::State::kEntered;
+          return last.sequence == 1 && last.state == CollectiveState::kEntered;
         };
         while (!waits(shown())) continue;
         group->abort("disk full");
@@ -244,7 +244,7 @@ TEST_CASE("NCCL in a build without CUDA is refused by name") {
 }
 
 TEST_CASE("dead ranks are blamed before late ones, and ranks that gave up last") {
-  using State = CollectiveRecord::State;
+  using State = CollectiveState;
   const CollectiveRecord mine = record(5, State::kEntered);
   PeerView self{.global_rank = 0, .record = mine};
   PeerView dead{.global_rank = 1,
@@ -278,15 +278,15 @@ TEST_CASE("the progress board survives its trip through the store") {
   ProgressBoard board(3);
   ProgressBoard::CommunicatorSlot* a = board.open("dp", {1, 3});
   ProgressBoard::CommunicatorSlot* b = board.open("tp");
-  a->enter(record(9, CollectiveRecord::State::kNone, "gradient bucket 1"));
+  a->enter(record(9, CollectiveState::kNone, "gradient bucket 1"));
   board.show_phase("step 4");
-  board.enter_lane(0, activity(Activity::Kind::kAlone, "forward layer 2"));
+  board.enter_lane(0, activity(ActivityKind::kAlone, "forward layer 2"));
   const RankState seen = decode_state(board.image());
   REQUIRE(describe(ProgressBoard::find(seen, "dp")) ==
           "all_reduce #9 (gradient bucket 1, 4 x F32)");
-  REQUIRE(ProgressBoard::find(seen, "dp").state == CollectiveRecord::State::kEntered);
-  REQUIRE(ProgressBoard::find(seen, "tp").state == CollectiveRecord::State::kNone);
-  REQUIRE(ProgressBoard::find(seen, "pp").state == CollectiveRecord::State::kNone);
+  REQUIRE(ProgressBoard::find(seen, "dp").state == CollectiveState::kEntered);
+  REQUIRE(ProgressBoard::find(seen, "tp").state == CollectiveState::kNone);
+  REQUIRE(ProgressBoard::find(seen, "pp").state == CollectiveState::kNone);
   REQUIRE(seen.find("dp")->members == std::vector<int>{1, 3});
   REQUIRE_THAT(activity_text(seen), Catch::StartsWith("step 4, forward layer 2, for "));
   REQUIRE(decode_state(std::vector<uint8_t>{1, 2, 3}).empty());
@@ -313,7 +313,7 @@ TEST_CASE("the progress board survives its trip through the store") {
 
 TEST_CASE(
     "a group that was left or given up is shown as that until its place or its name is needed") {
-  using State = CollectiveRecord::State;
+  using State = CollectiveState;
   ProgressBoard board(3);
   const auto shown = [&](const std::string& group) {
     return ProgressBoard::find(board.state(), group).state;
@@ -360,7 +360,7 @@ TEST_CASE(
   std::atomic<bool> over = false;
   std::thread writer([&] {
     for (int64_t i = 1; i <= 100'000; ++i) {
-      CollectiveRecord now = record(i, CollectiveRecord::State::kNone);
+      CollectiveRecord now = record(i, CollectiveState::kNone);
       now.count = i;
       slot->enter(now);
     }
@@ -369,7 +369,7 @@ TEST_CASE(
   int64_t torn = 0;
   while (!over) {
     const CollectiveRecord seen = ProgressBoard::find(read_state(made.table(1)), "dp");
-    torn += seen.state != CollectiveRecord::State::kNone && seen.count != seen.sequence ? 1 : 0;
+    torn += seen.state != CollectiveState::kNone && seen.count != seen.sequence ? 1 : 0;
   }
   writer.join();
   REQUIRE(torn == 0);
@@ -377,13 +377,13 @@ TEST_CASE(
 }
 
 namespace {
-using State = CollectiveRecord::State;
+using State = CollectiveState;
 
 /// A rank in a picture of many: what it does by itself, or where it stands.
 PeerView rank_in(int rank, std::vector<RankState::GroupState> groups, const char* alone = nullptr) {
   PeerView view{.global_rank = rank, .process = ProcessState::kRunning};
-  view.state.phase = activity(Activity::Kind::kAlone, "step 12");
-  if (alone != nullptr) view.state.lanes.push_back(activity(Activity::Kind::kAlone, alone));
+  view.state.phase = activity(ActivityKind::kAlone, "step 12");
+  if (alone != nullptr) view.state.lanes.push_back(activity(ActivityKind::kAlone, alone));
   view.state.groups = std::move(groups);
   return view;
 }

@@ -12,9 +12,9 @@
 namespace ftrun {
 namespace {
 
-Node parsed(const std::string& yaml) {
+ConfigNode parsed(const std::string& yaml) {
   Problems problems;
-  Node root = read_yaml("a.yaml", yaml, problems);
+  ConfigNode root = read_yaml("a.yaml", yaml, problems);
   REQUIRE(problems.all().empty());
   return root;
 }
@@ -53,7 +53,7 @@ TEST_CASE("keys of PEFT's files are dropped from such a file alone, and its fold
   const std::string section = "adapter: {peft_type: LORA, task_type: CAUSAL_LM, r: 4}";
   Problems problems;
   const SchemaTree of_file =
-      desugar({parsed(section), true, Node::of_text({"a.yaml", 1, 1}, "folder")}, problems);
+      desugar({parsed(section), true, ConfigNode::of_text({"a.yaml", 1, 1}, "folder")}, problems);
   CHECK(of_file.root().at_path("adapter.task_type") == nullptr);
   CHECK(of_file.root().at_path("adapter.path")->text == "folder");
   CHECK(read_config(of_file, problems).adapter.path == "folder");

@@ -15,9 +15,9 @@
 namespace ftrun {
 namespace {
 
-Node read(const std::string& text, std::vector<std::string> expected = {}) {
+ConfigNode read(const std::string& text, std::vector<std::string> expected = {}) {
   Problems problems;
-  Node node = read_json("c.json", text, problems);
+  ConfigNode node = read_json("c.json", text, problems);
   REQUIRE(texts(problems.all()) == expected);
   return node;
 }
@@ -29,36 +29,36 @@ std::vector<std::string> faults(const std::string& text) {
 }
 
 // The tree as nlohmann/json sees it.
-nlohmann::json as_json(const Node& node) {
+nlohmann::json as_json(const ConfigNode& node) {
   switch (node.kind) {
-    case Node::Kind::kNull:
+    case ConfigNodeKind::kNull:
       return nullptr;
-    case Node::Kind::kBool:
+    case ConfigNodeKind::kBool:
       return node.boolean;
-    case Node::Kind::kInt:
+    case ConfigNodeKind::kInt:
       return node.integer;
-    case Node::Kind::kFloat:
+    case ConfigNodeKind::kFloat:
       return node.number;
-    case Node::Kind::kText:
+    case ConfigNodeKind::kText:
       return node.text;
-    case Node::Kind::kList:
+    case ConfigNodeKind::kList:
       break;
-    case Node::Kind::kMap: {
+    case ConfigNodeKind::kMap: {
       auto out = nlohmann::json::object();
-      for (const NodeEntry& entry : node.entries) out[entry.key] = as_json(entry.value);
+      for (const ConfigEntry& entry : node.entries) out[entry.key] = as_json(entry.value);
       return out;
     }
   }
   auto out = nlohmann::json::array();
-  for (const Node& item : node.items) out.push_back(as_json(item));
+  for (const ConfigNode& item : node.items) out.push_back(as_json(item));
   return out;
 }
 
 }  // namespace
 
 TEST_CASE("a JSON reader knows the place of every key and value") {
-  const Node root = read("{\n  \"a\": {\"é\\u00e9\": [1,\n     2.5]},\n\t\"b\" : \"x\"\n}");
-  const Node& inner = *root.find("a")->find("éé");
+  const ConfigNode root = read("{\n  \"a\": {\"é\\u00e9\": [1,\n     2.5]},\n\t\"b\" : \"x\"\n}");
+  const ConfigNode& inner = *root.find("a")->find("éé");
   REQUIRE(inner.at == Position{"c.json", 2, 20});
   REQUIRE(inner.items[1].at == Position{"c.json", 3, 6});
   REQUIRE(root.entries[1].at == Position{"c.json", 4, 2});
@@ -66,7 +66,7 @@ TEST_CASE("a JSON reader knows the place of every key and value") {
 }
 
 TEST_CASE("a JSON reader takes comments, trailing commas and a byte order mark") {
-  const Node root =
+  const ConfigNode root =
       read("\xEF\xBB\xBF// one\n{ # two\n \"a\": 1, /* three\n four */ \"b\": [1, 2,], }\n");
   REQUIRE(root.find("a")->integer == 1);
   REQUIRE(root.find("b")->items.size() == 2);
@@ -74,12 +74,12 @@ TEST_CASE("a JSON reader takes comments, trailing commas and a byte order mark")
 }
 
 TEST_CASE("a JSON reader reads every kind of number and escape") {
-  const Node root =
+  const ConfigNode root =
       read(R"([0, -7, 5e8, 1.5, 9223372036854775807, 1e400, Infinity, "\"\\\/\b\f\n\r\t", )"
            R"("\ud83d\ude00"])");
-  REQUIRE(root.items[0].kind == Node::Kind::kInt);
+  REQUIRE(root.items[0].kind == ConfigNodeKind::kInt);
   REQUIRE(root.items[1].integer == -7);
-  REQUIRE(root.items[2].kind == Node::Kind::kFloat);
+  REQUIRE(root.items[2].kind == ConfigNodeKind::kFloat);
   REQUIRE(root.items[2].number == 5e8);
   REQUIRE(root.items[4].integer == INT64_MAX);
   REQUIRE(root.items[5].number == std::numeric_limits<double>::infinity());

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/secret.h"
-#include "config/node.h"
+#include "config/config_node.h"
 #include "config/schema.h"
 #include "config/suggest.h"
 #include "helpers.h"
@@ -142,8 +142,8 @@ TEST_CASE("values of secrets are told by no message about a config") {
     REQUIRE(problems[0].starts_with(value[0] == '=' ? "--set comet=…" : "--set comet…"));
   }
   // A secret stands in the place of a value of another kind.
-  Node root = Node::of_map({});
-  root.entries.push_back({"token", {}, Node::of_text({}, "hunter2"), ""});
+  ConfigNode root = ConfigNode::of_map({});
+  root.entries.push_back({"token", {}, ConfigNode::of_text({}, "hunter2"), ""});
   mark_secrets(root);
   REQUIRE(value_text(root.entries[0].value) == "(hidden)");
   REQUIRE(value_text(root) == "a section");

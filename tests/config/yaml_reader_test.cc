@@ -9,9 +9,9 @@
 namespace ftrun {
 namespace {
 
-Node read_yaml_text(const std::string& text) {
+ConfigNode read_yaml_text(const std::string& text) {
   Problems problems;
-  Node node = read_yaml("c.yaml", text, problems);
+  ConfigNode node = read_yaml("c.yaml", text, problems);
   REQUIRE(texts(problems.all()) == Lines{});
   return node;
 }
@@ -25,7 +25,7 @@ Lines yaml_faults(const std::string& text) {
 }  // namespace
 
 TEST_CASE("a YAML reader knows the place of every key and value") {
-  const Node root = read_yaml_text("# c\na:\n  b: [1, x]\nd: 5e8\né: [é, 7]\n");
+  const ConfigNode root = read_yaml_text("# c\na:\n  b: [1, x]\nd: 5e8\né: [é, 7]\n");
   REQUIRE(root.find("é")->items[1].at == Position{"c.yaml", 5, 8});
   REQUIRE(root.find("a")->entries[0].at == Position{"c.yaml", 3, 3});
   REQUIRE(root.find("a")->find("b")->items[1].at == Position{"c.yaml", 3, 10});
@@ -33,9 +33,9 @@ TEST_CASE("a YAML reader knows the place of every key and value") {
 }
 
 TEST_CASE("a YAML reader tells plain scalars from quoted ones by YAML 1.2's core rules") {
-  const Node root =
+  const ConfigNode root =
       read_yaml_text("[1e-5, \"1e-5\", '8', yes, true, 0x1F, 0o17, ~, .inf, -2.5, 1_000, 12:30]");
-  using Kind = Node::Kind;
+  using Kind = ConfigNodeKind;
   const std::vector<Kind> kinds{Kind::kFloat, Kind::kText,  Kind::kText, Kind::kText,
                                 Kind::kBool,  Kind::kInt,   Kind::kInt,  Kind::kNull,
                                 Kind::kFloat, Kind::kFloat, Kind::kText, Kind::kText};
@@ -47,9 +47,9 @@ TEST_CASE("a YAML reader tells plain scalars from quoted ones by YAML 1.2's core
 }
 
 TEST_CASE("a YAML reader merges merge keys, own keys first") {
-  const Node root = read_yaml_text(
+  const ConfigNode root = read_yaml_text(
       "base: &b {x: 1, y: 2}\nother: &o {y: 3, z: 4}\nuse:\n  <<: [*b, *o]\n  x: 9\n");
-  const Node& use = *root.find("use");
+  const ConfigNode& use = *root.find("use");
   REQUIRE(use.find("x")->integer == 9);
   REQUIRE(use.find("y")->integer == 2);
   REQUIRE(use.find("z")->integer == 4);

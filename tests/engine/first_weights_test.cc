@@ -23,7 +23,7 @@ std::vector<float> made(const TensorInfo& tensor, uint64_t seed, int64_t begin, 
 TEST_CASE(
     "values that are made depend on seed, name and place, not on the pieces they are asked for "
     "in") {
-  const TensorInfo tensor = tensor_of("a", {Initial::Kind::kUniform, 0.5});
+  const TensorInfo tensor = tensor_of("a", {InitialSource::kUniform, 0.5});
   const std::vector<float> whole = made(tensor, 3, 0, tensor.numel());
   for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {17, 4096}, {65535, 65536}})
     CHECK(made(tensor, 3, begin, end) ==
@@ -47,18 +47,18 @@ TEST_CASE("they are spread as asked for") {
   };
   const int64_t count = 64 * 1024;
   const Moments uniform =
-      moments(made(tensor_of("a", {Initial::Kind::kUniform, 0.25}), 1, 0, count));
+      moments(made(tensor_of("a", {InitialSource::kUniform, 0.25}), 1, 0, count));
   CHECK(std::abs(uniform.mean) < 0.002);
   CHECK(std::abs(uniform.deviation / (0.25 / std::sqrt(3.0)) - 1) < 0.01);
   CHECK(uniform.most <= 0.25);
   CHECK(uniform.most > 0.249);
   const Moments normal =
-      moments(made(tensor_of("a", {Initial::Kind::kNormal, 0.125}), 1, 0, count));
+      moments(made(tensor_of("a", {InitialSource::kNormal, 0.125}), 1, 0, count));
   CHECK(std::abs(normal.mean) < 0.002);
   CHECK(std::abs(normal.deviation / 0.125 - 1) < 0.01);
   CHECK(normal.most > 3.5 * 0.125);
   CHECK(normal.most < 6 * 0.125);
-  CHECK(moments(made(tensor_of("a", {Initial::Kind::kZero}), 1, 0, count)).most == 0);
+  CHECK(moments(made(tensor_of("a", {InitialSource::kZero}), 1, 0, count)).most == 0);
 }
 
 TEST_CASE(
@@ -67,8 +67,8 @@ TEST_CASE(
   const int64_t rank = 16, inputs = 300, outputs = 200;
   TensorInfo a("x.q_proj.lora_A.weight", Dims{rank, inputs}),
       b("x.q_proj.lora_B.weight", Dims{outputs, rank});
-  a.initial = {Initial::Kind::kOrthogonalA, 0.1};
-  b.initial = {Initial::Kind::kOrthogonalB, 0.1};
+  a.initial = {InitialSource::kOrthogonalA, 0.1};
+  b.initial = {InitialSource::kOrthogonalB, 0.1};
   const std::vector<float> av = made(a, 3, 0, a.numel()), bv = made(b, 3, 0, b.numel());
   for (const std::vector<float>* values : {&av, &bv}) {
     double squares = 0;

@@ -475,11 +475,10 @@ LostPeer lose_peer() {
     // The watches show what has ended a little later.
     const auto last = [&] { return shown(1).record; };
     while (last().sequence < nccl.stats().total().calls ||
-           last().state != CollectiveRecord::State::kFinished)
+           last().state != CollectiveState::kFinished)
       continue;
     rendezvous.exchange_text("away", "");
-    while (shown(0).record.state != CollectiveRecord::State::kEntered ||
-           !is_deciding(shown(0).state))
+    while (shown(0).record.state != CollectiveState::kEntered || !is_deciding(shown(0).state))
       continue;
     found.waiting = shown(0).state;
     waits->set_timeout(std::chrono::milliseconds(1));

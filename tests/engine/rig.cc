@@ -392,11 +392,12 @@ void on_mesh(const StateOptions& mesh,
 }
 
 void on_mesh(int replicas, int shards,
-             const std::function<void(Rendezvous&, const RankGroups&)>& body, int node) {
+             const std::function<void(Rendezvous&, const RankGroups&)>& body,
+             int secondary_shards) {
   StateOptions mesh;
   mesh.dp_shard.count = shards;
   mesh.replicas = replicas;
-  mesh.node = node;
+  mesh.secondary_shards = secondary_shards;
   on_mesh(mesh, body);
 }
 

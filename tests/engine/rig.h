@@ -164,7 +164,8 @@ void on_mesh(const StateOptions& mesh,
 /// Runs `body` on `shards` ranks that share a copy of the state, and nodes of `node` of them with
 /// secondary shards.
 void on_mesh(int replicas, int shards,
-             const std::function<void(Rendezvous&, const RankGroups&)>& body, int node = 1);
+             const std::function<void(Rendezvous&, const RankGroups&)>& body,
+             int secondary_shards = 1);
 
 /// Returns the message of the error that `work` throws; "" for none.
 std::string message_of(const std::function<void()>& work);

@@ -142,19 +142,19 @@ TEST_CASE("a bias of the head adds an element a logit, and its gradient a pass o
         traffic_bytes(gpu_plain, first_of(gpu_plain, kind)) + 4 * 2 * 8 * 32);
 }
 
-TEST_CASE("the price of passes adds up: each is bound by its arithmetic or by its traffic") {
+TEST_CASE("the cost of passes adds up: each is bound by its arithmetic or by its traffic") {
   const LayerGraph g = head({});
   const Op& op = first_of(g, OpKind::kLinearCrossEntropy);
-  double price = 0, in_one = 0;
+  double cost = 0, in_one = 0;
   Pass all;
   for (const Pass& pass : work(g, op)) {
     const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
-    price += arithmetic > kFlopsPerByte * pass.bytes ? arithmetic : kFlopsPerByte * pass.bytes;
+    cost += arithmetic > kFlopsPerByte * pass.bytes ? arithmetic : kFlopsPerByte * pass.bytes;
     all.flops += pass.flops;
   }
   in_one = std::max(all.flops, kFlopsPerByte * traffic_bytes(g, op));
-  CHECK(op_price(g, op) == price);
-  CHECK(op_price(g, op) >= in_one);
+  CHECK(op_cost(g, op) == cost);
+  CHECK(op_cost(g, op) >= in_one);
   CHECK(all.flops > flops(head({}, false), first_of(head({}, false), OpKind::kLinearCrossEntropy)));
 }
 

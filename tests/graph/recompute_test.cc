@@ -96,9 +96,9 @@ LayerGraph recomputed_block(BlockShape shape, const RecomputePolicy& policy) {
   return fixtures::block(shape);
 }
 
-double price(const LayerGraph& g, const std::vector<Op>& list) {
+double cost(const LayerGraph& g, const std::vector<Op>& list) {
   double sum = 0;
-  for (const Op& op : list) sum += op_price(g, op);
+  for (const Op& op : list) sum += op_cost(g, op);
   return sum;
 }
 
@@ -373,19 +373,19 @@ TEST_CASE("selective recompute stays within its budget, and more budget never ke
           "[long]") {
   for (const BlockShape& shape : family_shapes()) {
     const LayerGraph plain = recomputed_block(shape, kNone);
-    const double forward = price(plain, plain.forward);
+    const double forward = cost(plain, plain.forward);
     int64_t before = plan_saved(plain).bytes;
     for (int step = 0; step <= 20; ++step) {
       const double budget = 0.05 * step;
       const LayerGraph g = recomputed_block(shape, {RecomputeLevel::kSelective, budget});
-      CHECK(price(g, g.backward) - price(plain, plain.backward) <= budget * forward * (1 + 1e-12));
+      CHECK(cost(g, g.backward) - cost(plain, plain.backward) <= budget * forward * (1 + 1e-12));
       CHECK(plan_saved(g).bytes <= before);
       before = plan_saved(g).bytes;
     }
   }
 }
 
-TEST_CASE("the default budget reaches gate and up in every family, at less than full's price") {
+TEST_CASE("the default budget reaches gate and up in every family, at less than full's cost") {
   for (const BlockShape& shape :
        {smollm2(256), smollm2(512), smollm2(1024), smollm2(8192), llama2_7b(2048), llama2_7b(8192),
         qwen25_7b(256), qwen25_7b(8192)}) {
@@ -394,9 +394,9 @@ TEST_CASE("the default budget reaches gate and up in every family, at less than 
     const LayerGraph full = recomputed_block(shape, kFull);
     CHECK(selective.at(named(selective, "gu.out")).role == ValueRole::kTemp);
     CHECK(10 * plan_saved(selective).bytes <= 3 * plan_saved(plain).bytes);
-    CHECK(price(selective, selective.backward) < price(full, full.backward));
+    CHECK(cost(selective, selective.backward) < cost(full, full.backward));
     // Running the whole forward list a second time would cost more than full recompute does.
-    CHECK(price(full, full.backward) - price(plain, plain.backward) < price(full, full.forward));
+    CHECK(cost(full, full.backward) - cost(plain, plain.backward) < cost(full, full.forward));
   }
 }
 
@@ -413,7 +413,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "rotated q, k, v are made from what the norms of q and k keep anyway, at the least price") {
+    "rotated q, k, v are made from what the norms of q and k keep anyway, at the least cost") {
   const LayerGraph g = recomputed_block({.rows = 1,
                                          .row_tokens = 1024,
                                          .hidden = 1024,

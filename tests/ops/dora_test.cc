@@ -68,8 +68,8 @@ TEST_CASE("lengths of rows with adapters agree with what the whole matrix says",
 
 TEST_CASE("so do those of packed weights, of the numbers that these stand for", "[products]") {
   for_each_multiplier([](DType dtype) {
-    for (const PackedFormat& format : {PackedFormat{PackedFormat::Kind::kNf4, 64, true},
-                                       PackedFormat{PackedFormat::Kind::kInt8}}) {
+    for (const PackedFormat& format :
+         {PackedFormat{PackedKind::kNf4, 64, true}, PackedFormat{PackedKind::kInt8}}) {
       CAPTURE(dtype_name(dtype), static_cast<int>(format.kind));
       OracleCase c = stored(lengths_case({36, 256, {{0, 20, 4, 2.0}, {28, 8, 3, 0.5}}}), dtype);
       Rig rig(dtype);

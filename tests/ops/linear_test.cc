@@ -45,7 +45,7 @@ TEST_CASE("linear with and without bias and its gradients agree with autograd", 
 }
 
 PackedFormat nf4(int64_t block, bool double_quantized, bool holds_scales = false) {
-  return {PackedFormat::Kind::kNf4, block, double_quantized, holds_scales};
+  return {PackedKind::kNf4, block, double_quantized, holds_scales};
 }
 
 TEST_CASE(
@@ -58,9 +58,9 @@ TEST_CASE(
     for (const Shape& s : {Shape{7, 5, 64}, Shape{65, 36, 192}, Shape{3, 1100, 64},
                            Shape{3, 12, 2112}, Shape{2, 7, 36}, Shape{2100, 16, 64}})
       for (const PackedFormat& format : {nf4(64, false), nf4(64, true), nf4(128, true, true),
-                                         nf4(256, false), PackedFormat{PackedFormat::Kind::kInt8}})
+                                         nf4(256, false), PackedFormat{PackedKind::kInt8}})
         for (const bool bias : {false, true}) {
-          if (format.kind == PackedFormat::Kind::kInt8 && s.inputs % format.block != 0) continue;
+          if (format.kind == PackedKind::kInt8 && s.inputs % format.block != 0) continue;
           CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs, format.block,
                   static_cast<int>(format.kind), bias);
           OracleCase c = stored(linear_case(s, bias), dtype);

@@ -171,8 +171,8 @@ TEST_CASE("blocks whose backward runs forward again weigh more") {
   recompute.policy.level = RecomputeLevel::kFull;
   recompute.every = 7;
   const ModelDescription model = model_of(small_config(15, false), recompute);
-  const PhaseSeconds again = phase_prices(model.graph_of(model.layers[1]));
-  const PhaseSeconds once = phase_prices(model.graph_of(model.layers[2]));
+  const PhaseSeconds again = phase_costs(model.graph_of(model.layers[1]));
+  const PhaseSeconds once = phase_costs(model.graph_of(model.layers[2]));
   CHECK(again.forward == once.forward);
   // But for what nothing in backward reads: the sum that leaves the block, and the product before
   // it.
@@ -180,18 +180,18 @@ TEST_CASE("blocks whose backward runs forward again weigh more") {
   CHECK(again.backward < once.backward + once.forward);
 }
 
-TEST_CASE("the prices of parts are those of their layers") {
+TEST_CASE("the costs of parts are those of their layers") {
   const ModelDescription model = model_of(small_config(6, false));
   const PipelineLayout layout = layout_of_blocks(2, 2, ChunkPlacement::kV, {1, 2, 1, 2});
-  const std::vector<PhaseSeconds> parts = part_prices(model, layout);
+  const std::vector<PhaseSeconds> parts = part_costs(model, layout);
   REQUIRE(parts.size() == 4);
   PhaseSeconds all;
   for (const Layer& layer : model.layers) {
-    const PhaseSeconds prices = phase_prices(model.graph_of(layer));
-    all.forward += prices.forward;
-    all.backward += prices.backward;
-    all.input_grad += prices.input_grad;
-    all.weight_grad += prices.weight_grad;
+    const PhaseSeconds costs = phase_costs(model.graph_of(layer));
+    all.forward += costs.forward;
+    all.backward += costs.backward;
+    all.input_grad += costs.input_grad;
+    all.weight_grad += costs.weight_grad;
   }
   const auto sum = [&](double PhaseSeconds::*phase) {
     double total = 0;
@@ -202,7 +202,7 @@ TEST_CASE("the prices of parts are those of their layers") {
   CHECK(sum(&PhaseSeconds::backward) == all.backward);
   CHECK(sum(&PhaseSeconds::input_grad) == all.input_grad);
   CHECK(sum(&PhaseSeconds::weight_grad) == all.weight_grad);
-  const PhaseSeconds block = phase_prices(model.graph_of(model.layers[1]));
+  const PhaseSeconds block = phase_costs(model.graph_of(model.layers[1]));
   CHECK(parts[1].weight_grad == 2 * block.weight_grad);
   CHECK(parts[2].forward == block.forward);
   CHECK(block.weight_grad > 0);

@@ -18,7 +18,7 @@ namespace ftrun::fixtures {
 struct Mesh {
   int shards = 1;
   int replicas = 1;
-  int node = 1;
+  int secondary_shards = 1;
   int tensor = 1;
   int stages = 1;
   /// Neighbours among the shards that share each row; divides the shards.
@@ -90,9 +90,10 @@ struct Choice {
         "stage ", s.stage, ", ", mesh.shards, " shards (", mesh.context, " a row) x ",
         mesh.replicas, " replicas x ", mesh.tensor, " tensor ranks x ", mesh.stages, " stages of ",
         s.pipeline.chunks(), " chunks", built.model.split.sequence ? " (by tokens)" : "",
-        ", nodes of ", s.node, ", ", options.micro_batches, " micro-batches, parameters on ",
-        tier_name(s.parameter_tier), ", optimizer on ", tier_name(s.optimizer_tier), " (",
-        s.optimizer_ratio, "), compute ", dtype_name(built.model.dtypes.compute), ", gradients ",
+        ", nodes of ", s.secondary_shards, ", ", options.micro_batches,
+        " micro-batches, parameters on ", tier_name(s.parameter_tier), ", optimizer on ",
+        tier_name(s.optimizer_tier), " (", s.optimizer_ratio, "), compute ",
+        dtype_name(built.model.dtypes.compute), ", gradients ",
         dtype_name(built.model.dtypes.gradients), ", travel as ", dtype_name(s.communication),
         ", master ", dtype_name(s.master), ", buckets ", options.bucket_elements, "/",
         options.gather_bucket_elements, ", prefetch ", options.prefetch_elements, ", live ",
@@ -208,7 +209,7 @@ inline Choice random_choice(std::mt19937_64& random) {
   ModelConfig config = random_config(random, mesh.tensor);
   Built built = random_built(random, config, {mesh.tensor, 0, random() % 2 == 0});
   StepOptions options = random_options(random, built, mesh);
-  mesh.node = options.state.node = random_divisor(random, mesh.shards);
+  mesh.secondary_shards = options.state.secondary_shards = random_divisor(random, mesh.shards);
   return {std::move(built), std::move(options), mesh, std::move(config)};
 }
 
@@ -258,7 +259,7 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
   StepOptions options = random_options(random, built, mesh);
   options.micro_batches = static_cast<int32_t>(1 + random() % 5);
   while (!fits(kind, stages, options.micro_batches)) ++options.micro_batches;
-  mesh.node = options.state.node = random_divisor(random, mesh.shards);
+  mesh.secondary_shards = options.state.secondary_shards = random_divisor(random, mesh.shards);
   Choice choice{std::move(built), std::move(options), mesh, std::move(config)};
   choose_pipeline(random, choice, kind, stages, chunks);
   return choice;

@@ -211,12 +211,12 @@ TEST_CASE("ranks that share rows share out the state as those that read samples 
   std::mt19937_64 random(411);
   for (const int stage : {0, 1, 2, 3})
     for (const Mesh& mesh : {Mesh{.shards = 4}, Mesh{.shards = 4, .replicas = 2, .tensor = 2},
-                             Mesh{.shards = 4, .node = 2}}) {
+                             Mesh{.shards = 4, .secondary_shards = 2}}) {
       Choice apart = small_choice(small_config(2, true), mesh);
       StateOptions& state = apart.options.state;
       state.stage = stage;
       state.snapshots = true;
-      state.node = stage == 3 ? mesh.node : 1;
+      state.secondary_shards = stage == 3 ? mesh.secondary_shards : 1;
       if (stage == 2) apart = with_codes(apart, random);
       Choice together = apart;
       together.mesh.context = 2;

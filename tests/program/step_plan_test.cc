@@ -154,7 +154,7 @@ TEST_CASE("nodes are of stage 3, and none is made of all ranks whose shards are 
     config.zero.hpz_partition_size = ranks;
     config.zero.offload_param.device = parameters;
     const int found = secondary_shards(config);
-    CHECK(plan_steps(config, small_config(1, true), 3).options.state.node == found);
+    CHECK(plan_steps(config, small_config(1, true), 3).options.state.secondary_shards == found);
     return found;
   };
   CHECK(node(3, 2, OffloadDevice::kNone) == 2);
@@ -357,9 +357,9 @@ TEST_CASE("the programs of all ranks of a config have no faults") {
 }
 
 double price_of(const ModelDescription& model) {
-  double price = 0;
-  for (const PhaseSeconds& part : part_prices(model, {})) price += part.forward + part.backward;
-  return price;
+  double cost = 0;
+  for (const PhaseSeconds& part : part_costs(model, {})) cost += part.forward + part.backward;
+  return cost;
 }
 
 TEST_CASE(

@@ -155,7 +155,7 @@ TEST_CASE(
   c.query_heads = c.kv_heads = 4;
   c.head_size = 32;
   ModelDtypes dtypes;
-  dtypes.packed.kind = PackedFormat::Kind::kNf4;
+  dtypes.packed.kind = PackedKind::kNf4;
   Built built;
   built.model = freeze(build_model(c, {1, 4}, Mode::kTrain, dtypes), [](const TensorInfo& tensor) {
     return tensor.name.find("layers.0.input_layernorm") != std::string::npos;

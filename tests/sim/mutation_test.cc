@@ -65,7 +65,7 @@ std::vector<MutatedCase> special_cases() {
       all.push_back({cat(name, ", stage ", stage, overlap ? ", overlap" : ""), base_choice(mesh)});
       all.back().choice.options.state.stage = stage;
       all.back().choice.options.overlap = overlap;
-      all.back().choice.options.state.node = mesh.node;
+      all.back().choice.options.state.secondary_shards = mesh.secondary_shards;
       change(all.back().choice);
     }
   };
@@ -740,7 +740,7 @@ bool is_padding_of_gathered(const Mutation& m, const Range& part) {
   int64_t begin = -1;
   if (name == buffer_names::kParameters) begin = index("dp_shard") * elements;
   if (name == buffer_names::kSecondary)
-    begin = index(cat("dp_shard/", m.choice.mesh.node)) * elements;
+    begin = index(cat("dp_shard/", m.choice.mesh.secondary_shards)) * elements;
   if (name.starts_with("gathered.")) begin = part.offset * elements / part.bytes;
   return begin >= m.choice.built.partition.unit(m.instr.unit).padded;
 }

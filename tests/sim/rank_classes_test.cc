@@ -182,7 +182,7 @@ Choice wide_choice(int stage, Mesh mesh, Tier optimizer, int64_t small = 0) {
   choice.options.state.stage = stage;
   choice.options.state.optimizer_tier = optimizer;
   choice.options.state.update_elements = kUnitBlock;
-  choice.options.state.node = mesh.node;
+  choice.options.state.secondary_shards = mesh.secondary_shards;
   choice.options.state.decays = decays_matrices;
   return choice;
 }
@@ -191,10 +191,10 @@ TEST_CASE("each stage, tier and mesh of up to 48 ranks has classes of equal prog
   const std::vector<Mesh> meshes{{.shards = 3},
                                  {.shards = 11},
                                  {.shards = 24, .replicas = 2},
-                                 {.shards = 12, .node = 4},
+                                 {.shards = 12, .secondary_shards = 4},
                                  {.shards = 5, .tensor = 2},
                                  {.shards = 6, .context = 3},
-                                 {.shards = 6, .replicas = 2, .node = 3, .tensor = 4}};
+                                 {.shards = 6, .replicas = 2, .secondary_shards = 3, .tensor = 4}};
   for (const Mesh& mesh : meshes)
     for (const int stage : {0, 1, 2, 3})
       for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})

@@ -585,7 +585,7 @@ TEST_CASE("the best checkpoint of a run that goes on is one that is there") {
     run.checkpointer->save_if_due(run.progress, "data");
   }
   run.disk->remove_all(run.folder_of(2));
-  run.checkpointer->take_up_best(run.progress);
+  run.checkpointer->restore_best(run.progress);
   CHECK(run.journal.warnings ==
         Lines{cat(run.folder_of(2), ": the best checkpoint is missing; the ",
                   "one before it or a later one replaces it")});
@@ -603,7 +603,7 @@ TEST_CASE("a run has no best checkpoint where all that it knows of are gone") {
     run.checkpointer->save_if_due(run.progress, "data");
   }
   for (const int64_t step : {1, 2}) run.disk->remove_all(run.folder_of(step));
-  run.checkpointer->take_up_best(run.progress);
+  run.checkpointer->restore_best(run.progress);
   CHECK_FALSE(run.progress.evaluations.best());
   CHECK(run.journal.warnings.size() == 2);
 }

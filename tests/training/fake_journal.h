@@ -12,7 +12,7 @@ namespace ftrun::fixtures {
 /// FakeJournal keeps a run's reports in memory.
 class FakeJournal : public Journal {
  public:
-  void say(const std::string& line) override {
+  void print(const std::string& line) override {
     if (on_say) on_say(line);
     said.push_back(line);
   }

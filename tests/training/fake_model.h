@@ -10,7 +10,7 @@
 #include "../checkpoint/test_support.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "plan/resume_policy.h"
+#include "inputs/resume_policy.h"
 #include "training/saved_model.h"
 
 namespace ftrun::fixtures {

@@ -290,10 +290,10 @@ TEST_CASE("a run that has saved checkpoints is refused where none are left") {
   const TrainRequest request = resumed(request_in(folder / "run"));
   {
     Recorder recorder(request);
-    recorder.refuse_where_saved_ones_are_gone();  // it had saved none
+    recorder.refuse_if_checkpoints_are_gone();  // it had saved none
     const std::string checkpoints = recorder.paths().checkpoints();
     test::write_text(checkpoints + "/latest", "step-00000002");
-    CHECK(error_of(ExitCode::kBadInput, [&] { recorder.refuse_where_saved_ones_are_gone(); }) ==
+    CHECK(error_of(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); }) ==
           cat(recorder.paths().manifest(), ": the run has saved checkpoints, and ", checkpoints,
               " holds none"));
     fs::remove(checkpoints + "/latest");
@@ -301,7 +301,7 @@ TEST_CASE("a run that has saved checkpoints is refused where none are left") {
     recorder.update([](RunManifest& manifest) { manifest.counters["checkpoints_saved"] = 1; });
   }
   Recorder recorder(request);
-  error_of(ExitCode::kBadInput, [&] { recorder.refuse_where_saved_ones_are_gone(); });
+  error_of(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); });
 }
 
 TEST_CASE("a run that starts anew, though it is resumed, says so in run.json") {
@@ -432,9 +432,9 @@ TEST_CASE("a line that is said is on standard output, above the line of progress
   const TempFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
-  CHECK(printed([&] { recorder.say("before the start"); }) == "before the start\n");
+  CHECK(printed([&] { recorder.print("before the start"); }) == "before the start\n");
   recorder.start(make_manifest(request), 1, 5);
-  CHECK(printed([&] { recorder.say("a\x1b[31mline"); }) == "a\\x1B[31mline\n");
+  CHECK(printed([&] { recorder.print("a\x1b[31mline"); }) == "a\\x1B[31mline\n");
 }
 
 }  // namespace

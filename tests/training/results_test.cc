@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "plan/export_options.h"
+#include "inputs/export_options.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>

@@ -45,7 +45,7 @@ struct JournalOfRank {
 
   /// Opens it for a run that has done so many of 9 steps.
   void open(int64_t steps_done = 0) {
-    journal.take_folder();
+    journal.open_folder();
     journal.open([this] { return make_manifest(request); }, steps_done, 9);
   }
 
@@ -88,7 +88,7 @@ TEST_CASE("rank 0 alone has the record; what the others report does nothing") {
       const auto place = static_cast<size_t>(session.rank());
       rank.open();
       recorders[place] = rank.journal.recorder() ? 1 : 0;
-      rank.journal.say(cat("line of rank ", session.rank()));
+      rank.journal.print(cat("line of rank ", session.rank()));
       rank.journal.update([&](RunManifest&) { ++updates[place]; });
       rank.journal.update_together("noting", [&](RunManifest&) { ++updates[place]; });
       rank.journal.record(journaled_step(1));
@@ -111,7 +111,7 @@ TEST_CASE("a folder that rank 0 cannot take is refused on every rank") {
   test::write_text(folder / "run", "no folder");
   const Config config = config_in(folder / "run");
   const Lines failures = on_sessions(
-      2, config, [&](Session& session) { JournalOfRank(session, config).journal.take_folder(); });
+      2, config, [&](Session& session) { JournalOfRank(session, config).journal.open_folder(); });
   for (const std::string& failure : failures)
     CHECK(failure.starts_with(cat("taking the run folder: rank 0: output_dir ", folder / "run",
                                   ": it exists and is not a folder")));
@@ -142,7 +142,7 @@ TEST_CASE("an update that fails on rank 0 fails on every rank, one by itself on 
 TEST_CASE("logs are opened in a folder that holds the run's record") {
   const TempFolder folder;
   JournalAlone run(config_in(folder / "run"));
-  run.journal.take_folder();
+  run.journal.open_folder();
   const auto fail = []() -> RunManifest {
     throw Error(ExitCode::kEnvironment, "no machine", "look at it");
   };

@@ -43,17 +43,17 @@ std::string refusal(const SkippedSteps& skipped, int64_t step) {
 std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
   return skipped.count(
       step, false,
-      skipped.wants_place() ? std::optional(NonfiniteSearch{.place = found}) : std::nullopt);
+      skipped.needs_place() ? std::optional(NonfiniteSearch{.place = found}) : std::nullopt);
 }
 
 TEST_CASE("bad steps are counted in a row, with the place that the first one met") {
   SkippedSteps skipped(three_in_a_row());
-  REQUIRE(skipped.wants_place());
+  REQUIRE(skipped.needs_place());
   REQUIRE(bad(skipped, 7, kPlace) ==
           "step 7: loss or gradient is not finite; the update was left out (1 in a row): first met "
           "by " +
               kPlace);
-  REQUIRE_FALSE(skipped.wants_place());
+  REQUIRE_FALSE(skipped.needs_place());
   REQUIRE(bad(skipped, 8, "elsewhere") ==
           "step 8: loss or gradient is not finite; the update was left out (2 in a row): first met "
           "by " +
@@ -76,7 +76,7 @@ TEST_CASE("a finite step ends the row, and the next row is looked at anew") {
   bad(skipped, 1, kPlace);
   bad(skipped, 2, kPlace);
   REQUIRE(skipped.count(3, true, std::nullopt) == "");
-  REQUIRE(skipped.wants_place());
+  REQUIRE(skipped.needs_place());
   REQUIRE(
       bad(skipped, 4, "rank 0, elsewhere") ==
       "step 4: loss or gradient is not finite; the update was left out (1 in a row): first met by "
@@ -92,12 +92,12 @@ TEST_CASE("what only a sum of gradients makes not finite is looked for once a ro
   REQUIRE(bad(skipped, 1, "") ==
           "step 1: loss or gradient is not finite; the update was left out (1 in a row)" +
               no_layer);
-  REQUIRE_FALSE(skipped.wants_place());
+  REQUIRE_FALSE(skipped.needs_place());
   REQUIRE(bad(skipped, 2, kPlace) ==
           "step 2: loss or gradient is not finite; the update was left out (2 in a row)" +
               no_layer);
   skipped.count(3, true, std::nullopt);
-  REQUIRE(skipped.wants_place());
+  REQUIRE(skipped.needs_place());
 }
 
 TEST_CASE("a step that is finite when it is run again is counted and told as what it is") {
@@ -105,7 +105,7 @@ TEST_CASE("a step that is finite when it is run again is counted and told as wha
   REQUIRE(skipped.count(1, false, NonfiniteSearch{.finite_now = true}) ==
           "step 1: loss or gradient is not finite; the update was left out (1 in a row): "
           "re-running the step gave finite values, so this machine is not deterministic");
-  REQUIRE_FALSE(skipped.wants_place());
+  REQUIRE_FALSE(skipped.needs_place());
   REQUIRE(skipped.total() == 1);
 }
 
@@ -127,7 +127,7 @@ TEST_CASE("overflows that the loss scale answers are no bad steps") {
   SkippedSteps skipped(config);
   for (int64_t step = 1; step <= 10; ++step) {
     const double scale = skipped.loss_scale();
-    REQUIRE_FALSE(skipped.wants_place());
+    REQUIRE_FALSE(skipped.needs_place());
     const std::string warning = skipped.count(step, false, std::nullopt);
     REQUIRE(skipped.loss_scale() == scale / 2);
     if (step == 1)
@@ -148,7 +148,7 @@ TEST_CASE("an overflow at the smallest scale is the end, with its place") {
           "step 2: the gradients overflow at loss scale 2; the update was left out, the next scale "
           "is 1");
   REQUIRE(refusal(skipped, 2) == "");
-  REQUIRE(skipped.wants_place());
+  REQUIRE(skipped.needs_place());
   REQUIRE(bad(skipped, 3, kPlace) ==
           "step 3: loss or gradient is not finite; the update was left out (1 in a row): first met "
           "by " +
@@ -178,7 +178,7 @@ TEST_CASE("a checkpoint's count and scale go on, its row does not") {
   after.restore(before.total(), before.scaler_state());
   REQUIRE(after.total() == 2);
   REQUIRE(after.loss_scale() == 1);
-  REQUIRE(after.wants_place());
+  REQUIRE(after.needs_place());
   bad(after, 3, kPlace);
   REQUIRE(after.total() == 3);
   REQUIRE(refusal(after, 3).starts_with(

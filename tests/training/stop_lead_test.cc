@@ -12,12 +12,12 @@ TEST_CASE("a stop may take two of the longest steps and the longest save") {
   StopLead lead(120, false);
   lead.note_step(40.5);
   lead.note_step(12);
-  REQUIRE(lead.take_warning().empty());
+  REQUIRE(lead.next_warning().empty());
   lead.note_save(38.9);
   REQUIRE(lead.costs().seconds() == Approx(119.9));
-  REQUIRE(lead.take_warning().empty());
+  REQUIRE(lead.next_warning().empty());
   lead.note_save(39.25);
-  REQUIRE(lead.take_warning() ==
+  REQUIRE(lead.next_warning() ==
           "--stop-lead 120.0 s is too short: a stop may take 2 x 40.5 s (longest step) + 39.2 s "
           "(longest save) = 120.2 s"
           "\n  remedy: have the scheduler send its signal earlier, at least 121 s before it kills "
@@ -29,7 +29,7 @@ TEST_CASE("steps alone may be too long for the lead, before anything was saved")
   StopLead lead(30, true);
   lead.note_step(15.5);
   REQUIRE(
-      lead.take_warning().starts_with("--stop-lead 30.0 s is too short: a stop may take 2 x 15.5 s "
+      lead.next_warning().starts_with("--stop-lead 30.0 s is too short: a stop may take 2 x 15.5 s "
                                       "(longest step) = 31.0 s and a save, none of which "
                                       "has been measured yet\n"));
 }
@@ -39,7 +39,7 @@ TEST_CASE("a save in the background may be under way when the signal comes") {
   lead.note_step(10);
   lead.note_save(45);
   REQUIRE(lead.costs().seconds() == 110);
-  REQUIRE(lead.take_warning().starts_with(
+  REQUIRE(lead.next_warning().starts_with(
       "--stop-lead 100.0 s is too short: a stop may take 2 x 10.0 s (longest step) + "
       "2 x 45.0 s (longest save; one may be under way) = 110.0 s\n"));
 }
@@ -47,18 +47,18 @@ TEST_CASE("a save in the background may be under way when the signal comes") {
 TEST_CASE("a lead that is too short is told once, and again when a stop may take a tenth longer") {
   StopLead lead(10, false);
   lead.note_step(6);
-  REQUIRE(!lead.take_warning().empty());
-  REQUIRE(lead.take_warning().empty());
+  REQUIRE(!lead.next_warning().empty());
+  REQUIRE(lead.next_warning().empty());
   lead.note_step(6.5);
-  REQUIRE(lead.take_warning().empty());
+  REQUIRE(lead.next_warning().empty());
   lead.note_step(6.7);
-  REQUIRE(!lead.take_warning().empty());
+  REQUIRE(!lead.next_warning().empty());
 }
 
 TEST_CASE("where no lead was given nothing is told, and what was measured is kept all the same") {
   StopLead lead(0, false);
   lead.note_step(1e6);
-  REQUIRE(lead.take_warning().empty());
+  REQUIRE(lead.next_warning().empty());
   std::map<std::string, int64_t> counters;
   lead.write_counters(counters);
   REQUIRE(counters == std::map<std::string, int64_t>{{"longest_step_milliseconds", 1000000000}});
@@ -78,12 +78,12 @@ TEST_CASE("a resumed run knows the lead and the costs of the earlier one before 
   resumed.read_counters(counters);
   REQUIRE(resumed.lead() == 20);
   REQUIRE(
-      resumed.take_warning().starts_with("--stop-lead 20.0 s is too short: a stop may take 2 x 5.0 "
+      resumed.next_warning().starts_with("--stop-lead 20.0 s is too short: a stop may take 2 x 5.0 "
                                          "s (longest step) + 11.0 s (longest save) = 21.0 s\n"));
   StopLead longer(30, false);
   longer.read_counters(counters);
   REQUIRE(longer.lead() == 30);
-  REQUIRE(longer.take_warning().empty());
+  REQUIRE(longer.next_warning().empty());
 }
 
 TEST_CASE("only costs that have grown notably are written while a run goes on") {

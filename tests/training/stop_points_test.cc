@@ -27,9 +27,9 @@
 #include "checkpoint/save.h"
 #include "data/loader.h"
 #include "fake_run.h"
+#include "inputs/run_data.h"
 #include "kernels/kernels.h"
 #include "mesh_runs.h"
-#include "plan/run_data.h"
 #include "training/background_save.h"
 
 #include <catch2/catch.hpp>

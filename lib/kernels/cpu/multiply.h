@@ -31,7 +31,7 @@ void copy_rows(const S* from, S* to, int64_t rows, int64_t width) {
 /// Computes the product `p`, in panels of the operation's scratch where its operands or its result
 /// are in 16 bits.
 template <class S, class R>
-void multiply(const OpCall& call, const Product<S, R>& p) {
+void multiply(const OpCall& call, const ProductOperands<S, R>& p) {
   if constexpr (kIsNarrow<S> || kIsNarrow<R>) {
     PanelProduct<S, R>(call, p).run();
   } else {

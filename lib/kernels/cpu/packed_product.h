@@ -56,7 +56,7 @@ struct PackedMatrix {
 
  private:
   void unpack_block(const PackedBlock& block, float* out) const {
-    if (format.kind == PackedFormat::Kind::kNf4)
+    if (format.kind == PackedKind::kNf4)
       flat_kernels().unpack_nf4(reinterpret_cast<const uint8_t*>(block.codes), kNf4Values.data(),
                                 block.scale, out, format.block);
     else
@@ -111,7 +111,8 @@ class PackedBlocks {
 
 /// Computes c[m,n] = [c +] a op(w) [+ bias]; Product::b is not read.
 template <class S>
-void multiply_packed(const OpCall& call, const Product<S, S>& p, const PackedMatrix& weight) {
+void multiply_packed(const OpCall& call, const ProductOperands<S, S>& p,
+                     const PackedMatrix& weight) {
   PanelProduct<S, S, PackedBlocks<S>>(call, p, [&](Compute<S>* panel) {
     return PackedBlocks<S>(weight, p.shape.transpose_b == Transpose::kYes, panel);
   }).run();

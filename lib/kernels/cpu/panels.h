@@ -109,9 +109,9 @@ class OperandBlocks {
   const S* held_ = nullptr;
 };
 
-/// Product is the matrices of one product c[m,n] = [c +] op(a) op(b) [+ bias].
+/// ProductOperands is the matrices of one product c[m,n] = [c +] op(a) op(b) [+ bias].
 template <class S, class R>
-struct Product {
+struct ProductOperands {
   Gemm shape;
   const S* a = nullptr;
   const S* b = nullptr;
@@ -143,7 +143,7 @@ class PanelProduct {
 
   /// `blocks` makes the blocks of b from their panel.
   template <class MakeBlocks>
-  PanelProduct(const OpCall& call, const Product<S, R>& p, MakeBlocks blocks)
+  PanelProduct(const OpCall& call, const ProductOperands<S, R>& p, MakeBlocks blocks)
       : p_(p),
         place_(product_workspace(p.shape.m, p.shape.n, p.shape.k, sizeof(S), sizeof(R),
                                  !Blocks::kInPlace)),
@@ -151,7 +151,7 @@ class PanelProduct {
         b_(blocks(panel(call, place_.b))),
         c_(panel(call, place_.c)) {}
 
-  PanelProduct(const OpCall& call, const Product<S, R>& p)
+  PanelProduct(const OpCall& call, const ProductOperands<S, R>& p)
       : PanelProduct(call, p, [&p](T* panel) {
           return Blocks(p.b, p.ldb(), p.shape.transpose_b == Transpose::kYes, panel);
         }) {}
@@ -209,7 +209,7 @@ class PanelProduct {
     }
   }
 
-  const Product<S, R>& p_;
+  const ProductOperands<S, R>& p_;
   ProductWorkspace place_;
   OperandBlocks<S> a_;
   Blocks b_;

@@ -33,13 +33,13 @@ const void* element(const void* data, DType dtype, int64_t index) {
 }
 
 /// Returns the elements from one row to the next of a, b and c, as they are stored.
-int64_t a_stride_of(const Product& p) {
+int64_t a_stride_of(const MatrixProduct& p) {
   return p.a_stride > 0 ? p.a_stride : p.transpose_a ? p.m : p.k;
 }
-int64_t b_stride_of(const Product& p) {
+int64_t b_stride_of(const MatrixProduct& p) {
   return p.b_stride > 0 ? p.b_stride : p.transpose_b ? p.k : p.n;
 }
-int64_t c_stride_of(const Product& p) {
+int64_t c_stride_of(const MatrixProduct& p) {
   return p.c_stride > 0 ? p.c_stride : p.n;
 }
 
@@ -73,7 +73,7 @@ void Matmul::use(cudaStream_t stream) {
 }
 
 // cuBLAS is column-major: a row-major matrix is its transpose there, and c^T = op(b)^T op(a)^T.
-void Matmul::run(const Product& p, cudaStream_t stream) {
+void Matmul::run(const MatrixProduct& p, cudaStream_t stream) {
   use(stream);
   const int m = blas_int(p.m), n = blas_int(p.n), k = blas_int(p.k);
   const int a_stride = blas_int(a_stride_of(p)), b_stride = blas_int(b_stride_of(p)),
@@ -85,17 +85,17 @@ void Matmul::run(const Product& p, cudaStream_t stream) {
       "a matrix product");
 }
 
-void Matmul::run_in_whole_rows(const Product& p, Rows rows, cudaStream_t stream) {
-  const auto extent = [rows](Product& of) -> int64_t& {
+void Matmul::run_in_whole_rows(const MatrixProduct& p, Rows rows, cudaStream_t stream) {
+  const auto extent = [rows](MatrixProduct& of) -> int64_t& {
     return rows == Rows::kM ? of.m : rows == Rows::kN ? of.n : of.k;
   };
-  Product whole = p;
+  MatrixProduct whole = p;
   whole.a_stride = a_stride_of(p);
   whole.b_stride = b_stride_of(p);
   whole.c_stride = c_stride_of(p);
   const int64_t all = extent(whole), first = all / kWholeRows * kWholeRows;
   if (all % kFastRows == 0 || first == 0) return run(p, stream);
-  Product rest = whole;
+  MatrixProduct rest = whole;
   extent(whole) = first;
   extent(rest) = all - first;
   // Elements from an operand's row or column 0 to the one numbered `first`.

@@ -9,9 +9,9 @@
 
 namespace ftrun::cuda {
 
-/// Product is a row-major c[m,n] = alpha op(a) op(b) + beta c. op(a) is [m,k], op(b) is [k,n]. With
-/// beta 0 c is not read.
-struct Product {
+/// MatrixProduct is a row-major c[m,n] = alpha op(a) op(b) + beta c. op(a) is [m,k], op(b) is
+/// [k,n]. With beta 0 c is not read.
+struct MatrixProduct {
   bool transpose_a = false;
   bool transpose_b = false;
   int64_t m = 0;
@@ -40,7 +40,7 @@ class Matmul {
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  void run(const Product& product, cudaStream_t stream);
+  void run(const MatrixProduct& product, cudaStream_t stream);
 
   /// Rows is the extent of a product that the rows of the head's matrix are.
   enum class Rows { kM, kN, kK };
@@ -48,7 +48,7 @@ class Matmul {
   /// not a multiple of 8: cuBLAS then has no fast kernels, whatever the strides are (8B's head
   /// after one token was added, on an H100: 42 ms instead of 5.5). The second one, of fewer than
   /// kWholeRows rows, is added to the first where `rows` is kK.
-  void run_in_whole_rows(const Product& product, Rows rows, cudaStream_t stream);
+  void run_in_whole_rows(const MatrixProduct& product, Rows rows, cudaStream_t stream);
 
  private:
   void use(cudaStream_t stream);

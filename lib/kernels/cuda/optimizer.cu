@@ -124,9 +124,9 @@ struct Noise {
   }
 };
 
-/// UpdateRange is where an update's kernels read and write: parameters P, gradients G, state M.
+/// UpdatePointers is where an update's kernels read and write: parameters P, gradients G, state M.
 template <class P, class G, class M>
-struct UpdateRange {
+struct UpdatePointers {
   P* p;
   const G* g;
   M* states[kMostOptimizerStates];
@@ -148,7 +148,7 @@ struct UpdateRange {
 };
 
 template <class Rule, int States, class P, class G, class M, int V>
-__global__ void update_elements(UpdateRange<P, G, M> range, const StepScalars* scalars,
+__global__ void update_elements(UpdatePointers<P, G, M> range, const StepScalars* scalars,
                                 OptimizerConfig config) {
   __shared__ Rule shared;
   if (threadIdx.x == 0) shared = Rule::of(config, *scalars);
@@ -197,7 +197,7 @@ void with_range(const FlatUpdate& u, Body body) {
         using P = decltype(p);
         using G = decltype(g);
         using M = decltype(m);
-        const UpdateRange<P, G, M> range{
+        const UpdatePointers<P, G, M> range{
             static_cast<P*>(u.parameters),
             static_cast<const G*>(u.gradients),
             {static_cast<M*>(u.states[0]), static_cast<M*>(u.states[1])},
@@ -246,7 +246,7 @@ __device__ inline uint8_t code_of(const float* least, float share) {
 /// Updates codes, or only measures them: a block of threads takes a block of codes at a time, a
 /// thread an element.
 template <class Rule, class P, class G, bool kMeasures>
-__global__ void update_codes(UpdateRange<P, G, uint8_t> range, CodedBlocks blocks,
+__global__ void update_codes(UpdatePointers<P, G, uint8_t> range, CodedBlocks blocks,
                              const StepScalars* scalars, OptimizerConfig config) {
   static_assert(kUpdateThreads == kCodeBlock && kUpdateThreads == kCodes);
   constexpr int kStates = Rule::kMostStates;
@@ -311,7 +311,7 @@ Launch update_launch(int64_t items, cudaStream_t stream) {
 template <class Rule, int States>
 void update_by(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
                cudaStream_t stream) {
-  with_range(u, [&]<class P, class G, class M>(const UpdateRange<P, G, M>& range, auto v) {
+  with_range(u, [&]<class P, class G, class M>(const UpdatePointers<P, G, M>& range, auto v) {
     constexpr int V = decltype(v)::value;
     launch(update_launch(u.count / V, stream), update_elements<Rule, States, P, G, M, V>, range,
            scalars, config);
@@ -333,7 +333,7 @@ void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const S
     with_type(u.gradient_dtype, [&](auto g) {
       using P = decltype(p);
       using G = decltype(g);
-      const UpdateRange<P, G, uint8_t> range{
+      const UpdatePointers<P, G, uint8_t> range{
           static_cast<P*>(u.parameters),
           static_cast<const G*>(u.gradients),
           {static_cast<uint8_t*>(u.states[0]), static_cast<uint8_t*>(u.states[1])},

@@ -109,7 +109,7 @@ void unpack(DType dtype, const Unpack& u, cudaStream_t stream) {
                         format.record_bytes(),
                         static_cast<int>(format.block),
                         static_cast<int>(format.scales_offset()),
-                        format.kind == PackedFormat::Kind::kInt8,
+                        format.kind == PackedKind::kInt8,
                         format.holds_scale_codes(),
                         kInt8Step};
   const CodeValues values = code_values();

@@ -32,7 +32,7 @@ GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAtt
   GpuAttentionWorkspace w;
   Offsets places;
   const auto list = [&places](int64_t count) {
-    return places.take(count * dtype_bytes(DType::kI32));
+    return places.reserve(count * dtype_bytes(DType::kI32));
   };
   w.lowest = list(tokens);
   w.first_block = list(tokens / attrs.row_tokens * blocks);
@@ -43,7 +43,7 @@ GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAtt
     for (int64_t* offsets : {&group.qkv_offsets, &group.out_offsets, &group.token_offsets})
       *offsets = list(group.slots + 1);
   }
-  if (backward) w.delta = places.take(attrs.query_heads * tokens * dtype_bytes(DType::kF32));
+  if (backward) w.delta = places.reserve(attrs.query_heads * tokens * dtype_bytes(DType::kF32));
   w.bytes = places.bytes();
   return w;
 }

@@ -31,15 +31,15 @@ AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& att
   const int64_t query_tiles = w.batch_rows * attrs.query_heads * w.blocks;
   const int64_t key_tiles = w.batch_rows * attrs.kv_heads * w.blocks;
   Offsets offsets;
-  w.lowest = offsets.take(tokens * dtype_bytes(DType::kI32));
-  w.first_block = offsets.take(w.batch_rows * w.blocks * dtype_bytes(DType::kI32));
+  w.lowest = offsets.reserve(tokens * dtype_bytes(DType::kI32));
+  w.first_block = offsets.reserve(w.batch_rows * w.blocks * dtype_bytes(DType::kI32));
   if (backward) {
     w.classes = key_block_classes(w.batch_rows * attrs.kv_heads, w.blocks);
-    w.delta = offsets.take(attrs.query_heads * tokens * wide_bytes(element_bytes));
-    w.dq = offsets.take(w.classes * query_tiles * tile_bytes);
+    w.delta = offsets.reserve(attrs.query_heads * tokens * wide_bytes(element_bytes));
+    w.dq = offsets.reserve(w.classes * query_tiles * tile_bytes);
   } else {
-    w.keys = offsets.take(key_tiles * tile_bytes);
-    w.values = offsets.take(key_tiles * tile_bytes);
+    w.keys = offsets.reserve(key_tiles * tile_bytes);
+    w.values = offsets.reserve(key_tiles * tile_bytes);
   }
   w.bytes = offsets.bytes();
   return w;

@@ -11,25 +11,25 @@
 namespace ftrun {
 namespace {
 
-void take_panel(CrossEntropyWorkspace& w, Offsets& offsets, int64_t hidden, int64_t vocabulary,
-                int64_t element_bytes, int64_t gradient_bytes) {
+void reserve_panel(CrossEntropyWorkspace& w, Offsets& offsets, int64_t hidden, int64_t vocabulary,
+                   int64_t element_bytes, int64_t gradient_bytes) {
   constexpr int64_t kPanelElements = 1 << 20, kLeastRows = 64;
   if (!is_narrow(element_bytes) && !is_narrow(gradient_bytes)) return;
   w.panel_rows = std::min(vocabulary, std::max(kPanelElements / hidden, kLeastRows));
-  w.panel = offsets.take(w.panel_rows * hidden * wide_bytes(element_bytes));
+  w.panel = offsets.reserve(w.panel_rows * hidden * wide_bytes(element_bytes));
 }
 
 /// Takes the places of the loss only, without logits.
-GpuHeadWorkspace take_losses(Offsets& offsets, int64_t tokens, bool with_gradients) {
+GpuHeadWorkspace reserve_losses(Offsets& offsets, int64_t tokens, bool with_gradients) {
   GpuHeadWorkspace w;
   w.chunk = tokens;
-  w.losses = offsets.take(tokens * dtype_bytes(DType::kF64));
-  if (!with_gradients) w.correct = offsets.take(tokens * dtype_bytes(DType::kI32));
+  w.losses = offsets.reserve(tokens * dtype_bytes(DType::kF64));
+  if (!with_gradients) w.correct = offsets.reserve(tokens * dtype_bytes(DType::kI32));
   return w;
 }
 
-void take_bias_sums(GpuHeadWorkspace& w, Offsets& offsets, int64_t vocabulary) {
-  w.bias_sums = offsets.take(kGpuBiasParts * vocabulary * dtype_bytes(DType::kF32));
+void reserve_bias_sums(GpuHeadWorkspace& w, Offsets& offsets, int64_t vocabulary) {
+  w.bias_sums = offsets.reserve(kGpuBiasParts * vocabulary * dtype_bytes(DType::kF32));
 }
 
 /// Tensor cores' loads want rows that begin at multiples of 16 bytes; of 128 bytes, a row begins a
@@ -48,11 +48,11 @@ CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, in
   w.wide_chunk = std::max<int64_t>(w.chunk * element_bytes / wide, 1);
   const int64_t row_bytes = std::max(w.chunk * element_bytes, w.wide_chunk * wide);
   Offsets offsets;
-  w.counted = offsets.take(tokens * dtype_bytes(DType::kI32));
-  w.losses = offsets.take(w.chunk * dtype_bytes(DType::kF64));
-  w.rows = offsets.take(row_bytes * hidden);
-  w.logits = offsets.take(row_bytes * vocabulary);
-  take_panel(w, offsets, hidden, vocabulary, element_bytes, gradient_bytes);
+  w.counted = offsets.reserve(tokens * dtype_bytes(DType::kI32));
+  w.losses = offsets.reserve(w.chunk * dtype_bytes(DType::kF64));
+  w.rows = offsets.reserve(row_bytes * hidden);
+  w.logits = offsets.reserve(row_bytes * vocabulary);
+  reserve_panel(w, offsets, hidden, vocabulary, element_bytes, gradient_bytes);
   w.bytes = offsets.bytes();
   return w;
 }
@@ -62,10 +62,10 @@ CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64
   CrossEntropyWorkspace w;
   w.chunk = w.wide_chunk = tokens;
   Offsets offsets;
-  w.counted = offsets.take(tokens * dtype_bytes(DType::kI32));
-  w.losses = offsets.take(tokens * dtype_bytes(DType::kF64));
-  w.rows = offsets.take(tokens * hidden * wide_bytes(element_bytes));
-  take_panel(w, offsets, hidden, vocabulary, element_bytes, gradient_bytes);
+  w.counted = offsets.reserve(tokens * dtype_bytes(DType::kI32));
+  w.losses = offsets.reserve(tokens * dtype_bytes(DType::kF64));
+  w.rows = offsets.reserve(tokens * hidden * wide_bytes(element_bytes));
+  reserve_panel(w, offsets, hidden, vocabulary, element_bytes, gradient_bytes);
   w.bytes = offsets.bytes();
   return w;
 }
@@ -76,18 +76,18 @@ GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
   Offsets offsets;
   const int64_t chunk = std::min(attrs.chunk_tokens, tokens);
-  GpuHeadWorkspace w = take_losses(offsets, chunk, attrs.with_gradients);
+  GpuHeadWorkspace w = reserve_losses(offsets, chunk, attrs.with_gradients);
   w.row = round_up(vocabulary, kHeadRowElements);
-  w.logits = offsets.take(w.chunk * w.row * element_bytes);
-  if (bias_gradient) take_bias_sums(w, offsets, vocabulary);
+  w.logits = offsets.reserve(w.chunk * w.row * element_bytes);
+  if (bias_gradient) reserve_bias_sums(w, offsets, vocabulary);
   w.bytes = offsets.bytes();
   return w;
 }
 
 GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients, int64_t bias_rows) {
   Offsets offsets;
-  GpuHeadWorkspace w = take_losses(offsets, tokens, with_gradients);
-  if (bias_rows > 0) take_bias_sums(w, offsets, bias_rows);
+  GpuHeadWorkspace w = reserve_losses(offsets, tokens, with_gradients);
+  if (bias_rows > 0) reserve_bias_sums(w, offsets, bias_rows);
   w.bytes = offsets.bytes();
   return w;
 }

@@ -81,8 +81,8 @@ void scale_columns(const OpCall& call, const S* bias) {
 
 /// panel[rows, inputs] = rows of the weight, input 0, as products see them.
 template <class S>
-void take_weight_rows(const OpCall& call, int64_t first, int64_t rows, int64_t inputs,
-                      Compute<S>* panel) {
+void widen_weight_rows(const OpCall& call, int64_t first, int64_t rows, int64_t inputs,
+                       Compute<S>* panel) {
   const int64_t grain = std::max<int64_t>(kConversionGrain / inputs, 1);
   if (const PackedFormat& format = call.packed(0)) {
     const PackedMatrix matrix{format, call.records(0), inputs};
@@ -136,7 +136,7 @@ void dora_squared_lengths(const OpCall& call) {
     const LoraPart& part = parts[p];
     for (int64_t row = 0; row < part.columns; row += place.rows) {
       const int64_t rows = std::min(place.rows, part.columns - row);
-      take_weight_rows<S>(call, part.first_column + row, rows, inputs, panel);
+      widen_weight_rows<S>(call, part.first_column + row, rows, inputs, panel);
       take_elements(call.in<S>(2 + p) + row * part.rank, scaled, rows * part.rank);
       for (int64_t i = 0; i < rows * part.rank; ++i) scaled[i] *= static_cast<T>(part.scale);
       gemm({Transpose::kNo, Transpose::kNo, rows, inputs, part.rank}, scaled, part.rank,

@@ -70,9 +70,9 @@ DoraWorkspace dora_workspace(const LayerGraph& graph, const Op& op) {
   Offsets offsets;
   DoraWorkspace w;
   w.rows = std::min(rows, std::max(kPanelElements / inputs, kLeastRows));
-  w.panel = offsets.take(w.rows * inputs * wide_bytes(element));
-  w.b = offsets.take(w.rows * rank * wide_bytes(element));
-  if (is_narrow(element)) w.a = offsets.take(down.dims[0] * inputs * wide_bytes(element));
+  w.panel = offsets.reserve(w.rows * inputs * wide_bytes(element));
+  w.b = offsets.reserve(w.rows * rank * wide_bytes(element));
+  if (is_narrow(element)) w.a = offsets.reserve(down.dims[0] * inputs * wide_bytes(element));
   w.bytes = offsets.bytes();
   return w;
 }
@@ -83,8 +83,8 @@ GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t ele
   GpuDoraWorkspace w;
   w.rows = std::min(columns, std::max(kMostElements / inputs, kLeastRows));
   Offsets offsets;
-  w.delta = offsets.take(w.rows * inputs * dtype_bytes(DType::kF32));
-  if (is_packed) w.weight = offsets.take(w.rows * inputs * element_bytes);
+  w.delta = offsets.reserve(w.rows * inputs * dtype_bytes(DType::kF32));
+  if (is_packed) w.weight = offsets.reserve(w.rows * inputs * element_bytes);
   w.bytes = offsets.bytes();
   return w;
 }

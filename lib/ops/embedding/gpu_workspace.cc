@@ -13,12 +13,12 @@ GpuEmbedWorkspace gpu_embed_workspace(int64_t tokens, int64_t width) {
   w.parts = 2 * w.rows;
   const int64_t word = dtype_bytes(DType::kI32);
   Offsets offsets;
-  w.used = offsets.take(kEmbedLists * word);
-  w.order = offsets.take(tokens * word);
+  w.used = offsets.reserve(kEmbedLists * word);
+  w.order = offsets.reserve(tokens * word);
   for (int64_t* list : {&w.part_place, &w.part_count, &w.part_next})
-    *list = offsets.take(w.parts * word);
-  for (int64_t* list : {&w.row, &w.row_part}) *list = offsets.take(w.rows * word);
-  w.sums = offsets.take(w.parts * width * dtype_bytes(DType::kF32));
+    *list = offsets.reserve(w.parts * word);
+  for (int64_t* list : {&w.row, &w.row_part}) *list = offsets.reserve(w.rows * word);
+  w.sums = offsets.reserve(w.parts * width * dtype_bytes(DType::kF32));
   w.bytes = offsets.bytes();
   return w;
 }

@@ -11,7 +11,7 @@ namespace {
 
 /// The product `p` with input 1 as b: a weight with rows of `columns` elements, packed or not.
 template <class S>
-void multiply_by_weight(const OpCall& call, Product<S, S> p, int64_t columns) {
+void multiply_by_weight(const OpCall& call, ProductOperands<S, S> p, int64_t columns) {
   if (const PackedFormat& format = call.packed(1))
     return multiply_packed<S>(call, p, {format, call.records(1), columns});
   p.b = call.in<S>(1);

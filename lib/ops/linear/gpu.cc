@@ -11,7 +11,7 @@ namespace {
 
 /// Runs `whole`, a product by input 1, as it is or as products by parts of it that are unpacked one
 /// after another, each of which gives some columns of the result.
-void multiply_by_weight(const Operation& op, Product whole, Matmul& matmul) {
+void multiply_by_weight(const Operation& op, MatrixProduct whole, Matmul& matmul) {
   const PackedFormat& format = op.packed(1);
   if (!format) {
     whole.b = op.in(1);
@@ -20,7 +20,7 @@ void multiply_by_weight(const Operation& op, Product whole, Matmul& matmul) {
   const int64_t panel_columns = gpu_panel_columns(whole.n, whole.k);
   op.require_workspace(panel_columns * whole.k * dtype_bytes(op.dtype()));
   for (int64_t first = 0; first < whole.n; first += panel_columns) {
-    Product part = whole;
+    MatrixProduct part = whole;
     part.n = std::min(panel_columns, whole.n - first);
     part.b = op.workspace<void>();
     part.c = op.element(whole.c, first);

@@ -15,9 +15,9 @@ ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t oper
   w.columns = std::min<int64_t>(n, 1024);
   w.depth = std::min<int64_t>(k, 2048);
   Offsets offsets;
-  if (narrow) w.a = offsets.take(w.rows * w.depth * wide_bytes(operand_bytes));
-  if (narrow || packed) w.b = offsets.take(w.depth * w.columns * wide_bytes(operand_bytes));
-  if (narrow_result) w.c = offsets.take(w.rows * w.columns * wide_bytes(result_bytes));
+  if (narrow) w.a = offsets.reserve(w.rows * w.depth * wide_bytes(operand_bytes));
+  if (narrow || packed) w.b = offsets.reserve(w.depth * w.columns * wide_bytes(operand_bytes));
+  if (narrow_result) w.c = offsets.reserve(w.rows * w.columns * wide_bytes(result_bytes));
   w.bytes = offsets.bytes();
   return w;
 }

@@ -61,9 +61,9 @@ LoraWorkspace lora_workspace(const LayerGraph& graph, const Op& op) {
   int64_t panels = 0;
   for (const LoraPart& part : lora_parts(graph, op)) panels = std::max(panels, panels_of(part));
   Offsets offsets;
-  offsets.take(panels);
+  offsets.reserve(panels);
   LoraWorkspace w;
-  if (op.kind != OpKind::kLoraUpDgrad) w.scaled = offsets.take(graph.at(op.in[1]).bytes());
+  if (op.kind != OpKind::kLoraUpDgrad) w.scaled = offsets.reserve(graph.at(op.in[1]).bytes());
   w.bytes = offsets.bytes();
   return w;
 }

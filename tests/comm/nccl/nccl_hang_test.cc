@@ -135,7 +135,7 @@ TEST_CASE("nccl: a rank that gives up frees the others, at once and not at the t
     if (rendezvous.rank() == 1) {
       // The watch shows what has ended a little later.
       const auto shown = [&] { return rendezvous.view({1}, "world")[0].record; };
-      while (shown().sequence < 1 || shown().state != CollectiveRecord::State::kFinished) continue;
+      while (shown().sequence < 1 || shown().state != CollectiveState::kFinished) continue;
       rank.group().abort("disk full");
       rendezvous.exchange_text("noticed", "");
       return;
@@ -169,7 +169,7 @@ TEST_CASE(
     rank.synchronize();
     if (rendezvous.rank() == 1) {
       const auto shown = [&] { return rendezvous.view({1}, "world")[0].record; };
-      while (shown().sequence < 1 || shown().state != CollectiveRecord::State::kFinished) continue;
+      while (shown().sequence < 1 || shown().state != CollectiveState::kFinished) continue;
       rendezvous.exchange_text("away", "");
       rendezvous.exchange_text("noticed", "");
       return;

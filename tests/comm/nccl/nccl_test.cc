@@ -218,7 +218,7 @@ TEST_CASE(
     gpu.synchronize();
     if (rendezvous.rank() == 1) {
       const auto shown = [&] { return rendezvous.view({1}, "world")[0].record; };
-      while (shown().sequence < 1 || shown().state != CollectiveRecord::State::kFinished) continue;
+      while (shown().sequence < 1 || shown().state != CollectiveState::kFinished) continue;
       rendezvous.exchange_text("away", "");
       rendezvous.exchange_text("noticed", "");
       return;

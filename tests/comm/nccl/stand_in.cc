@@ -351,8 +351,8 @@ void hold_if_captured(ncclComm_t comm, cudaStream_t stream) {
 }
 
 /// Stands in the stream until all have given theirs; then `take` gets them by rank.
-ncclResult_t meet(ncclComm_t comm, cudaStream_t stream, const void* in, size_t bytes,
-                  std::function<void(const std::map<int, Bytes>&)> take) {
+ncclResult_t arrive_and_wait(ncclComm_t comm, cudaStream_t stream, const void* in, size_t bytes,
+                             std::function<void(const std::map<int, Bytes>&)> take) {
   if (stand_in().network_fails) *comm->failed = true;
   hold_if_captured(comm, stream);
   stream->put([=, world = comm->world, ranks = comm->ranks, rank = comm->rank,
@@ -400,24 +400,24 @@ ncclResult_t group(const Connection& connection, cudaStream_t stream, std::funct
 
 ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return meet(comm, stream, in, bytes_of(count, type), [=](const std::map<int, Bytes>& given) {
-    reduce(given, 0, count, dtype_of(type), op, out);
-  });
+  return arrive_and_wait(
+      comm, stream, in, bytes_of(count, type),
+      [=](const std::map<int, Bytes>& given) { reduce(given, 0, count, dtype_of(type), op, out); });
 }
 
 ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   const size_t part = bytes_of(count, type), own = static_cast<size_t>(comm->rank);
-  return meet(comm, stream, in, part * static_cast<size_t>(comm->ranks),
-              [=](const std::map<int, Bytes>& given) {
-                reduce(given, own * part, count, dtype_of(type), op, out);
-              });
+  return arrive_and_wait(comm, stream, in, part * static_cast<size_t>(comm->ranks),
+                         [=](const std::map<int, Bytes>& given) {
+                           reduce(given, own * part, count, dtype_of(type), op, out);
+                         });
 }
 
 ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
   const size_t part = bytes_of(count, type);
-  return meet(comm, stream, in, part, [=](const std::map<int, Bytes>& given) {
+  return arrive_and_wait(comm, stream, in, part, [=](const std::map<int, Bytes>& given) {
     for (const auto& [rank, bytes] : given)
       std::memcpy(static_cast<std::byte*>(out) + static_cast<size_t>(rank) * part, bytes.data(),
                   part);
@@ -426,9 +426,10 @@ ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType
 
 ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
-  return meet(comm, stream, in, bytes_of(count, type), [=](const std::map<int, Bytes>& given) {
-    std::memcpy(out, given.at(root).data(), given.at(root).size());
-  });
+  return arrive_and_wait(comm, stream, in, bytes_of(count, type),
+                         [=](const std::map<int, Bytes>& given) {
+                           std::memcpy(out, given.at(root).data(), given.at(root).size());
+                         });
 }
 
 ncclResult_t ncclSend(const void* in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,

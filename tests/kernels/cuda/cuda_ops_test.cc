@@ -294,12 +294,12 @@ TEST_CASE("cuda: linear with and without bias and its gradients agree with the C
 TEST_CASE(
     "cuda: linear and its gradient by packed weights agree with the CPU on the numbers that those "
     "stand for") {
-  for (const PackedFormat& format : {PackedFormat{PackedFormat::Kind::kNf4, 64, true, false},
-                                     PackedFormat{PackedFormat::Kind::kNf4, 64, true, true},
-                                     PackedFormat{PackedFormat::Kind::kNf4, 256, false, false},
-                                     PackedFormat{PackedFormat::Kind::kInt8, 64, false, false}})
+  for (const PackedFormat& format : {PackedFormat{PackedKind::kNf4, 64, true, false},
+                                     PackedFormat{PackedKind::kNf4, 64, true, true},
+                                     PackedFormat{PackedKind::kNf4, 256, false, false},
+                                     PackedFormat{PackedKind::kInt8, 64, false, false}})
     for (const int64_t inputs : {36, 192}) {
-      if (format.kind == PackedFormat::Kind::kInt8 && inputs % format.block != 0) continue;
+      if (format.kind == PackedKind::kInt8 && inputs % format.block != 0) continue;
       const Operand x = random({65, inputs}, 1),
                     w = Operand::weight(random_array({33, inputs}, 2), format),
                     dy = random({65, 33}, 4);
@@ -342,8 +342,8 @@ TEST_CASE(
     const std::vector<Operand> up{random({40, 8}, 5), random({16, 5}, 6), random({16, 3}, 7)};
     std::vector<Operand> weights{random({72, inputs}, 1)};
     if (inputs == 192)
-      for (const PackedFormat& format : {PackedFormat{PackedFormat::Kind::kNf4, 64, true, true},
-                                         PackedFormat{PackedFormat::Kind::kInt8, 64, false, false}})
+      for (const PackedFormat& format : {PackedFormat{PackedKind::kNf4, 64, true, true},
+                                         PackedFormat{PackedKind::kInt8, 64, false, false}})
         weights.push_back(Operand::weight(random_array({72, inputs}, 1), format));
     for (const Operand& w : weights)
       require_agreement({OpKind::kDoraSquaredLengths,

@@ -20,9 +20,9 @@
 #include "config/resolve.h"
 #include "config/schema.h"
 #include "config/write.h"
+#include "inputs/sample_options.h"
 #include "optimizers/optimizers.h"
 #include "places.h"
-#include "plan/sample_options.h"
 #include "program/step_plan.h"
 #include "training/loss_scaler.h"
 #include "training/optimizer_plan.h"
@@ -323,18 +323,18 @@ const std::map<std::string, RunKey>& run_keys() {
       // What is read.
       {"model.path", {"lib/engine/setup.cc", "folder(folder_of(from.model))"}},
       {"adapter.path", {"lib/training/checkpointer.cc", "config_.adapter.path"}},
-      {"data.train", {"lib/plan/run_data.cc", "(config.data.train, training_options(config))"}},
+      {"data.train", {"lib/inputs/run_data.cc", "(config.data.train, training_options(config))"}},
       {"data.train_weights",
-       {"lib/plan/sample_options.cc", "options.weights = config.data.train_weights"}},
-      {"data.validation", {"lib/plan/run_data.cc", "evaluation_sets(config.data)"}},
+       {"lib/inputs/sample_options.cc", "options.weights = config.data.train_weights"}},
+      {"data.validation", {"lib/inputs/run_data.cc", "evaluation_sets(config.data)"}},
       {"data.validation_names", {"lib/config/evaluation_sets.cc", "data.validation_names[i]"}},
-      {"data.shuffle", {"lib/plan/run_data.cc", "options.shuffle = config.data.shuffle"}},
+      {"data.shuffle", {"lib/inputs/run_data.cc", "options.shuffle = config.data.shuffle"}},
       {"data.prefetch",
-       {"lib/plan/run_data.cc", "options.depth = static_cast<int>(config.data.prefetch)"}},
+       {"lib/inputs/run_data.cc", "options.depth = static_cast<int>(config.data.prefetch)"}},
       {"dataloader_drop_last",
-       {"lib/plan/run_data.cc", "options.drop_last = config.data.drop_last"}},
+       {"lib/inputs/run_data.cc", "options.drop_last = config.data.drop_last"}},
       {"train.seed",
-       {"lib/plan/run_data.cc", "options.seed = static_cast<uint64_t>(config.train.seed)"}},
+       {"lib/inputs/run_data.cc", "options.seed = static_cast<uint64_t>(config.train.seed)"}},
       // How long, and what else is computed.
       {"train.check_replicas", {"lib/training/training_loop.cc", "config_.train.check_replicas"}},
       {"train.max_nonfinite_steps",
@@ -385,7 +385,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"export.which", {"lib/training/trainer.cc", "config_.model_export.which"}},
       {"checkpoint.keep_last", {"lib/training/checkpointer.cc", "config_.checkpoint.keep_last"}},
       {"export.enabled", {"lib/training/trainer.cc", "config_.model_export.enabled"}},
-      {"export.dtype", {"lib/plan/export_options.cc", "config.model_export.dtype"}},
+      {"export.dtype", {"lib/inputs/export_options.cc", "config.model_export.dtype"}},
       // How a pipeline is cut and run.
       {"parallel.schedule", {"lib/program/pipeline_plan.cc", ": config.parallel.schedule;"}},
       {"parallel.virtual_stages",

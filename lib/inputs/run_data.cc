@@ -1,9 +1,9 @@
-#include "plan/run_data.h"
+#include "inputs/run_data.h"
 
 #include "config/evaluation_sets.h"
 #include "data/conversations.h"
 #include "data/fingerprint.h"
-#include "plan/sample_options.h"
+#include "inputs/sample_options.h"
 
 namespace ftrun {
 

@@ -1,4 +1,4 @@
-#include "plan/export_options.h"
+#include "inputs/export_options.h"
 
 #include <cstddef>
 #include <map>

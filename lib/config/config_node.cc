@@ -1,4 +1,4 @@
-#include "config/node.h"
+#include "config/config_node.h"
 
 #include <algorithm>
 #include <charconv>
@@ -19,8 +19,8 @@ bool one_of(const std::string& text, std::initializer_list<const char*> words) {
   return std::find(words.begin(), words.end(), text) != words.end();
 }
 
-Node float_node(Position at, const std::string& text, double value) {
-  Node node{.kind = Node::Kind::kFloat, .at = std::move(at)};
+ConfigNode float_node(Position at, const std::string& text, double value) {
+  ConfigNode node{.kind = ConfigNodeKind::kFloat, .at = std::move(at)};
   node.number = value;
   node.text = text;
   return node;
@@ -60,78 +60,78 @@ bool read_float(const std::string& text, double& value) {
 
 }  // namespace
 
-const Node* Node::find(std::string_view key) const {
-  for (const NodeEntry& entry : entries)
+const ConfigNode* ConfigNode::find(std::string_view key) const {
+  for (const ConfigEntry& entry : entries)
     if (entry.key == key) return &entry.value;
   return nullptr;
 }
 
-Node* Node::find(std::string_view key) {
-  return const_cast<Node*>(std::as_const(*this).find(key));
+ConfigNode* ConfigNode::find(std::string_view key) {
+  return const_cast<ConfigNode*>(std::as_const(*this).find(key));
 }
 
-void Node::erase(std::string_view key) {
-  std::erase_if(entries, [&](const NodeEntry& entry) { return entry.key == key; });
+void ConfigNode::erase(std::string_view key) {
+  std::erase_if(entries, [&](const ConfigEntry& entry) { return entry.key == key; });
 }
 
-const Node* Node::at_path(std::string_view path) const {
+const ConfigNode* ConfigNode::at_path(std::string_view path) const {
   const size_t dot = path.find('.');
-  const Node* inner = find(path.substr(0, dot));
+  const ConfigNode* inner = find(path.substr(0, dot));
   return inner == nullptr || dot == std::string_view::npos ? inner
                                                            : inner->at_path(path.substr(dot + 1));
 }
 
-void Node::erase_path(std::string_view path) {
+void ConfigNode::erase_path(std::string_view path) {
   const size_t dot = path.find('.');
   if (dot == std::string_view::npos) return erase(path);
-  if (Node* inner = find(path.substr(0, dot)); inner != nullptr)
+  if (ConfigNode* inner = find(path.substr(0, dot)); inner != nullptr)
     inner->erase_path(path.substr(dot + 1));
 }
 
-Node Node::of_map(Position at) {
-  return {.kind = Kind::kMap, .at = std::move(at)};
+ConfigNode ConfigNode::of_map(Position at) {
+  return {.kind = ConfigNodeKind::kMap, .at = std::move(at)};
 }
 
-Node Node::of_text(Position at, std::string text) {
-  Node node{.kind = Kind::kText, .at = std::move(at)};
+ConfigNode ConfigNode::of_text(Position at, std::string text) {
+  ConfigNode node{.kind = ConfigNodeKind::kText, .at = std::move(at)};
   node.text = std::move(text);
   return node;
 }
 
-Node Node::of_bool(Position at, bool value) {
-  Node node{.kind = Kind::kBool, .at = std::move(at), .boolean = value};
+ConfigNode ConfigNode::of_bool(Position at, bool value) {
+  ConfigNode node{.kind = ConfigNodeKind::kBool, .at = std::move(at), .boolean = value};
   node.text = value ? "true" : "false";
   return node;
 }
 
-Node Node::of_int(Position at, int64_t value) {
-  Node node{.kind = Kind::kInt, .at = std::move(at), .integer = value};
+ConfigNode ConfigNode::of_int(Position at, int64_t value) {
+  ConfigNode node{.kind = ConfigNodeKind::kInt, .at = std::move(at), .integer = value};
   node.number = static_cast<double>(value);
   node.text = std::to_string(value);
   return node;
 }
 
-void mark_secrets(Node& root) {
-  for (Node& item : root.items) {
+void mark_secrets(ConfigNode& root) {
+  for (ConfigNode& item : root.items) {
     item.secret = root.secret;
     mark_secrets(item);
   }
-  for (NodeEntry& entry : root.entries) {
+  for (ConfigEntry& entry : root.entries) {
     entry.value.secret = root.secret || is_secret_name(entry.key);
     mark_secrets(entry.value);
   }
 }
 
-std::string value_text(const Node& node) {
+std::string value_text(const ConfigNode& node) {
   if (node.secret) return std::string(kHiddenSecret);
   switch (node.kind) {
-    case Node::Kind::kNull:
+    case ConfigNodeKind::kNull:
       return "null";
-    case Node::Kind::kList:
+    case ConfigNodeKind::kList:
       return cat("a list of ", node.items.size());
-    case Node::Kind::kMap:
+    case ConfigNodeKind::kMap:
       return "a section";
-    case Node::Kind::kText:
+    case ConfigNodeKind::kText:
       break;
     default:
       return node.text;
@@ -140,13 +140,13 @@ std::string value_text(const Node& node) {
          (node.text.size() > kLongestShown ? "…" : "") + "\"";
 }
 
-Node scalar_node(Position at, const std::string& text) {
+ConfigNode scalar_node(Position at, const std::string& text) {
   if (one_of(text, {"", "~", "null", "Null", "NULL"})) return {.at = std::move(at), .text = "null"};
-  if (one_of(text, {"true", "True", "TRUE"})) return Node::of_bool(std::move(at), true);
-  if (one_of(text, {"false", "False", "FALSE"})) return Node::of_bool(std::move(at), false);
+  if (one_of(text, {"true", "True", "TRUE"})) return ConfigNode::of_bool(std::move(at), true);
+  if (one_of(text, {"false", "False", "FALSE"})) return ConfigNode::of_bool(std::move(at), false);
   int64_t integer = 0;
   if (read_int(text, integer)) {
-    Node node = Node::of_int(std::move(at), integer);
+    ConfigNode node = ConfigNode::of_int(std::move(at), integer);
     node.text = text;
     return node;
   }
@@ -158,7 +158,7 @@ Node scalar_node(Position at, const std::string& text) {
   if (one_of(text, {"-.inf", "-Infinity"})) return float_node(std::move(at), text, -infinity);
   if (one_of(text, {".nan", ".NaN", ".NAN", "NaN"}))
     return float_node(std::move(at), text, std::numeric_limits<double>::quiet_NaN());
-  Node node = Node::of_text(std::move(at), text);
+  ConfigNode node = ConfigNode::of_text(std::move(at), text);
   node.plain = true;
   return node;
 }
@@ -167,14 +167,14 @@ std::string joined_key(const std::string& section, const std::string& key) {
   return section.empty() ? key : section + "." + key;
 }
 
-void merge_into(Node& base, const Node& over) {
+void merge_into(ConfigNode& base, const ConfigNode& over) {
   if (!base.is_map() || !over.is_map()) {
     base = over;
     return;
   }
-  for (const NodeEntry& entry : over.entries) {
+  for (const ConfigEntry& entry : over.entries) {
     const auto known = std::find_if(base.entries.begin(), base.entries.end(),
-                                    [&](const NodeEntry& e) { return e.key == entry.key; });
+                                    [&](const ConfigEntry& e) { return e.key == entry.key; });
     if (known == base.entries.end()) {
       base.entries.push_back(entry);
     } else if (known->value.is_map() && entry.value.is_map()) {

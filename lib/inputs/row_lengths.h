@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/base_weights.h"
+#include "inputs/base_weights.h"
 
 namespace ftrun {
 

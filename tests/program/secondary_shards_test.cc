@@ -16,14 +16,16 @@ namespace {
 using namespace fixtures;
 
 /// Two blocks, tied or not, on four ranks in nodes; blocks are gathered in forward and backward.
-Choice node_choice(int node, int32_t micro_batches = 1, bool tied = false) {
+Choice secondary_choice(int neighbours, int32_t micro_batches = 1, bool tied = false) {
   ModelConfig config = small_config(2, tied);
   config.hidden = 64;
   config.feed_forward = 100;
-  Choice choice{
-      build(config), {.micro_batches = micro_batches, .bucket_elements = 1}, {4, 1, node}, config};
+  Choice choice{build(config),
+                {.micro_batches = micro_batches, .bucket_elements = 1},
+                {4, 1, neighbours},
+                config};
   choice.options.state.stage = 3;
-  choice.options.state.node = node;
+  choice.options.state.secondary_shards = neighbours;
   return choice;
 }
 
@@ -44,9 +46,9 @@ std::vector<const Instr*> copies_of_parts(const Program& program) {
   return found;
 }
 
-TEST_CASE("the first gather of a unit runs over the shards, later ones over the node") {
+TEST_CASE("the first gather of a unit runs over the shards, later ones over the neighbours") {
   for (const int32_t micro_batches : {1, 2, 3}) {
-    const Choice choice = node_choice(2, micro_batches);
+    const Choice choice = secondary_choice(2, micro_batches);
     for (const StepProgram& step : choice.steps()) {
       INFO(program_text(step.program));
       std::map<UnitId, int> times;
@@ -67,7 +69,7 @@ TEST_CASE("the first gather of a unit runs over the shards, later ones over the 
 
 TEST_CASE(
     "a rank keeps its own part of the node's copy, of what is gathered again and of no other") {
-  const Choice choice = node_choice(2);
+  const Choice choice = secondary_choice(2);
   const std::vector<StepProgram> steps = choice.steps();
   for (size_t rank = 0; rank < steps.size(); ++rank) {
     const Program& program = steps[rank].program;
@@ -93,7 +95,7 @@ TEST_CASE(
     REQUIRE(secondary.dtype == choice.built.model.dtypes.compute);
   }
   // With the next micro-batch the embedding comes again too.
-  REQUIRE(copies_of_parts(node_choice(2, 2).step(0).program).size() == 4);
+  REQUIRE(copies_of_parts(secondary_choice(2, 2).step(0).program).size() == 4);
 }
 
 TEST_CASE("nodes of one rank, other stages and other programs have no secondary shards") {
@@ -101,14 +103,14 @@ TEST_CASE("nodes of one rank, other stages and other programs have no secondary 
     return std::any_of(program.buffers.begin(), program.buffers.end(),
                        [](const Buffer& b) { return b.name == buffer_names::kSecondary; });
   };
-  REQUIRE(has(node_choice(2).step(0).program));
-  REQUIRE_FALSE(has(node_choice(1).step(0).program));
+  REQUIRE(has(secondary_choice(2).step(0).program));
+  REQUIRE_FALSE(has(secondary_choice(1).step(0).program));
   for (int stage = 0; stage < 3; ++stage) {
-    Choice choice = node_choice(2);
+    Choice choice = secondary_choice(2);
     choice.options.state.stage = stage;
     REQUIRE_FALSE(has(choice.step(0).program));
   }
-  Choice choice = node_choice(2, 2, true);  // tied: the matrix is read twice in a forward pass
+  Choice choice = secondary_choice(2, 2, true);  // tied: the matrix is read twice in a forward pass
   choice.options.state.dp_shard = {4, 1};
   for (const Mode mode : {Mode::kEvaluate, Mode::kLogits}) {
     const ModelDescription model = build_model(choice.config, {1, 4}, mode);
@@ -123,7 +125,7 @@ TEST_CASE("nodes of one rank, other stages and other programs have no secondary 
 }
 
 TEST_CASE("what is kept for its next use needs no secondary shard") {
-  Choice choice = node_choice(2, 2);
+  Choice choice = secondary_choice(2, 2);
   choice.options.reuse_distance = 1'000'000;
   const Program program = choice.step(0).program;
   REQUIRE(gathers_of(program).size() == 4);
@@ -134,7 +136,7 @@ TEST_CASE("what is kept for its next use needs no secondary shard") {
 
 TEST_CASE("parameters of other tiers are brought once a step") {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
-    Choice choice = node_choice(2, 2);
+    Choice choice = secondary_choice(2, 2);
     choice.options.state.parameter_tier = choice.options.state.optimizer_tier = tier;
     const Program program = choice.step(0).program;
     INFO(program_text(program));
@@ -155,26 +157,26 @@ TEST_CASE("with secondary shards a step sends what ZeRO++ says") {
   config.head_size = 2;
   config.kv_heads = 1;
   const Built built = build(config);
-  for (const int node : {2, 4}) {
+  for (const int neighbours : {2, 4}) {
     StepOptions options;
     options.state.stage = 3;
-    options.state.node = node;
+    options.state.secondary_shards = neighbours;
     const Program program = built.step(options, 4);
     options.state.dp_shard = {4, 0};
     const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
     int64_t psi = 0;
     for (const Unit& unit : built.partition.units) psi += unit.numel;
-    CHECK(theory.bytes == 2 * psi * 4 * 3 / 4 + psi * 4 * (node - 1) / node);
+    CHECK(theory.bytes == 2 * psi * 4 * 3 / 4 + psi * 4 * (neighbours - 1) / neighbours);
     const Traffic traffic = program_traffic(program);
     INFO(traffic_text(traffic, theory));
     std::map<std::string, int64_t> gathered;
     for (const TrafficRow& row : traffic.rows)
       if (row.kind == InstrKind::kAllGather) gathered[row.axes] += row.bytes;
     const int64_t over_shards = psi * 4 * 3 / 4;
-    const int64_t over_node = psi * 4 * (node - 1) / node;
-    // A node of all shards is their group.
-    CHECK(gathered["dp_shard"] == over_shards + (node == 4 ? over_node : 0));
-    CHECK(gathered["dp_shard/2"] == (node == 4 ? 0 : over_node));
+    const int64_t over_neighbours = psi * 4 * (neighbours - 1) / neighbours;
+    // All shards as neighbours are their group.
+    CHECK(gathered["dp_shard"] == over_shards + (neighbours == 4 ? over_neighbours : 0));
+    CHECK(gathered["dp_shard/2"] == (neighbours == 4 ? 0 : over_neighbours));
     REQUIRE(theory.deviations.size() == 1);
     CHECK(theory.deviations[0].cause == "loss and gradient norm");
   }
@@ -184,7 +186,7 @@ TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
   const Built built = build(small_config(1, true));
   StepOptions options{.micro_batches = 2};
   options.state.stage = 3;
-  options.state.node = 2;
+  options.state.secondary_shards = 2;
   const Program program = built.step(options, 4);
   options.state.dp_shard = {4, 0};
   CHECK(traffic_text(program_traffic(program),
@@ -202,7 +204,7 @@ TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
 }
 
 TEST_CASE("a step with secondary shards says so") {
-  const std::string text = program_text(node_choice(2).step(1).program);
+  const std::string text = program_text(secondary_choice(2).step(1).program);
   INFO(text);
   CHECK(text.find("  parameters.secondary  parameters  ") != std::string::npos);
   CHECK(text.find("all_gather unit 1 mb 0 over dp_shard ") != std::string::npos);
@@ -229,12 +231,12 @@ std::string outcome(const Choice& choice, std::vector<StepProgram> steps, std::m
   return found == wanted ? "" : "other weights";
 }
 
-TEST_CASE("secondary shards of every node size have the weights of the plain program") {
+TEST_CASE("secondary shards of every number of neighbours have the weights of the plain program") {
   std::mt19937_64 random(1101);
-  for (const int node : {1, 2, 4})
+  for (const int neighbours : {1, 2, 4})
     for (const int32_t micro_batches : {1, 2})
       for (const bool tied : {false, true}) {
-        const Choice choice = node_choice(node, micro_batches, tied);
+        const Choice choice = secondary_choice(neighbours, micro_batches, tied);
         const std::vector<StepProgram> steps = choice.steps();
         std::vector<const Program*> programs;
         for (const StepProgram& step : steps) programs.push_back(&step.program);
@@ -245,7 +247,7 @@ TEST_CASE("secondary shards of every node size have the weights of the plain pro
 
 TEST_CASE("a part that is not kept, or another's, is noticed") {
   std::mt19937_64 random(1102);
-  const Choice choice = node_choice(2);
+  const Choice choice = secondary_choice(2);
   const auto changed = [&](auto change) {
     std::vector<StepProgram> steps = choice.steps();
     for (Instr& instr : steps[1].program.instrs)
@@ -265,9 +267,9 @@ TEST_CASE("a part that is not kept, or another's, is noticed") {
         }) != "");
 }
 
-TEST_CASE("ranks that differ in their node size are refused") {
-  const std::vector<StepProgram> two = node_choice(2).steps();
-  const std::vector<StepProgram> four = node_choice(4).steps();
+TEST_CASE("ranks that differ in their number of neighbours are refused") {
+  const std::vector<StepProgram> two = secondary_choice(2).steps();
+  const std::vector<StepProgram> four = secondary_choice(4).steps();
   const Program* ranks[] = {&two[0].program, &four[1].program};
   const std::vector<std::string> faults = check_programs(ranks);
   REQUIRE(faults.size() == 1);

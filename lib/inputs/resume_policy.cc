@@ -1,4 +1,4 @@
-#include "plan/resume_policy.h"
+#include "inputs/resume_policy.h"
 
 #include <algorithm>
 #include <array>

@@ -30,7 +30,7 @@ class DataFingerprints {
 
   /// Returns (role, digest) of the fingerprints that have become known since the last call. Never
   /// waits.
-  std::vector<std::pair<std::string, std::string>> take();
+  std::vector<std::pair<std::string, std::string>> finish();
   /// Says whether no fingerprint is left to be found.
   bool all_taken() const { return unknown_.empty(); }
 

@@ -1,4 +1,4 @@
-#include "plan/row_lengths.h"
+#include "inputs/row_lengths.h"
 
 #include <algorithm>
 #include <cmath>

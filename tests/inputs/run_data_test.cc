@@ -1,4 +1,4 @@
-#include "plan/run_data.h"
+#include "inputs/run_data.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "plan/run_inputs.h"
+#include "inputs/run_inputs.h"
 
 #include <filesystem>
 #include <optional>
@@ -50,7 +50,7 @@ void DataFingerprints::start(const std::string& role, const SampleSet& samples,
   unknown_[role] = std::make_unique<FingerprintJob>(samples.data(), cache_file);
 }
 
-std::vector<std::pair<std::string, std::string>> DataFingerprints::take() {
+std::vector<std::pair<std::string, std::string>> DataFingerprints::finish() {
   std::vector<std::pair<std::string, std::string>> known;
   for (auto job = unknown_.begin(); job != unknown_.end();) {
     const std::optional<DataFingerprint> found = job->second->result();

@@ -9,12 +9,14 @@
 
 namespace ftrun {
 
-struct NodeEntry;
+struct ConfigEntry;
 
-/// Node is a value of a JSON or YAML file with its position.
-struct Node {
-  enum class Kind { kNull, kBool, kInt, kFloat, kText, kList, kMap };
-  Kind kind = Kind::kNull;
+/// ConfigNodeKind is the type of a value in a JSON or YAML file.
+enum class ConfigNodeKind { kNull, kBool, kInt, kFloat, kText, kList, kMap };
+
+/// ConfigNode is a value of a JSON or YAML file with its position.
+struct ConfigNode {
+  ConfigNodeKind kind = ConfigNodeKind::kNull;
   Position at;
   bool boolean = false;
   int64_t integer = 0;
@@ -25,52 +27,54 @@ struct Node {
   bool plain = false;
   /// The node stands under a key that names a secret: value_text() hides it.
   bool secret = false;
-  std::vector<Node> items;         // kList
-  std::vector<NodeEntry> entries;  // kMap, in the order written
+  std::vector<ConfigNode> items;     // kList
+  std::vector<ConfigEntry> entries;  // kMap, in the order written
 
-  bool is_map() const { return kind == Kind::kMap; }
+  bool is_map() const { return kind == ConfigNodeKind::kMap; }
   /// Says whether the value is open: null or "auto".
-  bool is_open() const { return kind == Kind::kNull || (kind == Kind::kText && text == "auto"); }
+  bool is_open() const {
+    return kind == ConfigNodeKind::kNull || (kind == ConfigNodeKind::kText && text == "auto");
+  }
   /// Finds the value at "a.b.c", or null.
-  const Node* at_path(std::string_view path) const;
+  const ConfigNode* at_path(std::string_view path) const;
   /// Finds the value of a key, or null.
-  const Node* find(std::string_view key) const;
-  Node* find(std::string_view key);
+  const ConfigNode* find(std::string_view key) const;
+  ConfigNode* find(std::string_view key);
   /// Erases an entry; does nothing when there is none.
   void erase(std::string_view key);
   /// Erases the key "a.b.c"; the sections stay.
   void erase_path(std::string_view path);
 
-  static Node of_map(Position at);
-  static Node of_text(Position at, std::string text);
-  static Node of_bool(Position at, bool value);
-  static Node of_int(Position at, int64_t value);
+  static ConfigNode of_map(Position at);
+  static ConfigNode of_text(Position at, std::string text);
+  static ConfigNode of_bool(Position at, bool value);
+  static ConfigNode of_int(Position at, int64_t value);
 };
 
-struct NodeEntry {
+struct ConfigEntry {
   std::string key;
   Position at;  // of the key
-  Node value;
+  ConfigNode value;
   /// The spelling in the file where `key` replaces an alias; else empty.
   std::string written;
   const std::string& spelling() const { return written.empty() ? key : written; }
 };
 
 /// Marks all values under a key that names a secret (base/secret.h).
-void mark_secrets(Node& root);
+void mark_secrets(ConfigNode& root);
 
 /// Formats the value for a message: `"abc"`, `3`, `a list of 4`, `a section`; long texts are cut,
 /// secrets are hidden.
-std::string value_text(const Node& node);
+std::string value_text(const ConfigNode& node);
 
 /// Reads a scalar without quotes by YAML 1.2's core rules (null, true, 17, 0x1f, 5e8, .inf), else
 /// as text.
-Node scalar_node(Position at, const std::string& text);
+ConfigNode scalar_node(Position at, const std::string& text);
 
 /// Joins "a" and "b" to "a.b"; gives "b" when the first is empty.
 std::string joined_key(const std::string& section, const std::string& key);
 
 /// Merges `over` into `base`: sections are merged key by key, all else is replaced.
-void merge_into(Node& base, const Node& over);
+void merge_into(ConfigNode& base, const ConfigNode& over);
 
 }  // namespace ftrun

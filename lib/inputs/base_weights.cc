@@ -1,4 +1,4 @@
-#include "plan/base_weights.h"
+#include "inputs/base_weights.h"
 
 #include <algorithm>
 

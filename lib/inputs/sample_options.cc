@@ -1,4 +1,4 @@
-#include "plan/sample_options.h"
+#include "inputs/sample_options.h"
 
 #include <algorithm>
 #include <cstdint>
