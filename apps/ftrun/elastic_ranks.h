@@ -16,7 +16,7 @@ namespace ftrun {
 /// the global batch stay, and so does the result of each step except for its rounding.
 class ElasticRanks {
  public:
-  /// `source`, `launch`: where `loaded` was read from; borrowed.
+  /// Borrows `source` and `launch`, from which `loaded` was read.
   ElasticRanks(const ConfigSource& source, const LaunchEnvironment& launch,
                const LoadedConfig& loaded);
 

@@ -147,7 +147,8 @@ std::string version_text() {
              "\n", build.compiler);
 }
 
-/// The two commands after this serve installations; a user types neither.
+/// Adds the command that prints a shell's completion. Like the command after it, it serves
+/// installations; a user types neither.
 Command add_completion(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
   CLI::App* command =

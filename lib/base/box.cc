@@ -65,14 +65,14 @@ bool holds(const Box& box, const Box& part) {
 }
 
 std::vector<Box> cut_box(const Box& box, int64_t begin, int64_t end) {
-  require(0 <= begin && begin <= end && end <= box.numel(), "a range inside the box");
+  require(0 <= begin && begin <= end && end <= box.numel(), "the range lies inside the box");
   std::vector<Box> out;
   cut_from(box, strides_of(box.extent), 0, begin, end, out);
   return out;
 }
 
 std::optional<Box> intersection(const Box& a, const Box& b) {
-  require(a.extent.size() == b.extent.size(), "boxes of one tensor");
+  require(a.extent.size() == b.extent.size(), "both boxes have the same dimensions");
   Box shared = a;
   for (size_t d = 0; d < a.extent.size(); ++d) {
     shared.offset[d] = std::max(a.offset[d], b.offset[d]);
@@ -84,7 +84,7 @@ std::optional<Box> intersection(const Box& a, const Box& b) {
 }
 
 std::vector<Box> difference(const Box& box, const Box& hole) {
-  require(holds(box, hole), "a hole inside the box");
+  require(holds(box, hole), "the hole lies inside the box");
   std::vector<Box> rest;
   // The rest that is still to be cut has the hole's extent in all dimensions before `d`.
   Box left = box;
@@ -105,7 +105,7 @@ std::vector<Box> difference(const Box& box, const Box& hole) {
 
 void visit_shared_runs(const Box& source, const Box& target, const Box& part,
                        const std::function<void(int64_t, int64_t, int64_t)>& run) {
-  require(holds(source, part) && holds(target, part), "a part of both boxes");
+  require(holds(source, part) && holds(target, part), "the part lies inside both boxes");
   const int64_t elements = part.numel();
   if (elements == 0) return;
   const size_t dimensions = part.extent.size();

@@ -6,7 +6,7 @@ namespace ftrun {
 
 int64_t PackedFormat::record_bytes() const {
   require(kind != PackedKind::kNone && (block == 64 || block == 128 || block == 256),
-          "a format that packs, in blocks that records hold");
+          "the format packs, in blocks that fit a record");
   return scales_offset() +
          (holds_scale_codes() ? kScaleCodesBytes : scales() * static_cast<int64_t>(sizeof(float)));
 }

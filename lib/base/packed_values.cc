@@ -43,7 +43,7 @@ std::array<float, 256> make_dynamic_values() {
   }
   values[count++] = 0;
   values[count++] = 1;
-  require(count == values.size(), "256 values");
+  require(count == values.size(), "a record has 256 values");
   std::sort(values.begin(), values.end());
   return values;
 }

@@ -67,7 +67,7 @@ void visit_stored_runs(const StoredPlace& place, int64_t begin, int64_t end,
 void visit_stored_columns(const StoredPlace& place, const std::vector<int64_t>& shape,
                           int64_t begin, int64_t end,
                           const std::function<void(const StoredColumn&)>& visit) {
-  require(place.transposed && shape.size() == 2, "a matrix that lies transposed");
+  require(place.transposed && shape.size() == 2, "the matrix lies transposed");
   const int64_t columns = shape[1], stored_columns = place.shape[1];
   for (const Box& box : cut_box(whole_box(shape), begin, end))
     visit_row_runs(place, box.offset[0], box.offset[0] + box.extent[0],

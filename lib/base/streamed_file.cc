@@ -25,7 +25,7 @@ size_t piece_of(std::span<std::byte> staging) {
   const size_t bytes = staging.size() / kStagedPieces;
   require(bytes > 0 && bytes % kDirectAlignment == 0 &&
               reinterpret_cast<uintptr_t>(staging.data()) % kDirectAlignment == 0,
-          "a staging area of whole sectors");
+          "a staging area has whole sectors");
   return bytes;
 }
 

@@ -35,7 +35,7 @@ void AdapterFolder::read_f32(const std::string& name, int64_t begin, int64_t end
   const StoredTensor& stored = file_->at(name);
   require(begin >= 0 && begin <= end && end <= stored.elements &&
               static_cast<int64_t>(out.size()) == end - begin,
-          "elements of the tensor");
+          "the range lies inside the tensor, and `out` has its size");
   convert_to_f32(stored.dtype, file_->bytes(stored).data() + begin * dtype_bytes(stored.dtype),
                  out);
 }

@@ -28,7 +28,7 @@ constexpr size_t kHashDigits = 16;
 }
 
 json slice_json(const SliceRecord& slice) {
-  require(slice.boxes.size() == 1, "a slice that is one box");
+  require(slice.boxes.size() == 1, "the slice is one box");
   const Box& box = slice.boxes.front();
   return {{"tensor", slice.tensor},      {"kind", slice.kind},   {"dtype", dtype_name(slice.dtype)},
           {"shape", slice.tensor_shape}, {"offset", box.offset}, {"extent", box.extent},
@@ -265,7 +265,7 @@ RankRecord rank_record_from(std::string_view text, const std::string& where) {
 }
 
 std::string manifest_text(const CheckpointManifest& manifest) {
-  require(manifest.format == kCheckpointFormat, "a manifest of the format that is written");
+  require(manifest.format == kCheckpointFormat, "the manifest has the format that is written");
   std::string rest = cat(
       "\",\n\"format\": ", kCheckpointFormat, ",\n\"serial\": ", manifest.serial,
       ",\n\"meta\": ", meta_json(manifest.meta).dump(1, ' ', false, json::error_handler_t::replace),

@@ -190,7 +190,7 @@ void ModelFolder::rename(const std::map<std::string, std::string>& stored) {
   std::map<std::string, TensorPlace, std::less<>> renamed;
   for (const auto& [name, old] : stored) {
     auto node = tensors_.extract(old);
-    require(!node.empty(), "only a tensor that is there is renamed");
+    require(!node.empty(), "only a tensor that exists is renamed");
     node.key() = name;
     renamed.insert(std::move(node));
   }
@@ -202,7 +202,7 @@ void ModelFolder::name_part(const std::string& name, std::vector<int64_t> shape,
                             StoredPlace place) {
   const StoredTensor& stored = at(place.names().front());
   require(stored.shape == place.shape && tensors_.count(name) == 0,
-          "a part of a tensor of the folder");
+          "the renamed tensor has the same shape, and its new name is free");
   StoredTensor info{.name = name, .dtype = stored.dtype, .shape = std::move(shape)};
   info.elements = checked_elements(info.shape, name);
   parts_[name] = {std::move(info), std::move(place)};
@@ -282,7 +282,7 @@ template <class T, class Read>
 void ModelFolder::read_part(const NamedPart& part, int64_t begin, int64_t end, std::span<T> out,
                             Read read) const {
   require(begin >= 0 && begin <= end && end <= part.info.elements && std::ssize(out) == end - begin,
-          "elements of a part");
+          "the range lies inside the part, and `out` has its size");
   read_stored(
       part.place, part.info.shape, begin, end, out,
       [&](int64_t from, int64_t to, std::span<T> run) {

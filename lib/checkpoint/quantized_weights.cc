@@ -337,7 +337,7 @@ QuantizedWeights find_bitsandbytes(const std::vector<std::string>& names, const 
 
 void QuantizedWeight::read(int64_t begin, int64_t end, std::span<float> out) const {
   require(begin >= 0 && begin <= end && end <= info_.elements && std::ssize(out) == end - begin,
-          "elements of a quantized matrix");
+          "the range lies inside the matrix, and `out` has its size");
   read_exact(begin, end, out.data());
   for (float& value : out) value = f32_from_bf16(bf16_from_f32(value));
 }

@@ -33,7 +33,8 @@ int64_t slice_bytes(const StateSlice& slice) {
 
 void check_slice(const StateSlice& slice) {
   checked_elements(slice.tensor_shape, cat("tensor \"", slice.tensor, "\": shape"));
-  require(slice.tensor_shape.size() <= kMostStateDimensions, "a state of few dimensions");
+  require(slice.tensor_shape.size() <= kMostStateDimensions,
+          "a state has at most kMostStateDimensions dimensions");
   if (!holds(whole_box(slice.tensor_shape), slice.box) || slice.box.numel() == 0)
     bug(cat("a slice at ", shape_text(slice.box.offset), " of shape ", shape_text(slice.box.extent),
             " of tensor \"", slice.tensor, "\" of shape ", shape_text(slice.tensor_shape)));

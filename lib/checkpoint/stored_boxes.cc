@@ -52,7 +52,7 @@ StoredBoxes::StoredBoxes(std::string subject, const std::vector<int64_t>& shape,
 
 std::optional<int64_t> StoredBoxes::cover(
     const Box& wanted, const std::function<void(const StoredBox&, const Box&)>& use) const {
-  require(holds(whole_box(shape_), wanted), "a wanted box inside the tensor");
+  require(holds(whole_box(shape_), wanted), "the wanted box lies inside the tensor");
   if (wanted.numel() == 0) return std::nullopt;
   const Span span = span_of(wanted);
   std::vector<Box> left{wanted};

@@ -25,14 +25,14 @@ bool is_weight_dtype(DType dtype) {
 }
 
 void convert_to_f32(DType dtype, const std::byte* source, std::span<float> out) {
-  require(is_weight_dtype(dtype), "conversion to F32 of a dtype that holds no weights");
+  require(is_weight_dtype(dtype), "only a dtype that holds weights is converted to F32");
   if (dtype == DType::kF32 && !out.empty()) std::memcpy(out.data(), source, out.size_bytes());
   if (dtype == DType::kBF16) convert_each<uint16_t>(source, out, f32_from_bf16);
   if (dtype == DType::kF16) convert_each<uint16_t>(source, out, f32_from_f16);
 }
 
 void convert_to_bf16(DType dtype, const std::byte* source, std::span<uint16_t> out) {
-  require(is_weight_dtype(dtype), "conversion to BF16 of a dtype that holds no weights");
+  require(is_weight_dtype(dtype), "only a dtype that holds weights is converted to BF16");
   if (dtype == DType::kBF16 && !out.empty()) std::memcpy(out.data(), source, out.size_bytes());
   if (dtype == DType::kF32) convert_each<float>(source, out, bf16_from_f32);
   if (dtype == DType::kF16)
@@ -41,7 +41,7 @@ void convert_to_bf16(DType dtype, const std::byte* source, std::span<uint16_t> o
 }
 
 float rounded_to(DType dtype, float value) {
-  require(is_weight_dtype(dtype), "rounding to a dtype that holds no weights");
+  require(is_weight_dtype(dtype), "weights are rounded to a dtype that holds weights");
   if (dtype == DType::kBF16) return f32_from_bf16(bf16_from_f32(value));
   return dtype == DType::kF16 ? f32_from_f16(f16_from_f32(value)) : value;
 }

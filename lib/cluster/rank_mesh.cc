@@ -65,7 +65,7 @@ int RankMesh::place(int rank, MeshAxis axis) const {
 }
 
 MeshPoint RankMesh::coordinate(int rank) const {
-  require(rank >= 0 && rank < world_, "rank outside the mesh");
+  require(rank >= 0 && rank < world_, "the rank lies inside the mesh");
   return {.pp = place(rank, MeshAxis::kPipeline),
           .dp_replicate = place(rank, MeshAxis::kReplicate),
           .dp_shard = place(rank, MeshAxis::kShard),
@@ -77,7 +77,7 @@ int RankMesh::rank_at(const MeshPoint& place) const {
   int rank = 0;
   for (int i = 0; i < kMeshAxes; ++i) {
     const int index = place.at(kAxes[i]);
-    require(index >= 0 && index < sizes_.at(kAxes[i]), "place outside the mesh");
+    require(index >= 0 && index < sizes_.at(kAxes[i]), "the place lies inside the mesh");
     rank += index * strides_[i];
   }
   return rank;
@@ -153,7 +153,7 @@ RankGroup RankMesh::group_of(int rank, const std::vector<GroupSpan>& spans) cons
 }
 
 int RankMesh::moved(int rank, MeshAxis axis, int to) const {
-  require(to >= 0 && to < size(axis), "place outside the mesh");
+  require(to >= 0 && to < size(axis), "the place lies inside the mesh");
   return rank + (to - place(rank, axis)) * strides_[static_cast<int>(axis)];
 }
 

@@ -7,11 +7,11 @@ namespace ftrun {
 /// NarrowFloats converts runs of 16-bit floats to fp32 and back. All tables give the same bits for
 /// all inputs.
 struct NarrowFloats {
-  /// Exact; a NaN keeps sign and payload and is quiet afterwards.
+  /// Widens F16 exactly; a NaN keeps sign and payload and is quiet afterwards.
   void (*widen_f16)(const uint16_t* from, float* to, int64_t count);
   /// Rounds to nearest, ties to even. A NaN becomes the quiet one without payload, of its sign.
   void (*narrow_f16)(const float* from, uint16_t* to, int64_t count);
-  /// Exact, bit for bit.
+  /// Widens BF16 exactly, bit for bit.
   void (*widen_bf16)(const uint16_t* from, float* to, int64_t count);
   /// Rounds to nearest, ties to even. A NaN becomes 0x7FC0.
   void (*narrow_bf16)(const float* from, uint16_t* to, int64_t count);

@@ -287,7 +287,7 @@ void split_named_validation(ConfigNode& root, Problems& problems) {
 
 SchemaTree desugar(SourceTree source, Problems& problems) {
   ConfigNode& root = source.root;
-  require(root.is_map(), "a source of keys");
+  require(root.is_map(), "a source of a config is a map");
   move_max_grad_norms(root, problems);
   expand_optimizer_alias(root, problems);
   drop_gpt_neox_companions(root, problems);

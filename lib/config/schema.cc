@@ -70,7 +70,7 @@ Field& SectionRows::free(const char* name, const char* doc) {
 void index_schema(Schema& schema) {
   const auto put = [&](const Field& field, const std::string& name, size_t i) {
     const bool fresh = schema.by_path_.emplace(joined_key(field.section, name), i).second;
-    require(fresh, "two rows of the schema have one name");
+    require(fresh, "each row of the schema has a name of its own");
   };
   for (size_t i = 0; i < schema.fields_.size(); ++i) {
     const Field& field = schema.fields_[i];

@@ -133,7 +133,7 @@ int64_t BinaryFile::document_start(int64_t d) const {
 void BinaryFile::read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
                       ReadScratch&) const {
   require(first >= 0 && first + static_cast<int64_t>(ids.size()) <= tokens_,
-          "read past the tokens");
+          "the read ends within the tokens");
   with_type(layout_.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::byte* at =

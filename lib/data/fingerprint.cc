@@ -231,7 +231,7 @@ std::optional<DataFingerprint> FingerprintJob::result() {
 DataFingerprint FingerprintJob::wait() {
   if (thread_.joinable()) thread_.join();
   const auto found = result();
-  require(found.has_value(), "a fingerprint job without a result");
+  require(found.has_value(), "a fingerprint job has a result");
   return *found;
 }
 

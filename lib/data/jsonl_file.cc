@@ -105,7 +105,7 @@ void JsonlFile::load(int64_t document, ReadScratch& scratch) const {
 void JsonlFile::read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
                      ReadScratch& scratch) const {
   const auto count = static_cast<int64_t>(ids.size());
-  require(first >= 0 && first + count <= tokens_, "read past the tokens");
+  require(first >= 0 && first + count <= tokens_, "the read ends within the tokens");
   for (int64_t done = 0; done < count;) {
     const int64_t document = document_of(first + done);
     load(document, scratch);

@@ -64,8 +64,8 @@ void Loader::run() {
 Loader::Fetched Loader::next() {
   const auto begin = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
-  require(!stop_, "next() after shutdown()");
-  require(!finished(next_step()), "next() past the last step");
+  require(!stop_, "next() is called before shutdown()");
+  require(!finished(next_step()), "next() is called at most once for each step");
   released_ = taken_;
   space_.notify_all();
   WaitNotice notice(options_.notices, begin);

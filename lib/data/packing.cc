@@ -14,7 +14,7 @@ constexpr int64_t kBlockRows = 64;
 RowTable::RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length,
                    bool apart)
     : data_(data), packing_(packing), length_(sequence_length) {
-  require(length_ >= 1, "sequence length below 1");
+  require(length_ >= 1, "the sequence length is at least 1");
   const bool concat = packing_ == SequencePacking::kConcat;
   if (apart)
     set_begins_ = concat ? data_.path_tokens() : data_.path_documents();
@@ -113,7 +113,7 @@ void RowTable::reserve(std::vector<Piece>& out, PackScratch& scratch) const {
 }
 
 void RowTable::pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const {
-  require(row >= 0 && row < rows_, "row outside the data set");
+  require(row >= 0 && row < rows_, "the row lies inside the data set");
   out.clear();
   if (packing_ == SequencePacking::kConcat) {
     const auto set =

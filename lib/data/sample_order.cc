@@ -26,13 +26,14 @@ SampleOrder::SampleOrder(int64_t rows, bool shuffle, uint64_t seed, int64_t epoc
       shuffle_(shuffle),
       seed_(seed),
       half_bits_(half_bits_for(static_cast<uint64_t>(rows))) {
-  require(rows >= 1, "an order of no rows");
-  require(epoch_rows_ >= 1 && epoch_rows_ <= rows, "an epoch of more rows than there are");
-  require(static_cast<uint64_t>(rows) <= uint64_t{1} << (2 * half_bits_), "more rows than 2^62");
+  require(rows >= 1, "an order has at least one row");
+  require(epoch_rows_ >= 1 && epoch_rows_ <= rows, "an epoch has at most as many rows as the data");
+  require(static_cast<uint64_t>(rows) <= uint64_t{1} << (2 * half_bits_),
+          "there are at most 2^62 rows");
 }
 
 int64_t SampleOrder::row(int64_t sample) const {
-  require(sample >= 0, "negative sample");
+  require(sample >= 0, "a sample has a number of at least 0");
   const int64_t epoch = sample / epoch_rows_, index = sample % epoch_rows_;
   if (!shuffle_) return index;
   return static_cast<int64_t>(permuted(static_cast<uint64_t>(index), static_cast<uint64_t>(epoch)));
@@ -61,10 +62,10 @@ uint64_t SampleOrder::permuted(uint64_t index, uint64_t epoch) const {
 namespace {
 
 int64_t taken_by_all(const std::vector<MixedRows>& sets) {
-  require(!sets.empty(), "a mix of no data sets");
+  require(!sets.empty(), "a mix has at least one data set");
   int64_t total = 0;
   for (const MixedRows& set : sets) {
-    require(set.rows >= 1 && set.taken >= 1, "a mix with a data set that gives no row");
+    require(set.rows >= 1 && set.taken >= 1, "each data set of a mix gives at least one row");
     total += set.taken;
   }
   return total;

@@ -32,7 +32,7 @@ SampleSet::SampleSet(const std::vector<std::string>& paths, const SampleSetOptio
       rows_(data_, options.packing, checked_length(options), !options.weights.empty()),
       row_padding_(options.row_padding) {
   require(options.weights.empty() || options.weights.size() == paths.size(),
-          "weights of other data sets");
+          "there is a weight for each data set");
   refuse_unusable();
   if (!options.weights.empty()) count_mix(options.weights);
 }
@@ -106,7 +106,7 @@ void SampleSet::refuse_unusable() const {
 }
 
 int64_t SampleSet::epoch_rows(int64_t global_batch, bool drop_last) const {
-  require(global_batch >= 1, "global batch below 1");
+  require(global_batch >= 1, "the global batch is at least 1");
   int64_t rows = mix_.empty() ? size() : 0;
   for (const MixedRows& set : mix_) rows += set.taken;
   if (!drop_last) return rows;
@@ -216,7 +216,7 @@ void RowReader::refuse_id(int64_t row, int64_t token_in_row, int64_t token, int6
 StepReader::StepReader(const SampleSet& samples, const BatchSlots& shape, const MixedOrder& order,
                        int64_t vocab_rows)
     : samples_(samples), shape_(shape), order_(order), reader_(samples, vocab_rows) {
-  require(order.rows() == samples.size(), "an order of another data set");
+  require(order.rows() == samples.size(), "the order has as many rows as the data set");
 }
 
 void StepReader::read(int64_t step, StepBatch& out) {
@@ -273,7 +273,7 @@ int64_t ValidationReader::rounds() const {
 }
 
 std::span<const Batch> ValidationReader::read(int64_t round) {
-  require(round >= 0 && round < rounds(), "validation round out of range");
+  require(round >= 0 && round < rounds(), "the validation round exists");
   int64_t first = (round * static_cast<int64_t>(batches_.size()) * ranks_ + rank_) * micro_batch_;
   for (Batch& batch : batches_) {
     reader_.start(batch, micro_batch_);

@@ -118,7 +118,8 @@ void round_to(DType dtype, std::span<float> values) {
 
 void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
                    std::span<float> out) {
-  require(static_cast<int64_t>(out.size()) == end - begin, "elements of the tensor");
+  require(static_cast<int64_t>(out.size()) == end - begin,
+          "`out` has an element for each of the range");
   const InitialSource kind = tensor.initial.kind;
   if (kind == InitialSource::kOrthogonalA || kind == InitialSource::kOrthogonalB)
     return make_orthogonal(tensor, seed, begin, end, out);
@@ -202,7 +203,7 @@ void FirstWeights::copy_lengths(const TensorInfo& magnitudes, int64_t begin,
   if (found == lengths_.end()) bug(cat(magnitudes.name, " is read before it is measured"));
   const auto& [first, values] = found->second;
   require(begin >= first && begin - first + std::ssize(out) <= std::ssize(values),
-          "elements that were measured");
+          "the elements were measured before");
   std::copy_n(values.begin() + (begin - first), out.size(), out.begin());
 }
 

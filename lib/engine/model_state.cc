@@ -441,7 +441,7 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
                          Communicator& group, std::span<float> out) const {
   const auto found = std::find_if(model_.tensors.begin(), model_.tensors.end(),
                                   [&](const TensorInfo& info) { return info.name == tensor; });
-  require(found != model_.tensors.end(), "a tensor of the model");
+  require(found != model_.tensors.end(), "the model has this tensor");
   const auto id = static_cast<TensorId>(found - model_.tensors.begin());
   std::vector<float> room;
   for (int index = 0; index < model_.split.degree; index += found->copies) {

@@ -14,7 +14,7 @@ GraphBuilder::GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens,
     : tokens_(tokens),
       row_tokens_(row_tokens),
       statistics_(dtypes.compute == DType::kF64 ? DType::kF64 : DType::kF32) {
-  require(tokens > 0 && row_tokens > 0 && tokens % row_tokens == 0, "rows of tokens");
+  require(tokens > 0 && row_tokens > 0 && tokens % row_tokens == 0, "the tokens fill whole rows");
   graph_.name = std::move(name);
   graph_.dtypes = dtypes;
 }

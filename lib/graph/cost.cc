@@ -30,7 +30,7 @@ OpWork::OpWork(std::initializer_list<Pass> passes) {
 }
 
 void OpWork::add(const Pass& pass) {
-  require(count_ < kMostPasses, "passes of an operation");
+  require(count_ < kMostPasses, "an operation has at most kMostPasses passes");
   passes_[count_++] = pass;
 }
 

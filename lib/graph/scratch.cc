@@ -35,7 +35,7 @@ std::vector<bool> scratch_of(const LayerGraph& graph, std::span<const Op> list) 
   return scratch;
 }
 
-/// Values one after another.
+/// Places values one after another.
 ScratchPlan plan_in_a_row(const LayerGraph& graph, const std::vector<ValueId>& values) {
   ScratchPlan plan;
   plan.offset.assign(graph.values.size(), -1);

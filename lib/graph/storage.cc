@@ -107,7 +107,8 @@ class LiveTree {
  private:
   static constexpr int64_t kNobody = std::numeric_limits<int64_t>::min();
 
-  /// The node of leaves [begin, begin + width), of which those below `limit` have begun in time.
+  /// Visits the node of leaves [begin, begin + width), of which those below `limit` have begun in
+  /// time.
   template <typename Found>
   void visit(size_t node, size_t begin, size_t width, size_t limit, int64_t first,
              const Found& found) {

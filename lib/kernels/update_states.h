@@ -14,7 +14,8 @@ inline FlatUpdate with_states_of(FlatUpdate update, const OptimizerConfig& confi
     require(update.states[s] != nullptr, "an optimizer's step needs its states");
   for (size_t s = kept; s < update.states.size(); ++s) update.states[s] = nullptr;
   const bool coded = update.state_dtype == DType::kU8;
-  require(!coded || optimizer_of(config.type).coded, "an optimizer whose states may be codes");
+  require(!coded || optimizer_of(config.type).coded,
+          "only an optimizer whose states may be codes has them");
   for (size_t s = 0; s < kept; ++s)
     require((update.scales[s] != nullptr) == coded && (update.new_scales[s] == nullptr || coded),
             "codes have scales, and numbers have none");

@@ -175,8 +175,8 @@ class ModuleChoice {
                                "\": no module with an adapter has a path that ends so"));
   }
 
-  /// `written` are the expressions of `all`. One that matches after another is of use too: without
-  /// that one it would count.
+  /// Finds the value of the first expression that matches; `written` are the expressions of `all`.
+  /// One that matches after another is marked as used too: without that one it would count.
   template <class T>
   std::optional<T> first_match(const std::vector<std::pair<Pattern, T>>& all,
                                const std::vector<std::pair<std::string, T>>& written,
@@ -282,7 +282,7 @@ bool is_lora_name(std::string_view tensor) {
 }
 
 std::string lora_module(const std::string& tensor) {
-  require(is_lora_name(tensor), "a tensor of a low-rank adapter");
+  require(is_lora_name(tensor), "the tensor belongs to a low-rank adapter");
   return tensor.substr(0, tensor.rfind(".lora_"));
 }
 

@@ -54,7 +54,7 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
                              const ModelDtypes& dtypes, const RecomputeOptions& recompute,
                              const TensorSplit& split, const Adapter& adapter) {
   if (!find_family(config.family)) bug(cat("no family ", config.family));
-  require(given.rows > 0 && given.row_tokens > 0, "an empty batch shape");
+  require(given.rows > 0 && given.row_tokens > 0, "a batch has rows and tokens");
   require_tensor_split(config, split);
   const BatchShape batch = pad_rows(given, split);
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
@@ -85,9 +85,9 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
   }
   require_float(dtypes.compute, "activations");
   require_float(dtypes.gradients, "gradients");
-  require(recompute.every > 0, "recompute in every block, every second, ...");
+  require(recompute.every > 0, "recompute.every is at least 1");
   require(adapter.blocks.empty() || static_cast<int64_t>(adapter.blocks.size()) == config.layers,
-          "an adapter of this model's blocks");
+          "an adapter describes each block of the model");
   ModelDtypes fitted = dtypes;
   fitted.packed = fit_packed(config, split, dtypes.packed);
   return build_decoder(config, batch, mode, fitted, recompute, split, adapter);

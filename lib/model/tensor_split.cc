@@ -93,7 +93,7 @@ BatchShape pad_rows(BatchShape batch, const TensorSplit& split) {
 
 void require_tensor_split(const ModelConfig& config, const TensorSplit& split) {
   require(split.degree > 0 && split.index >= 0 && split.index < split.degree,
-          "a rank of the tensor-parallel group");
+          "the rank belongs to the tensor-parallel group");
   const std::vector<std::string> problems = check_tensor_split(config, split.degree);
   if (problems.empty()) return;
   throw Error(

@@ -96,7 +96,8 @@ std::set<std::string> saved_tensors(const ModelDescription& model,
   return tensors;
 }
 
-/// Parts of one matrix (q, k and v; gate and up) get their gradients together.
+/// Refuses a choice of a part of one matrix (q, k and v; gate and up): its parts get their
+/// gradients together.
 void require_whole_matrices(const ModelDescription& model, const std::set<std::string>& trained,
                             std::vector<std::string>& problems) {
   std::set<std::string> told;

@@ -9,7 +9,7 @@ namespace ftrun {
 namespace {
 
 void check_range(const Unit& unit, int64_t begin, int64_t end) {
-  require(0 <= begin && begin <= end && end <= unit.padded, "a range inside the unit");
+  require(0 <= begin && begin <= end && end <= unit.padded, "the range lies inside the unit");
 }
 
 // Finds the first slice that ends past `position`.
@@ -41,13 +41,13 @@ FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order) {
 }
 
 int64_t shard_stride(const Unit& unit, int count) {
-  require(count > 0, "at least one shard");
+  require(count > 0, "there is at least one shard");
   const int64_t blocks = unit.padded / kUnitBlock;
   return (blocks + count - 1) / count * kUnitBlock;
 }
 
 ShardRange shard_range(const Unit& unit, int index, int count) {
-  require(0 <= index && index < count, "a shard index below the count");
+  require(0 <= index && index < count, "a shard's index is below the number of shards");
   const int64_t stride = shard_stride(unit, count);
   return {std::min(index * stride, unit.padded), std::min((index + 1) * stride, unit.padded)};
 }

@@ -35,7 +35,7 @@ class UnitBuilder {
   void add_layer(int index) {
     std::vector<ParamPlace> places;
     for (const GraphParam& param : model_.layers[static_cast<size_t>(index)].params) {
-      require(!param.tensors.empty(), "a parameter without tensors");
+      require(!param.tensors.empty(), "a parameter has at least one tensor");
       const auto& first = placed_[static_cast<size_t>(param.tensors.front())];
       places.push_back(first ? shared_place(param) : place(index, param));
       note_reader(places.back().unit, index);
@@ -52,7 +52,7 @@ class UnitBuilder {
     const ParamPlace start{unit.id, unit.padded};
     for (TensorId tensor : param.tensors) {
       auto& spot = placed_[static_cast<size_t>(tensor)];
-      require(!spot, "a tensor in two different parameters");
+      require(!spot, "a tensor belongs to one parameter");
       // A tensor's own padding is, like that between parameters, in no slice.
       const TensorInfo& info = model_.tensor(tensor);
       spot = ParamPlace{unit.id, unit.padded};
@@ -83,7 +83,7 @@ class UnitBuilder {
     int64_t position = start.position;
     for (TensorId tensor : param.tensors) {
       const ParamPlace expected{start.unit, position};
-      require(placed_[static_cast<size_t>(tensor)] == expected, "tensors shared in another order");
+      require(placed_[static_cast<size_t>(tensor)] == expected, "tensors are shared in one order");
       position += model_.tensor(tensor).local_numel();
     }
     return start;

@@ -47,7 +47,7 @@ class StageCut {
  public:
   StageCut(const std::vector<double>& weights, int parts)
       : blocks_(static_cast<int>(weights.size()) - 2), parts_(parts) {
-    require(parts > 0 && parts <= blocks_, "at least one block for each part of a pipeline");
+    require(parts > 0 && parts <= blocks_, "each part of a pipeline has at least one block");
     for (const int64_t weight : whole_weights(weights)) sums_.push_back(sums_.back() + weight);
   }
 

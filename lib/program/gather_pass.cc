@@ -37,7 +37,7 @@ std::vector<GatherSpan> gather_spans_of(const Program& program, const UnitStore&
   return spans;
 }
 
-/// Elements of gathered parameters alive at each plain instruction.
+/// Counts the elements of gathered parameters alive at each plain instruction.
 std::vector<int64_t> live_elements(const Program& program, const std::vector<GatherSpan>& spans) {
   std::vector<int64_t> live(program.instrs.size(), 0);
   for (const GatherSpan& span : spans)

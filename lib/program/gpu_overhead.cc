@@ -22,7 +22,8 @@ constexpr int64_t kNcclBuffers = 512 * kMiB;
 /// The buffers of ordered sums, as comm/device_communicator.h allocates them.
 constexpr int64_t kOrderedSums = 32 * kMiB;
 
-/// Bytes that libraries keep beside the plan's scratch, of the operation that needs most.
+/// Counts the bytes that libraries keep beside the plan's scratch, for the operation that needs
+/// most.
 int64_t library_workspace(const StepPlan& plan) {
   int64_t most = 0;
   for (const LayerGraph& graph : plan.train.model.graphs)

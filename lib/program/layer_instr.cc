@@ -67,7 +67,7 @@ bool has_ops(const LayerGraph& graph, const Instr& instr) {
 }
 
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr) {
-  require(has_ops(graph, instr), "operations of a list");
+  require(has_ops(graph, instr), "the operations belong to the instruction's list");
   const std::vector<Op>& list = list_of(graph, instr.kind);
   return std::span(list).subspan(static_cast<size_t>(instr.ops().first_op),
                                  static_cast<size_t>(instr.ops().op_count));

@@ -36,12 +36,12 @@ StorageLayout pack_arena(Program& program, const std::vector<StorageRequest>& li
 /// read gradients and buckets, and what tensor-parallel ranks exchange: there is little of it when
 /// there are most activations.
 void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest>& lives,
-                              const StorageLayout& shared, const ArenaBytes& there) {
+                              const StorageLayout& shared, const ArenaBytes& existing) {
   int64_t& bytes = program.arena_bytes[static_cast<size_t>(Arena::kShared)];
-  const int64_t room = std::max(bytes, there[static_cast<size_t>(Arena::kShared)]);
+  const int64_t room = std::max(bytes, existing[static_cast<size_t>(Arena::kShared)]);
   const std::vector<int64_t> place =
       fill_gaps(requests_of(program, lives, Arena::kDevice), {lives, shared.offset, room},
-                kStorageAlignment, there[static_cast<size_t>(Arena::kDevice)]);
+                kStorageAlignment, existing[static_cast<size_t>(Arena::kDevice)]);
   for (size_t i = 0; i < place.size(); ++i) {
     if (place[i] < 0) continue;
     Buffer& buffer = program.buffers[i];
@@ -53,11 +53,11 @@ void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest
 
 }  // namespace
 
-Program plan_memory(Program program, const ArenaBytes& there) {
+Program plan_memory(Program program, const ArenaBytes& existing) {
   const std::vector<StorageRequest> lives = buffer_lifetimes(program);
   for (Buffer& buffer : program.buffers) buffer.in_gap = false;
   const StorageLayout shared = pack_arena(program, lives, Arena::kShared);
-  use_gaps_of_shared_arena(program, lives, shared, there);
+  use_gaps_of_shared_arena(program, lives, shared, existing);
   pack_arena(program, lives, Arena::kDevice);
   pack_arena(program, lives, Arena::kHost);
   return program;

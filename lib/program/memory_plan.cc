@@ -90,8 +90,8 @@ double StateFormula::bytes(int stage, int ranks) const {
 
 namespace {
 
-/// Bytes of optimizer state of an element that trains: in the mean where some tensors' are codes,
-/// to four decimals, as they are shown.
+/// Returns the bytes of optimizer state of an element that trains: the mean if some tensors' states
+/// are codes, to four decimals, as they are shown.
 double moment_bytes(const StepPlan& plan) {
   const StateOptions& state = plan.options.state;
   double elements = 0, bytes = 0;
@@ -139,9 +139,9 @@ int64_t model_state_bytes(const MemoryPlan& plan) {
 
 namespace {
 
-/// Bytes of peers that call i of a collective has mapped at a time: of their parts of a gather, of
-/// the message of a receive, else of what is this rank's of each. (Where the kernel has made huge
-/// pages, less than a window may map all of one.)
+/// Counts the bytes of peers that call i of a collective maps at a time: their parts of a gather,
+/// the message of a receive, else this rank's part of each. (If the kernel has made huge pages,
+/// less than a window may map all of one.)
 int64_t mapped_of_peers(const Program& program, const Instr& instr, size_t i, int ranks) {
   const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
   const Range& in = in_place ? instr.writes[i] : instr.reads[i];
@@ -159,8 +159,8 @@ int64_t mapped_of_peers(const Program& program, const Instr& instr, size_t i, in
   return std::min(whole / ranks, kShmMappedBytes) * (ranks - 1);
 }
 
-/// Bytes of peers' memory that each instruction has mapped while it runs: one of its calls at a
-/// time.
+/// Counts the bytes of peers' memory that each instruction has mapped while it runs: one of its
+/// calls at a time.
 std::vector<int64_t> mapped_by_instr(
     const Program& program, const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
   std::vector<int64_t> mapped(program.instrs.size(), 0);

@@ -9,22 +9,23 @@
 
 namespace ftrun {
 
-// A step is built plain: it says what is computed, and which instructions use the parameters,
-// gradients and activations that lie elsewhere before or after. Passes of the first kind make from
-// these uses the instructions that move them; weave() inserts those. Passes of the second kind take
-// the whole program: order_communication, plan_memory, overlap_disk_requests. No pass changes what
-// is computed.
+// The step builder writes a plain program: what is computed, and which instructions use the
+// parameters, gradients and activations that are stored elsewhere between uses. Passes of the first
+// kind make the instructions that move these; weave() inserts them. Passes of the second kind
+// transform the whole program: order_communication, plan_memory, overlap_disk_requests. No pass
+// changes what is computed.
 
 /// GatherLimits bounds how far ahead parameters are gathered and how long they are kept, in
 /// elements.
 struct GatherLimits {
-  /// stage3_max_reuse_distance: parameters stay from one use to the next where at most so many are
-  /// gathered between; 0 keeps nothing.
+  /// stage3_max_reuse_distance: parameters stay from one use to the next if at most this many
+  /// elements are gathered between the two; 0 keeps nothing.
   int64_t reuse_distance = 0;
-  /// stage3_prefetch_bucket_size: so many may come ahead of their readers, at least one unit unless
-  /// it is 0.
+  /// stage3_prefetch_bucket_size: at most this many elements are gathered ahead of their readers,
+  /// and at least one unit unless it is 0.
   int64_t prefetch_elements = 0;
-  /// stage3_max_live_parameters: the most gathered parameters, kept and brought ahead, at once.
+  /// stage3_max_live_parameters: the most elements of gathered parameters, kept or prefetched, at
+  /// once.
   int64_t max_live_elements = 0;
   /// Keeps secondary shards (ZeRO++): where parameters are gathered more than once, this rank keeps
   /// its share of the first gather's result, an equal part for each rank of StateGroups::secondary,
@@ -59,10 +60,10 @@ std::vector<Insertion> offload_outputs(Program& program,
 Program order_communication(Program program, bool overlap);
 
 /// Places every buffer that is not persistent in its arena, by lifetimes; private buffers of the
-/// device lie in gaps of the shared arena where that makes the arenas smaller. `there` are arenas
-/// that the rank already has for another program: an arena does not grow as long as there is room
-/// in the other.
-Program plan_memory(Program program, const ArenaBytes& there = {});
+/// device lie in gaps of the shared arena if that makes the arenas smaller. `existing` are the
+/// arenas that the rank already has for another program: an arena does not grow as long as the
+/// other one has room.
+Program plan_memory(Program program, const ArenaBytes& existing = {});
 
 /// Marks each disk request that may start while the one before it on the lane still runs
 /// (DiskRequest): the two share no bytes, not even in an arena. This keeps the disk busy.

@@ -32,7 +32,7 @@ class SettingChanges {
   std::vector<SettingChange> take() { return std::move(all_); }
 
  private:
-  /// `text` begins with the key that is written.
+  /// Adds a change; `text` begins with the key that is written.
   template <typename Change>
   void add(std::string text, Change change) {
     all_.push_back({std::move(text), config_});

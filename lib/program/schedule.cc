@@ -149,11 +149,11 @@ bool fits(PipelineSchedule schedule, int stages, int32_t micro_batches) {
 
 std::vector<ScheduleAction> make_schedule(PipelineSchedule schedule, int stages, int chunks,
                                           int stage, int32_t micro_batches) {
-  require(stage >= 0 && stage < stages, "a stage of the pipeline");
+  require(stage >= 0 && stage < stages, "the pipeline has this stage");
   require(chunks > 0 && (fixed_chunks(schedule) == 0 || fixed_chunks(schedule) == chunks),
-          "as many chunks as the schedule has");
+          "there are as many chunks as the schedule has");
   require(micro_batches > 0 && fits(schedule, stages, micro_batches),
-          "as many micro-batches as the schedule is made for");
+          "there are as many micro-batches as the schedule is made for");
   const int32_t warm = std::min<int32_t>(stages - stage, micro_batches);
   ScheduleWriter out(chunks, micro_batches);
   switch (schedule) {

@@ -56,7 +56,7 @@ class Picture {
       for (const TimedAction& timed : stage.actions) see(timed);
   }
 
-  /// Seconds of the shortest action that shall have room for its name.
+  /// Returns the seconds of the shortest action that has room for its name.
   double shortest_named() const {
     double longest = 0;
     for_all(
@@ -149,7 +149,7 @@ class Picture {
 }  // namespace
 
 std::string schedule_picture(const ScheduleTimeline& timeline, size_t width) {
-  require(timeline.makespan > 0, "a timeline that takes time");
+  require(timeline.makespan > 0, "a timeline takes time");
   return Picture(timeline, width).draw();
 }
 

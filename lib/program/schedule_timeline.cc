@@ -45,7 +45,7 @@ class Timeline {
     }
     for (size_t s = 0; s < lists_.size(); ++s)
       require(timeline_.stages[s].actions.size() == lists_[s].size(),
-              "a schedule whose actions do not wait for each other");
+              "the actions of a schedule do not wait for each other in a circle");
     return std::move(timeline_);
   }
 

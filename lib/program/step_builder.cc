@@ -357,7 +357,7 @@ void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::set<
   }
 }
 
-/// Values of a storage plan, in a buffer that is made when it is first needed.
+/// Places the values of a storage plan in a buffer that is made when it is first needed.
 void StepBuilder::place_in(BufferId& buffer, const std::string& name, size_t layer,
                            const ScratchPlan& plan, int32_t micro_batch, ValuePlaces& places) {
   if (plan.bytes == 0) return;

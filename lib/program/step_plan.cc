@@ -65,8 +65,8 @@ namespace {
 /// Longest row that a sample of generated text is computed with.
 constexpr int64_t kTextTokens = 128;
 
-/// Tokens of the row that texts are computed in: no longer than the longest text, as each of its
-/// tokens costs a pass over the whole row.
+/// Counts the tokens of the row in which texts are computed: no more than the longest text has, as
+/// each of its tokens costs a pass over the whole row.
 int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& trained) {
   const int64_t most = std::min(kTextTokens, trained.batch.row_tokens - trained.batch.row_padding);
   const int64_t longest = std::min(wanted.prompt_tokens, most) + std::min(wanted.tokens, most);
@@ -122,7 +122,7 @@ int64_t bucket_of(int64_t wanted, const StateOptions& state, int64_t elements) {
   return std::max<int64_t>(1, std::min(wanted, elements / 4));
 }
 
-/// Elements of whole parameters that a rank's buffers for the disk hold its own parts of.
+/// Counts the elements of whole parameters whose own parts a rank's buffers for the disk hold.
 int64_t disk_buffers(const Config& config) {
   const OffloadParamConfig& parameters = config.zero.offload_param;
   if (parameters.device != OffloadDevice::kNvme) return INT64_MAX;

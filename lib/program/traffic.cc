@@ -24,7 +24,7 @@ size_t calls_of(const Instr& instr) {
   return std::max(instr.reads.size(), instr.writes.size());
 }
 
-/// Bytes that one call sends (see Communicator's account).
+/// Counts the bytes that one call sends (see Communicator's account).
 int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
   switch (instr.kind) {
     case InstrKind::kAllReduce:
@@ -176,7 +176,7 @@ class Formula {
 
   int64_t actual() const { return traffic_.bytes; }
 
-  /// Elements of this stage.
+  /// Counts the elements of this stage.
   int64_t parameters() const {
     int64_t elements = 0;
     for (const Unit& unit : partition_.units) elements += spec(unit.id).held ? unit.numel : 0;
@@ -252,14 +252,14 @@ class Formula {
     return {first, all - first};
   }
 
-  /// Bytes of an all-reduce over the shards, then over the replicas, which have a row of their own.
-  /// If there are only shards or only replicas, over all.
+  /// Counts the bytes of an all-reduce over the shards, then over the replicas, which have a row of
+  /// their own; if there are only shards or only replicas, over all.
   int64_t all_reduce(int64_t bytes) const {
     const int64_t ranks = shards() == 1 ? state_.replicas : shards();
     return 2 * bytes * (ranks - 1) / ranks;
   }
 
-  /// Bytes of the collectives that `counts` chooses.
+  /// Counts the bytes of the collectives that `counts` chooses.
   template <typename Counts>
   int64_t sent_by(const Counts& counts) const {
     int64_t bytes = 0;
@@ -271,7 +271,7 @@ class Formula {
     return bytes;
   }
 
-  /// Sums of loss and norm.
+  /// Counts the bytes of the sums of loss and norm.
   int64_t numbers() const {
     return sent_by([&](const Instr& instr) {
       return instr.is_collective() &&

@@ -271,7 +271,7 @@ const StraddlingTensor& UnitStore::straddling(TensorId tensor) const {
   const auto found =
       std::find_if(straddling_.begin(), straddling_.end(),
                    [&](const StraddlingTensor& known) { return known.tensor == tensor; });
-  require(found != straddling_.end(), "a tensor that straddles blocks");
+  require(found != straddling_.end(), "the tensor straddles blocks");
   return *found;
 }
 

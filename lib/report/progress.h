@@ -62,7 +62,7 @@ ProgressOptions progress_options_for(int fd, int64_t every);
 /// ProgressLine shows a run's progress on a stream. Not for several threads at once.
 class ProgressLine {
  public:
-  /// `total_steps` is the number of the last step, 0 when it is not known.
+  /// Prints to `out`; `total_steps` is the number of the last step, 0 if it is not known.
   ProgressLine(std::ostream& out, ProgressOptions options, int64_t total_steps);
   ~ProgressLine() { finish(); }
   ProgressLine(const ProgressLine&) = delete;

@@ -27,7 +27,8 @@ std::vector<Column> measure(const std::vector<std::string>& headers,
   for (size_t i = 0; i < headers.size(); ++i)
     columns[i] = {text_columns(headers[i]), !rows.empty()};
   for (const auto& row : rows) {
-    require(row.size() <= headers.size(), "a table row has more cells than there are headers");
+    require(row.size() <= headers.size(),
+            "a row of a table has at most as many cells as there are headers");
     for (size_t i = 0; i < row.size(); ++i) {
       columns[i].width = std::max(columns[i].width, text_columns(row[i]));
       columns[i].right = columns[i].right && looks_like_number(row[i]);

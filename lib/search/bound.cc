@@ -34,7 +34,7 @@ const Rates& rates_for(const SearchTask& task, const Layout& layout) {
       task.machine.has_gpus ? 1 : static_cast<int>(ranks_of_node(layout, task.nodes)));
 }
 
-/// Seconds of the operations of a list that kernels run. Exchange in between keeps a GPU from
+/// Sums the seconds of a list's operations that kernels run. Exchange in between keeps a GPU from
 /// computing two of them in one pass.
 double kernel_seconds(const SearchTask& task, const Rates& rates, const LayerGraph& graph,
                       const std::vector<Op>& list) {
@@ -50,7 +50,7 @@ double kernel_seconds(const SearchTask& task, const Rates& rates, const LayerGra
   return seconds;
 }
 
-/// Seconds that tensor ranks exchange for a list.
+/// Sums the seconds that tensor ranks exchange for a list.
 double list_exchange(const SearchTask& task, const LayerGraph& graph, const std::vector<Op>& list,
                      Crossing crossing) {
   double seconds = 0;

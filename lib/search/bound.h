@@ -37,7 +37,7 @@ struct Bound {
 /// the model, the activations saved in a schedule) is computed once.
 class Bounds {
  public:
-  /// `task` is borrowed.
+  /// Borrows `task`.
   explicit Bounds(const SearchTask& task) : task_(task) {}
 
   /// Computes what these layouts have in common with others, on all processors.

@@ -18,7 +18,7 @@ namespace ftrun {
 /// combination of kinds (tests/search compares it with try_layout()).
 class LayoutRules {
  public:
-  /// `task` is borrowed.
+  /// Borrows `task`.
   explicit LayoutRules(const SearchTask& task) : task_(task) {}
 
   /// Verdict is the judgement of a layout; its pointers last as long as the rules.

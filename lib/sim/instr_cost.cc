@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-/// Bytes of a collective's call: the whole of what all ranks have.
+/// Counts the bytes of a collective's call: the whole of what all ranks have.
 double exchanged_bytes(const Instr& instr, size_t call) {
   const bool by_reads = instr.kind == InstrKind::kReduceScatter || instr.kind == InstrKind::kSend;
   return static_cast<double>((by_reads ? instr.reads : instr.writes)[call].bytes);

@@ -62,7 +62,7 @@ inline int Interpreter::copies_of(UnitId unit, int64_t element) const {
 Interpreter::Interpreter(const ModelDescription& model, const Partition& partition,
                          std::vector<StepProgram> steps, const RankMesh& mesh)
     : model_(model), partition_(partition), tensor_ranks_(mesh.size(MeshAxis::kTensor)) {
-  require(static_cast<int>(steps.size()) == mesh.world(), "a program for each rank");
+  require(static_cast<int>(steps.size()) == mesh.world(), "there is a program for each rank");
   for (size_t r = 0; r < steps.size(); ++r) {
     SymbolicMemory rank;
     rank.step = std::move(steps[r]);
@@ -121,7 +121,7 @@ namespace {
 /// Codes of a byte that share a cell.
 constexpr int64_t kCodesInCell = 2;
 
-/// Elements of a state that one cell of its range stands for.
+/// Counts the elements of a state that one cell of its range stands for.
 int64_t elements_of_cell(const Program& program, const StatePiece& piece) {
   const Buffer& buffer = program.at(piece.range.buffer);
   return buffer.dtype == DType::kU8 && !buffer.packed ? kCodesInCell : piece.block;

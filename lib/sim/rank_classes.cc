@@ -67,7 +67,7 @@ class ShardTraits {
 
   const UpdateKind& kind_of(TensorId tensor) const { return kinds_[static_cast<size_t>(tensor)]; }
 
-  /// Layers are alike: units that are cut in the same places are looked at once.
+  /// Describes a unit so that units with the same cuts are examined once: layers are alike.
   Traits shape_of(const Unit& unit) const {
     Traits shape{unit.padded, cut_.cut(unit.id) ? 1 : 0, unit.trainable ? 1 : 0};
     for (const Slice& slice : unit.slices)
@@ -167,7 +167,8 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
 
 World world_of(const RankClasses& classes, std::span<const Program* const> programs,
                const StateOptions& state) {
-  require(static_cast<int>(programs.size()) == classes.count(), "a program for each class");
+  require(static_cast<int>(programs.size()) == classes.count(),
+          "there is a program for each class");
   World world;
   world.programs.assign(programs.begin(), programs.end());
   for (int rank = 0; rank < classes.ranks(); ++rank)

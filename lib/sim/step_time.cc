@@ -189,7 +189,7 @@ struct RankKinds {
   std::vector<Course> courses;
 };
 
-/// The ranks of a group on the node that has fewest of them, of those with any.
+/// Counts the ranks of a group on the node that has fewest of them, among the nodes that have any.
 template <class NodeOf>
 int least_on_node(const World::Group& group, const NodeOf& node_of) {
   std::map<int, int> counts;

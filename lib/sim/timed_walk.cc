@@ -68,7 +68,7 @@ class TimedWalk {
   int node_of(const World::Rank& rank) const { return rank.number / shared_.ranks; }
   int node_of(int32_t rank) const { return node_of(world_.ranks[static_cast<size_t>(rank)]); }
 
-  /// Threads that want to run on the node for one that does.
+  /// Counts the threads that share a node's processors: at least as many as there are processors.
   int64_t crowd(int node) const {
     return std::max<int64_t>(busy_[static_cast<size_t>(node)], shared_.processors);
   }

@@ -18,12 +18,13 @@ std::string instr_place(const Program& program, InstrId id) {
 
 namespace {
 
-/// Sums of copies of a matrix on two stages, each of which has other units beside it.
+/// Says whether an instruction sums copies of a matrix on two stages, each of which has other units
+/// beside it.
 bool adds_copies_of_stages(const Program& program, const Instr& instr) {
   return instr.unit >= 0 && program.group(instr.group()).ranks.runs_within({MeshAxis::kPipeline});
 }
 
-/// Sums of what each member holds of a whole: where it lies does not matter.
+/// Says whether an instruction sums what each member holds of a whole: its place does not matter.
 bool adds_parts(const Program& program, const Instr& instr) {
   return program.group(instr.group()).ranks.runs_within({MeshAxis::kReplicate}) &&
          std::any_of(program.groups.begin(), program.groups.end(), [&](const ProgramGroup& group) {
@@ -240,7 +241,7 @@ Course joined(const Course& collectives, Announcements& announcements) {
 
 Walk::Walk(const World& world, std::span<const Course> courses)
     : world_(world), meetings_(world.groups.size()) {
-  require(courses.size() == world.programs.size(), "a course for each program");
+  require(courses.size() == world.programs.size(), "there is a course for each program");
   size_t lanes = 0;
   for (const World::Rank& rank : world.ranks) {
     const Course& course = courses[static_cast<size_t>(rank.program)];

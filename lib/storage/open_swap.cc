@@ -21,7 +21,7 @@ void check_options(const SwapOptions& options) {
     throw Error(ExitCode::kUsage, *problem, "change the aio section of the config");
   if (options.folder.empty())
     throw Error(ExitCode::kUsage, "nvme_path is empty", swap_folder_remedy());
-  require(options.bytes > 0, "a swap file of no bytes");
+  require(options.bytes > 0, "a swap file has at least one byte");
   require(!options.name.empty() && options.name.find('/') == std::string::npos,
           "the name of a swap file must be a plain one");
 }

@@ -77,7 +77,7 @@ class RingQueue : public BlockQueue {
  private:
   void prepare(const IoBlock& block) {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-    require(entry != nullptr, "more blocks in flight than the depth of the ring");
+    require(entry != nullptr, "no more blocks are in flight than the ring is deep");
     const auto bytes = static_cast<unsigned>(block.bytes);
     const auto offset = static_cast<uint64_t>(block.offset);
     const int file = fixed_file_ ? 0 : fd_;

@@ -97,7 +97,7 @@ SwapFile::Ticket SwapFile::start(char* data, int64_t bytes, int64_t offset, bool
   require(on_sector(data), "memory of a swap request must lie on a multiple of 4096");
   require(on_sector(offset), "a swap request must begin on a multiple of 4096 in the file");
   require(bytes >= 0 && offset >= 0 && offset <= bytes_ && bytes <= bytes_ - offset,
-          "a swap request leaves the reserved file");
+          "a swap request stays inside the reserved file");
   const uint32_t index = acquire_request();
   SwapRequest& request = requests_[index];
   const uint32_t generation = request.generation;
@@ -132,7 +132,7 @@ uint32_t SwapFile::acquire_request() {
 SwapFile::SwapRequest& SwapFile::request_of(Ticket ticket) {
   require(ticket.index < requests_.size() && requests_[ticket.index].open &&
               requests_[ticket.index].generation == ticket.generation,
-          "a swap ticket that is unknown or was waited for already");
+          "a swap ticket is known and was not waited for yet");
   return requests_[ticket.index];
 }
 
@@ -254,7 +254,7 @@ void SwapFile::read_beside(void* data, int64_t bytes, int64_t offset) const {
   require(on_sector(data) && on_sector(bytes) && on_sector(offset),
           "whole sectors are read beside requests");
   require(bytes >= 0 && offset >= 0 && offset <= bytes_ && bytes <= bytes_ - offset,
-          "a swap request leaves the reserved file");
+          "a swap request stays inside the reserved file");
   for (int64_t done = 0; done < bytes;) {
     const ssize_t n = uninterrupted([&] {
       return ::pread(fd_.get(), static_cast<char*>(data) + done, static_cast<size_t>(bytes - done),

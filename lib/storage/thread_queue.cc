@@ -41,7 +41,8 @@ ThreadQueue::~ThreadQueue() {
 void ThreadQueue::submit(std::span<const IoBlock> blocks) {
   {
     const std::lock_guard lock(mutex_);
-    require(count_ + blocks.size() <= todo_.size(), "more blocks in flight than the queue's depth");
+    require(count_ + blocks.size() <= todo_.size(),
+            "no more blocks are in flight than the queue is deep");
     for (const IoBlock& block : blocks) todo_[(first_ + count_++) % todo_.size()] = block;
   }
   blocks.size() == 1 ? work_.notify_one() : work_.notify_all();

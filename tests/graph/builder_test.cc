@@ -24,54 +24,54 @@ std::string refusal(const std::function<void(GraphBuilder&, ValueId)>& use) {
 }
 
 TEST_CASE("tokens come in whole rows") {
-  CHECK(bug_text([] { GraphBuilder("layer", 10, 4); }) == "rows of tokens");
-  CHECK(bug_text([] { GraphBuilder("layer", 0, 4); }) == "rows of tokens");
-  CHECK(bug_text([] { GraphBuilder("layer", 8, 0); }) == "rows of tokens");
+  CHECK(bug_text([] { GraphBuilder("layer", 10, 4); }) == "the tokens fill whole rows");
+  CHECK(bug_text([] { GraphBuilder("layer", 0, 4); }) == "the tokens fill whole rows");
+  CHECK(bug_text([] { GraphBuilder("layer", 8, 0); }) == "the tokens fill whole rows");
   CHECK(bug_text([] { GraphBuilder("layer", 8, 8); }) == "nothing");
 }
 
 TEST_CASE("operands that do not fit are refused when the operation is built") {
   CHECK(refusal([](auto& g, ValueId x) { ops::rms_norm(g, x, g.param("w", {15}), {1e-5}); }) ==
-        "rms_norm width");
+        "the weight of rms_norm is as wide as its input");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::linear(g, x, g.param("w", {4, 15}));
-        }) == "linear input width");
+        }) == "a weight has as many columns as its input");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::linear(g, x, g.param("w", {4, 16}), g.param("b", {5}));
-        }) == "linear bias width");
+        }) == "a bias has an element for each row of the weight");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::add(g, x, ops::linear(g, x, g.param("w", {4, 16})));
-        }) == "add operands");
+        }) == "the operands of an addition have one shape");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::add_rms_norm(g, x, ops::linear(g, x, g.param("w", {4, 16})), g.param("n", {16}),
                             {1e-5});
-        }) == "add_rms_norm operands");
+        }) == "the operands of add_rms_norm have one shape");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::add_rms_norm(g, x, x, g.param("n", {4}), {1e-5});
-        }) == "add_rms_norm width");
+        }) == "the weight of add_rms_norm is as wide as its input");
   CHECK(refusal([](auto& g, ValueId x) { ops::layer_norm(g, x, g.param("n", {4}), -1, 1e-5); }) ==
-        "layer_norm width");
+        "the parameters of layer_norm are as wide as its input");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::layer_norm(g, x, g.param("n", {16}), g.param("b", {4}), 1e-5);
-        }) == "layer_norm width");
+        }) == "the parameters of layer_norm are as wide as its input");
   CHECK(refusal([](auto& g, ValueId x) { ops::layer_norm(g, x, -1, g.param("b", {16}), 1e-5); }) ==
         "layer_norm with a bias has a weight");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::qk_norm(g, x, g.param("q", {4}), g.param("k", {3}), {2, 1, 4, 1e-6});
-        }) == "qk_norm weights");
+        }) == "the weights of qk_norm are as wide as a head");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::rope(g, x, g.input(Port::kRope, DType::kF32, {8, 6}, "rope"), {{2, 1, 4}});
-        }) == "rope table");
+        }) == "the rope table has angles for each token and rotated pair");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::rope(g, x, g.input(Port::kRope, DType::kF32, {8, 6}, "rope"), {{2, 1, 4}, 2, 2});
-        }) == "rope table");
+        }) == "the rope table has angles for each token and rotated pair");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::rope(g, x, g.input(Port::kRope, DType::kF32, {8, 3}, "rope"), {{2, 1, 4}});
-        }) == "rope table");
+        }) == "the rope table has angles for each token and rotated pair");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::attention(g, x, g.input(Port::kStarts, DType::kI32, {8}, "starts"),
                          {3, 1, 4, 0, 1.0, 0});
-        }) == "attention operand");
+        }) == "attention reads q, k and v of each token");
   CHECK(refusal([](auto& g, ValueId) {
           const ValueId qkv = g.input(Port::kHidden, DType::kF32, {8, 28}, "qkv");
           ops::attention(g, qkv, g.input(Port::kStarts, DType::kI32, {8}, "starts"),
@@ -80,7 +80,7 @@ TEST_CASE("operands that do not fit are refused when the operation is built") {
   CHECK(refusal([](auto& g, ValueId x) {
           ops::linear_cross_entropy(g, x, g.param("w", {9, 15}),
                                     g.input(Port::kLabels, DType::kI32, {8}, "labels"), {});
-        }) == "head width");
+        }) == "the head's matrix has as many columns as its input");
 }
 
 TEST_CASE("outputs are made by the layer, not given to it") {

@@ -419,11 +419,13 @@ TEST_CASE("products of 16-bit numbers have F32 panels of bounded size, others no
 TEST_CASE("rows that do not divide the tokens and empty chunks are defects") {
   CHECK(bug_text([] {
           attention_workspace(10, {1, 1, 4, 4, 1.0, 0}, 4, false);
-        }) == "attention rows of tokens");
+        }) == "the tokens of attention fill whole rows");
   CHECK(bug_text([] {
           attention_workspace(10, {1, 1, 4, 0, 1.0, 0}, 4, false);
-        }) == "attention rows of tokens");
-  CHECK(bug_text([] { cross_entropy_workspace(10, 4, 4, {true, 0}, 4); }) == "cross-entropy chunk");
+        }) == "the tokens of attention fill whole rows");
+  CHECK(bug_text([] {
+          cross_entropy_workspace(10, 4, 4, {true, 0}, 4);
+        }) == "a chunk of cross entropy has at least one token");
 }
 
 }  // namespace

@@ -235,11 +235,11 @@ TEST_CASE("requests that break the rules are bugs, told with the rule") {
   REQUIRE_THROWS_WITH(file.read(data.data(), 8, 512),
                       Contains("a swap request must begin on a multiple of 4096 in the file"));
   REQUIRE_THROWS_WITH(file.read(data.data(), 4097, file.bytes() - 4096),
-                      Contains("a swap request leaves the reserved file"));
+                      Contains("a swap request stays inside the reserved file"));
   const auto ticket = file.write(data.data(), 4096, 0);
   file.wait(ticket);
   REQUIRE_THROWS_WITH(file.wait(ticket),
-                      Contains("a swap ticket that is unknown or was waited for already"));
+                      Contains("a swap ticket is known and was not waited for yet"));
   const auto other = file.write(data.data(), 4096, 0);  // takes the same place
   REQUIRE_THROWS_WITH(file.wait(ticket), Contains("a swap ticket that is unknown"));
   file.wait(other);

@@ -171,7 +171,7 @@ uint64_t rounding_key(uint64_t seed, int64_t step) {
 
 void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                       const StepScalars& scalars) {
-  require(update.first_index >= 0, "first index of a flat update");
+  require(update.first_index >= 0, "the first index of an update is at least 0");
   const FlatUpdate used = with_states_of(update, config);
   const auto type = static_cast<size_t>(config.type);
   if (used.state_dtype == DType::kU8)

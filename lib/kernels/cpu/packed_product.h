@@ -70,7 +70,7 @@ struct PackedMatrix {
 template <class S>
 class PackedBlocks {
  public:
-  /// `transposed`: rows of the product are columns of the matrix.
+  /// Reads `matrix`; with `transposed` rows of the product are columns of it.
   PackedBlocks(const PackedMatrix& matrix, bool transposed, Compute<S>* panel)
       : matrix_(matrix), transposed_(transposed), panel_(panel) {}
   static constexpr bool kInPlace = false;

@@ -74,7 +74,7 @@ void narrow_block(const Compute<R>* from, int64_t rows, int64_t columns, bool ac
 template <class S>
 class OperandBlocks {
  public:
-  /// `stride` is the distance of the rows as they are stored; `transposed`: rows of the product are
+  /// Reads rows that are stored `stride` elements apart; with `transposed` rows of the product are
   /// columns there.
   OperandBlocks(const S* data, int64_t stride, bool transposed, Compute<S>* panel)
       : data_(data), stride_(stride), transposed_(transposed), panel_(panel) {}
@@ -141,7 +141,7 @@ class PanelProduct {
   using T = Compute<S>;
   static_assert(std::is_same_v<T, Compute<R>>);
 
-  /// `blocks` makes the blocks of b from their panel.
+  /// Takes the function that makes the blocks of b from their panel.
   template <class MakeBlocks>
   PanelProduct(const OpCall& call, const ProductOperands<S, R>& p, MakeBlocks blocks)
       : p_(p),

@@ -65,7 +65,7 @@ struct CudnnArgument {
 /// CudnnPlan runs one graph on one device. The graph outlives it.
 class CudnnPlan {
  public:
-  /// `parts` are the descriptors that the plan was made from.
+  /// Takes a plan with the descriptors that it was made from.
   CudnnPlan(const CudnnApi& api, std::vector<CudnnDescriptor> parts, CudnnDescriptor plan);
 
   int64_t workspace_bytes() const { return workspace_bytes_; }

@@ -22,7 +22,7 @@ Op sum_of(ValueId a, ValueId b, ValueId sum) {
 }
 
 ValueId ops::add(GraphBuilder& g, ValueId a, ValueId b) {
-  require(g.at(a).dims == g.at(b).dims, "add operands");
+  require(g.at(a).dims == g.at(b).dims, "the operands of an addition have one shape");
   const ValueId sum = g.temp("sum", g.at(a).dims);
   g.emit(OpKind::kAdd, {a, b}, {sum});
   return sum;

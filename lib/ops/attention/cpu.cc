@@ -24,8 +24,10 @@ struct Attention {
         tile(kAttentionBlock * place.padded_head),
         lowest(call.workspace<int32_t>(place.lowest)),
         first_block(call.workspace<int32_t>(place.first_block)) {
-    require(qkv_dims[1] == width && attrs.query_heads % attrs.kv_heads == 0, "attention heads");
-    require(attrs.head_size % 2 == 0, "heads of an even size, whose bf16 are pairs");
+    require(qkv_dims[1] == width && attrs.query_heads % attrs.kv_heads == 0,
+            "the heads fill q, k and v, and groups of query heads share a key/value head");
+    require(attrs.head_size % 2 == 0,
+            "a head has an even size, as its bf16 elements are multiplied in pairs");
   }
 
   /// Return the first token of a block in the whole batch, and the tokens in it.
@@ -55,8 +57,8 @@ struct Attention {
   int32_t* first_block;
 };
 
-/// max(starts, window) of each token, and the first key block that each query block needs. A token
-/// always attends to itself, whatever `starts` says.
+/// Computes max(starts, window) of each token, and the first key block that each query block needs.
+/// A token always attends to itself, whatever `starts` says.
 template <class S>
 void Attention<S>::find_lowest(const int32_t* starts) {
   for (int64_t row = 0; row < place.batch_rows; ++row) {
@@ -237,7 +239,7 @@ void backward_tile(const Backward<S>& b, const KeyBlock<Compute<S>>& key, int64_
   });
 }
 
-/// All queries of a group of heads against one key block.
+/// Processes all queries of a group of heads against one key block.
 template <class S>
 void backward_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, int64_t key_block) {
   const KeyBlock<Compute<S>> key = pack_key_block(b, row, kv_head, key_block);
@@ -255,7 +257,7 @@ void backward_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, int6
   vec.unpack_sum(key.dv, 1, 0, count, size, padded, 1.0, out + b.value_column(kv_head), b.width);
 }
 
-/// dq of one block: the classes' sums in order.
+/// Adds the classes' sums of one block, in order, to its dq.
 template <class S>
 void gather_dq(const Backward<S>& b, int64_t row, int64_t head, int64_t block) {
   const int64_t first_needed = b.first_block[row * b.place.blocks + block];

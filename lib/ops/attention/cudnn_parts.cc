@@ -17,7 +17,7 @@ int64_t query_heads_of(const AttentionAttrs& attrs, const CudnnPart& part) {
   return attrs.query_heads / attrs.kv_heads * part.kv_heads;
 }
 
-/// Bytes of the scores of one sequence and head.
+/// Counts the bytes of the scores of one sequence and head.
 int64_t score_bytes(const CudnnPart& part) {
   const int64_t side = round_up(part.most_tokens, kTileTokens);
   return side * side * dtype_bytes(DType::kBF16);

@@ -46,7 +46,8 @@ Attention attention_of(const Operation& op, bool backward) {
   const auto& attrs = op.attrs<AttentionAttrs>();
   const int64_t tokens = op.in_dims(backward ? 1 : 0)[0];
   require_head_size(attrs.head_size);
-  require(attrs.query_heads % attrs.kv_heads == 0, "attention heads");
+  require(attrs.query_heads % attrs.kv_heads == 0,
+          "the heads fill q, k and v, and groups of query heads share a key/value head");
   const GpuAttentionWorkspace place = gpu_attention_workspace(tokens, attrs, backward);
   op.require_workspace(place.bytes);
   Attention a{};
@@ -86,7 +87,7 @@ void run_own(const Operation& op, const Attention& a, bool backward) {
              : attention_forward_narrow(op.dtype(), a, op.stream());
 }
 
-/// Rows by cuDNN; documents too, but for those of one token and those that no list holds.
+/// Runs rows by cuDNN; documents too, except those of one token and those that no list holds.
 void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttention& cudnn,
                   bool documents) {
   const auto compute = [&](const DocumentLists* lists) {

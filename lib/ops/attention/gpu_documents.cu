@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kListThreads = 256, kTokensEach = 16;
 
-/// Sum of the numbers of this block's threads up to this one's; `sums` has kListThreads, and the
-/// last one is the whole sum until the next call.
+/// Adds the numbers of this block's threads up to this one's; `sums` has kListThreads, and the last
+/// one is the whole sum until the next call.
 __device__ int sum_up_to(int own, int* sums) {
   const auto thread = static_cast<int>(threadIdx.x);
   __syncthreads();  // sums may still be read

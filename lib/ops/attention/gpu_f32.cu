@@ -16,7 +16,8 @@ constexpr int kWeightStride = kTile + 1;
 
 using Args = AttentionArgs<float>;
 
-/// Rows of a tile lie one element further apart than they are long: no bank conflicts by columns.
+/// Returns the distance of a tile's rows: one element more than their length, so that columns cause
+/// no bank conflicts.
 __device__ inline int tile_stride(const Args& args) {
   return args.head_size + 1;
 }
@@ -32,7 +33,7 @@ struct Scores {
   float e[2][2] = {};
 };
 
-/// left right^T, the thread's four.
+/// Computes the thread's four elements of left right^T.
 __device__ inline Scores products(const Args& args, const float* left, const float* right) {
   const int stride = tile_stride(args);
   Scores s;
@@ -63,7 +64,7 @@ __device__ inline void share(const Scores& s, float* weights) {
   __syncwarp();
 }
 
-/// sums += weights[kTile, kTile] tile
+/// Computes sums += weights[kTile, kTile] tile.
 __device__ inline void add_product(const Args& args, Sums& sums, const float* weights,
                                    const float* tile) {
   const int stride = tile_stride(args);
@@ -132,7 +133,7 @@ __device__ inline int rows_from(const Args& args, int first) {
 __device__ inline int64_t token_at(const Args& args, int row, int t) {
   return static_cast<int64_t>(row) * args.row_tokens + t;
 }
-/// First key tile that the query tile at `first` may need.
+/// Finds the first key tile that the query tile at `first` may need.
 __device__ inline int first_key(const Args& args, int row, int first) {
   return args.first_block[row * args.blocks + first / static_cast<int>(kAttentionBlock)] *
          static_cast<int>(kAttentionBlock);

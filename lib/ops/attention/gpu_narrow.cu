@@ -71,14 +71,14 @@ __device__ FragmentB block_as_b(const T* tile, int row, int column) {
   return load_rows_as_b(tile + (row + threadIdx.x % 16) * kStride<D> + column);
 }
 
-/// Two neighbouring results, rounded to T, as the left operand of the next product.
+/// Rounds two neighbouring results to T, as the left operand of the next product.
 template <class T>
 __device__ inline FragmentA results_as_a(const FragmentC& left, const FragmentC& right) {
   return {{pack<T>(left.r[0], left.r[1]), pack<T>(left.r[2], left.r[3]),
            pack<T>(right.r[0], right.r[1]), pack<T>(right.r[2], right.r[3])}};
 }
 
-/// Tile of `rows` rows (the others 0) of `width` elements, `stride` apart.
+/// Loads a tile of `rows` rows (the others 0) of `width` elements, `stride` apart.
 template <int D, class T>
 __device__ void load_tile(T* tile, const T* from, int64_t stride, int rows, int width,
                           bool vectors) {
@@ -114,7 +114,8 @@ __device__ void products(FragmentC (&scores)[N], const T* left, int row, const T
   }
 }
 
-/// sums += weights[16, 8 N] times rows `row` .. of a tile, from its column `first_column` on.
+/// Computes sums += weights[16, 8 N] times rows `row` .. of a tile, from its column `first_column`
+/// on.
 template <int D, int N, int Columns, class T>
 __device__ void add_product(FragmentC (&sums)[Columns], const FragmentC (&weights)[N],
                             const T* tile, int row, int first_column) {
@@ -127,7 +128,7 @@ __device__ void add_product(FragmentC (&sums)[Columns], const FragmentC (&weight
   }
 }
 
-/// Rows g and g+8 of a warp's 16 go to `to` (a row is `stride` elements), scaled.
+/// Stores rows g and g+8 of a warp's 16 at `to` (a row is `stride` elements), scaled.
 template <int Columns, class T>
 __device__ void store_rows(const FragmentC (&sums)[Columns], T* to, int64_t stride, int row,
                            int rows, int width, int first_column, const float (&factor)[2]) {

@@ -27,7 +27,8 @@ std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_to
 
 GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
                                               bool backward) {
-  require(attrs.row_tokens > 0 && tokens % attrs.row_tokens == 0, "attention rows of tokens");
+  require(attrs.row_tokens > 0 && tokens % attrs.row_tokens == 0,
+          "the tokens of attention fill whole rows");
   const int64_t blocks = divide_up(attrs.row_tokens, kAttentionBlock);
   GpuAttentionWorkspace w;
   Offsets places;

@@ -38,7 +38,7 @@ double scored_pairs(int64_t tokens, const AttentionAttrs& attrs) {
   return pairs * static_cast<double>(tokens / row * attrs.query_heads);
 }
 
-/// Products of head size for each pair that is scored, and its exponential.
+/// Returns the work of products of head size for each pair that is scored, and of its exponential.
 OpWork attention_products(const LayerGraph& graph, const Op& op, ValueId qkv, int products) {
   const auto& attrs = op.attrs.get<AttentionAttrs>();
   const double pairs = scored_pairs(graph.at(qkv).dims[0], attrs);
@@ -109,7 +109,7 @@ void attention_gradients(Derivation& d, const Op& op) {
 ValueId ops::attention(GraphBuilder& g, ValueId qkv, ValueId starts, AttentionAttrs attrs) {
   attrs.row_tokens = g.row_tokens();
   const int64_t width = (attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size;
-  require(g.at(qkv).dims == Dims{g.tokens(), width}, "attention operand");
+  require(g.at(qkv).dims == Dims{g.tokens(), width}, "attention reads q, k and v of each token");
   require(attrs.query_heads % attrs.kv_heads == 0, "query heads are a multiple of key/value heads");
   const ValueId a = g.temp("attention.out", {g.tokens(), attrs.query_heads * attrs.head_size});
   const ValueId lse = g.add_value("attention.lse", g.statistics(), {attrs.query_heads, g.tokens()},

@@ -21,7 +21,8 @@ int64_t key_block_classes(int64_t independent, int64_t blocks) {
 
 AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
                                        int64_t element_bytes, bool backward) {
-  require(attrs.row_tokens > 0 && tokens % attrs.row_tokens == 0, "attention rows of tokens");
+  require(attrs.row_tokens > 0 && tokens % attrs.row_tokens == 0,
+          "the tokens of attention fill whole rows");
   constexpr int64_t kVector = 16;
   AttentionWorkspace w;
   w.padded_head = round_up(attrs.head_size, kVector);

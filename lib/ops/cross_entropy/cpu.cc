@@ -250,7 +250,7 @@ class Head {
     });
   }
 
-  /// Rows of logits() after round_gradient().
+  /// Returns the rows of logits() after round_gradient().
   const S* rounded_gradients() const { return reinterpret_cast<const S*>(logits_); }
   int64_t rounded_stride() const {
     return vocabulary_ * static_cast<int64_t>(sizeof(T) / sizeof(S));

@@ -56,8 +56,9 @@ struct LogitCap {
   }
 };
 
-/// V logits from element i of a row of `count` on. With V > 1 a row has room for whole vectors:
-/// what stands behind its last element comes as minus infinity, which is no part of a softmax.
+/// Loads V logits from element i of a row of `count` on. With V > 1 a row has room for whole
+/// vectors: elements behind its last one are read as minus infinity, which adds nothing to a
+/// softmax.
 template <int V, class T>
 __device__ Floats<V> load_logits(const T* row, int64_t i, int64_t count, LogitCap cap) {
   Floats<V> v = load<V>(row + i);

@@ -270,7 +270,8 @@ HeadGradients vocabulary_gradients_of(const Op& op) {
 
 ValueId ops::linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                                   const CrossEntropyAttrs& attrs, ValueId bias) {
-  require(g.at(x).dims[1] == g.at(weight).dims[1], "head width");
+  require(g.at(x).dims[1] == g.at(weight).dims[1],
+          "the head's matrix has as many columns as its input");
   const ValueId loss = g.add_value("loss", DType::kF64, {2}, ValueRole::kOutput, Port::kLoss);
   std::vector<ValueId> out{loss};
   if (attrs.with_gradients) {
@@ -285,8 +286,9 @@ ValueId ops::linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, Va
 ValueId ops::vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                                       const CrossEntropyAttrs& attrs, const VocabularyPart& part,
                                       ValueId bias) {
-  require(g.at(x).dims[1] == g.at(weight).dims[1], "head width");
-  require(attrs.chunk_tokens > 0, "cross-entropy chunk");
+  require(g.at(x).dims[1] == g.at(weight).dims[1],
+          "the head's matrix has as many columns as its input");
+  require(attrs.chunk_tokens > 0, "a chunk of cross entropy has at least one token");
   // Logits are not in 16 bits: in their bytes are as many tokens as the fused kernel has at once.
   const int64_t bytes = dtype_bytes(g.dtypes().compute), wide = dtype_bytes(g.statistics());
   const int64_t chunk = std::max<int64_t>(attrs.chunk_tokens * bytes / wide, 1);

@@ -41,7 +41,7 @@ constexpr int64_t kHeadRowElements = 64;
 CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
                                               const CrossEntropyAttrs& attrs, int64_t element_bytes,
                                               int64_t gradient_bytes) {
-  require(attrs.chunk_tokens > 0, "cross-entropy chunk");
+  require(attrs.chunk_tokens > 0, "a chunk of cross entropy has at least one token");
   CrossEntropyWorkspace w;
   w.chunk = std::min(attrs.chunk_tokens, tokens);
   const int64_t wide = wide_bytes(element_bytes);
@@ -73,7 +73,7 @@ CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
                                     const CrossEntropyAttrs& attrs, int64_t element_bytes,
                                     bool bias_gradient) {
-  require(attrs.chunk_tokens > 0, "cross-entropy chunk");
+  require(attrs.chunk_tokens > 0, "a chunk of cross entropy has at least one token");
   Offsets offsets;
   const int64_t chunk = std::min(attrs.chunk_tokens, tokens);
   GpuHeadWorkspace w = reserve_losses(offsets, chunk, attrs.with_gradients);

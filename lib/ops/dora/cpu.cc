@@ -79,7 +79,7 @@ void scale_columns(const OpCall& call, const S* bias) {
   });
 }
 
-/// panel[rows, inputs] = rows of the weight, input 0, as products see them.
+/// Computes panel[rows, inputs] = rows of the weight, input 0, as products see them.
 template <class S>
 void widen_weight_rows(const OpCall& call, int64_t first, int64_t rows, int64_t inputs,
                        Compute<S>* panel) {

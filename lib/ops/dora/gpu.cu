@@ -111,7 +111,7 @@ void scale_columns(DType dtype, const ScaledColumns& s, const DoraAttrs& attrs,
                    cudaStream_t stream) {
   ScaledParts parts{.squares = s.squares, .magnitudes = s.magnitudes};
   require(attrs.parts.size() <= static_cast<size_t>(ScaledParts::kMost),
-          "parts of a product that have magnitudes");
+          "the parts of the product have magnitudes");
   for (const DoraAttrs::ScaledColumns& part : attrs.parts) {
     parts.first_column[parts.count] = part.first_column;
     parts.columns[parts.count++] = part.columns;

@@ -23,7 +23,7 @@ void dropout_gradients(Derivation& d, const Op& op) {
 
 ValueId ops::dropout(GraphBuilder& g, ValueId x, const DropoutAttrs& attrs) {
   require(attrs.probability > 0 && attrs.probability < 1 && attrs.first_column >= 0,
-          "a dropout of some elements");
+          "the probability of dropout lies between 0 and 1");
   const ValueId y = g.temp(g.at(x).name + ".dropout", Dims(g.at(x).dims));
   g.emit(OpKind::kDropout, {x}, {y}, attrs);
   return y;

@@ -66,7 +66,7 @@ struct Matches {
   int hot_place[kRows];
   int last_part[kRows];
 
-  /// Row r has more tokens than one block adds.
+  /// Says whether row r has more tokens than one block adds.
   __device__ bool is_hot(int64_t r) const { return first[r + 1] - first[r] > kEmbedPart; }
 };
 

@@ -29,7 +29,7 @@ ValueId ops::head_norm(GraphBuilder& g, ValueId qkv, ValueId weight_q, ValueId w
                        const HeadAttrs& heads) {
   require(g.at(weight_q).dims == Dims{heads.query_heads * heads.head_size} &&
               g.at(weight_k).dims == Dims{heads.kv_heads * heads.head_size},
-          "head_norm weights");
+          "head_norm has a weight for each element of its heads");
   const ValueId y = g.temp("head_norm.out", g.at(qkv).dims);
   const Dims statistic{g.tokens(), heads.query_heads + heads.kv_heads};
   const ValueId mean = g.add_value("head_norm.mean", g.statistics(), statistic, ValueRole::kTemp);

@@ -53,8 +53,9 @@ void product_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x
   if (op.in.size() > 2) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[2])});
 }
 
-/// The gradient with respect to x that other operations made is added by the product. Where ranks
-/// have made shares of it, so has every other product of x: their sum is what is summed over the
+/// Adds the gradients of a linear operation to the lists. The product itself adds the gradient with
+/// respect to x that other operations have already computed. If the ranks hold shares of that
+/// gradient, every other product of x has shares too: the sum of all shares is reduced over the
 /// ranks, once.
 void linear_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
@@ -84,11 +85,11 @@ bool adds_bias(const Op& op) {
 ValueId ops::linear(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias,
                     const LinearAttrs& attrs) {
   const Dims w = g.at(weight).dims;  // a copy: the new value moves the others
-  require(g.at(x).dims[1] == w[1], "linear input width");
+  require(g.at(x).dims[1] == w[1], "a weight has as many columns as its input");
   const ValueId y = g.temp(g.at(weight).name + ".out", {g.at(x).dims[0], w[0]});
   std::vector<ValueId> in{x, weight};
   if (bias >= 0) {
-    require(g.at(bias).dims == Dims{w[0]}, "linear bias width");
+    require(g.at(bias).dims == Dims{w[0]}, "a bias has an element for each row of the weight");
     in.push_back(bias);
   }
   OpAttrs given;

@@ -72,15 +72,15 @@ ValueId ops::lora(GraphBuilder& g, ValueId x, ValueId y, ValueId down,
                   const std::vector<ValueId>& up, const LoraAttrs& attrs,
                   const LinearAttrs& y_attrs) {
   require(!up.empty() && up.size() <= 3 && up.size() == attrs.parts.size(),
-          "adapters of one to three parts");
+          "an adapter has one to three parts");
   int64_t ranks = 0;
   for (size_t p = 0; p < up.size(); ++p) {
     const Dims& b = g.at(up[p]).dims;
     require(attrs.parts[p].first_column + b[0] <= g.at(y).dims[1],
-            "a part of the product's results");
+            "the adapted part lies inside the product's results");
     ranks += b[1];
   }
-  require(g.at(down).dims[0] == ranks, "the ranks of all parts");
+  require(g.at(down).dims[0] == ranks, "A has the rows of all parts");
   const ValueId h = linear(g, x, down, -1, {.gradient_ranks = y_attrs.gradient_ranks});
   const ValueId sum = g.temp(g.at(y).name + ".lora", g.at(y).dims);
   std::vector<ValueId> in{y, h};

@@ -13,9 +13,9 @@
 namespace ftrun {
 namespace {
 
-/// `e`, the gradient that already reached x past the norm, is added by the norm's own kernel. The
-/// weight's gradient is in the list of the input's: it is cheap, and deferred it would keep dy,
-/// which nothing else reads.
+/// Adds the gradients of a norm to the lists. The norm's own kernel adds `e`, the gradient that
+/// already reached x past the norm. The weight's gradient is in the list of the input's: it is
+/// cheap, and if deferred it would keep dy, which nothing else reads.
 void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId rstd,
                     ValueId weight) {
   const ValueId dy = d.result_gradient(y);
@@ -77,7 +77,8 @@ Op norm_of_sum(const Op& op) {
 }  // namespace
 
 ValueId ops::rms_norm(GraphBuilder& g, ValueId x, ValueId weight, const NormAttrs& attrs) {
-  require(g.at(x).dims[1] == g.at(weight).dims[0], "rms_norm width");
+  require(g.at(x).dims[1] == g.at(weight).dims[0],
+          "the weight of rms_norm is as wide as its input");
   const ValueId y = g.temp(g.at(weight).name + ".out", g.at(x).dims);
   const ValueId rstd =
       g.add_value(g.at(weight).name + ".rstd", g.statistics(), {g.at(x).dims[0]}, ValueRole::kTemp);
@@ -87,8 +88,9 @@ ValueId ops::rms_norm(GraphBuilder& g, ValueId x, ValueId weight, const NormAttr
 
 ops::SumAndNorm ops::add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId weight,
                                   const NormAttrs& attrs) {
-  require(g.at(x).dims == g.at(r).dims, "add_rms_norm operands");
-  require(g.at(x).dims[1] == g.at(weight).dims[0], "add_rms_norm width");
+  require(g.at(x).dims == g.at(r).dims, "the operands of add_rms_norm have one shape");
+  require(g.at(x).dims[1] == g.at(weight).dims[0],
+          "the weight of add_rms_norm is as wide as its input");
   const ValueId sum = g.temp(g.at(weight).name + ".sum", g.at(x).dims);
   const ValueId y = g.temp(g.at(weight).name + ".out", g.at(x).dims);
   const ValueId rstd =
@@ -103,7 +105,8 @@ ValueId ops::layer_norm(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias
   std::vector<ValueId> in{x};
   for (const ValueId param : {weight, bias}) {
     if (param < 0) continue;
-    require(g.at(param).dims == Dims{width}, "layer_norm width");
+    require(g.at(param).dims == Dims{width},
+            "the parameters of layer_norm are as wide as its input");
     in.push_back(param);
   }
   const std::string name = weight >= 0 ? g.at(weight).name : "layer_norm";

@@ -101,7 +101,8 @@ void qk_norm_dgrad(DType dtype, const void* dy, const void* qkv, const float* rs
   });
 }
 
-/// The gradient of one of the two weights: `first_head` of the row's heads on, `heads` of them.
+/// Computes the gradient of one of the two weights, that of `heads` heads of a row from
+/// `first_head` on.
 void weight_gradient_of_heads(const Operation& op, size_t out, int64_t first_head, int64_t heads) {
   const auto& attrs = op.attrs<HeadAttrs>();
   const int64_t skip = first_head * attrs.head_size * dtype_bytes(op.dtype());

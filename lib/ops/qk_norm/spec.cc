@@ -27,7 +27,7 @@ ValueId ops::qk_norm(GraphBuilder& g, ValueId qkv, ValueId weight_q, ValueId wei
                      const HeadAttrs& heads) {
   require(
       g.at(weight_q).dims == Dims{heads.head_size} && g.at(weight_k).dims == Dims{heads.head_size},
-      "qk_norm weights");
+      "the weights of qk_norm are as wide as a head");
   const ValueId y = g.temp("qk_norm.out", g.at(qkv).dims);
   const ValueId rstd =
       g.add_value("qk_norm.rstd", g.statistics(), {g.tokens(), heads.query_heads + heads.kv_heads},

@@ -108,7 +108,7 @@ void rope_table(const int32_t* positions, float* table, int64_t count, const Rop
          rope_table_rows, positions, table, angles, half);
 }
 
-/// sine_sign -1 rotates back; y may be x. The first elements of a head rotate.
+/// Rotates the first elements of each head; sine_sign -1 rotates back; y may be x.
 void rope(DType dtype, const void* x, const float* table, void* y, int64_t count,
           const Angles& angles, const HeadAttrs& heads, bool neighbours, float sine_sign,
           cudaStream_t stream) {

@@ -42,11 +42,12 @@ ValueId ops::rope_table(GraphBuilder& g, ValueId positions, RopeTableAttrs attrs
 
 ValueId ops::rope(GraphBuilder& g, ValueId qkv, ValueId table, const RopeAttrs& attrs) {
   const Dims& dims = g.at(table).dims;
-  require(dims.size() == 2 && dims[0] == g.tokens() && dims[1] % 2 == 0, "rope table");
+  require(dims.size() == 2 && dims[0] == g.tokens() && dims[1] % 2 == 0,
+          "the rope table has angles for each token and rotated pair");
   const int64_t angles = attrs.angles_of(dims[1]);
   require(attrs.first_angle >= 0 && attrs.first_angle + angles <= dims[1] / 2 &&
               2 * angles <= attrs.heads.head_size,
-          "rope table");
+          "the rope table has angles for each token and rotated pair");
   const ValueId y = g.temp("rope.out", g.at(qkv).dims);
   g.emit(OpKind::kRope, {qkv, table}, {y}, attrs);
   return y;

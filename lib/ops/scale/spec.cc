@@ -20,7 +20,7 @@ void scale_gradients(Derivation& d, const Op& op) {
 }  // namespace
 
 ValueId ops::scale(GraphBuilder& g, ValueId x, double factor) {
-  require(std::isfinite(factor), "a finite factor");
+  require(std::isfinite(factor), "the factor of a scale is finite");
   if (factor == 1.0) return x;
   const ValueId y = g.temp(g.at(x).name + ".scaled", Dims(g.at(x).dims));
   g.emit(OpKind::kScale, {x}, {y}, ScaleAttrs{factor});

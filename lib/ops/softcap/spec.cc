@@ -21,7 +21,7 @@ void softcap_gradients(Derivation& d, const Op& op) {
 }  // namespace
 
 ValueId ops::softcap(GraphBuilder& g, ValueId x, double bound) {
-  require(std::isfinite(bound) && bound >= 0, "a bound of at least 0");
+  require(std::isfinite(bound) && bound >= 0, "the bound of a softcap is finite and at least 0");
   if (bound == 0) return x;
   const ValueId y = g.temp(g.at(x).name + ".capped", Dims(g.at(x).dims));
   g.emit(OpKind::kSoftcap, {x}, {y}, SoftcapAttrs{bound});

@@ -48,7 +48,7 @@ ValueId ops::whole_qk_norm(GraphBuilder& g, ValueId qkv, ValueId squares, ValueI
                            ValueId weight_k, const WholeQkNormAttrs& attrs) {
   require(g.at(weight_q).dims == Dims{attrs.query_elements()} &&
               g.at(weight_k).dims == Dims{attrs.key_elements()},
-          "whole_qk_norm weights");
+          "whole_qk_norm has a weight for each element of its heads");
   const ValueId y = g.temp("qk_norm.out", g.at(qkv).dims);
   const ValueId rstd =
       g.add_value("qk_norm.rstd", g.statistics(), {g.tokens(), 2}, ValueRole::kTemp);
