@@ -103,10 +103,10 @@ void add_model_problem(const Config& config, const Error& error, Report& report)
 /// not say.
 std::string base_of_adapter(const std::string& folder) {
   const std::string file = folder + "/adapter_config.json";
-  const nlohmann::json said =
+  const nlohmann::json adapter_config =
       nlohmann::json::parse(read_file(file, kLargestModelConfig), nullptr, false);
-  if (!said.is_object() || !said.contains("base_model_name_or_path")) return "";
-  const auto& base = said["base_model_name_or_path"];
+  if (!adapter_config.is_object() || !adapter_config.contains("base_model_name_or_path")) return "";
+  const auto& base = adapter_config["base_model_name_or_path"];
   return base.is_string() ? printable(base.get<std::string>()) : "";
 }
 

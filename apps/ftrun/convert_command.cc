@@ -346,8 +346,8 @@ std::string named_base(const std::string& adapter) {
 /// --quantization if that says nothing.
 QuantizationConfig quantization_of_base(const ConvertOptions& options,
                                         const AdapterFolder& adapter) {
-  const std::optional<QuantizationConfig> said = base_quantization(adapter);
-  if (options.quantization.empty()) return said.value_or(QuantizationConfig{});
+  const std::optional<QuantizationConfig> recorded = base_quantization(adapter);
+  if (options.quantization.empty()) return recorded.value_or(QuantizationConfig{});
   const std::string text = options.quantization.starts_with("{")
                                ? options.quantization
                                : nlohmann::json{{"type", options.quantization}}.dump();
@@ -359,15 +359,15 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options,
                 "write nf4, int8, none, or the section of the config: '{\"type\": \"nf4\", "
                 "\"double\": false}'");
   }
-  if (said && *said != asked)
-    throw Error(
-        ExitCode::kUsage,
-        cat("--quantization ", options.quantization, ": ", adapter.path(),
-            " was trained on a base ",
-            said->type == QuantizationType::kNone ? "that was not quantized"
-                                                  : cat("quantized as ", quantization_text(*said))),
-        "remove --quantization; the adapter's file already records it");
-  if (!said)
+  if (recorded && *recorded != asked)
+    throw Error(ExitCode::kUsage,
+                cat("--quantization ", options.quantization, ": ", adapter.path(),
+                    " was trained on a base ",
+                    recorded->type == QuantizationType::kNone
+                        ? "that was not quantized"
+                        : cat("quantized as ", quantization_text(*recorded))),
+                "remove --quantization; the adapter's file already records it");
+  if (!recorded)
     std::cout << "quantization of the base that was trained on: " << quantization_text(asked)
               << " (by --quantization alone: the adapter's file does not say; bitsandbytes' "
                  "default is \"double\": false)\n";

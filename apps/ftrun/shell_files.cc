@@ -108,12 +108,12 @@ std::string quoted(const std::string& text) {
 
 std::string zsh_option(const CLI::Option& option) {
   // zsh gives "[", "]" and ":" of a description a meaning.
-  const std::string said = replaced(
+  const std::string description = replaced(
       replaced(replaced(first_line(option.get_description()), "[", "("), "]", ")"), ":", "\\:");
   std::vector<std::string> specs;
   for (const std::string& flag : flags_of(option))
     specs.push_back(
-        quoted(cat("*", flag, "[", said, "]", takes_value(option) ? ":value:_files" : "")));
+        quoted(cat("*", flag, "[", description, "]", takes_value(option) ? ":value:_files" : "")));
   return join(specs, " ");
 }
 

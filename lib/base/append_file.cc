@@ -46,10 +46,10 @@ AppendFile::Folder AppendFile::folder() const {
 
 bool AppendFile::reopen_if_lost() {
   struct stat held {
-  }, there{};
+  }, current{};
   if (::fstat(fd_, &held) != 0) append_error(path_, "stat", errno);
-  if (::lstat(path_.c_str(), &there) == 0 && held.st_dev == there.st_dev &&
-      held.st_ino == there.st_ino)
+  if (::lstat(path_.c_str(), &current) == 0 && held.st_dev == current.st_dev &&
+      held.st_ino == current.st_ino)
     return false;
   if (folder() != folder_) return false;  // gone with its folder
   const int lost = fd_;

@@ -60,8 +60,8 @@ int64_t bytes_free_at(const std::string& path) {
 
 std::string wanted_and_free(const std::string& path, int64_t wanted) {
   const int64_t free = bytes_free_at(path);
-  const std::string there = free < kFreeUnknown ? cat(", ", human_bytes(free), " free") : "";
-  return cat(" (", human_bytes(wanted), " wanted", there, ")");
+  const std::string free_text = free < kFreeUnknown ? cat(", ", human_bytes(free), " free") : "";
+  return cat(" (", human_bytes(wanted), " wanted", free_text, ")");
 }
 
 /// Says whether the file system lacks a call, at least for this kind of file, and not rights or
@@ -272,10 +272,11 @@ bool is_cached(int fd) {
     const size_t bytes = std::min(size - at, kMappedBytes);
     void* const start = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, static_cast<off_t>(at));
     if (start == MAP_FAILED) return true;
-    const bool told = ::mincore(start, bytes, resident.data()) == 0;
+    const bool reported = ::mincore(start, bytes, resident.data()) == 0;
     ::munmap(start, bytes);
     const auto end = resident.begin() + static_cast<std::ptrdiff_t>((bytes + page - 1) / page);
-    if (!told || std::any_of(resident.begin(), end, [](unsigned char flags) { return flags & 1; }))
+    if (!reported ||
+        std::any_of(resident.begin(), end, [](unsigned char flags) { return flags & 1; }))
       return true;
   }
   return false;

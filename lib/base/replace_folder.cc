@@ -24,9 +24,9 @@ constexpr std::string_view kReplaced = ".replaced-";
 std::string move_aside(FileSystem& files, const std::string& old, const std::string& folder) {
   const auto leftover = leftover_of(fs::path(old).filename().string());
   if (!leftover || !leftover->complete) return old;
-  std::string going = temporary_beside(folder);
-  files.rename(old, going);
-  return going;
+  std::string doomed = temporary_beside(folder);
+  files.rename(old, doomed);
+  return doomed;
 }
 
 /// Removes a folder, or warns. If it stays, that is not a failure: a folder of a network file
@@ -34,13 +34,13 @@ std::string move_aside(FileSystem& files, const std::string& old, const std::str
 void remove_or_warn(FileSystem& files, const std::string& old, const std::string& folder,
                     std::string_view mark, const char* what) {
   try {
-    const std::string going = move_aside(files, old, folder);
+    const std::string doomed = move_aside(files, old, folder);
     std::error_code error;
     // The target of a link is not ours.
-    if (fs::is_symlink(fs::symlink_status(going, error))) return files.remove_all(going);
-    for (const std::string& name : files.list(going))
-      if (name != mark) files.remove_all((fs::path(going) / name).string());
-    files.remove_all(going);
+    if (fs::is_symlink(fs::symlink_status(doomed, error))) return files.remove_all(doomed);
+    for (const std::string& name : files.list(doomed))
+      if (name != mark) files.remove_all((fs::path(doomed) / name).string());
+    files.remove_all(doomed);
   } catch (const std::exception& exception) {
     log_warning(cat(folder, ": ", what, " could not be removed: ", as_error(exception).message()));
   }
@@ -67,9 +67,9 @@ void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& i
 int64_t disk_bytes(const fs::path& path) {
   struct stat info {};
   constexpr int64_t kBlock = 512;  // whatever the file system's own is
-  const bool goes =
+  const bool is_freed =
       ::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink == 1;
-  return goes ? static_cast<int64_t>(info.st_blocks) * kBlock : 0;
+  return is_freed ? static_cast<int64_t>(info.st_blocks) * kBlock : 0;
 }
 
 /// Counts the bytes of all files below, as far as they are visible.

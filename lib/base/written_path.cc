@@ -165,9 +165,9 @@ OwnedFd open_to_write(const std::string& path, int flags, mode_t mode) {
 }
 
 int remove_tree(const std::string& path) {
-  const WrittenPath there = walk_to(path);
-  if (!there.folder) return errno == ENOENT ? 0 : errno;
-  return remove_entry(there.folder.get(), there.name);
+  const WrittenPath place = walk_to(path);
+  if (!place.folder) return errno == ENOENT ? 0 : errno;
+  return remove_entry(place.folder.get(), place.name);
 }
 
 }  // namespace ftrun

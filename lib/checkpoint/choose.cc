@@ -65,9 +65,10 @@ void warn_about_latest(const std::string& root, const std::string& chosen) {
   std::error_code error;
   const std::string path = root + "/latest";
   if (!fs::exists(path, error)) return;
-  const std::string said = read_file(path);
-  if (said != chosen)
-    log_warning(cat(path, ": names ", printable(said), "; the newest good checkpoint is ", chosen));
+  const std::string recorded = read_file(path);
+  if (recorded != chosen)
+    log_warning(
+        cat(path, ": names ", printable(recorded), "; the newest good checkpoint is ", chosen));
 }
 
 // Warns on rank 0 if `latest` names another checkpoint. Collective: if rank 0 fails, no rank

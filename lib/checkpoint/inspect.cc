@@ -69,9 +69,9 @@ std::vector<std::string> latest_problems(const std::string& root) {
     refuse_without_checkpoint(root, "give a run that has saved one, or a step folder");
   if (!fs::exists(path, error)) return {cat(path, ": is missing")};
   const std::string newest = fs::path(entries.front().folder).filename().string();
-  const std::string said = read_file(path);
-  if (said == newest) return {};
-  return {cat(path, ": names \"", printable(said), "\", the newest checkpoint is ", newest)};
+  const std::string recorded = read_file(path);
+  if (recorded == newest) return {};
+  return {cat(path, ": names \"", printable(recorded), "\", the newest checkpoint is ", newest)};
 }
 
 // Formats two columns, the first as wide as its longest text.

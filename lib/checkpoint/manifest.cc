@@ -217,11 +217,11 @@ CheckpointMeta meta_from(const json& value, const std::string& where) {
 std::string_view verified_rest(std::string_view text, const std::string& path) {
   if (!text.starts_with(kOpening) || text.size() < kOpening.size() + kHashDigits)
     refuse_manifest(cat(path, ": does not begin as a checkpoint manifest"));
-  const std::string_view said = text.substr(kOpening.size(), kHashDigits);
+  const std::string_view recorded = text.substr(kOpening.size(), kHashDigits);
   const std::string_view rest = text.substr(kOpening.size() + kHashDigits);
   const std::string found = hex64(xxh3(rest.data(), rest.size()));
-  if (found != said)
-    refuse_manifest(cat(path, ": its checksum is ", found, ", it says ", printable(said),
+  if (found != recorded)
+    refuse_manifest(cat(path, ": its checksum is ", found, ", it says ", printable(recorded),
                         ": the manifest was changed or damaged after it was written"));
   return rest;
 }

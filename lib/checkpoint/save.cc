@@ -177,9 +177,9 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
 // Removes a checkpoint, under a temporary name first: an interrupted removal must not look like a
 // damaged checkpoint.
 void remove_checkpoint(FileSystem& files, const std::string& folder) {
-  const std::string going = temporary_beside(folder);
-  files.rename(folder, going);
-  files.remove_all(going);
+  const std::string doomed = temporary_beside(folder);
+  files.rename(folder, doomed);
+  files.remove_all(doomed);
 }
 
 // Removes old checkpoints: only commits older than the new one, which was verified, so that the

@@ -66,16 +66,16 @@ bool parse_number(const std::string& text, T& value) {
 
 }  // namespace
 
-FailureReport failure_report(int rank, const std::exception& failure, const Error& told) {
+FailureReport failure_report(int rank, const std::exception& failure, const Error& error) {
   FailureReport report{.rank = rank,
                        .unix_ns = unix_time_ns(),
-                       .exit_code = static_cast<int>(told.code()),
-                       .message = told.what()};
+                       .exit_code = static_cast<int>(error.code()),
+                       .message = error.what()};
   const auto* of_rank = dynamic_cast<const RankError*>(&failure);
   if (of_rank == nullptr) return report;
   report.of_device = of_rank->of_device();
   // A rank that only lost a peer is not a cause.
-  if (told.code() != ExitCode::kPeerLost && of_rank->rank() != rank)
+  if (error.code() != ExitCode::kPeerLost && of_rank->rank() != rank)
     report.culprit = of_rank->rank();
   return report;
 }

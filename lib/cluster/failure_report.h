@@ -28,7 +28,7 @@ struct FailureReport {
 };
 
 /// Makes the report of a rank that ends now because of `failure`, which it reports as `told`.
-FailureReport failure_report(int rank, const std::exception& failure, const Error& told);
+FailureReport failure_report(int rank, const std::exception& failure, const Error& error);
 
 /// Writes the report as one line, at most 4,000 bytes so that a pipe takes it whole. A longer
 /// message loses its middle; its remedy stays.

@@ -150,9 +150,10 @@ class Chain {
       const CollectiveRecord theirs = record_of(other, group.name);
       const bool ended =
           other.process == ProcessState::kGone || other.process == ProcessState::kStopped;
-      const bool there = between_two(group.record.kind) ? meets(theirs, group.record, peer, group)
-                                                        : is_there(theirs, group.record);
-      if (there && !ended && !other.silent) continue;
+      const bool has_entered = between_two(group.record.kind)
+                                   ? meets(theirs, group.record, peer, group)
+                                   : is_there(theirs, group.record);
+      if (has_entered && !ended && !other.silent) continue;
       const int present = present_in(group);
       if (present > most_present_) most_present_ = present, ring_culprit_ = rank;
       const char* const waits = group.record.state == CollectiveState::kAborted

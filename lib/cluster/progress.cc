@@ -44,7 +44,7 @@ std::string terminate_text() {
   if (lacks_memory(std::current_exception())) {
     constexpr std::string_view kText =
         "error: out of memory, in a thread that cannot go on without it\n";
-    [[maybe_unused]] const ssize_t told = ::write(2, kText.data(), kText.size());
+    [[maybe_unused]] const ssize_t written = ::write(2, kText.data(), kText.size());
     ::_exit(static_cast<int>(ExitCode::kEnvironment));
   }
   const std::string text =

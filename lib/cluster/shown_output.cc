@@ -48,10 +48,10 @@ void ShownOutput::write(OutputStream stream, std::string_view text) {
   };
   if (to.stands && !has_room(to.fd, {})) return leave_out();
   if (std::exchange(to.stands, false)) {
-    const std::string said =
+    const std::string shown =
         cat("\nnotice: ", to.left_out, to.left_out == 1 ? " line was" : " lines were",
             " dropped because the output was blocked; see the ranks' logs\n");
-    std::string_view rest = said;
+    std::string_view rest = shown;
     if (!write_all(to, rest, is_out)) return leave_out();
     to.left_out = 0;
   }

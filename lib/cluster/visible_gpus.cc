@@ -45,10 +45,10 @@ int count_named(const std::string& list) {
 }  // namespace
 
 int count_visible_gpus(const EnvLookup& env, const std::string& devices) {
-  const int there = count_device_files(devices);
+  const int present = count_device_files(devices);
   const auto named = env("CUDA_VISIBLE_DEVICES");
   // Slices of one GPU (MIG) are named one by one: more names than files.
-  return there == 0 || !named ? there : count_named(*named);
+  return present == 0 || !named ? present : count_named(*named);
 }
 
 }  // namespace ftrun

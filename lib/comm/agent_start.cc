@@ -38,11 +38,11 @@ AgentStart start_of(const std::string& word, const std::vector<std::string>& lin
   return {prefix_of(word), {lines[0], std::stoi(lines[1])}};
 }
 
-[[noreturn]] void give_up(const RendezvousOptions& options, const std::string& whom) {
+[[noreturn]] void give_up(const RendezvousOptions& options, const std::string& missing) {
   const double seconds = static_cast<double>(options.timeout.count()) * 1e-3;
   throw Error(ExitCode::kPeerLost,
               cat("rank ", options.rank, " waited ", human_seconds(seconds),
-                  " for the others of this start at torchrun's store: ", whom),
+                  " for the others of this start at torchrun's store: ", missing),
               "look at that rank's own log first");
 }
 

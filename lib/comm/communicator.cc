@@ -33,9 +33,9 @@ std::optional<std::vector<CollectiveRecord>> meanings(const std::vector<PeerView
     if (!came || between_two(record.kind) || record.sequence != mine.sequence) return std::nullopt;
     all.push_back(record);
   }
-  const bool alike = std::ranges::all_of(
+  const bool equal = std::ranges::all_of(
       all, [&](const CollectiveRecord& one) { return same_collective(one, mine); });
-  return alike ? std::nullopt : std::optional(all);
+  return equal ? std::nullopt : std::optional(all);
 }
 
 void free_pages(void* data, int64_t bytes) {
@@ -429,7 +429,7 @@ Error Communicator::failure(const CollectiveRecord& record, const CollectiveFail
 
 Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) const {
   // Whom most others contradict is named as the one that is elsewhere.
-  const auto alike = [&](size_t i) {
+  const auto equal = [&](size_t i) {
     return 2 * std::ranges::count_if(by_rank,
                                      [&](const CollectiveRecord& other) {
                                        return same_collective(other, by_rank[i]);
@@ -439,7 +439,7 @@ Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) c
   std::vector<std::string> parts, unlike;
   for (size_t i = 0; i < by_rank.size(); ++i) {
     parts.push_back(cat("rank ", members()[i], " is in ", describe(by_rank[i])));
-    if (!alike(i)) unlike.push_back(std::to_string(members()[i]));
+    if (!equal(i)) unlike.push_back(std::to_string(members()[i]));
   }
   std::string text = cat("the ranks of group ", name(), " disagree: ", join(parts, ", "));
   if (unlike.size() < by_rank.size()) {

@@ -90,10 +90,10 @@ void DeviceCommunicator::device_failed(const CollectiveRecord& record, const Ran
   begin_losing();
   const std::string text =
       cat(error.message(), " (noticed in ", describe(record), " of group ", name(), ")");
-  const RankError told({error.code(), text, error.remedy()}, error.rank(), error.of_device());
-  abort(told.message());
-  show_lost(told);
-  await_asking(failure_report(own_global_rank(), told, told));
+  const RankError reported({error.code(), text, error.remedy()}, error.rank(), error.of_device());
+  abort(reported.message());
+  show_lost(reported);
+  await_asking(failure_report(own_global_rank(), reported, reported));
 }
 
 void DeviceCommunicator::begin_losing() {

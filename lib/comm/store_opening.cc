@@ -249,7 +249,7 @@ Stores join_agent_store(const RendezvousOptions& options, OpeningReason& reason)
 
 Stores open_stores(const RendezvousOptions& options) {
   OpeningReason reason;
-  const WaitReporter told(options.notices, [&](const std::string& waited) {
+  const WaitReporter reporter(options.notices, [&](const std::string& waited) {
     const std::string why = reason.get();
     return cat("rank ", options.rank, " of ", options.world, " has waited ", waited,
                " for the rendezvous of rank 0 at ", place_text(options, options.port),

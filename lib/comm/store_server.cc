@@ -410,7 +410,7 @@ bool StoreServer::Loop::admit(Peer& peer) {
   const std::string expected = client_proof(token, peer.challenge, theirs, member);
   const std::string_view given = std::string_view(peer.in).substr(kChallengeBytes + kMemberBytes);
   const auto refuse = [&](const std::string& reply) {
-    [[maybe_unused]] const ssize_t told =
+    [[maybe_unused]] const ssize_t written =
         ::send(peer.fd.get(), reply.data(), reply.size(), MSG_NOSIGNAL);
     return false;
   };

@@ -359,13 +359,13 @@ void Comparison::compare_update(const Config& config, bool coded) {
       parts.push_back(as_dtype(*scales, DType::kF32));
     }
   const auto at = [&](std::span<void* const> places) {
-    FlatUpdate there = update;
-    there.parameters = places[0];
-    there.gradients = places[1];
-    there.states = {places[2], places[3]};
-    there.copy = places[4];
-    if (coded) there.scales = {static_cast<float*>(places[5]), static_cast<float*>(places[6])};
-    return there;
+    FlatUpdate on_device = update;
+    on_device.parameters = places[0];
+    on_device.gradients = places[1];
+    on_device.states = {places[2], places[3]};
+    on_device.copy = places[4];
+    if (coded) on_device.scales = {static_cast<float*>(places[5]), static_cast<float*>(places[6])};
+    return on_device;
   };
   std::vector<GpuBlock> blocks;
   std::vector<void*> device, host;

@@ -238,15 +238,16 @@ void check_quantization(ConfigReader& reader) {
       {"awq", "AWQ"},     {"compressed-tensors", "compressed-tensors"},
       {"gptq", "GPTQ"},   {"hqq", "HQQ"},
       {"mxfp4", "MXFP4"}, {"torchao", "torchao"}};
-  const auto said = value->is_object() ? value->find("quant_method") : value->end();
-  const bool names_one = value->is_object() && said != value->end() && said->is_string();
-  const std::string method = names_one ? said->get<std::string>() : "";
+  const auto method_key = value->is_object() ? value->find("quant_method") : value->end();
+  const bool names_one =
+      value->is_object() && method_key != value->end() && method_key->is_string();
+  const std::string method = names_one ? method_key->get<std::string>() : "";
   if (std::find(kReadableQuantizations.begin(), kReadableQuantizations.end(), method) !=
       kReadableQuantizations.end())
     return;
   const auto known = kNames.find(method);
   const std::string shown = known != kNames.end() ? std::string(known->second)
-                            : names_one           ? found_text(*said)
+                            : names_one           ? found_text(*method_key)
                                                   : "an unnamed method";
   reader.unsupported(
       "quantization_config",

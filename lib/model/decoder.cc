@@ -276,10 +276,11 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
   const std::vector<LinearProduct> products = block_products(c, split);
   BlockTensors ids;
   for (const ProductModule& module : modules) {
-    const std::vector<LinearProduct> its = products_of(module, products);
-    const auto added = table.linear(names.in_block(layer, module.name), its, names.transposed);
-    for (size_t i = 0; i < its.size(); ++i)
-      ids.products[static_cast<size_t>(its[i].projection)] = added[i];
+    const std::vector<LinearProduct> module_products = products_of(module, products);
+    const auto added =
+        table.linear(names.in_block(layer, module.name), module_products, names.transposed);
+    for (size_t i = 0; i < module_products.size(); ++i)
+      ids.products[static_cast<size_t>(module_products[i].projection)] = added[i];
     if (!c.qk_norm || module.products.back() != Projection::kO) continue;
     const std::string q_norm = names.in_block(layer, names.q_norm);
     const std::string k_norm = names.in_block(layer, names.k_norm);
@@ -304,11 +305,11 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
   for (const ProductModule& module : modules) {
     const LowRank& low = adapter.at(module.products.front());
     if (low.rank == 0) continue;
-    const std::vector<LinearProduct> its = products_of(module, products);
+    const std::vector<LinearProduct> module_products = products_of(module, products);
     const auto added =
-        table.lora({names.in_block(layer, module.name), low, adapter.magnitudes, its});
-    for (size_t i = 0; i < its.size(); ++i)
-      ids.lora[static_cast<size_t>(its[i].projection)] = added[i];
+        table.lora({names.in_block(layer, module.name), low, adapter.magnitudes, module_products});
+    for (size_t i = 0; i < module_products.size(); ++i)
+      ids.lora[static_cast<size_t>(module_products[i].projection)] = added[i];
   }
   return ids;
 }
@@ -419,11 +420,11 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
   std::vector<Module> modules;
   int64_t ranks = 0, column = 0;
   for (const ProductModule& module : product_modules(names)) {
-    const std::vector<LinearProduct> its = products_of(module, matrix.products);
-    if (its.empty()) continue;
+    const std::vector<LinearProduct> module_products = products_of(module, matrix.products);
+    if (module_products.empty()) continue;
     int64_t columns = 0;
-    for (const LinearProduct& product : its) columns += local_outputs(product, split);
-    if (const LowRank& low = adapter.at(its.front().projection); low.rank > 0) {
+    for (const LinearProduct& product : module_products) columns += local_outputs(product, split);
+    if (const LowRank& low = adapter.at(module_products.front().projection); low.rank > 0) {
       ranks += low.rank;
       lora.attrs.parts.push_back({column, low.scale});
       lora.dora.parts.push_back({column, columns});

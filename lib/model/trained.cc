@@ -100,7 +100,7 @@ std::set<std::string> saved_tensors(const ModelDescription& model,
 /// gradients together.
 void require_whole_matrices(const ModelDescription& model, const std::set<std::string>& trained,
                             std::vector<std::string>& problems) {
-  std::set<std::string> told;
+  std::set<std::string> reported;
   for (const Layer& layer : model.layers)
     for (const GraphParam& param : layer.params) {
       std::vector<std::string> names, frozen;
@@ -112,14 +112,14 @@ void require_whole_matrices(const ModelDescription& model, const std::set<std::s
         if (!trained.contains(tensor.name)) frozen.push_back(names.back());
       }
       if (frozen.empty() || frozen.size() == names.size()) continue;
-      if (told.empty())
+      if (reported.empty())
         problems.push_back(
             cat(join(names, ", "),
                 " are one matrix here, which trains as a whole or not at all; frozen is ",
                 join(frozen, ", ")));
-      told.insert(names.front());
+      reported.insert(names.front());
     }
-  if (told.size() > 1) problems.push_back(cat("so it is in ", told.size() - 1, " more"));
+  if (reported.size() > 1) problems.push_back(cat("so it is in ", reported.size() - 1, " more"));
 }
 
 /// Codes of four or eight bits cannot be moved a little.

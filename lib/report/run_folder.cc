@@ -140,8 +140,8 @@ std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool
   const std::string found = cat("output_dir ", paths.root(), ": the folder is not empty (it holds ",
                                 short_list(content), ")");
   // Beside a lock of ours the checkpoints show that there was a run. Without either there was none.
-  const bool told = had_lock && holds_files(paths.checkpoints());
-  const bool has_run = told || posix_files().exists(paths.manifest());
+  const bool has_checkpoints = had_lock && holds_files(paths.checkpoints());
+  const bool has_run = has_checkpoints || posix_files().exists(paths.manifest());
   if (start == RunStart::kFresh)
     return Error(ExitCode::kUsage, found,
                  has_run ? cat("continue the run that is there with --resume auto, or ", kElsewhere)
@@ -235,10 +235,10 @@ std::string RunFolder::run_nearby() const {
 
 bool RunFolder::is_another_runs() const {
   struct stat held {
-  }, there{};
+  }, current{};
   return lock_fd_ >= 0 && ::fstat(lock_fd_, &held) == 0 &&
-         ::lstat(paths_.lock().c_str(), &there) == 0 &&
-         (held.st_dev != there.st_dev || held.st_ino != there.st_ino);
+         ::lstat(paths_.lock().c_str(), &current) == 0 &&
+         (held.st_dev != current.st_dev || held.st_ino != current.st_ino);
 }
 
 void RunFolder::require_own() const {

@@ -31,16 +31,16 @@ const Field& field_of(const std::string& path) {
 }  // namespace
 
 int complexity(const Layout& layout) {
-  int things = static_cast<int>(layout.zero);
+  int score = static_cast<int>(layout.zero);
   const bool offloads = layout.optimizer != OffloadDevice::kNone;
   const bool offloads_parameters = layout.parameters != OffloadDevice::kNone;
-  things += layout.tensor > 1 ? 4 : 0;
-  things += layout.pipeline > 1 ? 4 + static_cast<int>(layout.chunks) : 0;
-  things += layout.replicas > 1 ? 2 : 0;
-  things += static_cast<int>(layout.recompute);
-  things += offloads ? 4 : 0;
-  things += offloads_parameters ? 2 : 0;
-  return things;
+  score += layout.tensor > 1 ? 4 : 0;
+  score += layout.pipeline > 1 ? 4 + static_cast<int>(layout.chunks) : 0;
+  score += layout.replicas > 1 ? 2 : 0;
+  score += static_cast<int>(layout.recompute);
+  score += offloads ? 4 : 0;
+  score += offloads_parameters ? 2 : 0;
+  return score;
 }
 
 std::vector<std::pair<std::string, FieldValue>> layout_keys(const Layout& layout) {

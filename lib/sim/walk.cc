@@ -404,8 +404,8 @@ Walk::Turn Walk::missing(Turn turn) const {
   const int32_t group = group_at(turn);
   for (const int32_t member : members(turn)) {
     const WalkedRank& rank = at(member);
-    const auto there = [&](int32_t lane) { return is_at({member, lane}, group); };
-    if (std::any_of(rank.course->used.begin(), rank.course->used.end(), there)) continue;
+    const auto has_entered = [&](int32_t lane) { return is_at({member, lane}, group); };
+    if (std::any_of(rank.course->used.begin(), rank.course->used.end(), has_entered)) continue;
     // The rank's lane for the group, or the one that all collectives share.
     const auto& groups = world_.ranks[static_cast<size_t>(member)].groups;
     const auto known = std::find(groups.begin(), groups.end(), group);

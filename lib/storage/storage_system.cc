@@ -55,8 +55,8 @@ class MachineStorage : public StorageSystem {
     return made ? made.release() : -errno;
   }
   int remove(const std::string& path) override {
-    const WrittenPath there = walk_to(path);
-    return there.folder ? status_of(::unlinkat(there.folder.get(), there.name.c_str(), 0)) : -errno;
+    const WrittenPath place = walk_to(path);
+    return place.folder ? status_of(::unlinkat(place.folder.get(), place.name.c_str(), 0)) : -errno;
   }
   int reserve(int fd, int64_t bytes) override {
     if (above_size_limit(bytes)) return -EFBIG;

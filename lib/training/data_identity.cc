@@ -88,11 +88,11 @@ void DataIdentity::await(StopAgreement& stop) {
   constexpr int64_t kToldSeconds = 1;
   constexpr int64_t kLongestSeconds = 60;
   const auto start = Clock::now();
-  bool told = false;
+  bool reported = false;
   const auto go_on = [&] {
     if (await_briefly()) return false;
     const double seconds = seconds_since(start);
-    if (seconds >= kToldSeconds && !std::exchange(told, true))
+    if (seconds >= kToldSeconds && !std::exchange(reported, true))
       journal_.print(cat("reading the rest of the data for its fingerprint, for ", kLongestSeconds,
                          " s at most"));
     return seconds < kLongestSeconds;

@@ -154,9 +154,9 @@ std::string differing_facts(std::span<const std::string> texts,
   std::string lines;
   const auto first = parse_facts(texts[0]);
   std::set<std::pair<std::string, std::string>>
-      told;  // a node with several ranks says each thing once
+      reported;  // a node with several ranks says each thing once
   for (size_t rank = 1; rank < texts.size(); ++rank) {
-    if (texts[rank] == texts[0] || !told.emplace(nodes[rank], texts[rank]).second) continue;
+    if (texts[rank] == texts[0] || !reported.emplace(nodes[rank], texts[rank]).second) continue;
     std::map<std::string, std::pair<std::string, std::string>> values;
     for (const auto& [what, value] : first) values[what] = {value, kMissing};
     for (const auto& [what, value] : parse_facts(texts[rank])) {
