@@ -27,7 +27,7 @@ struct FailureReport {
   bool of_device = false;
 };
 
-/// Makes the report of a rank that ends now because of `failure`, which it reports as `told`.
+/// Makes the report of a rank that ends now because of `failure`, which it reports as `error`.
 FailureReport failure_report(int rank, const std::exception& failure, const Error& error);
 
 /// Writes the report as one line, at most 4,000 bytes so that a pipe takes it whole. A longer
