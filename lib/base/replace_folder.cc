@@ -21,7 +21,8 @@ constexpr std::string_view kReplaced = ".replaced-";
 
 /// Moves a folder to the name under which it is removed: an interrupted removal must not look like
 /// a complete folder.
-std::string move_aside(FileSystem& files, const std::string& old, const std::string& folder) {
+std::string rename_for_removal(FileSystem& files, const std::string& old,
+                               const std::string& folder) {
   const auto leftover = leftover_of(fs::path(old).filename().string());
   if (!leftover || !leftover->complete) return old;
   std::string doomed = temporary_beside(folder);
@@ -34,7 +35,7 @@ std::string move_aside(FileSystem& files, const std::string& old, const std::str
 void remove_or_warn(FileSystem& files, const std::string& old, const std::string& folder,
                     std::string_view mark, const char* what) {
   try {
-    const std::string doomed = move_aside(files, old, folder);
+    const std::string doomed = rename_for_removal(files, old, folder);
     std::error_code error;
     // The target of a link is not ours.
     if (fs::is_symlink(fs::symlink_status(doomed, error))) return files.remove_all(doomed);

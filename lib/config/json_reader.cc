@@ -255,7 +255,7 @@ class JsonReader {
   // Reads a number, a word of JSON, or a mistake.
   ConfigNode read_word() {
     const Position at = here();
-    const std::string word = read_word();
+    const std::string word = scan_word();
     if (word.empty()) stop_at(at, cat("expected a value, found ", seen()));
     if (word == "null" || word == "true" || word == "false" || word == "NaN" ||
         word == "Infinity" || word == "-Infinity")
@@ -269,7 +269,7 @@ class JsonReader {
     return refuse_word(at, word);
   }
 
-  std::string read_word() {
+  std::string scan_word() {
     std::string word;
     int braces = 0;  // of ${name}
     while (!at_end()) {

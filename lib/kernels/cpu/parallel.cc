@@ -26,7 +26,7 @@ struct Scratch {
 thread_local bool alone = false;
 
 /// Works off what is left of `count` tasks, beside other threads that do the same.
-void run_tasks(std::atomic<int64_t>& next, int64_t count, parallel_detail::RangeFunction function,
+void claim_tasks(std::atomic<int64_t>& next, int64_t count, parallel_detail::RangeFunction function,
                void* context) {
   for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count;)
     function(context, task, task + 1);
@@ -52,7 +52,7 @@ void parallel_detail::run_tasks(int64_t count, RangeFunction function, void* con
   std::atomic<int64_t> next{0};
   const int64_t workers = std::min<int64_t>(at::get_num_threads(), count);
   at::parallel_for(0, workers, 1,
-                   [&](int64_t, int64_t) { run_tasks(next, count, function, context); });
+                   [&](int64_t, int64_t) { claim_tasks(next, count, function, context); });
 }
 
 // Opens a region even for one task: outside of one a library would start a team for it. It has all
@@ -68,7 +68,7 @@ void parallel_detail::run_library_calls(int64_t count, RangeFunction function, v
 #pragma omp parallel num_threads(threads)
   {
     try {
-      run_tasks(next, count, function, context);
+      claim_tasks(next, count, function, context);
     } catch (...) {
 #pragma omp critical
       failure = std::current_exception();
