@@ -27,7 +27,7 @@ class AppendFile {
 
   /// Opens or makes the file again where it was removed, renamed or replaced under its name, and
   /// returns whether it did: what was appended to it is lost. Where its folder is gone, or another
-  /// folder has its name (another run's, perhaps), it goes on with the file that has no name.
+  /// folder has its name (another run's, perhaps), it continues with the file that has no name.
   /// Error(kEnvironment).
   bool reopen_if_lost();
 

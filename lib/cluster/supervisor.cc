@@ -402,8 +402,8 @@ std::string Supervisor::doing(const LocalRank& rank) const {
   return table == nullptr ? "" : activity_text(read_state(*table));
 }
 
-/// Says whether others waited in vain for a rank that is late or stopped. A rank that has ended, or
-/// failed by itself, holds up nobody, whatever the others report.
+/// Says whether others waited without result for a rank that is late or stopped. A rank that has
+/// ended, or failed by itself, holds up nobody, whatever the others report.
 bool Supervisor::holds_up_others(const LocalRank& rank) const {
   bool blamed = false, failed = false;
   for (const FailureReport& report : failures_) {

@@ -49,8 +49,8 @@ struct SupervisorOptions {
   std::function<std::string(int rank)> log_of;
   /// The time that ranks have after SIGTERM before they are killed.
   std::chrono::milliseconds grace = std::chrono::seconds(10);
-  /// The time from a rank's report of another that it waited for in vain until that one is killed
-  /// unless it is stopped: it may be about to report a failure of its own.
+  /// The time from a rank's report of another that it waited for without result until that one is
+  /// killed unless it is stopped: it may be about to report a failure of its own.
   std::chrono::milliseconds time_to_report = std::chrono::seconds(1);
   /// Options of the notice that ranks which were asked to stop have not ended yet; `say` is not
   /// used.
@@ -63,7 +63,7 @@ struct SupervisorOptions {
   RestartPolicy::Options restarts;
   /// Names what is saved of the run, "" for nothing yet: a new name means progress.
   std::function<std::string()> saved;
-  /// Decides what the next start goes on from; nothing if the run had not begun and this failure
+  /// Decides what the next start resumes from; nothing if the run had not begun and this failure
   /// would come again. `times`: how often in a row its rank had a failure that belongs to it
   /// (RestartPolicy::times_in_a_row). With another number of ranks, restarts without progress are
   /// counted from one again. Without it every start is like the first.
@@ -77,10 +77,10 @@ struct SupervisorOptions {
 /// as the cause with the others below it. When one rank fails the others are stopped: SIGTERM,
 /// `grace`, SIGKILL. The same happens when one reports that another holds it up; that one is
 /// killed. Where `restarts` allows it all ranks are then started again, which one line logs with
-/// the cause; a run that is given up ends with the first of the failures in vain. A signal that
-/// asks to stop ends the run, also during the pause before a restart. SIGINT, SIGTERM, SIGUSR1 and,
-/// unless it is inherited ignored (nohup), SIGHUP are forwarded to the ranks; a second one
-/// (ends_at_once) kills them.
+/// the cause; a run that is given up ends with the first of the failures since the last new
+/// checkpoint. A signal that asks to stop ends the run, also during the pause before a restart.
+/// SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited ignored (nohup), SIGHUP are forwarded to
+/// the ranks; a second one (ends_at_once) kills them.
 ///
 /// Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 /// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_RESTART (how often the ranks

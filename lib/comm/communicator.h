@@ -242,8 +242,8 @@ class Communicator {
   virtual CommBuffer allocate_memory(int64_t bytes);
   /// Says whether a group of one is served by a copy between host buffers.
   virtual bool copies_alone() const { return size() == 1; }
-  /// Says whether a device runs collectives while the host goes on: the back end then decides what
-  /// the board shows.
+  /// Says whether a device runs collectives while the host continues: the back end then decides
+  /// what the board shows.
   virtual bool device_runs() const { return false; }
 
   /// Makes the Error(kBug) for ranks whose calls differ, given by rank in the group; for back ends

@@ -16,7 +16,7 @@
 namespace ftrun {
 
 /// DeviceCommunicator runs collectives of device memory: begin() puts them into the stream of
-/// use_stream(), behind its earlier work, and the host goes on; later work in that stream finds
+/// use_stream(), behind its earlier work, and the host continues; later work in that stream finds
 /// them done, so wait() has nothing to do. A watch (comm/collective_watch.h) notices a peer that is
 /// lost: the next call throws the error, and so does check(), which must be called after a wait for
 /// the device, before the results are read. Where the device does not come back to whoever waits

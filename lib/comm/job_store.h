@@ -34,7 +34,7 @@ bool serves_store(const StorePlace& place, std::chrono::milliseconds limit);
 /// without end while it is stopped.
 class JobStore final : public c10d::Store {
  public:
-  /// Tries to connect until `deadline`; `find` is asked for the place anew each time (nothing: it
+  /// Tries to connect until `deadline`; `find` is asked for the place again each time (nothing: it
   /// is not known yet; std::runtime_error: not yet for this reason; Error: never). Throws
   /// std::runtime_error with the last reason; at once where `find` can say nothing else and the
   /// token is refused (`patient` false). Error(kUsage) at once where rank 0 does not accept

@@ -9,8 +9,8 @@ namespace ftrun {
 
 /// Makes a communicator among GPUs. Buffers are memory of `device`; a collective runs after the
 /// work that the current stream (Communicator::use_stream) holds when it is issued, and wait()
-/// makes the current stream wait for it (the host goes on). Error(kUnsupported) in a build without
-/// CUDA.
+/// makes the current stream wait for it (the host continues). Error(kUnsupported) in a build
+/// without CUDA.
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup,
                                                      Rendezvous& rendezvous, int device);
 

@@ -139,7 +139,7 @@ void Rendezvous::shutdown(Milliseconds limit) {
 
 /// Lists the keys of leaving of the ranks that rank 0 waits for. A rank that has ended or is
 /// stopped reads nothing, and may have reported so before (`of_ended`); one that gave no sign of
-/// life is waited for in vain.
+/// life is waited for without result.
 std::vector<std::string> Rendezvous::Impl::keys_of_leaving(bool of_ended) {
   std::vector<std::string> keys;
   for (int rank = 1; rank < options.world; ++rank) {

@@ -24,7 +24,7 @@ inline constexpr size_t kPartBytes = size_t{4} << 20;
 /// text: a rank that wants the text throws it.
 class ExchangeError : public Error {
  public:
-  /// Takes the one rank that was waited for in vain as `absent`, where there is one.
+  /// Takes the one rank that was waited for without result as `absent`, where there is one.
   ExchangeError(const Error& error, std::optional<int> absent) : Error(error), absent_(absent) {}
   std::optional<int> absent() const { return absent_; }
 
@@ -32,7 +32,7 @@ class ExchangeError : public Error {
   std::optional<int> absent_;
 };
 
-/// Lists all keys of a text of so many bytes.
+/// Lists all keys of a text of `bytes` bytes.
 std::vector<std::string> text_keys(const std::string& key, size_t bytes);
 void put_text(c10d::Store& store, const std::string& key, const std::string& text);
 /// Returns the value of a key whose text does not come.

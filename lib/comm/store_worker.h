@@ -18,7 +18,7 @@ namespace ftrun {
 /// StoreWorker runs operations of one store connection in a thread of its own, each with a
 /// deadline: c10d's client waits without end for a server that was stopped. While an operation that
 /// did not return in time still waits, later ones wait for it first, up to their own deadlines;
-/// once the server goes on, so do they. A thread that still waits is left to the end of the
+/// once the server continues, so do they. A thread that still waits is left to the end of the
 /// process.
 class StoreWorker {
  public:
@@ -76,7 +76,7 @@ class StoreWorker {
       const std::lock_guard lock(mutex_);
       return given_up;
     }
-    /// Gives the operation up unless its result is there.
+    /// Gives the operation up unless its result has arrived.
     template <typename Result>
     bool began(bool& given_up, const std::future<Result>& result) {
       const std::lock_guard lock(mutex_);

@@ -30,7 +30,7 @@ struct StepSums {
   /// Sum of token losses and number of counted tokens.
   double loss = 0;
   double counted_tokens = 0;
-  /// The norm of the gradients as they lie in memory. It is not finite if one of them is not.
+  /// The norm of the gradients as they are in memory. It is not finite if one of them is not.
   double gradient_norm = 0;
 };
 
@@ -103,7 +103,7 @@ class Executor {
   /// or state, even where the step now comes out finite (`step.finite`). Collective.
   NonfinitePlace find_nonfinite(StepRun& step);
 
-  /// Destroys the device's recordings of the program; the next run records it anew.
+  /// Destroys the device's recordings of the program; the next run records it again.
   void drop_recordings();
 
   /// Returns the seconds that the last run spent in instructions, by kind; other lanes run beside

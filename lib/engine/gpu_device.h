@@ -11,11 +11,11 @@
 namespace ftrun {
 
 /// GpuDevice runs the lanes of a GPU. A lane's thread puts work of the device into the lane's
-/// stream; a wait for another lane's work there is a wait of the stream, and the host goes on. Work
-/// of host code (disk copies, updates and sums of state in the host tier) waits on the host for the
-/// events it needs and for all that its own lane has put into its stream: an instruction can then
-/// rely on the same work being done as on a processor. Events, streams and staging are made once,
-/// not in each step.
+/// stream; a wait for another lane's work there is a wait of the stream, and the host continues.
+/// Work of host code (disk copies, updates and sums of state in the host tier) waits on the host
+/// for the events it needs and for all that its own lane has put into its stream: an instruction
+/// can then rely on the same work being done as on a processor. Events, streams and staging are
+/// made once, not in each step.
 class GpuDevice final : public LaneDevice {
  public:
   GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups);

@@ -50,7 +50,7 @@ class ModelState {
   std::vector<StateSlice> slices(std::span<std::byte> sectors = {}) const;
 
   /// Lists the slices of a copy of the state as it is now (StateOptions::snapshots), which stays
-  /// until release_snapshot(): to be read by another thread while training goes on. One copy at a
+  /// until release_snapshot(): to be read by another thread while training continues. One copy at a
   /// time; not beside lanes that run.
   std::vector<StateSlice> snapshot(std::span<std::byte> sectors = {});
   void release_snapshot();

@@ -11,7 +11,7 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// Pass is a pass of an operation over memory, with the arithmetic that goes on beside it.
+/// Pass is a pass of an operation over memory, with the arithmetic that runs at the same time.
 struct Pass {
   /// Floating-point operations; multiply and add count as two.
   double flops = 0;

@@ -23,7 +23,7 @@ struct WholeRange {
   int64_t high = int64_t{1} << 20;
 };
 
-/// ConfigReader looks up typed values in one JSON object; it notes problems and goes on, so that
+/// ConfigReader looks up typed values in one JSON object; it notes problems and continues, so that
 /// all are reported at once. A look-up that fails returns its fallback (`low` of the range for
 /// required numbers).
 class ConfigReader {

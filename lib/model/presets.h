@@ -35,9 +35,9 @@ ModelConfig preset_config(const ModelPreset& preset, const std::string& name);
 /// and more than 10,000 billion with Error(kUsage).
 int64_t parse_parameter_count(std::string_view text);
 
-/// Makes a model of the shape of Llama 2 with about so many parameters: a vocabulary of 32,000 rows
-/// of its own for the head, heads of 128 (of 64 below 1.5 billion parameters) whose number is a
-/// multiple of 8, as wide as 128 times its layers, whose number is a multiple of 4. The width is
+/// Makes a model of the shape of Llama 2 with about this many parameters: a vocabulary of 32,000
+/// rows of its own for the head, heads of 128 (of 64 below 1.5 billion parameters) whose number is
+/// a multiple of 8, as wide as 128 times its layers, whose number is a multiple of 4. The width is
 /// the one at which the MLP's is nearest to 8/3 of it; the MLP's, a multiple of 64, takes up the
 /// rest.
 ModelPreset preset_of_size(int64_t parameters);

@@ -14,9 +14,9 @@ namespace ftrun {
 std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_size,
                                         int64_t longest_row);
 
-/// Says whether longrope divides by its long factors in a run whose longest row has so many tokens.
-/// transformers asks the same of each batch; a run has one answer, so that no step depends on which
-/// rows came together.
+/// Says whether longrope divides by its long factors in a run whose longest row has this many
+/// tokens. transformers asks the same of each batch; a run has one answer, so that no step depends
+/// on which rows came together.
 bool uses_long_factors(const RopeConfig& rope, int64_t longest_row);
 
 /// Computes the factor of cos and sin where yarn's settings do not say it (Peng et al. 2023,
@@ -33,7 +33,7 @@ double longrope_attention_factor(double factor, int64_t original_positions);
 /// config.json does not say.
 int64_t reached_positions(const ModelConfig& config);
 
-/// Names the scaling of the rotation that would serve rows of so many tokens, which are more than
+/// Names the scaling of the rotation that would serve rows of this many tokens, which are more than
 /// reached_positions(); "" for a model that does not rotate.
 std::string scaling_for(const ModelConfig& config, int64_t tokens);
 

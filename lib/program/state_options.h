@@ -79,8 +79,8 @@ struct StateOptions {
   int64_t gradient_buffer_bytes = int64_t{1} << 16;
   /// The most numbers of the gradient norm that ranks exchange, unless there are more units: 1 MiB.
   int64_t most_norm_slots = int64_t{1} << 17;
-  /// Gives saved state a place for a copy, from which a checkpoint is written while training goes
-  /// on.
+  /// Gives saved state a place for a copy, from which a checkpoint is written while training
+  /// continues.
   bool snapshots = false;
   /// Tensors that weight decay applies to; all when empty.
   std::function<bool(const TensorInfo&)> decays;
@@ -204,8 +204,9 @@ struct StatePiece {
   Range range;
   /// Elements that one number of the state stands for.
   int64_t block = 1;
-  /// The copy of the saved part, for a checkpoint that is written while training goes on. No bytes
-  /// where no copy is wanted, or where `range` lies on disk: there Buffer::shadow_offset serves.
+  /// The copy of the saved part, for a checkpoint that is written while training continues. No
+  /// bytes where no copy is wanted, or where `range` lies on disk: there Buffer::shadow_offset
+  /// serves.
   Range snapshot;
 
   /// Values of `state`: one of these, or the index of an optimizer state.

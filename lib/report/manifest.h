@@ -90,7 +90,7 @@ struct RunManifest {
   /// The state that training started from: "the model's weights" or a checkpoint's folder.
   std::string start;
   std::string ended;
-  /// Absent while the run goes on.
+  /// Absent while the run continues.
   std::optional<int64_t> exit_code;
   std::string exit_reason;
   /// Rank that was the cause of a failure; -1 for none, or when it is not known.

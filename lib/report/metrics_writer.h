@@ -27,7 +27,7 @@ class MetricsWriter {
   int64_t removed_lines() const { return removed_lines_; }
 
  private:
-  /// Appends lines; begins the file anew, with a warning, where it was removed meanwhile.
+  /// Appends lines; starts the file again, with a warning, where it was removed meanwhile.
   void append(const std::string& lines, int64_t step);
 
   int64_t removed_lines_ = 0;

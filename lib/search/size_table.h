@@ -72,7 +72,7 @@ std::vector<SizeRow> size_rows(const SizeModel& model, const std::vector<SizeQue
 /// Makes the models of the course's exercises: 1, 7, 13, 70 and 405 billion parameters.
 std::vector<SizeModel> exercise_models();
 
-/// Makes a model of about so many parameters, named by them ("7B").
+/// Makes a model of about this many parameters, named by them ("7B").
 SizeModel size_model(std::string_view parameters);
 
 /// StatedSize is the memory, in GB, that a GPU needs by the course for 7 billion parameters on 8

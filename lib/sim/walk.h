@@ -17,7 +17,7 @@ namespace ftrun {
 struct Course {
   struct Step {
     InstrId instr = -1;
-    /// The group of a collective, and what all members must announce when they come to it.
+    /// The group of a collective, and what all members must announce when they reach it.
     GroupId group = kNoGroup;
     int32_t announced = -1;
     /// The step's range in `waits`: [first_wait, end_wait).
@@ -26,7 +26,7 @@ struct Course {
     bool if_finite = false;
     bool decides = false;
   };
-  /// A Wait is over when so many steps of a lane are done.
+  /// A Wait is over when this many steps of a lane are done.
   struct Wait {
     int32_t lane = 0;
     int32_t steps = 0;

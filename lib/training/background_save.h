@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// BackgroundSave is a checkpoint that a thread of its own writes while training goes on. Every
+/// BackgroundSave is a checkpoint that a thread of its own writes while training continues. Every
 /// rank of a run has one: they write together.
 class BackgroundSave {
  public:

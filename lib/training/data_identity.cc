@@ -29,7 +29,7 @@ void DataIdentity::start(const RunData& data) {
     fingerprints_.start(set.role(), *set.samples, paths.fingerprint(set.role()));
 }
 
-/// Sets what records say until the data are known: what the run that goes on had, so that a start
+/// Sets what records say until the data are known: what the run that continues had, so that a start
 /// that is refused takes nothing from them.
 void DataIdentity::expect() {
   expected_ = saved_;

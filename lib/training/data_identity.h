@@ -10,7 +10,7 @@
 namespace ftrun {
 
 /// DataIdentity says which data a run trains on, by fingerprints that rank 0 computes while the run
-/// goes on: run.json and the checkpoints record them, and a resumed run is refused when its data
+/// continues: run.json and the checkpoints record them, and a resumed run is refused when its data
 /// turn out to differ from before.
 class DataIdentity : public DataWatch {
  public:

@@ -49,7 +49,7 @@ class Saver {
 
   /// Says whether save_if_due() would write a checkpoint now.
   virtual bool will_save(const TrainingProgress& progress) const = 0;
-  /// Ends a step of a run that goes on: logs how a save in the background ended, and saves where
+  /// Ends a step of a run that continues: logs how a save in the background ended, and saves where
   /// the config asks for it or this is the best state so far, in the background where it says so.
   /// Returns true when training paused for longer than a copy takes. A best checkpoint that could
   /// not be written is forgotten in `progress`.

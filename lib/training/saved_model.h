@@ -37,8 +37,8 @@ class SavedModel {
   virtual std::vector<StateConversion> load(Checkpoint& checkpoint) = 0;
   /// Lists the slices of the state itself, which must not change while they are read.
   virtual std::vector<StateSlice> slices() = 0;
-  /// Lists the slices of a copy of the state as it is now, to be read while training goes on. There
-  /// is one copy at a time, until release_snapshot().
+  /// Lists the slices of a copy of the state as it is now, to be read while training continues.
+  /// There is one copy at a time, until release_snapshot().
   virtual std::vector<StateSlice> snapshot() = 0;
   virtual void release_snapshot() = 0;
   /// Touches the pages of the copy's memory, so that the first copy need not wait for them.

@@ -17,7 +17,7 @@ class StopAgreement {
   StopAgreement(std::function<int()> own, std::function<int(int signal)> together)
       : own_(std::move(own)), together_(std::move(together)) {}
 
-  /// Returns the signal that stops the run; 0 while it goes on.
+  /// Returns the signal that stops the run; 0 while it continues.
   int signal() const { return signal_; }
   bool reached() const { return signal_ != 0; }
   const char* name() const { return signal_name(signal_); }
