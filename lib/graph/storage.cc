@@ -101,7 +101,7 @@ class LiveTree {
     visit(1, 0, leaves_, static_cast<size_t>(begun - by_first_.begin()), request.first, found);
   }
 
-  /// Nodes of the tree that were looked at.
+  /// Counts the nodes of the tree that were examined.
   int64_t looks() const { return looks_; }
 
  private:

@@ -11,7 +11,7 @@ namespace {
 /// O_DIRECT's alignment of memory; disks are read into the host arena.
 constexpr int64_t kDiskAlignment = 4096;
 
-/// Lifetimes of the buffers of one arena; of no bytes for all others.
+/// Lists the lifetimes of the buffers of one arena; those of all other buffers have no bytes.
 std::vector<StorageRequest> requests_of(const Program& program,
                                         const std::vector<StorageRequest>& lives, Arena arena) {
   std::vector<StorageRequest> requests(lives.size());

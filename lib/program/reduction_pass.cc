@@ -93,8 +93,9 @@ class Reductions {
   }
 
  private:
-  /// Gradients of one micro-batch do not wait for those of the next, nor those of one chunk of a
-  /// stage for another's: between the two may come the next micro-batch's of the first.
+  /// Begins the backward pass of a micro-batch and chunk. Its gradients do not wait for those of
+  /// the next micro-batch, nor those of one chunk of a stage for another's: between the two may
+  /// come those of the first chunk in the next micro-batch.
   void begin_backward(std::pair<int32_t, int32_t> backward) {
     backward_ = backward;
     at_ = 0;

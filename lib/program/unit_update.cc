@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// Ranks that each have a slot of every run: one where those of all would be too many.
+/// Counts the ranks that each have a slot of every run: one if the slots of all would be too many.
 int64_t UnitStore::ranks_with_slots() const {
   const int64_t ranks = int64_t{state_place(options_).count} * options_.tensor.count;
   return norm_runs() * ranks <= options_.most_norm_slots ? ranks : 1;

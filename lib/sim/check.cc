@@ -349,7 +349,7 @@ bool has_its_detail(const Instr& instr) {
   }
 }
 
-/// Ranges of an instruction as its kind has them.
+/// Lists the ranges of an instruction that its kind has.
 bool has_its_form(const Program& program, const Instr& instr) {
   if (!has_its_detail(instr)) return false;
   const size_t reads = instr.reads.size();

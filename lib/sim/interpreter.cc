@@ -587,8 +587,9 @@ void for_blocks(const BlockMap& map, int64_t count, Body body) {
   }
 }
 
-/// States of blocks: a block's scale comes from all of its elements, their codes from it too. A
-/// cell has two codes. `measures`: what only finds scales, the largest of those that are there.
+/// Updates states that are codes: a block's scale follows from all of its elements, and so do their
+/// codes. A cell has two codes. With `measures` it only finds the scales, the largest of those that
+/// exist.
 void Interpreter::update_codes(SymbolicMemory& rank, const Instr& instr, bool measures) {
   const Program& program = rank.step.program;
   const Cells gradient = cells(rank, instr.reads[0]), weights = cells(rank, instr.reads[1]);

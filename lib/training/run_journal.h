@@ -30,7 +30,7 @@ class RunJournal : public Journal {
   RunJournal(const TrainRequest& request, Session& session, OpenLog open_log = log_start)
       : request_(request), session_(session), open_log_(std::move(open_log)) {}
 
-  /// Collective: rank 0 takes the run folder. Errors of Recorder.
+  /// Collective: opens the run folder on rank 0. Errors of Recorder.
   void open_folder();
   /// Collective: opens the folder for writing. `describe` is called on rank 0.
   void open(const std::function<RunManifest()>& describe, int64_t steps_done, int64_t total_steps);

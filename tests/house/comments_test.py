@@ -7,6 +7,9 @@ reads without the line above.
 Doc comments are blocks of /// and blocks of // directly above a declaration. --list shows those of
 a folder that count. None begins with One, Each, It, True, False, "" or -1: a value of a variable,
 or a subject that the reader has to find below.
+
+The /// comment of a function begins with a verb that says what the function does: "Returns", or
+"Return" for several functions; "Collective:" may stand before it, and a formula may take its place.
 """
 import pathlib
 import re
@@ -26,6 +29,38 @@ FIRST = re.compile(r"(?:of|what|where|wherever|how|who|whoever|whom|whose|which|
                    r"down|through|than|that|there|here|once|per|during|within)\b(?!\()", re.I)
 
 VALUE = re.compile(r"(?:(?:one|each|it|true|false)\b(?!\()|\"\"|-1)", re.I)
+
+# What the comment of a function may begin with, and plurals that look like verbs but are none.
+VERB = re.compile(r"(?:Collective[:.] )?(?:[A-Za-z][a-z]+s|Return|Emit|Compute|Describe)\b|"
+                  r"Collective\.|[\w\[\], ]{1,24}(?:\([^)]*\) )?\+?= ", 0)
+NOUN = re.compile(r"(?:Bytes|Ranks|Elements|Rows|Tokens|Seconds|Steps|Units|Keys|Values|Ways|Parts|"
+                  r"Lines|Errors|Bits|Products|Files|Layers|Threads|Kernels|Words|Columns|Shards|"
+                  r"Pages|Weights|Types|Kinds|Facts|Pairs|Tensors|Numbers|Processors|Options|Texts|"
+                  r"Events|Statistics|Panels|Lifetimes|Gradients|This|Its|Always|"
+                  r"(?:Sums|Copies|Names|Sets|Places|Groups|States|Ranges|Nodes|Symbols) of)\b")
+VERB_LIMIT = 1.0
+FUNCTION = re.compile(r"(?:[\w:<>,&*~\[\] ]|operator\W{1,3})*[\w>~]\((?!\*)")
+
+
+def function_docs(text):
+    """(line, comment) of each /// block above a function, its definition or declaration."""
+    lines = text.split("\n")
+    for line, body in blocks(text):
+        if not lines[line - 1].lstrip().startswith("///"):
+            continue
+        at = line - 1
+        while at < len(lines) and lines[at].lstrip().startswith(("//", "template", "requires")):
+            at += 1
+        code = lines[at].strip() if at < len(lines) else ""
+        head = FUNCTION.match(code)
+        if head and not re.match(r"(?:struct|class|enum|using|static_assert|mutable|"
+                                 r"std::(?:function|map|vector|optional)<.*>\s+\w+[;={])\b",
+                                 code) and not re.match(r"(?:const )?std::function<", code):
+            yield line, body
+
+
+def begins_with_verb(body):
+    return bool(VERB.match(body)) and not NOUN.match(body)
 
 
 def blocks(text):
@@ -85,6 +120,18 @@ def counted():
     return found
 
 
+def without_verbs():
+    """Folder: [(path, line, text, whether it lacks its verb)] of the functions of lib and apps."""
+    found = {}
+    for top in ("lib", "apps"):
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.suffix in SUFFIXES:
+                for line, body in function_docs(path.read_text()):
+                    found.setdefault(folder_of(path), []).append(
+                        (path, line, body, not begins_with_verb(body)))
+    return found
+
+
 def share(cells):
     return 100 * sum(cell[3] for cell in cells) / len(cells)
 
@@ -100,13 +147,20 @@ def self_check():
               "-1: none.": True, '"" for none.': True, "One() makes one.": False,
               "Iterates.": False, '"rank 3"': False}
     assert {start: is_value(start) for start in starts} == starts
+    text = ("/// Bytes of a rank.\nint64_t bytes(int rank);\n/// The rank.\nint rank = f(1);\n"
+            "/// Sums of squares.\n/// Twice.\ntemplate <class T>\nT sums();\n"
+            "/// Sums the squares.\nvoid sum();\n"
+            "/// y = x + 1.\nvoid add(T* y);\n/// Collective: waits.\nvoid wait() {\n")
+    assert [begins_with_verb(body) for _, body in function_docs(text)] == [
+        False, False, True, True, True], list(function_docs(text))
 
 
 def main():
     self_check()
     found = counted()
     if "--list" in sys.argv:
-        for path, line, body, bad in found[sys.argv[sys.argv.index("--list") + 1]]:
+        folder = sys.argv[sys.argv.index("--list") + 1]
+        for path, line, body, bad in found[folder] + without_verbs().get(folder, []):
             if bad or is_value(body):
                 print(f"{path.relative_to(ROOT)}:{line}: {body[:110]}")
         return
@@ -122,6 +176,11 @@ def main():
         if values:
             faults.append(f"{folder}: {values} doc comments begin with One, Each, It, True, False, "
                           f"\"\" or -1; see them with --list {folder}")
+    for folder, cells in sorted(without_verbs().items()):
+        if share(cells) > VERB_LIMIT:
+            faults.append(f"{folder}: {sum(cell[3] for cell in cells)} of {len(cells)} comments of "
+                          f"functions do not begin with a verb, at most {VERB_LIMIT:.0f} %; see "
+                          f"them with --list {folder}")
     every = [cell for cells in found.values() for cell in cells]
     print(f"all: {sum(cell[3] for cell in every)} of {len(every)}, {share(every):.1f} %")
     print("\n".join(faults))

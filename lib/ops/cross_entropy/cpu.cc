@@ -496,7 +496,8 @@ bool is_likeliest(const T* logits, int64_t own, T label_logit, const T* statisti
   return is_likeliest(logits, own, label_logit);
 }
 
-/// Statistics of row `row` of each of the ranks' blocks of `rows`, in the order of the ranks.
+/// Reads the statistics of row `row` from each of the ranks' blocks of `rows`, in the order of the
+/// ranks.
 template <class T>
 JoinedRow join_statistics(const T* statistics, int64_t ranks, int64_t rows, int64_t row) {
   JoinedRow joined;

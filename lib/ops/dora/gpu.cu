@@ -142,7 +142,7 @@ void scale(const Operation& op, bool adds_bias) {
 
 }  // namespace
 
-/// Panels of W + scale B A, one after another: never all of it.
+/// Makes panels of W + scale B A one after another: never all of it.
 void run_dora_squared_lengths(const Operation& op, const Libraries& libraries) {
   const int64_t inputs = op.in_dims(1)[1];
   const PackedFormat& format = op.packed(0);
