@@ -20,12 +20,12 @@ namespace {
 
 /// Sums of copies of a matrix on two stages, each of which has other units beside it.
 bool adds_copies_of_stages(const Program& program, const Instr& instr) {
-  return instr.unit >= 0 && program.group(instr.group()).ranks.runs_within({MeshAxis::kPipeline});
+  return instr.unit >= 0 && program.group(instr.group()).ranks.runs_within(kStageAxes);
 }
 
 /// Sums of what each member holds of a whole: where it lies does not matter.
 bool adds_parts(const Program& program, const Instr& instr) {
-  return program.group(instr.group()).ranks.runs_within({MeshAxis::kReplicate}) &&
+  return program.group(instr.group()).ranks.runs_within(kReplicaAxes) &&
          std::any_of(program.groups.begin(), program.groups.end(), [&](const ProgramGroup& group) {
            return group.ranks.runs_within(kStateAxes);
          });
