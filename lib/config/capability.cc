@@ -44,41 +44,40 @@ auto text(const char* feature) {
   return [feature](const Config&) { return std::string(feature); };
 }
 
-/// Adds the axes of this support to `gaps`; those that are emulated count on GPUs only.
-std::vector<Gap> with_axes(std::vector<Gap> gaps, AxisSupport support) {
+/// Lists the rows `before`, the axes of this support, and the rows `after`. Axes that are emulated
+/// count on GPUs only.
+std::vector<Gap> with_axes(std::vector<Gap> before, AxisSupport support,
+                           const std::vector<Gap>& after) {
   for (const AxisKeys* axis : kAxes)
     if (axis->support.value == support)
-      gaps.push_back({axis->key.value, text(axis->feature.value), [axis, support](const Config& c) {
-                        return axis->of(c.parallel) > 1 &&
-                               (support == AxisSupport::kRefused || on_gpu(c));
-                      }});
-  return gaps;
+      before.push_back(
+          {axis->key.value, text(axis->feature.value), [axis, support](const Config& c) {
+             return axis->of(c.parallel) > 1 && (support == AxisSupport::kRefused || on_gpu(c));
+           }});
+  before.insert(before.end(), after.begin(), after.end());
+  return before;
 }
 
 const std::vector<Gap>& refused() {
-  static const std::vector<Gap> all = with_axes(
-      {
-          // Devices and tiers.
-          {"zero_optimization.offload_param.nvme_path",
-           text("parameters and optimizer state on two disks"),
-           [](const Config& c) { return uses_two_disks(c.zero); }},
-          {"zero_optimization.offload_param.device", text("quantized weights on a disk"),
-           [](const Config& c) {
-             return c.quantization.type != QuantizationType::kNone &&
-                    c.zero.offload_param.device == OffloadDevice::kNvme;
-           }},
-          // Optimizers, files.
-          {"optimizer.type",
-           [](const Config& c) { return cat("the optimizer ", name_of(c.optimizer.type)); },
-           [](const Config& c) {
-             // A class of PyTorch was reported already when it was read.
-             return !optimizer_of(c.optimizer.type).offered() &&
-                    c.optimizer.type != OptimizerType::kTorch;
-           }},
-          {"checkpoint.use_node_local_storage", text("checkpoints on every node's own disk"),
-           [](const Config& c) { return c.checkpoint.use_node_local_storage; }},
-      },
-      AxisSupport::kRefused);
+  static const std::vector<Gap> all =
+      with_axes({{"zero_optimization.offload_param.nvme_path",
+                  text("parameters and optimizer state on two disks"),
+                  [](const Config& c) { return uses_two_disks(c.zero); }},
+                 {"zero_optimization.offload_param.device", text("quantized weights on a disk"),
+                  [](const Config& c) {
+                    return c.quantization.type != QuantizationType::kNone &&
+                           c.zero.offload_param.device == OffloadDevice::kNvme;
+                  }}},
+                AxisSupport::kRefused,
+                {{"optimizer.type",
+                  [](const Config& c) { return cat("the optimizer ", name_of(c.optimizer.type)); },
+                  [](const Config& c) {
+                    // A class of PyTorch was reported already when it was read.
+                    return !optimizer_of(c.optimizer.type).offered() &&
+                           c.optimizer.type != OptimizerType::kTorch;
+                  }},
+                 {"checkpoint.use_node_local_storage", text("checkpoints on every node's own disk"),
+                  [](const Config& c) { return c.checkpoint.use_node_local_storage; }}});
   return all;
 }
 
@@ -86,13 +85,10 @@ const std::vector<Gap>& refused() {
 /// a GPU (docs/benchmarks.md).
 const std::vector<Gap>& emulated() {
   static const std::vector<Gap> all = with_axes(
-      {
-          {"communication_data_type", text("gradients sent in fp16"),
-           [](const Config& c) {
-             return on_gpu(c) && !c.fp16.enabled && communication_dtype(c) == ConfigDtype::kFp16;
-           }},
-      },
-      AxisSupport::kEmulated);
+      {}, AxisSupport::kEmulated,
+      {{"communication_data_type", text("gradients sent in fp16"), [](const Config& c) {
+          return on_gpu(c) && !c.fp16.enabled && communication_dtype(c) == ConfigDtype::kFp16;
+        }}});
   return all;
 }
 
