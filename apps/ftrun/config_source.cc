@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "axes/fits.h"
+#include "axes/pipeline/plan.h"
+#include "axes/tensor/place.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
@@ -29,8 +32,6 @@
 #include "model/families.h"
 #include "model/rope_angles.h"
 #include "named_inputs.h"
-#include "program/model_fit.h"
-#include "program/pipeline_plan.h"
 #include "program/training_model.h"
 #include "refusal.h"
 
@@ -197,8 +198,7 @@ void check_weights(const Config& config, const ModelConfig& model, Report& repor
 /// Adds what keeps the model from being split or cut as the config asks. A pipeline is looked at
 /// where the config does not contradict itself.
 void check_model_fit(const Config& config, const ModelConfig& model, Report& report) {
-  const std::optional<ModelMisfit> misfit =
-      report.config_is_wrong ? tensor_misfit(config, model) : model_misfit(config, model);
+  const std::optional<ModelMisfit> misfit = model_misfit(config, model, report.config_is_wrong);
   if (!misfit) return;
   Problem problem;
   problem.at = place_of(config, misfit->key);
@@ -306,19 +306,6 @@ void add_data_problem(const Config& config, const std::string& key, const Error&
   problem.remedy = error.remedy();
   report.add_error(problem);
   report.data_is_wrong = true;
-}
-
-/// Says that rows are padded for sequence-parallel ranks.
-void note_row_padding(const Config& config, Report& report) {
-  const SampleSetOptions options = sample_options(config);
-  const int64_t tokens = options.sequence_length, ranks = config.parallel.tensor;
-  if (options.row_padding > 0)
-    add_notice(
-        config, "data.sequence_length",
-        cat("rows of ", tokens, " tokens are computed as ", tokens + options.row_padding,
-            ", so that ", ranks, " tensor ranks can share them out"),
-        cat("set data.sequence_length to a multiple of ", ranks, ", or parallel.sequence: false"),
-        report);
 }
 
 /// Checks what training would find when it opens the data, except what takes a reading of all of
@@ -516,7 +503,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   if (!report.errors.empty()) refuse(report);
   if (result.model) note_positions(result.config, *result.model, report);
   if (result.model) note_longrope(result.config, *result.model, report);
-  note_row_padding(result.config, report);
+  if (const auto notice = row_padding_notice(result.config)) report.add({*notice});
   if (result.model) note_bubble(result.config, report);
   note_serving(result.config, report);
   if (!gaps.empty()) refuse_gaps(gaps);

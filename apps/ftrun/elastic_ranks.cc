@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "admission.h"
+#include "axes/mesh.h"
 #include "base/as_error.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -32,15 +33,9 @@ std::vector<std::string> overrides_for(const Config& config, const BatchShare& s
   return all;
 }
 
-/// Returns the number of the data-parallel replica that a rank is part of.
-int replica_of(const ParallelConfig& mesh, int rank) {
-  const auto size = [](int64_t degree) { return static_cast<int>(degree); };
-  const RankMesh ranks({.pp = size(mesh.pipeline),
-                        .dp_replicate = 1,
-                        .dp_shard = size(mesh.data),
-                        .cp = size(mesh.context),
-                        .tp = size(mesh.tensor)});
-  return ranks.coordinate(rank).dp_shard;
+/// Returns the place of a rank among those with samples of their own; `mesh`: the ranks' mesh.
+int replica_of(const RankMesh& mesh, int rank) {
+  return mesh.place_on(rank, axes_that_cut(AxisCuts::kSamples));
 }
 
 std::string times_text(int times) {
@@ -125,11 +120,14 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
 
 /// Drops the failing rank's replica first, then those with the highest numbers.
 void ElasticRanks::drop_replicas(int rank, int64_t data_ranks) {
-  ParallelConfig mesh = loaded_.config.parallel;
-  mesh.data = static_cast<int64_t>(first_numbers_.size()) / model_ranks(mesh);
+  Config config = loaded_.config;
+  config.parallel.data = std::ssize(first_numbers_) / model_ranks(config.parallel);
+  // Replicas of shards are not told apart here, and their number may not divide the ranks left.
+  config.parallel.data_replicate = 1;
+  const RankMesh mesh = rank_mesh(config);
+  const int data = mesh.data_parallel();
   std::set<int> leaving{replica_of(mesh, rank)};
-  for (int replica = static_cast<int>(mesh.data) - 1; std::ssize(leaving) < mesh.data - data_ranks;
-       --replica)
+  for (int replica = data - 1; std::ssize(leaving) < data - data_ranks; --replica)
     leaving.insert(replica);
   std::vector<int> left;
   for (int number = 0; number < static_cast<int>(first_numbers_.size()); ++number)

@@ -2,9 +2,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include "axes/tensor/node_crossing.h"
 #include "config/ranks.h"
 #include "config/resolve.h"
-#include "program/node_crossing.h"
 
 namespace ftrun {
 

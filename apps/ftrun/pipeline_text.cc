@@ -5,11 +5,11 @@
 
 #include <algorithm>
 
+#include "axes/pipeline/balance_stages.h"
+#include "axes/pipeline/plan.h"
+#include "axes/pipeline/schedule_picture.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "program/balance_stages.h"
-#include "program/pipeline_plan.h"
-#include "program/schedule_picture.h"
 #include "program/step_plan.h"
 #include "program/training_model.h"
 #include "report/table.h"

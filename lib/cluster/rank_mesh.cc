@@ -8,24 +8,19 @@
 namespace ftrun {
 namespace {
 
-constexpr std::array<MeshAxis, kMeshAxes> kAxes = {MeshAxis::kPipeline, MeshAxis::kReplicate,
-                                                   MeshAxis::kShard, MeshAxis::kContext,
-                                                   MeshAxis::kTensor};
+constexpr MeshAxis kAxes[] = {
+#define FTRUN_MESH_AXIS(kind, name, what) MeshAxis::kind,
+#include "axes/axes.inc"
+};
 
 }  // namespace
 
 int MeshPoint::at(MeshAxis axis) const {
   switch (axis) {
-    case MeshAxis::kPipeline:
-      return pp;
-    case MeshAxis::kReplicate:
-      return dp_replicate;
-    case MeshAxis::kShard:
-      return dp_shard;
-    case MeshAxis::kContext:
-      return cp;
-    case MeshAxis::kTensor:
-      return tp;
+#define FTRUN_MESH_AXIS(kind, name, what) \
+  case MeshAxis::kind:                    \
+    return name;
+#include "axes/axes.inc"
   }
   return 0;
 }
@@ -66,11 +61,10 @@ int RankMesh::place(int rank, MeshAxis axis) const {
 
 MeshPoint RankMesh::coordinate(int rank) const {
   require(rank >= 0 && rank < world_, "the rank lies inside the mesh");
-  return {.pp = place(rank, MeshAxis::kPipeline),
-          .dp_replicate = place(rank, MeshAxis::kReplicate),
-          .dp_shard = place(rank, MeshAxis::kShard),
-          .cp = place(rank, MeshAxis::kContext),
-          .tp = place(rank, MeshAxis::kTensor)};
+  return {
+#define FTRUN_MESH_AXIS(kind, name, what) .name = place(rank, MeshAxis::kind),
+#include "axes/axes.inc"
+  };
 }
 
 int RankMesh::rank_at(const MeshPoint& place) const {

@@ -2,43 +2,18 @@
 
 #include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/mesh_axis.h"
+#include "axes/mesh_axis.h"
 
 namespace ftrun {
 
-/// MeshAxes is a set of axes.
-class MeshAxes {
- public:
-  constexpr MeshAxes() = default;
-  constexpr MeshAxes(std::initializer_list<MeshAxis> axes) {
-    for (const MeshAxis axis : axes) marks_ |= mark(axis);
-  }
-
-  constexpr bool contains(MeshAxis axis) const { return (marks_ & mark(axis)) != 0; }
-  constexpr bool contains(MeshAxes axes) const { return (axes.marks_ & ~marks_) == 0; }
-  constexpr bool meets(MeshAxes axes) const { return (axes.marks_ & marks_) != 0; }
-  constexpr bool empty() const { return marks_ == 0; }
-  constexpr void add(MeshAxes axes) { marks_ |= axes.marks_; }
-  constexpr void remove(MeshAxes axes) { marks_ &= ~axes.marks_; }
-  constexpr bool operator==(const MeshAxes&) const = default;
-
- private:
-  static constexpr uint32_t mark(MeshAxis axis) { return 1U << static_cast<int>(axis); }
-  uint32_t marks_ = 0;
-};
-
 /// MeshPoint is one number for each axis: a size, or the place of a rank.
 struct MeshPoint {
-  int pp = 0;
-  int dp_replicate = 0;
-  int dp_shard = 0;
-  int cp = 0;
-  int tp = 0;
+#define FTRUN_MESH_AXIS(kind, name, what) int name = 0;
+#include "axes/axes.inc"
 
   int at(MeshAxis axis) const;
   bool operator==(const MeshPoint&) const = default;
@@ -88,7 +63,7 @@ class RankMesh {
   int world() const { return world_; }
   int size(MeshAxis axis) const { return sizes_.at(axis); }
   /// Counts the ranks that hold different samples: dp_replicate * dp_shard.
-  int data_parallel() const { return sizes_.dp_replicate * sizes_.dp_shard; }
+  int data_parallel() const { return places(axes_that_cut(AxisCuts::kSamples)); }
   const MeshPoint& sizes() const { return sizes_; }
 
   MeshPoint coordinate(int rank) const;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "axes/keys.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "config/ranks.h"
@@ -228,9 +229,9 @@ class Translator {
   // Puts parallel.data, which counts ranks with different samples; num_processes counts every rank.
   void put_data_ranks(const ConfigNode& processes) {
     ParallelConfig mesh;
-    mesh.tensor = written_degree({"parallel.tensor", "tensor_parallel.autotp_size"});
-    mesh.context = written_degree({"parallel.context", "sequence_parallel_size"});
-    mesh.pipeline = written_degree({"parallel.pipeline", "pipeline.stages"});
+    for (const AxisKeys* axis : kAxes)
+      if (axis->ranks.value == AxisRanks::kModel)
+        axis->of(mesh) = written_degree({axis->key.value, axis->other_key.value});
     const int64_t inner = model_ranks(mesh), ranks = processes.integer;
     if (inner == 1 || processes.kind != ConfigNodeKind::kInt)
       put(config_, "parallel.data", processes);
@@ -393,8 +394,8 @@ class Translator {
     const int64_t inner = model_ranks(mesh), ranks = degree_of(processes);
     if (!text_of(processes).empty() && inner != 0 && ranks % inner == 0)
       parts.push_back(cat("data: ", ranks / inner));
-    if (mesh.tensor > 1) parts.push_back(cat("tensor: ", mesh.tensor));
-    if (mesh.pipeline > 1) parts.push_back(cat("pipeline: ", mesh.pipeline));
+    const std::vector<std::string> others = model_degrees(mesh, ": ");
+    parts.insert(parts.end(), others.begin(), others.end());
     return parts;
   }
 

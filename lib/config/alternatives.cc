@@ -1,7 +1,10 @@
 #include "config/alternatives.h"
 
+#include <iterator>
 #include <string>
+#include <vector>
 
+#include "axes/keys.h"
 #include "base/error.h"
 
 namespace ftrun {
@@ -21,15 +24,13 @@ struct KeyPair {
   double second_off = -1e300;
 };
 
-// The pairs of keys that resolve() refuses to see together.
+// The pairs of keys that resolve() refuses to see together, beside the two names of an axis's
+// degree.
 constexpr KeyPair kAlternatives[] = {
     {"train.steps", "train.epochs", Exclusive::kAlways},
     {"train.learning_rate", "optimizer.params.lr", Exclusive::kUnlessEqual},
     {"train.weight_decay", "optimizer.params.weight_decay", Exclusive::kUnlessEqual},
     {"train.warmup_steps", "scheduler.params.warmup_num_steps", Exclusive::kUnlessEqual},
-    {"parallel.tensor", "tensor_parallel.autotp_size", Exclusive::kUnlessEqual, 1},
-    {"parallel.pipeline", "pipeline.stages", Exclusive::kUnlessEqual, 1},
-    {"parallel.context", "sequence_parallel_size", Exclusive::kUnlessEqual, 1},
     {"parallel.data_replicate", "zero_optimization.mics_shard_size", Exclusive::kAlways, 0},
     {"fp16.enabled", "bf16.enabled", Exclusive::kBothTrue},
 };
@@ -67,7 +68,11 @@ void replace(const KeyPair& pair, bool second_is_later, ConfigNode& base, const 
 }  // namespace
 
 void replace_alternatives(ConfigNode& base, const ConfigNode& over, Problems& problems) {
-  for (const KeyPair& pair : kAlternatives)
+  std::vector<KeyPair> pairs(std::begin(kAlternatives), std::end(kAlternatives));
+  for (const AxisKeys* axis : kAxes)
+    if (axis->other_key.value != nullptr)
+      pairs.push_back({axis->key.value, axis->other_key.value, Exclusive::kUnlessEqual, 1});
+  for (const KeyPair& pair : pairs)
     for (const bool second_is_later : {false, true})
       replace(pair, second_is_later, base, over, problems);
 }

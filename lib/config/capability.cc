@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
-#include <iterator>
 #include <string>
+#include <vector>
 
+#include "axes/keys.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "config/schema.h"
@@ -32,84 +33,88 @@ bool on_gpu(const Config& config) {
 }
 
 /// Gap is a feature whose keys are read and checked, and which cannot run yet. Deleting a row
-/// switches the feature on.
+/// switches the feature on; axes say this of themselves (AxisKeys::support).
 struct Gap {
   const char* key;
   std::function<std::string(const Config&)> feature;
-  bool (*wanted)(const Config&);
+  std::function<bool(const Config&)> wanted;
 };
 
 auto text(const char* feature) {
   return [feature](const Config&) { return std::string(feature); };
 }
 
-const Gap kGaps[] = {
-    // Devices and tiers.
-    {"zero_optimization.offload_param.nvme_path",
-     text("parameters and optimizer state on two disks"),
-     [](const Config& c) { return uses_two_disks(c.zero); }},
-    {"zero_optimization.offload_param.device", text("quantized weights on a disk"),
-     [](const Config& c) {
-       return c.quantization.type != QuantizationType::kNone &&
-              c.zero.offload_param.device == OffloadDevice::kNvme;
-     }},
-    // Other parallelism, optimizers, files.
-    {"parallel.context", text("context parallelism"),
-     [](const Config& c) { return c.parallel.context > 1; }},
-    {"parallel.expert", text("expert parallelism"),
-     [](const Config& c) { return c.parallel.expert > 1; }},
-    {"optimizer.type",
-     [](const Config& c) { return cat("the optimizer ", name_of(c.optimizer.type)); },
-     [](const Config& c) {
-       // A class of PyTorch was reported already when it was read.
-       return !optimizer_of(c.optimizer.type).offered() &&
-              c.optimizer.type != OptimizerType::kTorch;
-     }},
-    {"checkpoint.use_node_local_storage", text("checkpoints on every node's own disk"),
-     [](const Config& c) { return c.checkpoint.use_node_local_storage; }},
-};
+/// Lists the rows `before`, the axes of this support, and the rows `after`. Axes that are emulated
+/// count on GPUs only.
+std::vector<Gap> with_axes(std::vector<Gap> before, AxisSupport support,
+                           const std::vector<Gap>& after) {
+  for (const AxisKeys* axis : kAxes)
+    if (axis->support.value == support)
+      before.push_back(
+          {axis->key.value, text(axis->feature.value), [axis, support](const Config& c) {
+             return axis->of(c.parallel) > 1 && (support == AxisSupport::kRefused || on_gpu(c));
+           }});
+  before.insert(before.end(), after.begin(), after.end());
+  return before;
+}
+
+const std::vector<Gap>& refused() {
+  static const std::vector<Gap> all =
+      with_axes({{"zero_optimization.offload_param.nvme_path",
+                  text("parameters and optimizer state on two disks"),
+                  [](const Config& c) { return uses_two_disks(c.zero); }},
+                 {"zero_optimization.offload_param.device", text("quantized weights on a disk"),
+                  [](const Config& c) {
+                    return c.quantization.type != QuantizationType::kNone &&
+                           c.zero.offload_param.device == OffloadDevice::kNvme;
+                  }}},
+                AxisSupport::kRefused,
+                {{"optimizer.type",
+                  [](const Config& c) { return cat("the optimizer ", name_of(c.optimizer.type)); },
+                  [](const Config& c) {
+                    // A class of PyTorch was reported already when it was read.
+                    return !optimizer_of(c.optimizer.type).offered() &&
+                           c.optimizer.type != OptimizerType::kTorch;
+                  }},
+                 {"checkpoint.use_node_local_storage", text("checkpoints on every node's own disk"),
+                  [](const Config& c) { return c.checkpoint.use_node_local_storage; }}});
+  return all;
+}
 
 /// Features that have run only on processors and emulated GPUs. Deleting a row says that it ran on
 /// a GPU (docs/benchmarks.md).
-const Gap kEmulated[] = {
-    {"parallel.data", text("several GPUs"),
-     [](const Config& c) { return on_gpu(c) && c.parallel.data > 1; }},
-    {"parallel.tensor", text("tensor parallelism"),
-     [](const Config& c) { return on_gpu(c) && c.parallel.tensor > 1; }},
-    {"parallel.pipeline", text("pipelines"),
-     [](const Config& c) { return on_gpu(c) && c.parallel.pipeline > 1; }},
-    {"communication_data_type", text("gradients sent in fp16"),
-     [](const Config& c) {
-       return on_gpu(c) && !c.fp16.enabled && communication_dtype(c) == ConfigDtype::kFp16;
-     }},
-};
+const std::vector<Gap>& emulated() {
+  static const std::vector<Gap> all = with_axes(
+      {}, AxisSupport::kEmulated,
+      {{"communication_data_type", text("gradients sent in fp16"), [](const Config& c) {
+          return on_gpu(c) && !c.fp16.enabled && communication_dtype(c) == ConfigDtype::kFp16;
+        }}});
+  return all;
+}
 
 /// Lists the choices of the key that the gap refuses in a config of defaults.
 std::vector<std::string> refused_choices(const Gap& gap, const Field& field) {
-  std::vector<std::string> refused;
+  std::vector<std::string> choices;
   for (const std::string& choice : field.choices) {
     Config config;
     field.store(config, choice);
-    if (gap.wanted(config)) refused.push_back(choice);
+    if (gap.wanted(config)) choices.push_back(choice);
   }
-  return refused;
+  return choices;
 }
 
 }  // namespace
 
 Position place_of(const Config& config, const std::string& key) {
   // A degree that came from another key has no place of its own.
-  if (key == "parallel.tensor" && !config.origins.given(key))
-    return config.origins.position("tensor_parallel.autotp_size");
-  if (key == "parallel.pipeline" && !config.origins.given(key))
-    return config.origins.position("pipeline.stages");
-  if (key == "parallel.context" && !config.origins.given(key))
-    return config.origins.position("sequence_parallel_size");
+  for (const AxisKeys* axis : kAxes)
+    if (key == axis->key.value && axis->other_key.value != nullptr && !config.origins.given(key))
+      return config.origins.position(axis->other_key.value);
   return config.origins.position(key);
 }
 
 std::string not_yet_of(const std::string& path) {
-  for (const Gap& gap : kGaps) {
+  for (const Gap& gap : refused()) {
     if (path != gap.key) continue;
     const size_t dot = path.rfind('.');
     const Field* field = Schema::get().find(dot == std::string::npos ? "" : path.substr(0, dot),
@@ -121,20 +126,20 @@ std::string not_yet_of(const std::string& path) {
 }
 
 bool only_emulated_on_gpus(const std::string& path) {
-  return std::any_of(std::begin(kEmulated), std::end(kEmulated),
+  return std::any_of(emulated().begin(), emulated().end(),
                      [&](const Gap& row) { return path == row.key; });
 }
 
 std::vector<std::string> only_emulated_on_gpus(const Config& config) {
   std::vector<std::string> features;
-  for (const Gap& row : kEmulated)
+  for (const Gap& row : emulated())
     if (row.wanted(config)) features.push_back(row.feature(config));
   return features;
 }
 
 std::vector<NotYet> missing_capabilities(const Config& config) {
   std::vector<NotYet> missing;
-  for (const Gap& gap : kGaps)
+  for (const Gap& gap : refused())
     if (gap.wanted(config))
       missing.push_back({gap.feature(config), gap.key, place_of(config, gap.key)});
   const auto& foreign = config.origins.foreign;

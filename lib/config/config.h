@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "axes/pipeline/names.h"
 #include "base/adapter_choices.h"
 #include "base/data_format.h"
 #include "base/enum_names.h"
@@ -16,7 +17,6 @@
 #include "base/sequence_packing.h"
 #include "base/unit_granularity.h"
 #include "config/deepspeed_config.h"
-#include "config/pipeline_schedule.h"
 #include "config/problem.h"
 
 namespace ftrun {

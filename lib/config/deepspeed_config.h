@@ -285,7 +285,7 @@ struct TensorParallelConfig {
 struct PipelineConfig {
   /// Another name of parallel.pipeline; 0 and 1 say nothing.
   int64_t stages = 0;
-  /// The quantity by which the model is cut; config/pipeline.h reads it.
+  /// The quantity by which the model is cut; axes/pipeline/keys.h reads it.
   std::string partition = "best";
   bool operator==(const PipelineConfig&) const = default;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "axes/keys.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -12,9 +13,9 @@ namespace {
 // Returns the degrees under whichever of their names they are written.
 ParallelConfig requested_mesh(const Config& c) {
   ParallelConfig mesh = c.parallel;
-  mesh.tensor = std::max(mesh.tensor, c.tensor_parallel.autotp_size);
-  mesh.pipeline = std::max(mesh.pipeline, c.pipeline.stages);
-  mesh.context = std::max(mesh.context, c.sequence_parallel_size);
+  for (const AxisKeys* axis : kAxes)
+    if (axis->other_key.value != nullptr)
+      axis->of(mesh) = std::max(axis->of(mesh), axis->other_degree.value(c));
   return mesh;
 }
 
@@ -56,18 +57,23 @@ RankCount from_mesh(const Config& c, const ParallelConfig& mesh, int64_t inner) 
 }  // namespace
 
 int64_t model_ranks(const ParallelConfig& mesh) {
-  int64_t out = 0;
-  const bool overflow = __builtin_mul_overflow(mesh.tensor, mesh.pipeline, &out) ||
-                        __builtin_mul_overflow(out, mesh.context, &out);
-  return overflow || out > kMostRanks ? 0 : out;
+  int64_t out = 1;
+  for (const AxisKeys* axis : kAxes)
+    if (axis->ranks.value == AxisRanks::kModel && __builtin_mul_overflow(out, axis->of(mesh), &out))
+      return 0;
+  return out > kMostRanks ? 0 : out;
+}
+
+std::vector<std::string> model_degrees(const ParallelConfig& mesh, std::string_view between) {
+  std::vector<std::string> parts;
+  for (const AxisKeys* axis : kAxes)
+    if (axis->ranks.value == AxisRanks::kModel && axis->of(mesh) > 1)
+      parts.push_back(cat(axis->name(), between, axis->of(mesh)));
+  return parts;
 }
 
 std::string model_degrees(const ParallelConfig& mesh) {
-  std::vector<std::string> parts;
-  if (mesh.tensor > 1) parts.push_back(cat("tensor ", mesh.tensor));
-  if (mesh.pipeline > 1) parts.push_back(cat("pipeline ", mesh.pipeline));
-  if (mesh.context > 1) parts.push_back(cat("context ", mesh.context));
-  return join(parts, " × ");
+  return join(model_degrees(mesh, " "), " × ");
 }
 
 std::string mesh_text(const ParallelConfig& mesh) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/config.h"
@@ -26,12 +27,15 @@ struct RankCount {
 RankCount count_ranks(const Config& config, std::optional<int64_t> launcher_world,
                       std::optional<int64_t> nproc);
 
-/// Computes tensor × pipeline × context: the ranks that share one model. 0 if the product is too
-/// large.
+/// Computes tensor × pipeline × context (AxisRanks::kModel): the ranks that share one model. 0 if
+/// the product is too large.
 int64_t model_ranks(const ParallelConfig& mesh);
 
 /// Formats the factors above 1: "tensor 2 × context 4"; "" if each rank has a whole model.
 std::string model_degrees(const ParallelConfig& mesh);
+
+/// Lists these factors with a text between name and number: {"tensor: 2", "context: 4"}.
+std::vector<std::string> model_degrees(const ParallelConfig& mesh, std::string_view between);
 
 /// Formats the mesh: "data 2 × tensor 3".
 std::string mesh_text(const ParallelConfig& mesh);

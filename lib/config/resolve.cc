@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/capability.h"
+#include "config/ranks.h"
 #include "config/resolve_steps.h"
 #include "config/schema.h"
 #include "config/write.h"
@@ -158,7 +159,7 @@ Resolution resolve(const Config& config, const ResolveContext& context) {
 std::set<std::string> objections(const Config& resolved) {
   const ParallelConfig& mesh = resolved.parallel;
   ResolveContext context;
-  context.world_size = std::max<int64_t>(1, mesh.data) * mesh.tensor * mesh.pipeline * mesh.context;
+  context.world_size = std::max<int64_t>(1, mesh.data) * model_ranks(mesh);
   // These are values that "auto" has chosen already.
   context.bf16_hardware = resolved.bf16.enabled;
   context.fp16_hardware = resolved.fp16.enabled;

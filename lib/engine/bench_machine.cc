@@ -104,7 +104,7 @@ class GraphBench {
     const int64_t count = element_count(value.dims);
     std::memset(to, 0, static_cast<size_t>(value.bytes()));
     if (value.dtype == DType::kI32) {
-      const bool tokens = value.port == Port::kTokens || value.port == Port::kLabels;
+      const bool tokens = port_holds(value.port) == PortHolds::kVocabulary;
       for (int64_t i = 0; i < count && tokens; ++i)
         static_cast<int32_t*>(to)[i] = static_cast<int32_t>(i * 7919 % vocabulary);
       return;

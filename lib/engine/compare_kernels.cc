@@ -244,11 +244,12 @@ class GraphComparison {
   }
 
   Bytes integers(const Value& value, int64_t count) const {
+    const std::optional<PortHolds> holds = port_holds(value.port);
     std::vector<int32_t> numbers(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
       int64_t number = i * 37 % model_.vocab_rows;
-      if (value.port == Port::kPositions) number = i;
-      if (value.port == Port::kStarts) number = documents_ && i >= count / 3 ? count / 3 : 0;
+      if (holds == PortHolds::kPlaces) number = i;
+      if (holds == PortHolds::kStarts) number = documents_ && i >= count / 3 ? count / 3 : 0;
       numbers[static_cast<size_t>(i)] = static_cast<int32_t>(number);
     }
     Bytes bytes(static_cast<size_t>(value.bytes()));

@@ -272,8 +272,10 @@ void Executor::begin(const Instr& instr) {
 
 void Executor::load_batch(const Instr& instr) {
   const Batch& batch = step_->micro_batches[static_cast<size_t>(instr.micro_batch)];
-  const std::vector<int32_t>* parts[] = {&batch.tokens, &batch.positions, &batch.starts,
-                                         &batch.labels};
+  const std::vector<int32_t>* parts[] = {
+#define FTRUN_BATCH_PORT(kind, name, holds) &batch.name,
+#include "graph/ports.inc"
+  };
   std::array<const void*, std::size(parts)> from;
   std::array<TypedSpan, std::size(parts)> to;
   for (size_t i = 0; i < std::size(parts); ++i) {

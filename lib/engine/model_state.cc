@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "axes/tensor/split.h"
 #include "base/error.h"
 #include "base/packed_values.h"
 #include "base/round_up.h"
@@ -13,7 +14,6 @@
 #include "base/text.h"
 #include "kernels/copy.h"
 #include "kernels/kernels.h"
-#include "model/tensor_split.h"
 #include "partition/layout.h"
 #include "program/state_spec.h"
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "base/mesh_axis.h"
+#include "axes/mesh_axis.h"
 
 namespace ftrun {
 

@@ -1,6 +1,5 @@
 #include "graph/layer_graph.h"
 
-#include <array>
 #include <sstream>
 
 namespace ftrun {
@@ -12,9 +11,17 @@ int64_t element_count(const Dims& dims) {
 }
 
 std::string_view port_name(Port port) {
-  static constexpr std::array<std::string_view, 9> kNames{
-      "none", "tokens", "positions", "starts", "labels", "hidden", "rope", "logits", "loss"};
+  static constexpr std::string_view kNames[] = {
+#define FTRUN_PORT(kind, name) #name,
+#include "graph/ports.inc"
+  };
   return kNames[static_cast<size_t>(port)];
+}
+
+std::optional<PortHolds> port_holds(Port port) {
+  for (const BatchPort& known : kBatchPorts)
+    if (known.port == port) return known.holds;
+  return std::nullopt;
 }
 
 std::vector<ValueId> LayerGraph::with_role(ValueRole role) const {

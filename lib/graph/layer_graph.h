@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,18 +33,31 @@ enum class ValueRole : uint8_t {
 /// Port says what a value carries between layers and the loader; there is at most one value per
 /// port and direction.
 enum class Port : uint8_t {
-  kNone,
-  kTokens,
-  kPositions,
-  kStarts,
-  kLabels,
-  kHidden,
-  kRope,
-  kLogits,
-  kLoss
+#define FTRUN_PORT(kind, name) kind,
+#include "graph/ports.inc"
+};
+
+/// PortHolds says what the numbers of a port of the batch are.
+enum class PortHolds : uint8_t {
+  kVocabulary,  // rows of the vocabulary
+  kPlaces,      // the tokens' places, ascending
+  kStarts,      // the place of the first token of each token's document
+};
+
+/// BatchPort is a value that comes with each micro-batch.
+struct BatchPort {
+  Port port;
+  PortHolds holds;
+};
+/// The ports of the batch in the order of a kLoadBatch instruction's writes.
+inline constexpr BatchPort kBatchPorts[] = {
+#define FTRUN_BATCH_PORT(kind, name, holds) {Port::kind, PortHolds::holds},
+#include "graph/ports.inc"
 };
 
 std::string_view port_name(Port port);
+/// Returns what a port of the batch holds; nothing for other ports.
+std::optional<PortHolds> port_holds(Port port);
 
 struct Value {
   std::string name;

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "axes/tensor/split.h"
+#include "axes/tensor/split_exchange.h"
 #include "base/error.h"
 #include "base/half_floats.h"
 #include "base/round_up.h"
@@ -20,11 +22,9 @@
 #include "graph/op_spec.h"
 #include "model/products.h"
 #include "model/rope_angles.h"
-#include "model/tensor_split.h"
 #include "ops/activation/activation.h"
 #include "ops/add/add.h"
 #include "ops/attention/attention.h"
-#include "ops/collective/collective.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/cross_entropy/workspace.h"
 #include "ops/dora/dora.h"
@@ -490,12 +490,8 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
 // with what the ranks exchange around them.
 class SplitProducts {
  public:
-  SplitProducts(GraphBuilder& g, const TensorSplit& split) : g_(g), split_(split) {}
-
-  /// Gathers all tokens of what is split by tokens.
-  ValueId all_tokens(ValueId x) {
-    return by_tokens() ? ops::all_gather(g_, x, along_tensor(split_.degree)) : x;
-  }
+  SplitProducts(GraphBuilder& g, const TensorSplit& split)
+      : g_(g), split_(split), exchange_(g, split) {}
 
   /// Emits y = x w^T + b, of which each rank makes some columns, for all tokens.
   ValueId column_parallel(ValueId all, const MatrixParams& params) {
@@ -517,15 +513,7 @@ class SplitProducts {
   }
 
   /// Emits the sum over the ranks of what row_parallel_term() made.
-  ValueId sum_of_terms(ValueId term) { return whole(OpKind::kLinear, 'I', term); }
-
-  /// Completes result `x` of an operation that the ranks share out along `letter`: sums it where
-  /// each made a term of it, by tokens where hidden states are split so.
-  ValueId whole(OpKind kind, char letter, ValueId x) {
-    if (split_.degree == 1 || !result_is_term(kind, 0, letter)) return x;
-    return by_tokens() ? ops::reduce_scatter(g_, x, along_tensor(split_.degree))
-                       : ops::all_reduce(g_, x, along_tensor(split_.degree));
-  }
+  ValueId sum_of_terms(ValueId term) { return exchange_.whole(OpKind::kLinear, 'I', term); }
 
  private:
   ValueId adapted(ValueId x, ValueId y, const MatrixParams::LoraParams& lora,
@@ -555,23 +543,17 @@ class SplitProducts {
     const ValueId of_base = ops::linear(g_, kept, weight, -1, product);
     const ValueId z = ops::lora(g_, kept, of_base, lora.down, lora.up, lora.attrs, product);
     ValueId squares = ops::dora_squared_lengths(g_, weight, lora.down, lora.up, lora.attrs);
-    if (split_.degree > 1 && result_is_term(OpKind::kDoraSquaredLengths, 0, shared_by))
-      squares = ops::all_reduce(g_, squares, along_tensor(split_.degree));
+    squares = exchange_.on_each_rank(OpKind::kDoraSquaredLengths, shared_by, squares);
     DoraAttrs dora = lora.dora;
     dora.adds_bias = attrs.adds_bias;
     const ValueId y = ops::dora_scale(g_, z, squares, lora.magnitudes, bias, dora);
     return rest >= 0 ? ops::add(g_, rest, y) : y;
   }
-  bool by_tokens() const { return split_.degree > 1 && split_.sequence; }
 
   GraphBuilder& g_;
   TensorSplit split_;
+  TensorExchange exchange_;
 };
-
-// Tokens of the hidden states that a rank holds.
-int64_t hidden_tokens(const BatchShape& batch, const TensorSplit& split) {
-  return split.sequence ? batch.tokens() / split.degree : batch.tokens();
-}
 
 /// BlockKind is what blocks of one model differ in beside what they make again and their adapters.
 struct BlockKind {
@@ -620,7 +602,7 @@ class BlockBuilder {
   /// Begins a block; `c` is the config of what the rank has.
   BlockBuilder(GraphBuilder& g, const ModelConfig& c, const BatchShape& batch,
                const BlockKind& kind, const TensorSplit& split)
-      : g_(g), c_(c), kind_(kind), ranks_(split.degree), products_(g, split) {
+      : g_(g), c_(c), kind_(kind), ranks_(split.degree), exchange_(g, split), products_(g, split) {
     const int64_t n = batch.tokens();
     x_ = g.input(Port::kHidden, g.dtypes().compute, {hidden_tokens(batch, split), c.hidden}, "x");
     if (kind.rotation >= 0) rope_ = g.input(Port::kRope, DType::kF32, {n, rope_width(c)}, "rope");
@@ -629,7 +611,7 @@ class BlockBuilder {
 
   /// Returns the block's result.
   ValueId emit(const BlockParams& p) {
-    const ValueId norm = products_.all_tokens(add_norm(g_, c_, x_, p.input_norm));
+    const ValueId norm = exchange_.all_tokens(add_norm(g_, c_, x_, p.input_norm));
     const ValueId attention = attention_term(p, norm);
     return c_.parallel_residual ? emit_beside(p, norm, attention) : emit_behind(p, attention);
   }
@@ -641,7 +623,7 @@ class BlockBuilder {
     attention = add_norm(g_, c_, attention, p.attention_output_norm);
     const ValueId attended = ops::scale(g_, attention, c_.residual_scale);
     const auto middle = add_sum_and_norm(g_, c_, x_, attended, p.post_norm);
-    ValueId mlp = products_.sum_of_terms(mlp_term(p, products_.all_tokens(middle.norm)));
+    ValueId mlp = products_.sum_of_terms(mlp_term(p, exchange_.all_tokens(middle.norm)));
     mlp = add_norm(g_, c_, mlp, p.mlp_output_norm);
     return ops::add(g_, middle.sum, ops::scale(g_, mlp, c_.residual_scale));
   }
@@ -651,7 +633,7 @@ class BlockBuilder {
   ValueId emit_beside(const BlockParams& p, ValueId norm, ValueId attention_term) {
     require(!c_.output_norms, "attention and MLP beside each other have no norms behind them");
     const ValueId read =
-        c_.mlp_norm ? products_.all_tokens(add_norm(g_, c_, x_, p.post_norm)) : norm;
+        c_.mlp_norm ? exchange_.all_tokens(add_norm(g_, c_, x_, p.post_norm)) : norm;
     const ValueId both = products_.sum_of_terms(ops::add(g_, attention_term, mlp_term(p, read)));
     return ops::add(g_, x_, ops::scale(g_, both, c_.residual_scale));
   }
@@ -677,9 +659,8 @@ class BlockBuilder {
     if (c_.own_head_norms) return ops::head_norm(g_, qkv, p.q_norm, p.k_norm, heads);
     if (!c_.whole_qk_norm) return ops::qk_norm(g_, qkv, p.q_norm, p.k_norm, heads);
     const WholeQkNormAttrs attrs{heads, ranks_};
-    ValueId squares = ops::qk_squares(g_, qkv, attrs);
-    if (ranks_ > 1 && result_is_term(OpKind::kQkDots, 0, 'H'))
-      squares = ops::all_reduce(g_, squares, along_tensor(ranks_));
+    const ValueId squares =
+        exchange_.on_each_rank(OpKind::kQkDots, 'H', ops::qk_squares(g_, qkv, attrs));
     return ops::whole_qk_norm(g_, qkv, squares, p.q_norm, p.k_norm, attrs);
   }
 
@@ -694,6 +675,7 @@ class BlockBuilder {
   const ModelConfig& c_;
   BlockKind kind_;
   int ranks_;
+  TensorExchange exchange_;
   SplitProducts products_;
   ValueId x_ = -1, rope_ = -1, starts_ = -1;
 };
@@ -840,7 +822,7 @@ class DecoderBuilder {
       x = ops::add(g, x, ops::embed(g, positions, vectors, position_rows_of(rows)));
       params.push_back({vectors, {position_table}});
     }
-    x = SplitProducts(g, split_).whole(OpKind::kEmbed, 'V', x);
+    x = TensorExchange(g, split_).whole(OpKind::kEmbed, 'V', x);
     g.output(ops::scale(g, x, embedding_scale()), Port::kHidden);
     if (c_.rotary_size() > 0) output_rope_table(g, positions);
     out_.layers.push_back(
@@ -916,15 +898,15 @@ class DecoderBuilder {
     const ValueId bias = bias_tensor >= 0 ? g.param("lm_head.bias", {local_.vocab_rows}) : -1;
     // The product is linear: its operand takes the scale, and logits never are whole in memory.
     const ValueId scaled = ops::scale(g, add_norm(g, c_, x, norm), c_.logit_scale);
-    const ValueId y = SplitProducts(g, split_).all_tokens(scaled);
+    TensorExchange exchange(g, split_);
+    const ValueId y = exchange.all_tokens(scaled);
     CrossEntropyAttrs attrs{.with_gradients = train(), .softcap = c_.logit_softcap};
     if (dtypes_.kernels == Kernels::kGpu)
       attrs.chunk_tokens = gpu_head_chunk(local_.vocab_rows, dtype_bytes(dtypes_.compute));
     const bool whole = split_.degree == 1;
     if (mode_ == Mode::kLogits) {
       const ValueId logits = ops::softcap(g, ops::linear(g, y, weight, bias), c_.logit_softcap);
-      g.output(whole ? logits : ops::all_gather_blocks(g, logits, along_tensor(split_.degree)),
-               Port::kLogits);
+      g.output(exchange.joined_blocks(logits), Port::kLogits);
     } else if (whole) {
       ops::linear_cross_entropy(g, y, weight, labels, attrs, bias);
     } else {

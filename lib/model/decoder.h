@@ -12,7 +12,7 @@ namespace ftrun {
 /// Layers hand on hidden [N,D] and, from the embedding to every block, rope F32 [N,d]; the batch
 /// gives tokens, positions, starts and labels, all I32 [N].
 ///
-/// With a split the graphs are those of one of t tensor-parallel ranks (model/tensor_split.h), and
+/// With a split the graphs are those of one of t tensor-parallel ranks (axes/tensor/split.h), and
 /// weights are its share. With sequence parallelism hidden is [N/t,D], the rank's block of the
 /// tokens; everything else is the same on all ranks. Losses of the ranks add up to the loss; logits
 /// are [t,N,V/t].

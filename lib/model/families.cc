@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <limits>
 
+#include "axes/tensor/split.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "model/decoder.h"
 #include "model/packed_products.h"
-#include "model/tensor_split.h"
 
 namespace ftrun {
 

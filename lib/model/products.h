@@ -5,9 +5,9 @@
 
 #include <string_view>
 
+#include "axes/tensor/split.h"
 #include "model/config.h"
 #include "model/tensor_names.h"
-#include "model/tensor_split.h"
 
 namespace ftrun {
 

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "axes/pipeline/schedule.h"
 #include "graph/layer_graph.h"
 #include "graph/scratch.h"
 #include "model/description.h"
 #include "partition/units.h"
 #include "program/program.h"
-#include "program/schedule.h"
 
 namespace ftrun {
 

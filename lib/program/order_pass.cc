@@ -108,8 +108,7 @@ class BucketsInFlight {
   /// Says whether the instruction takes gradients out of the bucket; a sum of tensor-parallel ranks
   /// leaves them there.
   bool empties(const Instr& instr) const {
-    if (instr.group() != kNoGroup &&
-        program_.group(instr.group()).ranks.runs_within({MeshAxis::kTensor}))
+    if (instr.group() != kNoGroup && program_.group(instr.group()).ranks.runs_within(kLayerAxes))
       return false;
     return std::any_of(instr.reads.begin(), instr.reads.end(), [&](const Range& range) {
       return is_bucket(range) && filled_[static_cast<size_t>(range.buffer)] != 0;

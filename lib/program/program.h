@@ -161,9 +161,6 @@ struct ProgramGroup {
   ShardPlace place;
 };
 
-/// The axes along which ranks share one copy of the state of a tensor-parallel rank of a stage.
-inline constexpr MeshAxes kStateAxes{MeshAxis::kShard, MeshAxis::kContext};
-
 /// Binding is the storage of one value of a layer's graph.
 struct Binding {
   ValueId value;

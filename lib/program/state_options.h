@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "axes/pipeline/layout.h"
 #include "base/dtype.h"
 #include "model/description.h"
 #include "partition/sharding.h"
-#include "program/pipeline_layout.h"
 #include "program/program.h"
 
 namespace ftrun {
@@ -124,9 +124,6 @@ inline bool is_first_of_stage(const StateOptions& state) {
   return state.replica == 0 && state_place(state).index == 0 && state.tensor.index == 0;
 }
 
-/// Returns the ranks of these options as a mesh.
-RankMesh state_mesh(const StateOptions& state);
-
 /// StateGroups holds the groups of a rank's programs by purpose; kNoGroup where a group would have
 /// one rank.
 struct StateGroups {
@@ -155,8 +152,8 @@ struct StateGroups {
   /// Returns the group over which collectives of layers run along an axis; kNoGroup where no layer
   /// is shared along it.
   GroupId along(MeshAxis axis) const {
-    if (axis == MeshAxis::kContext) return context;
-    return axis == MeshAxis::kTensor ? tensor : kNoGroup;
+    if (kRowAxes.contains(axis)) return context;
+    return kLayerAxes.contains(axis) ? tensor : kNoGroup;
   }
 };
 StateGroups state_groups(const StateOptions& state);

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/round_up.h"
-#include "model/tensor_split.h"
 #include "optimizers/optimizers.h"
 
 namespace ftrun {
@@ -44,18 +43,11 @@ std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions
   return tiers;
 }
 
-/// Lists the gradient shares of a unit: tensor-parallel ranks that use the same part of a tensor
-/// make a share of its gradient each, and so do two stages that hold copies of one matrix.
+/// Lists the gradient shares of a unit: those of tensor-parallel ranks, and of two stages that hold
+/// copies of one matrix.
 std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& model,
                                       const StateOptions& options, const StateGroups& groups) {
-  std::map<GroupId, std::vector<ShardRange>> parts;
-  for (const Slice& slice : unit.slices) {
-    const TensorInfo& tensor = model.tensor(slice.tensor);
-    if (tensor.copies == 1 || !tensor.partial_gradient) continue;
-    const bool all = tensor.copies == options.tensor.count;
-    parts[all ? groups.tensor : groups.tensor_copies].push_back(
-        {slice.position_in_unit, slice.position_in_unit + slice.extent});
-  }
+  auto parts = tensor_shares(unit, model, options, groups);
   if (stages_of(unit, options.pipeline).size() > 1)
     for (const Slice& slice : unit.slices)
       parts[groups.ends].push_back({slice.position_in_unit, slice.position_in_unit + slice.extent});
@@ -69,28 +61,6 @@ DType master_dtype(const Unit& unit, const StateOptions& options) {
 }
 
 }  // namespace
-
-std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline) {
-  std::set<int> stages;
-  for (const int layer : unit.layers) stages.insert(pipeline.stage_of(pipeline.part_with(layer)));
-  return stages;
-}
-
-/// Slices that follow each other and of which equally many tensor-parallel ranks have copies.
-/// Without tensor parallelism that is the unit.
-std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model) {
-  if (!unit.trainable) return {};
-  std::vector<NormRange> runs;
-  for (const Slice& slice : unit.slices) {
-    const int copies = model.tensor(slice.tensor).copies;
-    if (!runs.empty() && runs.back().copies == copies) continue;
-    const int64_t begin = runs.empty() ? 0 : slice.position_in_unit;
-    if (!runs.empty()) runs.back().part.end = begin;
-    runs.push_back({{begin, unit.padded}, copies});
-  }
-  require(!runs.empty(), "a unit holds tensors");
-  return runs;
-}
 
 std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
                                          int64_t update_elements) {
@@ -143,20 +113,6 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
     }
   }
   return found;
-}
-
-BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank) {
-  const Box part = local_part(tensor, rank);
-  BlockMap map{.offset = slice.offset};
-  int64_t inner = 1;
-  for (size_t d = tensor.shape.size(); d-- > 0; inner *= tensor.shape[d]) {
-    if (part.extent[d] == tensor.shape[d]) continue;
-    require(map.row == BlockMap::kEndless, "tensor ranks cut a tensor along one dimension");
-    map.first = part.offset[d] * inner;
-    map.width = part.extent[d] * inner;
-    map.row = tensor.shape[d] * inner;
-  }
-  return map;
 }
 
 std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model,

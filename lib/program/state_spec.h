@@ -5,8 +5,8 @@
 #include <set>
 #include <vector>
 
+#include "axes/tensor/shares.h"
 #include "base/dtype.h"
-#include "optimizers/block_map.h"
 #include "optimizers/optimizer_config.h"
 #include "partition/layout.h"
 #include "partition/sharding.h"
@@ -21,13 +21,6 @@ namespace ftrun {
 struct GradientShares {
   GroupId group = kNoGroup;
   std::vector<ShardRange> parts;
-};
-
-/// NormRange is a part of a unit that the gradient norm sums by itself, and how many neighbouring
-/// tensor-parallel ranks have copies of it, of which one is counted.
-struct NormRange {
-  ShardRange part;
-  int copies = 1;
 };
 
 /// StorageFormat says how elements of a state are stored. Code that needs their bytes asks here,
@@ -96,13 +89,6 @@ struct StateSpec {
   bool has_master = false;
 };
 
-/// Collects the stages of a pipeline with layers that read a unit: these hold it.
-std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline);
-
-/// Lists the norm ranges of a unit, in the order of its slices; together they cover it. A frozen
-/// unit has none.
-std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model);
-
 /// Cuts a rank's part into the intervals that one update takes at a time: one interval where it is
 /// updated on the device, else intervals of at most `update_elements`.
 std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
@@ -127,9 +113,6 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
                                                  const Partition& partition,
                                                  const StateOptions& options,
                                                  const std::vector<StateSpec>& specs);
-
-/// Maps the elements of a slice of a unit to those of its tensor, for tensor-parallel rank `rank`.
-BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank);
 
 /// Returns a function that says of which tensors an optimizer keeps states as codes; an empty
 /// function where there are none.

@@ -269,7 +269,8 @@ void StepBuilder::load_batch(Flow& flow) {
   Instr instr;
   instr.kind = InstrKind::kLoadBatch;
   instr.micro_batch = flow.micro_batch;
-  for (const Port port : kBatchPorts) {
+  for (const BatchPort& of_batch : kBatchPorts) {
+    const Port port = of_batch.port;
     flow.ports[port] = temporary(cat(port_name(port), ".", flow.micro_batch), bytes);
     instr.writes.push_back(whole(flow.ports[port]));
   }

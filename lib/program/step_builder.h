@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "axes/pipeline/schedule.h"
 #include "model/description.h"
 #include "partition/units.h"
 #include "program/loss_slots.h"
 #include "program/program.h"
-#include "program/schedule.h"
 #include "program/state_options.h"
 
 namespace ftrun {
@@ -66,10 +66,6 @@ std::string optimizer_buffer_name(int32_t state);
 constexpr Persistent moments_buffer(int32_t state) {
   return static_cast<Persistent>(static_cast<int32_t>(Persistent::kMoments) + state);
 }
-
-/// Micro-batch inputs in the order of a kLoadBatch instruction's writes.
-inline constexpr Port kBatchPorts[] = {Port::kTokens, Port::kPositions, Port::kStarts,
-                                       Port::kLabels};
 
 /// Builds one optimizer step with passes applied: the actions of the schedule, reduction of
 /// gradients and loss, norm, decision, update. The model must be built with Mode::kTrain.

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "axes/pipeline/plan.h"
+#include "axes/tensor/place.h"
+#include "axes/tensor/split.h"
 #include "base/error.h"
 #include "base/round_up.h"
 #include "model/families.h"
-#include "model/tensor_split.h"
 #include "model/tensors.h"
 #include "optimizers/optimizers.h"
 #include "program/kept_states.h"
-#include "program/pipeline_plan.h"
 #include "program/state_spec.h"
 #include "program/training_model.h"
 
@@ -30,26 +31,6 @@ std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train) {
   if (train.weight_decay_exempt == DecayExempt::kNone)
     return [](const TensorInfo&) { return true; };
   return [](const TensorInfo& tensor) { return decays(tensor); };
-}
-
-RankMesh rank_mesh(const Config& config) {
-  const int64_t data = std::max<int64_t>(1, config.parallel.data);
-  const int64_t replicas = config.zero.stage > 0 ? config.parallel.data_replicate : 1;
-  return RankMesh({.pp = static_cast<int>(std::max<int64_t>(1, config.parallel.pipeline)),
-                   .dp_replicate = static_cast<int>(replicas),
-                   .dp_shard = static_cast<int>(data / replicas),
-                   .cp = static_cast<int>(std::max<int64_t>(1, config.parallel.context)),
-                   .tp = static_cast<int>(std::max<int64_t>(1, config.parallel.tensor))});
-}
-
-int secondary_shards(const Config& config) {
-  const int64_t neighbours =
-      config.zero.stage == 3 ? std::max<int64_t>(1, config.zero.hpz_partition_size) : 1;
-  // The shards themselves serve where all ranks are neighbours, unless they are far away.
-  const bool all = neighbours == rank_mesh(config).places(kStateAxes);
-  return all && config.zero.offload_param.device == OffloadDevice::kNone
-             ? 1
-             : static_cast<int>(neighbours);
 }
 
 bool saves_in_background(const Config& config) {
@@ -80,18 +61,9 @@ Tier tier_of(OffloadDevice device) {
 }
 
 StateOptions state_options(const Config& config, const ModelDescription& model, int rank) {
-  const RankMesh mesh = rank_mesh(config);
-  const MeshPoint place = mesh.coordinate(rank);
-  StateOptions state;
+  StateOptions state = axis_places(config, rank);
   state.stage = static_cast<int>(config.zero.stage);
-  state.dp_shard = {mesh.size(MeshAxis::kShard), place.dp_shard};
-  state.replicas = mesh.size(MeshAxis::kReplicate);
-  state.replica = place.dp_replicate;
-  state.context = {mesh.size(MeshAxis::kContext), place.cp};
-  state.secondary_shards = secondary_shards(config);
-  state.tensor = {mesh.size(MeshAxis::kTensor), place.tp};
   state.pipeline = pipeline_layout(config, model);
-  state.pipeline_stage = place.pp;
   state.ties_ends = model.tied && state.pipeline.last_stage() != state.pipeline.first_stage();
   state.reduce_scatter = config.zero.reduce_scatter;
   state.communication = dtype_of(communication_dtype(config));

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "cluster/rank_mesh.h"
+#include "axes/data/secondary_shards.h"
+#include "axes/mesh.h"
 #include "config/config.h"
 #include "model/config.h"
 #include "model/description.h"
@@ -47,15 +48,6 @@ std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer)
 
 /// Says which tensors weight decay applies to in a run: all, or all but norms and biases.
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);
-
-/// Returns the ranks of a resolved config. Along dp_shard and cp lie those that share one copy of
-/// the state, along dp_replicate copies of it, along cp those that share each row of tokens, along
-/// tp those that share each layer, along pp the stages of a pipeline.
-RankMesh rank_mesh(const Config& config);
-
-/// Counts the neighbours among the state ranks that keep secondary shards between them
-/// (StateOptions::secondary_shards).
-int secondary_shards(const Config& config);
 
 /// Says whether some checkpoints of a resolved config's run are written while it trains on.
 bool saves_in_background(const Config& config);

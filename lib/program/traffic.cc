@@ -163,8 +163,7 @@ class Formula {
       bytes += sent_by([](const Instr& instr) { return instr.layer >= 0 && !instr.is_transfer(); });
     if (known.copies)
       bytes += sent_by([&](const Instr& instr) {
-        return instr.unit >= 0 &&
-               program_.group(instr.group()).ranks.runs_within({MeshAxis::kTensor});
+        return instr.unit >= 0 && program_.group(instr.group()).ranks.runs_within(kLayerAxes);
       });
     if (known.stages)
       bytes += sent_by([&](const Instr& instr) {

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "axes/tensor/place.h"
 #include "base/error.h"
-#include "cluster/rank_mesh.h"
 #include "model/families.h"
 #include "model/trained.h"
 #include "program/step_plan.h"
@@ -109,11 +109,6 @@ PackedFormat packed_format(const QuantizationConfig& quantization) {
   format.block = quantization.block;
   format.double_quantized = quantization.double_quantization;
   return format;
-}
-
-TensorSplit tensor_split(const Config& config, int rank) {
-  const RankMesh mesh = rank_mesh(config);
-  return {mesh.size(MeshAxis::kTensor), mesh.coordinate(rank).tp, config.parallel.sequence};
 }
 
 Adapter adapter_of(const Config& config, const ModelConfig& model) {

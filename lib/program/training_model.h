@@ -12,8 +12,6 @@ DType dtype_of(ConfigDtype dtype);
 ModelDtypes model_dtypes(const Config& config);
 /// Returns the format in which frozen weights of matrix products are packed.
 PackedFormat packed_format(const QuantizationConfig& quantization);
-/// Returns the part of each layer that a rank has.
-TensorSplit tensor_split(const Config& config, int rank);
 /// Makes the adapter that a resolved config asks for, if any. Throws the errors of make_adapter().
 Adapter adapter_of(const Config& config, const ModelConfig& model);
 

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "program/pipeline_layout.h"
+#include "axes/pipeline/layout.h"
+#include "axes/pipeline/schedule.h"
 #include "program/program.h"
-#include "program/schedule.h"
 #include "program/state_options.h"
 
 namespace ftrun {

@@ -6,16 +6,16 @@
 #include <utility>
 #include <variant>
 
+#include "axes/pipeline/balance_stages.h"
+#include "axes/pipeline/keys.h"
+#include "axes/pipeline/schedule.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/side_by_side.h"
-#include "config/pipeline.h"
 #include "graph/collective_attrs.h"
 #include "graph/op_spec.h"
 #include "graph/scratch.h"
 #include "machine/op_time.h"
-#include "program/balance_stages.h"
-#include "program/schedule.h"
 #include "program/training_model.h"
 #include "search/enumerate.h"
 #include "search/rank_place.h"

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "axes/pipeline/layout.h"
 #include "base/error.h"
 #include "machine/least_exchange.h"
 #include "model/description.h"
-#include "program/pipeline_layout.h"
 #include "search/layout.h"
 #include "search/search_task.h"
 #include "search/state_facts.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "axes/fits.h"
 #include "base/error.h"
-#include "program/model_fit.h"
 
 namespace ftrun {
 namespace {

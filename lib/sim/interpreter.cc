@@ -61,15 +61,13 @@ inline int Interpreter::copies_of(UnitId unit, int64_t element) const {
 
 Interpreter::Interpreter(const ModelDescription& model, const Partition& partition,
                          std::vector<StepProgram> steps, const RankMesh& mesh)
-    : model_(model), partition_(partition), tensor_ranks_(mesh.size(MeshAxis::kTensor)) {
+    : model_(model), partition_(partition), tensor_ranks_(mesh.places(kLayerAxes)) {
   require(static_cast<int>(steps.size()) == mesh.world(), "there is a program for each rank");
   for (size_t r = 0; r < steps.size(); ++r) {
     SymbolicMemory rank;
     rank.step = std::move(steps[r]);
-    const MeshPoint place = mesh.coordinate(static_cast<int>(r));
-    rank.tensor = place.tp;
-    rank.data = static_cast<uint64_t>(mesh.place_on(
-        static_cast<int>(r), {MeshAxis::kReplicate, MeshAxis::kShard, MeshAxis::kContext}));
+    rank.tensor = mesh.place_on(static_cast<int>(r), kLayerAxes);
+    rank.data = static_cast<uint64_t>(mesh.place_on(static_cast<int>(r), kGradientAxes));
     const Program& program = rank.step.program;
     for (const Buffer& buffer : program.buffers)
       rank.persistent.emplace_back(buffer.persistent ? static_cast<size_t>(buffer.bytes / 2) : 0,

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "axes/mesh.h"
+#include "axes/mesh_axis.h"
 #include "base/error.h"
 #include "partition/layout.h"
 #include "partition/sharding.h"
@@ -148,18 +150,20 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
   }
   Classes classes;
   for (int rank = 0; rank < mesh.world(); ++rank) {
-    const MeshPoint place = mesh.coordinate(rank);
+    const int stage = mesh.place_on(rank, kStageAxes),
+              layer_place = mesh.place_on(rank, kLayerAxes);
     const int index = mesh.place_on(rank, kStateAxes);
-    const ShardTrait& shard = shards[static_cast<size_t>(place.pp)][static_cast<size_t>(index)];
+    const ShardTrait& shard = shards[static_cast<size_t>(stage)][static_cast<size_t>(index)];
     // Stages compute different things.
-    Traits traits{place.pp, static_cast<int64_t>(shard.traits.size())};
+    Traits traits{stage, static_cast<int64_t>(shard.traits.size())};
     traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
     for (const NormPart& norm : shard.norms)
-      if (place.tp % norm.copies == 0)
+      if (layer_place % norm.copies == 0)
         traits.insert(traits.end(), norm.part.begin(), norm.part.end());
     // Shards were looked at with this rank's tensors: those of ranks with padding, and without, end
     // elsewhere.
-    if (pads) traits.insert(traits.end(), {place.tp + 1 == model.split.degree ? 1 : 0, index});
+    if (pads)
+      traits.insert(traits.end(), {layer_place + 1 == mesh.places(kLayerAxes) ? 1 : 0, index});
     classes.add(rank, std::move(traits));
   }
   return classes.take();

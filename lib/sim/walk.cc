@@ -21,12 +21,12 @@ namespace {
 /// Says whether an instruction sums copies of a matrix on two stages, each of which has other units
 /// beside it.
 bool adds_copies_of_stages(const Program& program, const Instr& instr) {
-  return instr.unit >= 0 && program.group(instr.group()).ranks.runs_within({MeshAxis::kPipeline});
+  return instr.unit >= 0 && program.group(instr.group()).ranks.runs_within(kStageAxes);
 }
 
 /// Says whether an instruction sums what each member holds of a whole: its place does not matter.
 bool adds_parts(const Program& program, const Instr& instr) {
-  return program.group(instr.group()).ranks.runs_within({MeshAxis::kReplicate}) &&
+  return program.group(instr.group()).ranks.runs_within(kReplicaAxes) &&
          std::any_of(program.groups.begin(), program.groups.end(), [&](const ProgramGroup& group) {
            return group.ranks.runs_within(kStateAxes);
          });

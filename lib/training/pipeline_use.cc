@@ -4,6 +4,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "axes/mesh.h"
 #include "base/text.h"
 #include "program/layer_instr.h"
 #include "report/table.h"
@@ -87,7 +88,7 @@ void PipelineUse::total(Session& session) {
   std::vector<StageSeconds> stages(lists_.size());
   const std::vector<std::string> texts = session.exchange("pipeline", encode(sums_));
   for (size_t rank = 0; rank < texts.size(); ++rank)
-    stages[static_cast<size_t>(mesh.coordinate(static_cast<int>(rank)).pp)].add(
+    stages[static_cast<size_t>(mesh.place_on(static_cast<int>(rank), kStageAxes))].add(
         decode(texts[rank]));
   idle_ = idle_shares(lists_, placement_of(options().schedule), stages);
 }

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "axes/pipeline/schedule_timeline.h"
 #include "engine/phase_clock.h"
 #include "engine/setup.h"
-#include "program/schedule_timeline.h"
 #include "training/session.h"
 
 namespace ftrun {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "axes/mesh.h"
 #include "base/as_error.h"
 #include "base/error.h"
 #include "base/file.h"

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "axes/mesh.h"
 #include "base/error.h"
 #include "cluster/rank_mesh.h"
 #include "config/resolve.h"
@@ -40,7 +41,8 @@ void RunStepper::open_replica_check(const Config& config, Journal& journal) {
 void RunStepper::open_slow_ranks(const Config& config) {
   const RankMesh mesh = rank_mesh(config);
   std::vector<int> stages;
-  for (int rank = 0; rank < session_.world(); ++rank) stages.push_back(mesh.coordinate(rank).pp);
+  for (int rank = 0; rank < session_.world(); ++rank)
+    stages.push_back(mesh.place_on(rank, kStageAxes));
   slow_ranks_.emplace(session_.rank(), std::move(stages), [this](std::span<double> numbers) {
     session_.sum(numbers, "times of ranks");
   });

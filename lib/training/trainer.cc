@@ -11,6 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "axes/mesh.h"
+#include "axes/tensor/node_crossing.h"
 #include "base/checksum.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -25,7 +27,6 @@
 #include "cluster/progress.h"
 #include "config/resolve.h"
 #include "inputs/export_options.h"
-#include "program/node_crossing.h"
 #include "report/outcome.h"
 #include "training/check_ranks.h"
 #include "training/stop_signal.h"

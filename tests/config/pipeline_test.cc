@@ -1,4 +1,4 @@
-#include "config/pipeline.h"
+#include "axes/pipeline/keys.h"
 
 #include <algorithm>
 

@@ -3,11 +3,11 @@
 #include <set>
 #include <utility>
 
+#include "axes/pipeline/schedule.h"
 #include "base/text.h"
 #include "emulated_mesh.h"
 #include "kernels/kernels.h"
 #include "pairwise.h"
-#include "program/schedule.h"
 #include "run_settings.h"
 
 #include <catch2/catch.hpp>

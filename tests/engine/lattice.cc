@@ -4,9 +4,9 @@
 #include <span>
 #include <utility>
 
+#include "axes/pipeline/schedule.h"
 #include "base/error.h"
 #include "pairwise.h"
-#include "program/schedule.h"
 
 namespace ftrun::fixtures {
 namespace {

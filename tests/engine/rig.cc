@@ -9,6 +9,7 @@
 #include <numeric>
 #include <thread>
 
+#include "axes/mesh.h"
 #include "base/checksum.h"
 #include "base/file.h"
 #include "base/text.h"

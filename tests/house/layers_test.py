@@ -22,10 +22,14 @@ def layer_map():
 
 def folder_of(path):
     """The folder whose target a file below lib is of: kernels of an operation are the
-    engine's, wherever they lie."""
+    engine's, wherever they lie, and files of an axis those of the target that can have them."""
     parts = pathlib.PurePath(path).parts
-    return "kernels" if parts[0] == "ops" and re.match(r"(cpu|gpu)(_(?!workspace)\w+)?\.",
-                                                       parts[-1]) else parts[0]
+    name = parts[-1].split(".")[0]
+    if parts[0] == "ops" and re.match(r"(cpu|gpu)(_(?!workspace)\w+)?\.", parts[-1]):
+        return "kernels"
+    if parts[0] == "axes" and name not in ("axes", "mesh_axis", "names"):
+        return "config" if name == "keys" else "model" if name.startswith("split") else "program"
+    return parts[0]
 
 
 def sources():

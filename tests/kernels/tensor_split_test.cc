@@ -1,9 +1,9 @@
 // The layers of tensor-parallel ranks, all of them in lockstep, beside those of the whole model.
 #include <cmath>
 
+#include "axes/tensor/split.h"
 #include "lockstep.h"
 #include "model/decoder.h"
-#include "model/tensor_split.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>

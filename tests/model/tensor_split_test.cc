@@ -1,4 +1,4 @@
-#include "model/tensor_split.h"
+#include "axes/tensor/split.h"
 
 #include <algorithm>
 

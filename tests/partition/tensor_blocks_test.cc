@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "axes/tensor/split.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "model/config.h"
 #include "model/families.h"
-#include "model/tensor_split.h"
 #include "partition/sharding.h"
 #include "places.h"
 #include "random_model.h"

@@ -1,4 +1,4 @@
-#include "program/balance_stages.h"
+#include "axes/pipeline/balance_stages.h"
 
 #include <algorithm>
 #include <numeric>

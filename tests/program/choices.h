@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "axes/tensor/split.h"
 #include "cluster/rank_mesh.h"
 #include "model/freeze.h"
-#include "model/tensor_split.h"
 #include "models.h"
 
 namespace ftrun::fixtures {

@@ -1,4 +1,4 @@
-#include "program/node_crossing.h"
+#include "axes/tensor/node_crossing.h"
 
 #include <string>
 #include <vector>

@@ -1,8 +1,8 @@
-#include "program/pipeline_plan.h"
+#include "axes/pipeline/plan.h"
 #include "program/training_model.h"
 
+#include "axes/pipeline/schedule_timeline.h"
 #include "models.h"
-#include "program/schedule_timeline.h"
 #include "program/step_plan.h"
 
 #include <catch2/catch.hpp>

@@ -6,9 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "axes/pipeline/schedule.h"
 #include "base/error.h"
 #include "needs.h"
-#include "program/schedule.h"
 
 namespace ftrun::fixtures {
 

@@ -1,4 +1,4 @@
-#include "program/schedule_picture.h"
+#include "axes/pipeline/schedule_picture.h"
 
 #include <algorithm>
 

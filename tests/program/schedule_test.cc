@@ -1,4 +1,4 @@
-#include "program/schedule.h"
+#include "axes/pipeline/schedule.h"
 
 #include <algorithm>
 #include <map>
@@ -6,9 +6,9 @@
 #include <set>
 #include <tuple>
 
+#include "axes/pipeline/layout.h"
 #include "base/text.h"
 #include "models.h"
-#include "program/pipeline_layout.h"
 #include "schedule_goldens.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-#include "program/schedule_timeline.h"
+#include "axes/pipeline/schedule_timeline.h"
 
 #include <algorithm>
 #include <random>

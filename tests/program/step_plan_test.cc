@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "axes/pipeline/balance_stages.h"
 #include "models.h"
 #include "partition/layout.h"
-#include "program/balance_stages.h"
 #include "program/memory_plan.h"
 #include "program/traffic.h"
 #include "sim/check.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "axes/mesh.h"
 #include "equal_programs.h"
 #include "program/choices.h"
 #include "sim/check.h"

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <optional>
 
+#include "axes/pipeline/plan.h"
+#include "axes/pipeline/schedule_timeline.h"
 #include "program/models.h"
-#include "program/pipeline_plan.h"
-#include "program/schedule_timeline.h"
 #include "sim/class_plans.h"
 #include "sim/folded_world.h"
 #include "sim/step_time.h"

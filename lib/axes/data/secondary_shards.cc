@@ -1,0 +1,19 @@
+#include "axes/data/secondary_shards.h"
+
+#include <algorithm>
+
+#include "axes/mesh.h"
+
+namespace ftrun {
+
+int secondary_shards(const Config& config) {
+  const int64_t neighbours =
+      config.zero.stage == 3 ? std::max<int64_t>(1, config.zero.hpz_partition_size) : 1;
+  // The shards themselves serve where all ranks are neighbours, unless they are far away.
+  const bool all = neighbours == rank_mesh(config).places(kStateAxes);
+  return all && config.zero.offload_param.device == OffloadDevice::kNone
+             ? 1
+             : static_cast<int>(neighbours);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,31 @@
+#include "axes/keys.h"
+
+#include "base/text.h"
+#include "config/resolve_steps.h"
+
+// Expert ranks are a cut of the data-parallel and context ranks. No config can have them yet
+// (docs/ranks.md).
+
+namespace ftrun {
+namespace {
+
+void check_experts(Resolving& r) {
+  const ParallelConfig& mesh = r.config.parallel;
+  if ((mesh.data * mesh.context) % mesh.expert != 0)
+    r.error("parallel.expert", cat("data-parallel ", mesh.data, " × context ", mesh.context,
+                                   " cannot be divided by expert ", mesh.expert));
+}
+
+}  // namespace
+
+constinit const AxisKeys keys::expert{.key = "parallel.expert",
+                                      .degree = &ParallelConfig::expert,
+                                      .other_key = nullptr,
+                                      .other_degree = nullptr,
+                                      .ranks = AxisRanks::kFolded,
+                                      .support = AxisSupport::kRefused,
+                                      .feature = "expert parallelism",
+                                      .check = check_experts,
+                                      .other_degrees = nullptr};
+
+}  // namespace ftrun

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "config/config.h"
+
+namespace ftrun {
+
+struct Resolving;
+
+/// Required is a field that each row of a table gives: without it, the row does not compile.
+template <class T>
+struct Required {
+  template <std::convertible_to<T> Given>
+  constexpr Required(Given given) : value(given) {}  // NOLINT: rows give plain values
+  T value;
+};
+
+/// AxisRanks says which ranks have a place of their own along an axis.
+enum class AxisRanks : uint8_t {
+  kData,    // those that train on different samples
+  kModel,   // those that compute one model together: they multiply the data-parallel ranks
+  kFolded,  // the axis cuts the places of others and adds no ranks
+};
+
+/// AxisSupport says how far an axis can be used.
+enum class AxisSupport : uint8_t {
+  kRuns,
+  kEmulated,  // it has run only on processors and emulated GPUs (docs/benchmarks.md)
+  kRefused,   // its keys are read and checked, and it cannot run yet
+};
+
+/// AxisKeys is what a config says of an axis.
+struct AxisKeys {
+  /// The key of the degree: "parallel.tensor". Messages use its last part ("tensor 2").
+  Required<const char*> key;
+  Required<int64_t ParallelConfig::*> degree;
+  /// DeepSpeed's name of the degree, which says nothing at 0 and 1, and its value; null: none.
+  Required<const char*> other_key;
+  Required<int64_t (*)(const Config&)> other_degree;
+  Required<AxisRanks> ranks;
+  Required<AxisSupport> support;
+  /// The feature's name in messages: "tensor parallelism".
+  Required<const char*> feature;
+  /// Reports what contradicts the degree, after the ranks are divided; null: nothing does.
+  Required<void (*)(Resolving&)> check;
+  /// Suggests other degrees where the ranks cannot be divided: ", or write parallel.tensor: 1 or
+  /// 3"; null: none.
+  Required<std::string (*)(const Resolving&)> other_degrees;
+
+  std::string_view name() const {
+    const std::string_view whole = key.value;
+    return whole.substr(whole.rfind('.') + 1);
+  }
+  int64_t& of(ParallelConfig& mesh) const { return mesh.*degree.value; }
+  int64_t of(const ParallelConfig& mesh) const { return mesh.*degree.value; }
+};
+
+namespace keys {
+#define FTRUN_AXIS(name) extern const AxisKeys name;
+#include "axes/axes.inc"
+}  // namespace keys
+
+/// The axes of axes.inc, in its order.
+inline constexpr std::array kAxes = {
+#define FTRUN_AXIS(name) &keys::name,
+#include "axes/axes.inc"
+};
+
+/// Return how many ranks a resolved config has along an axis of the mesh.
+namespace mesh_sizes {
+#define FTRUN_MESH_AXIS(kind, name, what) int64_t name(const Config& config);
+#include "axes/axes.inc"
+}  // namespace mesh_sizes
+
+}  // namespace ftrun

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+namespace ftrun {
+
+/// MeshAxis lists the axes of the mesh of ranks, slowest to fastest: neighbours along a fast axis
+/// have neighbouring ranks, which launchers place on one machine.
+enum class MeshAxis : int {
+#define FTRUN_MESH_AXIS(kind, name, what) kind,
+#include "axes/axes.inc"
+};
+
+/// AxisCuts says what the ranks along an axis share out: each of them has a part of it.
+enum class AxisCuts : uint32_t {
+  kSamples = 1,   // they read different rows of tokens
+  kRows = 2,      // the tokens of each row
+  kState = 4,     // one copy of the state of what they compute (ZeRO)
+  kLayers = 8,    // the layers of the model
+  kTensors = 16,  // the tensors of each layer
+};
+constexpr AxisCuts operator|(AxisCuts a, AxisCuts b) {
+  return static_cast<AxisCuts>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
+}
+
+/// MeshAxisRow is the row of an axis in axes.inc.
+struct MeshAxisRow {
+  MeshAxis axis;
+  std::string_view name;
+  AxisCuts cuts;
+};
+inline constexpr auto kMeshAxisRows = [] {
+  using enum AxisCuts;
+  return std::array{
+#define FTRUN_MESH_AXIS(kind, name, what) MeshAxisRow{MeshAxis::kind, #name, what},
+#include "axes/axes.inc"
+  };
+}();
+inline constexpr int kMeshAxes = static_cast<int>(kMeshAxisRows.size());
+
+/// Returns the axis's name: "pp", "dp_replicate", "dp_shard", "cp", "tp".
+constexpr std::string_view axis_name(MeshAxis axis) {
+  return kMeshAxisRows[static_cast<size_t>(axis)].name;
+}
+
+/// MeshAxes is a set of axes.
+class MeshAxes {
+ public:
+  constexpr MeshAxes() = default;
+  constexpr MeshAxes(std::initializer_list<MeshAxis> axes) {
+    for (const MeshAxis axis : axes) marks_ |= mark(axis);
+  }
+
+  constexpr bool contains(MeshAxis axis) const { return (marks_ & mark(axis)) != 0; }
+  constexpr bool contains(MeshAxes axes) const { return (axes.marks_ & ~marks_) == 0; }
+  constexpr bool meets(MeshAxes axes) const { return (axes.marks_ & marks_) != 0; }
+  constexpr bool empty() const { return marks_ == 0; }
+  constexpr void add(MeshAxes axes) { marks_ |= axes.marks_; }
+  constexpr void remove(MeshAxes axes) { marks_ &= ~axes.marks_; }
+  constexpr bool operator==(const MeshAxes&) const = default;
+
+ private:
+  static constexpr uint32_t mark(MeshAxis axis) { return 1U << static_cast<int>(axis); }
+  uint32_t marks_ = 0;
+};
+
+/// Returns the axes whose ranks share out any of `cuts`, or none of them.
+constexpr MeshAxes axes_that_cut(AxisCuts cuts, bool any = true) {
+  MeshAxes axes;
+  for (const MeshAxisRow& row : kMeshAxisRows)
+    if (((static_cast<uint32_t>(row.cuts) & static_cast<uint32_t>(cuts)) != 0) == any)
+      axes.add({row.axis});
+  return axes;
+}
+
+inline constexpr MeshAxes kAllAxes = [] {
+  MeshAxes axes;
+  for (const MeshAxisRow& row : kMeshAxisRows) axes.add({row.axis});
+  return axes;
+}();
+/// The axes along which ranks share one copy of the state of what they compute.
+inline constexpr MeshAxes kStateAxes = axes_that_cut(AxisCuts::kState);
+/// The axes along which ranks share one copy of the whole model's state, and those along which they
+/// have the same parts of it.
+inline constexpr AxisCuts kModelCuts = AxisCuts::kState | AxisCuts::kLayers | AxisCuts::kTensors;
+inline constexpr MeshAxes kModelAxes = axes_that_cut(kModelCuts);
+inline constexpr MeshAxes kReplicaAxes = axes_that_cut(kModelCuts, false);
+/// The axes along which each rank makes a share of a gradient of what it computes.
+inline constexpr MeshAxes kGradientAxes = axes_that_cut(AxisCuts::kSamples | AxisCuts::kRows);
+/// The axes along which ranks share the tokens of each row.
+inline constexpr MeshAxes kRowAxes = axes_that_cut(AxisCuts::kRows);
+/// The axes along which ranks have different layers.
+inline constexpr MeshAxes kStageAxes = axes_that_cut(AxisCuts::kLayers);
+/// The axes along which ranks have parts of each layer's tensors and exchange values inside it.
+inline constexpr MeshAxes kLayerAxes = axes_that_cut(AxisCuts::kTensors);
+
+}  // namespace ftrun

@@ -1,0 +1,192 @@
+#include "axes/pipeline/balance_stages.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+#include "graph/cost.h"
+
+namespace ftrun {
+namespace {
+
+double parameters_of(const ModelDescription& model, const Layer& layer) {
+  int64_t elements = 0;
+  for (const GraphParam& param : layer.params)
+    for (const TensorId tensor : param.tensors) elements += model.tensor(tensor).numel();
+  return static_cast<double>(elements);
+}
+
+double weight_of(const ModelDescription& model, const Layer& layer, PipelinePartition by) {
+  switch (by) {
+    case PipelinePartition::kCost: {
+      const PhaseSeconds costs = phase_costs(model.graph_of(layer));
+      return costs.forward + costs.backward;
+    }
+    case PipelinePartition::kParameters:
+      return parameters_of(model, layer);
+    case PipelinePartition::kLayers:
+      return 1;
+    case PipelinePartition::kBlocks:
+      return layer.kind == LayerKind::kBlock ? 1 : 0;
+  }
+  bug("what parts of a pipeline are balanced by");
+}
+
+constexpr int64_t kNone = INT64_MAX;
+
+/// The heaviest layer's weight in whole units, and the most that all layers may weigh together: its
+/// square fits.
+constexpr double kUnits = 1 << 20;
+constexpr double kMostUnits = 3e9;
+
+/// StageCut cuts blocks into parts: it finds the least weight of the heaviest part by bisection,
+/// then, with no part heavier than that, the least sum of squares by dynamic programming over
+/// (parts left, first block).
+class StageCut {
+ public:
+  StageCut(const std::vector<double>& weights, int parts)
+      : blocks_(static_cast<int>(weights.size()) - 2), parts_(parts) {
+    require(parts > 0 && parts <= blocks_, "each part of a pipeline has at least one block");
+    for (const int64_t weight : whole_weights(weights)) sums_.push_back(sums_.back() + weight);
+  }
+
+  std::vector<int64_t> counts() {
+    limit_ = least_limit();
+    fill();
+    std::vector<int64_t> counts;
+    int from = 0;
+    for (int left = parts_; left > 0; --left) {
+      int to = from + 1;
+      while (with_part(left, from, to) != best(left, from)) ++to;
+      counts.push_back(to - from);
+      from = to;
+    }
+    return counts;
+  }
+
+ private:
+  /// Returns the weight of blocks [from, to), with the embedding before the first and the head
+  /// after the last.
+  int64_t weight(int from, int to) const {
+    const int first = from == 0 ? 0 : from + 1;
+    const int end = to == blocks_ ? blocks_ + 2 : to + 1;
+    return sums_[static_cast<size_t>(end)] - sums_[static_cast<size_t>(first)];
+  }
+
+  /// Says whether parts of at most `limit` can hold all blocks. If fewer parts can, more can too:
+  /// there are enough blocks, and cutting a part in two does not make it heavier.
+  bool holds(int64_t limit) const {
+    int parts = 0;
+    for (int from = 0; from < blocks_; ++parts) {
+      int to = from;
+      while (to < blocks_ && weight(from, to + 1) <= limit) ++to;
+      if (to == from) return false;
+      from = to;
+    }
+    return parts <= parts_;
+  }
+
+  int64_t least_limit() const {
+    int64_t too_light = -1, enough = sums_.back();
+    while (enough - too_light > 1) {
+      const int64_t middle = too_light + (enough - too_light) / 2;
+      (holds(middle) ? enough : too_light) = middle;
+    }
+    return enough;
+  }
+
+  /// Returns the cell for the blocks from `from` on in `left` parts: their least sum of squares.
+  int64_t& best(int left, int from) {
+    return best_[static_cast<size_t>(left) * static_cast<size_t>(blocks_ + 1) +
+                 static_cast<size_t>(from)];
+  }
+
+  /// Returns the least sum of squares with [from, to) as the first part; kNone if there is none.
+  int64_t with_part(int left, int from, int to) {
+    const int64_t rest = best(left - 1, to), part = weight(from, to);
+    return rest == kNone || part > limit_ ? kNone : part * part + rest;
+  }
+
+  void fill() {
+    best_.assign(static_cast<size_t>(parts_ + 1) * static_cast<size_t>(blocks_ + 1), kNone);
+    best(0, blocks_) = 0;
+    for (int left = 1; left <= parts_; ++left)
+      for (int from = 0; from < blocks_; ++from)
+        for (int to = from + 1; to <= blocks_ && weight(from, to) <= limit_; ++to)
+          best(left, from) = std::min(best(left, from), with_part(left, from, to));
+  }
+
+  const int blocks_;
+  const int parts_;
+  std::vector<int64_t> sums_{0};  // of the first k layers
+  int64_t limit_ = 0;             // of the heaviest part
+  std::vector<int64_t> best_;     // [parts left][first block]
+};
+
+}  // namespace
+
+PhaseSeconds phase_costs(const LayerGraph& graph) {
+  return {.forward = list_cost(graph, graph.forward),
+          .backward = list_cost(graph, graph.backward),
+          .input_grad = list_cost(graph, graph.input_grad),
+          .weight_grad = list_cost(graph, graph.weight_grad)};
+}
+
+std::vector<PhaseSeconds> part_costs(const ModelDescription& model, const PipelineLayout& layout) {
+  std::vector<PhaseSeconds> parts(static_cast<size_t>(layout.parts()));
+  for (size_t l = 0; l < model.layers.size(); ++l) {
+    const PhaseSeconds costs = phase_costs(model.graph_of(model.layers[l]));
+    PhaseSeconds& part = parts[static_cast<size_t>(layout.part_with(static_cast<int32_t>(l)))];
+    part.forward += costs.forward;
+    part.backward += costs.backward;
+    part.input_grad += costs.input_grad;
+    part.weight_grad += costs.weight_grad;
+  }
+  return parts;
+}
+
+std::vector<double> layer_weights(const ModelDescription& model, PipelinePartition by) {
+  require(model.mode == Mode::kTrain, "a pipeline is balanced by what training costs");
+  std::vector<double> weights;
+  std::map<int64_t, double> of_graph;
+  for (const Layer& layer : model.layers) {
+    if (by != PipelinePartition::kCost) {
+      weights.push_back(weight_of(model, layer, by));
+      continue;
+    }
+    const auto [known, added] = of_graph.try_emplace(layer.graph, 0);
+    if (added) known->second = weight_of(model, layer, by);
+    weights.push_back(known->second);
+  }
+  return weights;
+}
+
+std::vector<int64_t> whole_weights(const std::vector<double>& weights) {
+  const double most = *std::max_element(weights.begin(), weights.end());
+  const double units = std::min(kUnits, kMostUnits / static_cast<double>(weights.size()));
+  std::vector<int64_t> whole;
+  for (const double weight : weights) whole.push_back(std::llround(weight / most * units));
+  return whole;
+}
+
+std::vector<int64_t> balanced_blocks(const std::vector<double>& weights, int parts) {
+  return StageCut(weights, parts).counts();
+}
+
+PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement,
+                                const std::vector<int64_t>& blocks) {
+  std::vector<int32_t> first{0};
+  int32_t next = 1;  // after the embedding
+  for (const int64_t count : blocks) first.push_back(next += static_cast<int32_t>(count));
+  ++first.back();  // the head
+  return {stages, chunks, placement, std::move(first)};
+}
+
+PipelineLayout balance_stages(const ModelDescription& model, int stages, int chunks,
+                              ChunkPlacement placement, PipelinePartition by) {
+  return layout_of_blocks(stages, chunks, placement,
+                          balanced_blocks(layer_weights(model, by), stages * chunks));
+}
+
+}  // namespace ftrun

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "axes/pipeline/layout.h"
+#include "axes/pipeline/names.h"
+#include "axes/pipeline/schedule_timeline.h"
+#include "model/description.h"
+
+namespace ftrun {
+
+// The functions of this header choose where a model is cut for a pipeline. The slowest part sets
+// the pace of all parts, so they choose the cut whose most expensive part costs least.
+
+/// Computes the cost of each phase of a micro-batch in a layer, or in each part, in op_cost's
+/// unit.
+PhaseSeconds phase_costs(const LayerGraph& graph);
+std::vector<PhaseSeconds> part_costs(const ModelDescription& model, const PipelineLayout& layout);
+
+/// Computes the weight of each layer of a model built for training: embedding, blocks, head.
+std::vector<double> layer_weights(const ModelDescription& model, PipelinePartition by);
+
+/// Rounds weights to the whole numbers that balanced_blocks() compares: equal ones give equal cuts.
+std::vector<int64_t> whole_weights(const std::vector<double>& weights);
+
+/// Computes the number of blocks of each of `parts` parts, one or more: the cut whose heaviest part
+/// is the lightest, among these the most even one (least sum of squares), among these the one with
+/// the fewest blocks in its first parts, which keep most activations. `weights` has an entry for
+/// each layer: embedding (in the first part), blocks, head (in the last). Weights are compared to a
+/// millionth of the heaviest, so that every machine makes the same cut. `parts` is at most the
+/// number of blocks.
+std::vector<int64_t> balanced_blocks(const std::vector<double>& weights, int parts);
+
+/// Makes the layout of parts with these numbers of blocks, stages x chunks of them; embedding and
+/// head are added, so the first and the last number may be 0.
+PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement,
+                                const std::vector<int64_t>& blocks);
+
+/// Makes the layout whose parts are most nearly equal by `by`. Every rank gets the same layout from
+/// a model built for training.
+PipelineLayout balance_stages(const ModelDescription& model, int stages, int chunks,
+                              ChunkPlacement placement,
+                              PipelinePartition by = PipelinePartition::kCost);
+
+}  // namespace ftrun

@@ -1,0 +1,22 @@
+#include "axes/fits.h"
+#include "axes/pipeline/plan.h"
+
+namespace ftrun {
+namespace {
+
+std::optional<ModelMisfit> pipeline_misfit(const Config& config, const ModelConfig& model) {
+  try {
+    require_pipeline(config, model.layers);
+  } catch (const Error& error) {
+    return ModelMisfit{
+        config.parallel.pipeline_layers.empty() ? "parallel.pipeline" : "parallel.pipeline_layers",
+        error};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+constinit const FitCheck fit_checks::pipeline{pipeline_misfit, false};
+
+}  // namespace ftrun

@@ -1,0 +1,51 @@
+#include "axes/groupings.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace ftrun {
+namespace {
+
+/// Stages that send to each other, the lower one first.
+std::set<std::pair<int, int>> linked_stages(const PipelineLayout& pipeline) {
+  std::set<std::pair<int, int>> pairs;
+  for (int part = 0; part + 1 < pipeline.parts(); ++part) {
+    const auto [low, high] = std::minmax({pipeline.stage_of(part), pipeline.stage_of(part + 1)});
+    if (low != high) pairs.emplace(low, high);
+  }
+  return pairs;
+}
+
+Grouping link_grouping(const RankMesh& mesh, int from, int to) {
+  const auto of_rank = [&mesh, from, to](int rank) {
+    const int stage = mesh.coordinate(rank).pp;
+    if (stage != from && stage != to) return RankGroup{};
+    return mesh.link(mesh.moved(rank, MeshAxis::kPipeline, from),
+                     mesh.moved(rank, MeshAxis::kPipeline, to), MeshAxis::kPipeline);
+  };
+  return {[from, to](StateGroups& groups) -> GroupId& {
+            return groups.links[{from, to}];
+          },
+          of_rank, true};
+}
+
+}  // namespace
+
+std::vector<Grouping> stage_groupings(const RankMesh& mesh, const StateOptions& state) {
+  std::vector<Grouping> all;
+  if (state.ties_ends)
+    all.push_back({[](StateGroups& groups) -> GroupId& { return groups.ends; },
+                   [&](int rank) {
+                     const int stage = mesh.coordinate(rank).pp;
+                     const bool end = stage == 0 || stage + 1 == mesh.size(MeshAxis::kPipeline);
+                     return end ? mesh.ends_of(rank, MeshAxis::kPipeline) : RankGroup{};
+                   }});
+  for (const auto& [low, high] : linked_stages(state.pipeline)) {
+    all.push_back(link_grouping(mesh, low, high));
+    all.push_back(link_grouping(mesh, high, low));
+  }
+  return all;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,202 @@
+#include <regex.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "axes/keys.h"
+#include "axes/pipeline/keys.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "config/field_value.h"
+#include "config/resolve_steps.h"
+
+namespace ftrun {
+namespace {
+
+/// Class names that expressions are matched with: some of transformers', and those of
+/// Megatron-DeepSpeed and GPT-NeoX.
+constexpr const char* kDecoderLayers[] = {
+    "LlamaDecoderLayer", "MistralDecoderLayer",          "Qwen2DecoderLayer", "Qwen3DecoderLayer",
+    "TransformerLayer",  "ParallelTransformerLayerPipe", "TransformerBlock"};
+
+/// Ends of the names that transformers gives its classes of decoder layers: Gemma2DecoderLayer,
+/// GPT2Block, GPTNeoXLayer.
+constexpr std::string_view kLayerEnds[] = {"DecoderLayer", "Block", "NeoXLayer"};
+
+/// Says whether an expression is the name of a class of decoder layers, of whatever family.
+bool names_decoder_layer(std::string_view expression) {
+  const bool is_name = std::all_of(expression.begin(), expression.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_';
+  });
+  return is_name && std::any_of(std::begin(kLayerEnds), std::end(kLayerEnds),
+                                [&](std::string_view end) { return expression.ends_with(end); });
+}
+
+constexpr const char* kTypePrefix = "type:";
+
+/// Says whether an expression matches a class name of decoder layers, in any case.
+bool matches_decoder_layers(const std::string& expression) {
+  if (names_decoder_layer(expression)) return true;
+  regex_t compiled;
+  if (::regcomp(&compiled, expression.c_str(), REG_EXTENDED | REG_ICASE | REG_NOSUB) != 0)
+    return false;
+  const bool matches =
+      std::any_of(std::begin(kDecoderLayers), std::end(kDecoderLayers),
+                  [&](const char* name) { return ::regexec(&compiled, name, 0, nullptr, 0) == 0; });
+  ::regfree(&compiled);
+  return matches;
+}
+
+/// Returns the parts of the model that a stage has unless the config says otherwise.
+int64_t usual_chunks(PipelineSchedule schedule) {
+  return schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV ? 2 : 1;
+}
+
+void resolve_chunks(Resolving& r) {
+  ParallelConfig& p = r.config.parallel;
+  const std::string path = "parallel.virtual_stages";
+  const int64_t usual = usual_chunks(p.schedule);
+  const bool interleaved = p.schedule == PipelineSchedule::kInterleaved;
+  if (p.virtual_stages == 0) {
+    p.virtual_stages = usual;
+    if (interleaved || r.is_auto(path))
+      r.decide(path, std::to_string(usual), cat("schedule ", name_of(p.schedule)));
+  } else if (interleaved && p.virtual_stages == 1) {
+    r.error(path, cat(path, " 1 leaves schedule interleaved nothing to interleave"),
+            "write 2 or more, or parallel.schedule: 1f1b");
+  } else if (!interleaved && p.virtual_stages != usual) {
+    r.error(path,
+            cat(path, " ", p.virtual_stages, " cannot be used with schedule ", name_of(p.schedule),
+                ", which has ", usual, usual == 1 ? " part" : " parts", " of the model a stage"),
+            "remove it, or write parallel.schedule: interleaved");
+  }
+}
+
+/// Suggests the multiples of `unit` around a number: "use 8 or 12".
+std::string nearest_counts(int64_t count, int64_t unit) {
+  const int64_t below = count / unit * unit;
+  return below == 0 ? cat("use ", unit, " or a multiple of it")
+                    : cat("use ", below, " or ", below + unit);
+}
+
+void check_rounds(Resolving& r) {
+  const ParallelConfig& p = r.config.parallel;
+  const int64_t count = r.config.gradient_accumulation_steps;
+  if (p.schedule != PipelineSchedule::kInterleaved || count % p.pipeline == 0) return;
+  r.error(
+      r.given("gradient_accumulation_steps") ? "gradient_accumulation_steps" : "parallel.schedule",
+      cat("schedule interleaved runs micro-batches in rounds of one a stage: "
+          "gradient_accumulation_steps ",
+          count, " cannot be divided by pipeline ", p.pipeline),
+      nearest_counts(count, p.pipeline));
+}
+
+void check_layers(Resolving& r) {
+  const ParallelConfig& p = r.config.parallel;
+  const std::string path = "parallel.pipeline_layers";
+  const auto count = static_cast<int64_t>(p.pipeline_layers.size());
+  if (count == 0) return;
+  if (static_cast<double>(count) != pipeline_parts(p))
+    return r.error(path,
+                   cat(path, " has ", count, count == 1 ? " number for " : " numbers for ",
+                       pipeline_parts_text(p)),
+                   "write the number of blocks of each part");
+  for (size_t k = 1; k + 1 < p.pipeline_layers.size(); ++k)
+    if (p.pipeline_layers[k] == 0)
+      return r.error(path, cat(path, ": part ", k, " has no block"),
+                     "only the first part may be the embedding alone, and only the last the head");
+  if (r.config.pipeline.partition != PipelineConfig{}.partition)
+    r.error(path,
+            cat(path, " and pipeline.partition ", r.config.pipeline.partition,
+                " both say where the model is cut"),
+            "keep one of the two");
+}
+
+void check_partition(Resolving& r) {
+  const std::string& text = r.config.pipeline.partition;
+  if (pipeline_partition(text)) return;
+  if (text.starts_with(kTypePrefix))
+    r.error("pipeline.partition", cat("pipeline.partition \"", text, "\" matches no decoder layer"),
+            "write type:decoder or type:transformer, or best, which balances what parts cost");
+  else
+    r.error(
+        "pipeline.partition",
+        cat("pipeline.partition: expected one of best, parameters, uniform, type:REGEX, found \"",
+            text, "\""));
+}
+
+void check_unit(Resolving& r) {
+  if (r.config.partition.unit != UnitGranularity::kModel) return;
+  r.error("partition.unit",
+          cat("partition.unit model makes one unit of all layers, and pipeline ",
+              r.config.parallel.pipeline, " puts them on different ranks"),
+          "use layer or block");
+}
+
+/// Names the keys that a run of one stage leaves unused.
+void name_unused(Resolving& r) {
+  const ParallelConfig& p = r.config.parallel;
+  const auto unused = [&](const std::string& path, const std::string& value) {
+    r.notice(path, cat(path, value, ": has effect with parallel.pipeline above 1 only"));
+  };
+  if (p.schedule != ParallelConfig{}.schedule)
+    unused("parallel.schedule", cat(" ", name_of(p.schedule)));
+  if (p.virtual_stages > 1) unused("parallel.virtual_stages", cat(" ", p.virtual_stages));
+  if (!p.pipeline_layers.empty()) unused("parallel.pipeline_layers", "");
+}
+
+}  // namespace
+
+constinit const AxisKeys keys::pipeline{
+    .key = "parallel.pipeline",
+    .degree = &ParallelConfig::pipeline,
+    .other_key = "pipeline.stages",
+    .other_degree = [](const Config& c) { return c.pipeline.stages; },
+    .ranks = AxisRanks::kModel,
+    .support = AxisSupport::kEmulated,
+    .feature = "pipelines",
+    .check = nullptr,  // resolve_pipeline() needs the batch
+    .other_degrees = nullptr};
+
+int64_t mesh_sizes::pp(const Config& config) {
+  return std::max<int64_t>(1, config.parallel.pipeline);
+}
+
+std::optional<PipelinePartition> pipeline_partition(const std::string& text) {
+  const std::string word = lower(text);
+  if (word == "best") return PipelinePartition::kCost;
+  if (word == "parameters") return PipelinePartition::kParameters;
+  if (word == "uniform") return PipelinePartition::kLayers;
+  const std::string prefix = kTypePrefix;
+  if (word.starts_with(prefix) && matches_decoder_layers(text.substr(prefix.size())))
+    return PipelinePartition::kBlocks;
+  return std::nullopt;
+}
+
+double pipeline_parts(const ParallelConfig& mesh) {
+  return static_cast<double>(mesh.pipeline) * static_cast<double>(mesh.virtual_stages);
+}
+
+std::string pipeline_parts_text(const ParallelConfig& mesh) {
+  return cat(number_text(pipeline_parts(mesh)), " parts (pipeline ", mesh.pipeline,
+             mesh.virtual_stages > 1 ? cat(" × virtual_stages ", mesh.virtual_stages) : "", ")");
+}
+
+void resolve_pipeline(Resolving& r) {
+  ParallelConfig& p = r.config.parallel;
+  check_partition(r);
+  if (p.pipeline == 1) {
+    name_unused(r);
+    p.virtual_stages = 1;
+    return;
+  }
+  resolve_chunks(r);
+  check_rounds(r);
+  check_layers(r);
+  check_unit(r);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+
+#include "axes/pipeline/layout.h"
+#include "axes/pipeline/schedule.h"
+#include "config/config.h"
+#include "model/description.h"
+
+namespace ftrun {
+
+// The functions of this header read what a resolved config says of its pipeline.
+
+/// Returns the number of stages, or of parts of the model on each stage; 1 without a pipeline.
+int pipeline_stages(const Config& config);
+int pipeline_chunks(const Config& config);
+
+/// Returns the schedule of parallel.schedule; without a pipeline 1F1B, which keeps one micro-batch
+/// at a time.
+PipelineSchedule pipeline_schedule(const Config& config);
+
+/// Refuses a model of `blocks` blocks (decoder layers) that cannot be cut as the config says, with
+/// Error(kUsage) and the arithmetic.
+void require_pipeline(const Config& config, int64_t blocks);
+
+/// Computes which layers each stage has: parallel.pipeline_layers, or balanced by
+/// pipeline.partition. `model` is built for training. Throws the errors of require_pipeline().
+PipelineLayout pipeline_layout(const Config& config, const ModelDescription& model);
+
+/// Writes how long a stage waits in a step of fewer than four micro-batches a stage, if parts take
+/// equally long; "" for more micro-batches and without a pipeline.
+std::string bubble_notice(const Config& config);
+
+}  // namespace ftrun

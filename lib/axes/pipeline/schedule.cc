@@ -1,0 +1,198 @@
+#include "axes/pipeline/schedule.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+/// ScheduleWriter writes the actions of a stage. Each call takes the next micro-batch of its phase
+/// and chunk, so micro-batches ascend by construction; those past the last are counted and left
+/// out.
+class ScheduleWriter {
+ public:
+  ScheduleWriter(int chunks, int32_t micro_batches) : micro_batches_(micro_batches) {
+    for (std::vector<int32_t>& counts : next_) counts.resize(static_cast<size_t>(chunks));
+  }
+
+  void add(Phase phase, int32_t chunk = 0) {
+    int32_t& next = next_[static_cast<size_t>(phase)][static_cast<size_t>(chunk)];
+    if (next < micro_batches_) actions_.push_back({phase, chunk, next});
+    ++next;
+  }
+
+  int32_t count(Phase phase, int32_t chunk = 0) const {
+    return next_[static_cast<size_t>(phase)][static_cast<size_t>(chunk)];
+  }
+
+  /// Adds input gradients, and their weight gradients right after.
+  void add_both(int32_t chunk) {
+    add(Phase::kInputGrad, chunk);
+    add(Phase::kWeightGrad, chunk);
+  }
+
+  /// Adds the missing weight gradients of a chunk whose input gradients are done.
+  void catch_up(int32_t chunk) {
+    while (count(Phase::kWeightGrad, chunk) < count(Phase::kInputGrad, chunk))
+      add(Phase::kWeightGrad, chunk);
+  }
+
+  std::vector<ScheduleAction> take() { return std::move(actions_); }
+
+ private:
+  int32_t micro_batches_;
+  std::array<std::vector<int32_t>, 4> next_;  // [phase][chunk]
+  std::vector<ScheduleAction> actions_;
+};
+
+void gpipe(ScheduleWriter& out, int32_t micro_batches) {
+  for (int32_t m = 0; m < micro_batches; ++m) out.add(Phase::kForward);
+  for (int32_t m = 0; m < micro_batches; ++m) out.add(Phase::kBackward);
+}
+
+/// Runs `warm` forward passes, then one forward for each backward.
+void one_forward_one_backward(ScheduleWriter& out, int32_t warm, int32_t micro_batches) {
+  for (int32_t m = 0; m < warm; ++m) out.add(Phase::kForward);
+  for (int32_t m = 0; m < micro_batches; ++m) {
+    out.add(Phase::kBackward);
+    out.add(Phase::kForward);
+  }
+}
+
+/// Writes a schedule with backward in two: up to `delayed` micro-batches wait for their weight
+/// gradients.
+void zero_bubble(ScheduleWriter& out, int32_t warm, int32_t delayed, int32_t micro_batches) {
+  for (int32_t m = 0; m < warm; ++m) out.add(Phase::kForward);
+  for (int32_t m = 0; m < micro_batches; ++m) {
+    out.add(Phase::kInputGrad);
+    if (m >= delayed) out.add(Phase::kWeightGrad);
+    out.add(Phase::kForward);
+  }
+  out.catch_up(0);
+}
+
+/// Counts the micro-batches that pass a chunk before the stage turns to its next one.
+int32_t round_size(int stages, int32_t micro_batches) {
+  return micro_batches / std::max(1, micro_batches / stages);
+}
+
+/// Runs forward passes of the chunks in turn, a round of micro-batches each, and backward passes
+/// likewise from the last chunk. The warm-up includes twice the distance to the last stage, so that
+/// every other transfer has the time of an action.
+void interleaved(ScheduleWriter& out, int stages, int32_t chunks, int stage,
+                 int32_t micro_batches) {
+  const int32_t round = round_size(stages, micro_batches);
+  const int32_t all = chunks * micro_batches;
+  const int32_t warm = std::min((chunks - 1) * round + 2 * (stages - 1 - stage), all);
+  const auto forward = [&](int32_t step) { out.add(Phase::kForward, step / round % chunks); };
+  for (int32_t step = 0; step < warm; ++step) forward(step);
+  for (int32_t step = 0; step < all; ++step) {
+    if (warm + step < all) forward(warm + step);
+    out.add(Phase::kBackward, chunks - 1 - step / round % chunks);
+  }
+}
+
+/// Runs chunk 0 down the stages and chunk 1 up again, so that the first stage has the loss and
+/// starts its backward passes first. The order is made for at least 2 x stages - 1 micro-batches;
+/// with fewer the missing ones are left out.
+void v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_batches) {
+  const int32_t full = std::max(2 * stages - 1, micro_batches);
+  const int32_t rest = stages - stage;
+  for (int32_t i = 0; i < 2 * rest - 1; ++i) out.add(Phase::kForward, 0);
+  for (int i = 0; i < stage; ++i) {
+    out.add(Phase::kForward, 1);
+    out.add(Phase::kForward, 0);
+  }
+  for (int32_t i = 0; i < rest; ++i) {
+    out.add(Phase::kForward, 1);
+    out.add_both(1);
+  }
+  while (out.count(Phase::kForward, 1) < full) {
+    if (out.count(Phase::kForward, 0) < full) out.add(Phase::kForward, 0);
+    out.add_both(0);
+    out.add(Phase::kForward, 1);
+    out.add_both(1);
+  }
+  // Only gradients are left: those that other stages wait for come first.
+  for (int i = 0; i < stage; ++i) {
+    out.add(Phase::kInputGrad, 0);
+    out.add(Phase::kInputGrad, 1);
+  }
+  for (int32_t i = 0; i < rest; ++i) out.add_both(0);
+  out.catch_up(1);
+  out.catch_up(0);
+}
+
+}  // namespace
+
+ChunkPlacement placement_of(PipelineSchedule schedule) {
+  return schedule == PipelineSchedule::kZbV ? ChunkPlacement::kV : ChunkPlacement::kLoop;
+}
+
+int part_of(ChunkPlacement placement, int stages, int stage, int chunk) {
+  const bool back = placement == ChunkPlacement::kV && chunk == 1;
+  return back ? 2 * stages - 1 - stage : chunk * stages + stage;
+}
+
+int fixed_chunks(PipelineSchedule schedule) {
+  if (schedule == PipelineSchedule::kInterleaved) return 0;
+  return schedule == PipelineSchedule::kZbV ? 2 : 1;
+}
+
+bool fits(PipelineSchedule schedule, int stages, int32_t micro_batches) {
+  return schedule != PipelineSchedule::kInterleaved ||
+         micro_batches % round_size(stages, micro_batches) == 0;
+}
+
+std::vector<ScheduleAction> make_schedule(PipelineSchedule schedule, int stages, int chunks,
+                                          int stage, int32_t micro_batches) {
+  require(stage >= 0 && stage < stages, "the pipeline has this stage");
+  require(chunks > 0 && (fixed_chunks(schedule) == 0 || fixed_chunks(schedule) == chunks),
+          "there are as many chunks as the schedule has");
+  require(micro_batches > 0 && fits(schedule, stages, micro_batches),
+          "there are as many micro-batches as the schedule is made for");
+  const int32_t warm = std::min<int32_t>(stages - stage, micro_batches);
+  ScheduleWriter out(chunks, micro_batches);
+  switch (schedule) {
+    case PipelineSchedule::kGpipe:
+      gpipe(out, micro_batches);
+      break;
+    case PipelineSchedule::k1F1B:
+      one_forward_one_backward(out, warm, micro_batches);
+      break;
+    case PipelineSchedule::kInterleaved:
+      interleaved(out, stages, chunks, stage, micro_batches);
+      break;
+    case PipelineSchedule::kZbH1:
+      zero_bubble(out, warm, stage, micro_batches);
+      break;
+    case PipelineSchedule::kZbV:
+      v_shaped(out, stages, stage, micro_batches);
+      break;
+  }
+  return out.take();
+}
+
+StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks,
+                            int32_t micro_batches) {
+  StageActions lists;
+  for (int stage = 0; stage < stages; ++stage)
+    lists.push_back(make_schedule(schedule, stages, chunks, stage, micro_batches));
+  return lists;
+}
+
+char phase_letter(Phase phase) {
+  return "FBIW"[static_cast<size_t>(phase)];
+}
+
+std::string schedule_text(const std::vector<ScheduleAction>& actions) {
+  std::vector<std::string> words;
+  for (const ScheduleAction& action : actions)
+    words.push_back(cat(phase_letter(action.phase), action.chunk, ".", action.micro_batch));
+  return join(words, " ");
+}
+
+}  // namespace ftrun

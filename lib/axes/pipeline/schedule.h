@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "axes/pipeline/names.h"
+
+namespace ftrun {
+
+/// Phase is the work on a micro-batch in one pass over the layers of a chunk.
+enum class Phase : uint8_t {
+  kForward,
+  kBackward,    // input and weight gradients, interleaved
+  kInputGrad,   // what the stage before waits for
+  kWeightGrad,  // the rest of backward
+};
+
+/// ScheduleAction is one phase of one micro-batch over the layers of one chunk (a part of the
+/// model; a stage has several only in interleaved and V schedules).
+struct ScheduleAction {
+  Phase phase = Phase::kForward;
+  int32_t chunk = 0;
+  int32_t micro_batch = 0;
+  bool operator==(const ScheduleAction&) const = default;
+};
+
+/// ChunkPlacement says where the chunks of stages lie among the parts of a model that is cut into
+/// stages x chunks parts: chunk k of stage s is part k x stages + s, or (two chunks) chunk 1 is
+/// part 2 x stages - 1 - s, so that the first stage has the first and the last part.
+enum class ChunkPlacement : uint8_t { kLoop, kV };
+
+ChunkPlacement placement_of(PipelineSchedule schedule);
+/// Returns the part that a chunk of a stage is.
+int part_of(ChunkPlacement placement, int stages, int stage, int chunk);
+/// Returns the number of chunks that a stage has in a schedule; 0: any number.
+int fixed_chunks(PipelineSchedule schedule);
+/// Says whether a schedule can have that many micro-batches: the interleaved one runs the chunks in
+/// rounds of equal size, as near to one micro-batch a stage as the number divides.
+bool fits(PipelineSchedule schedule, int stages, int32_t micro_batches);
+
+/// Lists the actions of stage `stage` of `stages`, `chunks` chunks each, for `micro_batches`
+/// micro-batches. Within a phase and chunk micro-batches come in ascending order, in which their
+/// gradients are summed.
+std::vector<ScheduleAction> make_schedule(PipelineSchedule schedule, int stages, int chunks,
+                                          int stage, int32_t micro_batches);
+
+/// StageActions lists the actions of each stage, in the order in which it runs them.
+using StageActions = std::vector<std::vector<ScheduleAction>>;
+StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks,
+                            int32_t micro_batches);
+
+/// Returns 'F', 'B', 'I' or 'W'.
+char phase_letter(Phase phase);
+/// Writes phase, chunk and micro-batch of each action: "F0.0 B0.0 F0.1 B0.1".
+std::string schedule_text(const std::vector<ScheduleAction>& actions);
+
+}  // namespace ftrun

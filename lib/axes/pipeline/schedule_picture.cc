@@ -1,0 +1,156 @@
+#include "axes/pipeline/schedule_picture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kMostRows = 16;
+constexpr const char* kLeftOut = " ... ";
+constexpr size_t kLeftOutColumns = 5;
+/// Actions shorter than this part of the longest need not have room for a name: an embedding's
+/// would make all others very wide.
+constexpr double kShort = 0.1;
+
+class Picture {
+ public:
+  Picture(const ScheduleTimeline& timeline, size_t width) : timeline_(timeline) {
+    for (size_t s = 0; s < timeline.stages.size(); ++s)
+      prefix_ = std::max(prefix_, stage_name(s).size());
+    for_all([&](const TimedAction& timed) { chunks_ = std::max(chunks_, timed.action.chunk + 1); });
+    for_all(
+        [&](const TimedAction& timed) { name_ = std::max(name_, name_of(timed.action).size()); });
+    const size_t frame = prefix_ + std::string(" | ").size() + std::string(" |").size();
+    const size_t least = 2 * name_ + kLeftOutColumns;
+    choose_scale(std::max(width, frame + least) - frame);
+  }
+
+  std::string draw() const {
+    std::string out;
+    const size_t rows = timeline_.stages.size();
+    const bool all = rows <= kMostRows;
+    const size_t first = all ? rows : kMostRows / 2;
+    for (size_t s = 0; s < first; ++s) out += row(s);
+    if (all) return out;
+    out += std::string(prefix_, ' ') + " |" + kLeftOut + "\n";
+    for (size_t s = rows - (kMostRows - first - 1); s < rows; ++s) out += row(s);
+    return out;
+  }
+
+ private:
+  static std::string stage_name(size_t stage) { return cat("stage ", stage); }
+
+  std::string name_of(const ScheduleAction& action) const {
+    std::string name = cat(phase_letter(action.phase), action.micro_batch);
+    if (chunks_ > 1 && chunks_ <= 26) name += static_cast<char>('a' + action.chunk);
+    return name;
+  }
+
+  template <typename See>
+  void for_all(const See& see) const {
+    for (const StageTimeline& stage : timeline_.stages)
+      for (const TimedAction& timed : stage.actions) see(timed);
+  }
+
+  /// Returns the seconds of the shortest action that has room for its name.
+  double shortest_named() const {
+    double longest = 0;
+    for_all(
+        [&](const TimedAction& timed) { longest = std::max(longest, timed.end - timed.start); });
+    double shortest = longest;
+    for_all([&](const TimedAction& timed) {
+      const double seconds = timed.end - timed.start;
+      if (seconds >= kShort * longest) shortest = std::min(shortest, seconds);
+    });
+    return shortest;
+  }
+
+  /// Chooses the scale: so wide that actions have room for their name and a blank, or for only the
+  /// name if everything fits then. Else the middle is left out, and the begin is drawn so narrow
+  /// that each stage's first backward pass is seen, down to a column an action.
+  void choose_scale(size_t room) {
+    const double shortest = shortest_named();
+    const auto fits = [&] { return column(timeline_.makespan) <= room; };
+    const size_t shown = room - kLeftOutColumns;
+    // The steady middle is like itself, and the begin is not like the end.
+    const size_t head = shown * 2 / 3;
+    scale_ = static_cast<double>(name_ + 1) / shortest;
+    if (!fits()) scale_ = static_cast<double>(name_) / shortest;
+    if (!fits()) {
+      // Actions take whole columns, so that equal ones look alike.
+      const double wanted = std::floor(static_cast<double>(head) / warm_up() * shortest);
+      scale_ = std::clamp(wanted, 1.0, static_cast<double>(name_ + 1)) / shortest;
+    }
+    columns_ = head_ = column(timeline_.makespan);
+    if (columns_ <= room) return;
+    head_ = head;
+    tail_ = shown - head;
+  }
+
+  /// Returns the time when every stage has ended its first action that is not a forward pass.
+  double warm_up() const {
+    double end = 0;
+    for (const StageTimeline& stage : timeline_.stages) {
+      const auto first = std::find_if(
+          stage.actions.begin(), stage.actions.end(),
+          [](const TimedAction& timed) { return timed.action.phase != Phase::kForward; });
+      if (first != stage.actions.end()) end = std::max(end, first->end);
+    }
+    return end;
+  }
+
+  size_t column(double seconds) const {
+    return static_cast<size_t>(std::llround(seconds * scale_));
+  }
+
+  bool shows(size_t column) const { return column < head_ || column + tail_ >= columns_; }
+
+  /// Returns the place in a line of a column that is shown.
+  size_t place(size_t column) const {
+    return column < head_ ? column : column - (columns_ - tail_) + head_ + kLeftOutColumns;
+  }
+
+  /// Returns the text of columns [first, end): the action's name or, where the longest name would
+  /// have no room, its letter.
+  std::string text_of(const ScheduleAction& action, size_t first, size_t end) const {
+    std::string name = name_of(action);
+    if (end - first < name_) name.resize(std::min<size_t>(1, end - first));
+    // Half a name would read as another action's.
+    return name.empty() || (shows(first) && shows(first + name.size() - 1)) ? name : "";
+  }
+
+  std::string row(size_t stage) const {
+    std::string line(tail_ > 0 ? head_ + kLeftOutColumns + tail_ : columns_, '.');
+    if (tail_ > 0) line.replace(head_, kLeftOutColumns, kLeftOut);
+    for (const TimedAction& timed : timeline_.stages[stage].actions) {
+      const size_t first = column(timed.start), end = column(timed.end);
+      const std::string text = text_of(timed.action, first, end);
+      for (size_t k = first; k < end; ++k)
+        if (shows(k)) line[place(k)] = k - first < text.size() ? text[k - first] : ' ';
+    }
+    const std::string name = stage_name(stage);
+    return name + std::string(prefix_ - name.size(), ' ') + " | " + line + " |\n";
+  }
+
+  const ScheduleTimeline& timeline_;
+  size_t prefix_ = 0;
+  int32_t chunks_ = 1;
+  size_t name_ = 0;     // columns of the longest name
+  double scale_ = 1;    // columns a second
+  size_t columns_ = 0;  // of the whole timeline
+  size_t head_ = 0;     // columns shown of its begin, and of its end
+  size_t tail_ = 0;
+};
+
+}  // namespace
+
+std::string schedule_picture(const ScheduleTimeline& timeline, size_t width) {
+  require(timeline.makespan > 0, "a timeline takes time");
+  return Picture(timeline, width).draw();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,173 @@
+#include "axes/pipeline/schedule_timeline.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+constexpr double kNotYet = -1;
+
+/// Timeline runs the lists stage by stage, each as far as possible, until all are at their end.
+class Timeline {
+ public:
+  Timeline(const StageActions& lists, ChunkPlacement placement, const ActionSeconds& seconds,
+           double transfer)
+      : lists_(lists), placement_(placement), seconds_(seconds), transfer_(transfer) {
+    require(seconds.size() == lists.size(), "a timeline has the seconds of each stage's actions");
+    int32_t most = 0;
+    int chunks = 0;
+    for (size_t s = 0; s < lists.size(); ++s) {
+      require(seconds[s].size() == lists[s].size(), "a timeline has the seconds of each action");
+      for (const ScheduleAction& action : lists[s]) {
+        most = std::max(most, action.micro_batch + 1);
+        chunks = std::max(chunks, action.chunk + 1);
+      }
+    }
+    const auto parts = lists.size() * static_cast<size_t>(chunks);
+    const std::vector<double> none(static_cast<size_t>(most), kNotYet);
+    outputs_.assign(parts, none);
+    gradients_.assign(parts, none);
+    stage_of_.resize(parts);
+    for (int stage = 0; stage < stages(); ++stage)
+      for (int chunk = 0; chunk < chunks; ++chunk)
+        stage_of_[static_cast<size_t>(part_of(placement, stages(), stage, chunk))] = stage;
+    timeline_.stages.resize(lists.size());
+  }
+
+  ScheduleTimeline run() {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (int stage = 0; stage < stages(); ++stage)
+        while (step(stage)) moved = true;
+    }
+    for (size_t s = 0; s < lists_.size(); ++s)
+      require(timeline_.stages[s].actions.size() == lists_[s].size(),
+              "the actions of a schedule do not wait for each other in a circle");
+    return std::move(timeline_);
+  }
+
+ private:
+  int stages() const { return static_cast<int>(lists_.size()); }
+
+  /// Runs the next action of a stage; false where it has none or its inputs are not there.
+  bool step(int stage) {
+    StageTimeline& line = timeline_.stages[static_cast<size_t>(stage)];
+    const auto& list = lists_[static_cast<size_t>(stage)];
+    const size_t at = line.actions.size();
+    if (at == list.size()) return false;
+    const ScheduleAction& action = list[at];
+    const auto part = static_cast<size_t>(part_of(placement_, stages(), stage, action.chunk));
+    const double inputs = ready(action, part);
+    if (inputs == kNotYet) return false;
+    const double start = line.actions.empty() ? inputs : std::max(inputs, line.actions.back().end);
+    const double seconds = seconds_[static_cast<size_t>(stage)][at];
+    line.actions.push_back({action, start, start + seconds});
+    line.busy += seconds;
+    timeline_.makespan = std::max(timeline_.makespan, start + seconds);
+    const auto m = static_cast<size_t>(action.micro_batch);
+    if (action.phase == Phase::kForward) outputs_[part][m] = start + seconds;
+    if (action.phase == Phase::kBackward || action.phase == Phase::kInputGrad)
+      gradients_[part][m] = start + seconds;
+    return true;
+  }
+
+  /// Returns the time when the inputs of an action have reached its stage.
+  double ready(const ScheduleAction& action, size_t part) const {
+    const auto m = static_cast<size_t>(action.micro_batch);
+    if (action.phase == Phase::kForward)
+      return part == 0 ? 0 : arrival(outputs_[part - 1][m], part - 1, part);
+    if (action.phase == Phase::kWeightGrad) return gradients_[part][m];
+    const double own = outputs_[part][m];
+    if (part + 1 == outputs_.size() || own == kNotYet) return own;
+    const double gradient = arrival(gradients_[part + 1][m], part + 1, part);
+    return gradient == kNotYet ? kNotYet : std::max(own, gradient);
+  }
+
+  double arrival(double made, size_t from, size_t to) const {
+    return made == kNotYet || stage_of_[from] == stage_of_[to] ? made : made + transfer_;
+  }
+
+  const StageActions& lists_;
+  const ChunkPlacement placement_;
+  const ActionSeconds& seconds_;
+  const double transfer_;
+  std::vector<int> stage_of_;                   // [part]
+  std::vector<std::vector<double>> outputs_;    // [part][micro-batch] end of forward
+  std::vector<std::vector<double>> gradients_;  // [part][micro-batch] end of the input gradients
+  ScheduleTimeline timeline_;
+};
+
+int32_t most_until(const std::vector<ScheduleAction>& list, Phase last) {
+  int32_t now = 0, most = 0;
+  for (const ScheduleAction& action : list) {
+    if (action.phase == Phase::kForward) most = std::max(most, ++now);
+    if (action.phase == last || action.phase == Phase::kBackward) --now;
+  }
+  return most;
+}
+
+}  // namespace
+
+double PhaseSeconds::of(Phase phase) const {
+  switch (phase) {
+    case Phase::kForward:
+      return forward;
+    case Phase::kBackward:
+      return backward;
+    case Phase::kInputGrad:
+      return input_grad;
+    case Phase::kWeightGrad:
+      return weight_grad;
+  }
+  bug("a phase");
+}
+
+double StageTimeline::own_span() const {
+  return actions.empty() ? 0 : actions.back().end - actions.front().start;
+}
+
+double ScheduleTimeline::idle_share(int stage) const {
+  return makespan > 0 ? 1 - stages[static_cast<size_t>(stage)].busy / makespan : 0;
+}
+
+double ScheduleTimeline::idle_share() const {
+  double sum = 0;
+  for (int stage = 0; stage < static_cast<int>(stages.size()); ++stage) sum += idle_share(stage);
+  return stages.empty() ? 0 : sum / static_cast<double>(stages.size());
+}
+
+ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
+                              const ActionSeconds& seconds, double transfer) {
+  return Timeline(lists, placement, seconds, transfer).run();
+}
+
+ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
+                              const std::vector<PhaseSeconds>& parts, double transfer) {
+  require(!lists.empty() && parts.size() % lists.size() == 0,
+          "a timeline has the seconds of stages x chunks parts");
+  const auto stages = static_cast<int>(lists.size());
+  ActionSeconds seconds(lists.size());
+  for (int stage = 0; stage < stages; ++stage)
+    for (const ScheduleAction& action : lists[static_cast<size_t>(stage)]) {
+      const auto part = static_cast<size_t>(part_of(placement, stages, stage, action.chunk));
+      seconds[static_cast<size_t>(stage)].push_back(parts.at(part).of(action.phase));
+    }
+  return run_timeline(lists, placement, seconds, transfer);
+}
+
+std::vector<PhaseSeconds> equal_parts(int parts) {
+  return std::vector<PhaseSeconds>(static_cast<size_t>(parts), {1, 2, 1, 1});
+}
+
+int32_t most_in_flight(const std::vector<ScheduleAction>& list) {
+  return most_until(list, Phase::kWeightGrad);
+}
+
+int32_t most_before_input_grad(const std::vector<ScheduleAction>& list) {
+  return most_until(list, Phase::kInputGrad);
+}
+
+}  // namespace ftrun

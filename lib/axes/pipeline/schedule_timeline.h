@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "axes/pipeline/schedule.h"
+
+namespace ftrun {
+
+// The timeline of a pipeline: the lists of all stages run as soon as their inputs allow. It judges
+// a schedule before a run (by planned costs of the model's parts) and after it (by measured times
+// of each action), so it knows nothing of models.
+
+/// PhaseSeconds are the seconds that the phases of a micro-batch take in one part of the model (a
+/// chunk of a stage).
+struct PhaseSeconds {
+  double forward = 0;
+  double backward = 0;  // input and weight gradients, interleaved
+  double input_grad = 0;
+  double weight_grad = 0;
+
+  double of(Phase phase) const;
+};
+
+struct TimedAction {
+  ScheduleAction action;
+  double start = 0;  // seconds from the begin of the step
+  double end = 0;
+};
+
+/// StageTimeline is what one stage does.
+struct StageTimeline {
+  std::vector<TimedAction> actions;
+  double busy = 0;  // seconds
+
+  /// Returns the seconds from the begin of the stage's first action to the end of its last.
+  double own_span() const;
+};
+
+struct ScheduleTimeline {
+  std::vector<StageTimeline> stages;
+  double makespan = 0;  // seconds from the first action's begin to the last one's end
+
+  /// Returns the share of the makespan in which the stage waits.
+  double idle_share(int stage) const;
+  /// Returns the share of the makespan in which stages wait, over all stages.
+  double idle_share() const;
+};
+
+/// ActionSeconds are the seconds of each action of each stage's list.
+using ActionSeconds = std::vector<std::vector<double>>;
+
+/// Runs `lists`, one a stage, where each action takes its own seconds and an activation or gradient
+/// takes `transfer` seconds to another stage. Actions that wait for each other are a bug.
+ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
+                              const ActionSeconds& seconds, double transfer = 0);
+/// Runs the timeline where a phase takes equally long for each micro-batch; `parts` has an entry
+/// for each part of the model, stages x chunks.
+ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
+                              const std::vector<PhaseSeconds>& parts, double transfer = 0);
+
+/// Makes parts that take equally long: backward twice as long as forward, half of it for each kind
+/// of gradients.
+std::vector<PhaseSeconds> equal_parts(int parts);
+
+/// Counts the most micro-batches of a chunk that a stage has begun and not finished: activations
+/// are kept from the forward pass to the end of the backward pass.
+int32_t most_in_flight(const std::vector<ScheduleAction>& list);
+/// Counts the most micro-batches of a chunk that a stage has begun and whose input gradients it has
+/// not finished: a micro-batch that waits only for its weight gradients keeps less.
+int32_t most_before_input_grad(const std::vector<ScheduleAction>& list);
+
+}  // namespace ftrun

@@ -1,0 +1,24 @@
+#include "axes/fits.h"
+#include "axes/tensor/place.h"
+#include "axes/tensor/split.h"
+#include "config/ranks.h"
+
+namespace ftrun {
+namespace {
+
+std::optional<ModelMisfit> tensor_misfit(const Config& config, const ModelConfig& model) {
+  // Another check reports more ranks than there can be.
+  if (model_ranks(config.parallel) == 0) return std::nullopt;
+  try {
+    require_tensor_split(model, tensor_split(config));
+  } catch (const Error& error) {
+    return ModelMisfit{"parallel.tensor", error};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+constinit const FitCheck fit_checks::tensor{tensor_misfit, true};
+
+}  // namespace ftrun

@@ -1,0 +1,53 @@
+#include "axes/keys.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "config/ranks.h"
+#include "config/resolve_steps.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kMostListed = 8;
+constexpr int64_t kLargestListed = 4096;
+
+// Suggests degrees that divide the quotient of the ranks and the other degrees: ", or write
+// parallel.tensor: 1, 3 or 9".
+std::string tensor_degrees(const Resolving& r) {
+  const ParallelConfig& mesh = r.config.parallel;
+  const int64_t world = r.context.world_size;
+  const int64_t others = model_ranks(mesh) / mesh.tensor;
+  if (mesh.tensor == 1 || world % others != 0) return "";
+  std::vector<std::string> fitting;
+  const int64_t rest = world / others;
+  const int64_t most = std::min(rest, kLargestListed);
+  for (int64_t degree = 1; degree <= most && fitting.size() < kMostListed; ++degree)
+    if (rest % degree == 0) fitting.push_back(std::to_string(degree));
+  const std::string last = fitting.back();
+  fitting.pop_back();
+  return cat(", or write ",
+             r.given("parallel.tensor") ? "parallel.tensor: " : "tensor_parallel.autotp_size: ",
+             join(fitting, ", "), fitting.empty() ? "" : " or ", last);
+}
+
+}  // namespace
+
+constinit const AxisKeys keys::tensor{
+    .key = "parallel.tensor",
+    .degree = &ParallelConfig::tensor,
+    .other_key = "tensor_parallel.autotp_size",
+    .other_degree = [](const Config& c) { return c.tensor_parallel.autotp_size; },
+    .ranks = AxisRanks::kModel,
+    .support = AxisSupport::kEmulated,
+    .feature = "tensor parallelism",
+    .check = nullptr,
+    .other_degrees = tensor_degrees};
+
+int64_t mesh_sizes::tp(const Config& config) {
+  return std::max<int64_t>(1, config.parallel.tensor);
+}
+
+}  // namespace ftrun

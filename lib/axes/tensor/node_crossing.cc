@@ -1,0 +1,70 @@
+#include "axes/tensor/node_crossing.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "program/traffic.h"
+
+namespace ftrun {
+
+int64_t tensor_bytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const TrafficRow& row : program_traffic(program).rows)
+    if (row.axes == axis_name(MeshAxis::kTensor)) bytes += row.bytes;
+  return bytes;
+}
+
+bool passes_to_other_node(const RankMesh& mesh, int rank, std::span<const std::string> nodes) {
+  const int count = mesh.size(MeshAxis::kTensor);
+  const int next = mesh.moved(rank, MeshAxis::kTensor, (mesh.coordinate(rank).tp + 1) % count);
+  return nodes[static_cast<size_t>(rank)] != nodes[static_cast<size_t>(next)];
+}
+
+TensorCrossing tensor_crossing(const RankMesh& mesh, std::span<const std::string> nodes,
+                               const std::function<int64_t(int)>& bytes_of) {
+  TensorCrossing crossing;
+  if (mesh.size(MeshAxis::kTensor) == 1) return crossing;
+  for (const RankGroup& group : mesh.groups({MeshAxis::kTensor})) {
+    bool crosses = false;
+    for (const int rank : group.ranks) {
+      if (!passes_to_other_node(mesh, rank, nodes)) continue;
+      crosses = true;
+      crossing.bytes += bytes_of(rank);
+    }
+    if (!crosses) continue;
+    if (crossing.groups++ == 0) crossing.ranks = group.ranks;
+  }
+  return crossing;
+}
+
+std::string crossing_text(const TensorCrossing& crossing, std::span<const std::string> nodes) {
+  if (crossing.groups == 0) return "";
+  std::vector<std::string> ranks, places;
+  for (const int rank : crossing.ranks) {
+    ranks.push_back(std::to_string(rank));
+    const std::string& node = nodes[static_cast<size_t>(rank)];
+    if (std::find(places.begin(), places.end(), node) == places.end()) places.push_back(node);
+  }
+  const int others = crossing.groups - 1;
+  return cat(
+      "tensor ranks are on different nodes: ranks ", join(ranks, ", "), " on ", join(places, ", "),
+      others == 0 ? "" : cat(", and ", others, others == 1 ? " more group" : " more groups"), ". ",
+      human_bytes(crossing.bytes), " a step pass between nodes inside layers, which wait for them",
+      "\n  remedy: place each tensor group on one node: as many ranks a node as a multiple of "
+      "parallel.tensor, in order "
+      "(sbatch --ntasks-per-node, srun --distribution=block), or a smaller parallel.tensor");
+}
+
+std::vector<std::string> nodes_in_order(int64_t ranks, int64_t nodes) {
+  if (ranks % nodes != 0)
+    throw Error(ExitCode::kUsage,
+                cat("--nodes ", nodes, ": ", ranks, " ranks cannot be spread evenly over them"),
+                "give a number of nodes that divides the ranks");
+  std::vector<std::string> names;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    names.push_back(cat("node ", rank / (ranks / nodes)));
+  return names;
+}
+
+}  // namespace ftrun

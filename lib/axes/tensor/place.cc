@@ -1,0 +1,39 @@
+#include "axes/tensor/place.h"
+
+#include <algorithm>
+
+#include "axes/mesh.h"
+#include "axes/tensor/split.h"
+#include "base/text.h"
+
+namespace ftrun {
+
+TensorSplit tensor_split(const Config& config) {
+  return {static_cast<int>(std::clamp<int64_t>(config.parallel.tensor, 1, INT32_MAX)), 0,
+          config.parallel.sequence};
+}
+
+TensorSplit tensor_split(const Config& config, int rank) {
+  TensorSplit split = tensor_split(config);
+  split.index = rank_mesh(config).coordinate(rank).tp;
+  return split;
+}
+
+int64_t row_padding(const Config& config) {
+  const BatchShape given{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
+  return pad_rows(given, tensor_split(config)).row_padding;
+}
+
+std::optional<Problem> row_padding_notice(const Config& config) {
+  const int64_t tokens = config.data.sequence_length, ranks = config.parallel.tensor;
+  const int64_t padding = row_padding(config);
+  if (padding == 0) return std::nullopt;
+  return Problem{
+      config.origins.position("data.sequence_length"),
+      cat("rows of ", tokens, " tokens are computed as ", tokens + padding, ", so that ", ranks,
+          " tensor ranks can share them out"),
+      cat("set data.sequence_length to a multiple of ", ranks, ", or parallel.sequence: false"),
+      Severity::kNotice};
+}
+
+}  // namespace ftrun

@@ -1,0 +1,51 @@
+#include "axes/tensor/shares.h"
+
+#include "axes/tensor/split.h"
+#include "base/error.h"
+
+namespace ftrun {
+
+std::map<GroupId, std::vector<ShardRange>> tensor_shares(const Unit& unit,
+                                                         const ModelDescription& model,
+                                                         const StateOptions& options,
+                                                         const StateGroups& groups) {
+  std::map<GroupId, std::vector<ShardRange>> parts;
+  for (const Slice& slice : unit.slices) {
+    const TensorInfo& tensor = model.tensor(slice.tensor);
+    if (tensor.copies == 1 || !tensor.partial_gradient) continue;
+    const bool all = tensor.copies == options.tensor.count;
+    parts[all ? groups.tensor : groups.tensor_copies].push_back(
+        {slice.position_in_unit, slice.position_in_unit + slice.extent});
+  }
+  return parts;
+}
+
+std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model) {
+  if (!unit.trainable) return {};
+  std::vector<NormRange> runs;
+  for (const Slice& slice : unit.slices) {
+    const int copies = model.tensor(slice.tensor).copies;
+    if (!runs.empty() && runs.back().copies == copies) continue;
+    const int64_t begin = runs.empty() ? 0 : slice.position_in_unit;
+    if (!runs.empty()) runs.back().part.end = begin;
+    runs.push_back({{begin, unit.padded}, copies});
+  }
+  require(!runs.empty(), "a unit holds tensors");
+  return runs;
+}
+
+BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank) {
+  const Box part = local_part(tensor, rank);
+  BlockMap map{.offset = slice.offset};
+  int64_t inner = 1;
+  for (size_t d = tensor.shape.size(); d-- > 0; inner *= tensor.shape[d]) {
+    if (part.extent[d] == tensor.shape[d]) continue;
+    require(map.row == BlockMap::kEndless, "tensor ranks cut a tensor along one dimension");
+    map.first = part.offset[d] * inner;
+    map.width = part.extent[d] * inner;
+    map.row = tensor.shape[d] * inner;
+  }
+  return map;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,161 @@
+#include "axes/tensor/split.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "base/round_up.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+/// SplitCount is what is shared out evenly among the ranks, or is held by as many ranks each where
+/// there are more.
+struct SplitCount {
+  int64_t count;
+  std::string what;
+  bool or_held_by_several = false;
+  /// Rows of which the last rank may have fewer than others, but has one.
+  bool padded = false;
+
+  bool fits(int64_t degree) const {
+    if (padded) return (degree - 1) * divide_up(count, degree) < count;
+    return count % degree == 0 || (or_held_by_several && degree % count == 0);
+  }
+};
+
+std::vector<SplitCount> all_shared(const ModelConfig& c) {
+  std::vector<SplitCount> all{{c.query_heads, cat(c.query_heads, " query heads")},
+                              {c.kv_heads, cat(c.kv_heads, " key/value heads"), true},
+                              {c.feed_forward, cat("a feed-forward of ", c.feed_forward)},
+                              {.count = c.vocab_rows,
+                               .what = cat("a vocabulary of ", c.vocab_rows, " rows"),
+                               .padded = true}};
+  if (c.learned_positions)
+    all.push_back({.count = c.max_positions + c.position_offset,
+                   .what = cat("vectors for ", c.max_positions, " positions"),
+                   .padded = true});
+  return all;
+}
+
+/// Degrees from 1 to the query heads, more than which never divide.
+template <class Fits>
+std::vector<int64_t> degrees(const ModelConfig& config, Fits fits) {
+  std::vector<int64_t> found;
+  for (int64_t degree = 1; degree <= config.query_heads; ++degree)
+    if (fits(degree)) found.push_back(degree);
+  return found;
+}
+
+/// Formats a division: "7 = 3 x 2 + 1".
+std::string division_text(int64_t count, int64_t degree) {
+  return cat(count, " = ", count / degree, " x ", degree, " + ", count % degree);
+}
+
+std::string problem_text(const ModelConfig& config, const SplitCount& shared, int64_t degree) {
+  const auto fit = degrees(config, [&](int64_t d) { return shared.fits(d); });
+  if (shared.or_held_by_several)
+    return cat(shared.what, " and ", degree, " ranks, neither of which divides the other: ",
+               division_text(std::max(shared.count, degree), std::min(shared.count, degree)),
+               "; degrees that do: ", join_numbers(fit, ", "));
+  if (shared.padded)
+    return cat(shared.what, ", ", divide_up(shared.count, degree), " a rank, leaves none for the ",
+               "last of ", degree, " ranks; degrees that do: ", join_numbers(fit, ", "));
+  return cat(shared.what, " cannot be shared out among ", degree,
+             " ranks: ", division_text(shared.count, degree),
+             "; degrees that divide: ", join_numbers(fit, ", "));
+}
+
+}  // namespace
+
+std::vector<std::string> check_tensor_split(const ModelConfig& config, int64_t degree) {
+  std::vector<std::string> problems;
+  for (const SplitCount& shared : all_shared(config))
+    if (!shared.fits(degree)) problems.push_back(problem_text(config, shared, degree));
+  return problems;
+}
+
+std::vector<int64_t> tensor_split_degrees(const ModelConfig& config) {
+  return degrees(config,
+                 [&](int64_t degree) { return check_tensor_split(config, degree).empty(); });
+}
+
+BatchShape pad_rows(BatchShape batch, const TensorSplit& split) {
+  if (!split.sequence) return batch;
+  const int64_t unit = split.degree / std::gcd<int64_t>(split.degree, batch.rows);
+  const int64_t padded = round_up(batch.row_tokens, unit);
+  batch.row_padding += padded - batch.row_tokens;
+  batch.row_tokens = padded;
+  return batch;
+}
+
+int64_t hidden_tokens(const BatchShape& batch, const TensorSplit& split) {
+  return split.sequence ? batch.tokens() / split.degree : batch.tokens();
+}
+
+void require_tensor_split(const ModelConfig& config, const TensorSplit& split) {
+  require(split.degree > 0 && split.index >= 0 && split.index < split.degree,
+          "the rank belongs to the tensor-parallel group");
+  const std::vector<std::string> problems = check_tensor_split(config, split.degree);
+  if (problems.empty()) return;
+  throw Error(
+      ExitCode::kUsage,
+      cat("the model cannot be split over ", split.degree, " tensor-parallel ranks\n  ",
+          join(problems, "\n  ")),
+      cat("degrees that divide all of these: ", join_numbers(tensor_split_degrees(config), ", ")));
+}
+
+ModelConfig local_config(const ModelConfig& config, const TensorSplit& split) {
+  ModelConfig local = config;
+  local.query_heads /= split.degree;
+  local.kv_heads = std::max<int64_t>(local.kv_heads / split.degree, 1);
+  local.feed_forward /= split.degree;
+  local.vocab_rows = divide_up(local.vocab_rows, split.degree);
+  return local;
+}
+
+int kv_copies(const ModelConfig& config, const TensorSplit& split) {
+  return std::max(1, split.degree / static_cast<int>(config.kv_heads));
+}
+
+TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies) {
+  TensorInfo tensor(std::move(name), std::move(shape));
+  const int64_t rows = divide_up(tensor.shape[0] * copies, split.degree);
+  tensor.local.offset[0] = split.index / copies * rows;
+  tensor.local.extent[0] = std::min(rows, tensor.shape[0] - tensor.local.offset[0]);
+  tensor.padding = rows * (tensor.numel() / tensor.shape[0]) - tensor.local.numel();
+  tensor.copies = copies;
+  tensor.partial_gradient = copies > 1;
+  return tensor;
+}
+
+TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split) {
+  TensorInfo tensor(std::move(name), std::move(shape));
+  const int64_t columns = tensor.shape[1] / split.degree;
+  tensor.local.offset[1] = split.index * columns;
+  tensor.local.extent[1] = columns;
+  return tensor;
+}
+
+TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
+                      bool partial_gradient) {
+  TensorInfo tensor(std::move(name), std::move(shape));
+  tensor.copies = split.degree;
+  tensor.partial_gradient = partial_gradient && split.degree > 1;
+  return tensor;
+}
+
+Box local_part(const TensorInfo& tensor, int index) {
+  Box part = tensor.local;
+  for (size_t d = 0; d < part.extent.size(); ++d) {
+    if (part.extent[d] == tensor.shape[d]) continue;
+    const int64_t each = tensor.rank_extent(d);
+    part.offset[d] = index / tensor.copies * each;
+    part.extent[d] = std::min(each, tensor.shape[d] - part.offset[d]);
+  }
+  return part;
+}
+
+}  // namespace ftrun
