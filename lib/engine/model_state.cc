@@ -477,11 +477,9 @@ const StatePiece& ModelState::parameters_of(UnitId unit) const {
 /// `index` uses.
 void ModelState::collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,
                               Communicator& group, std::span<float> out) const {
-  const int tensor_ranks = model_.split.degree;
-  const int shards = group.size() / tensor_ranks / holders_.stages;
   std::vector<float> sent;
   for (const Unit& unit : partition_.units) {
-    const ParameterHolders::OfUnit& holder = holders_.units[static_cast<size_t>(unit.id)];
+    const UnitHolders& holders = holders_[static_cast<size_t>(unit.id)];
     for (const Slice& slice : unit.slices) {
       if (slice.tensor != tensor) continue;
       const int64_t from = std::max(wanted.begin, slice.offset);
@@ -490,14 +488,13 @@ void ModelState::collect_part(TensorId tensor, int index, const ShardRange& want
       // The wanted range in the unit, cut where ranks' parts meet.
       const int64_t first = slice.position_in_unit + (from - slice.offset);
       const int64_t last = first + (to - from);
-      for (int shard = 0; shard < shards; ++shard) {
-        const ShardRange theirs = holder.cut ? shard_range(unit, shard, shards)
-                                             : ShardRange{0, shard == 0 ? unit.padded : 0};
+      for (int part = 0; part < holders.parts; ++part) {
+        const ShardRange theirs = shard_range(unit, part, holders.parts);
         const int64_t a = std::max(first, theirs.begin);
         const int64_t b = std::min(last, theirs.end);
         if (a >= b) continue;
         const auto to_out = static_cast<size_t>(from - wanted.begin + (a - first));
-        const int owner = (holder.stage * shards + shard) * tensor_ranks + index;
+        const int owner = holders.first + part * holders.stride + index;
         if (owner == group.rank()) {
           if (receives) {
             fetch_f32(parameters_of(unit.id), a, b, out.data() + to_out);

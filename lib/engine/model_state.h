@@ -105,7 +105,7 @@ class ModelState {
   const ModelDescription& model_;
   const Program& program_;
   const std::vector<StatePiece>& pieces_;
-  const ParameterHolders& holders_;
+  const std::vector<UnitHolders>& holders_;
   const Partition& partition_;
   const StateOptions& options_;
   RankMemory& memory_;
