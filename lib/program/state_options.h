@@ -113,13 +113,15 @@ inline ShardPlace unit_place(const StateOptions& state, const Unit& /*unit*/) {
   return state_place(state);
 }
 
-/// UnitHolders says which ranks hold the weights of a unit that the optimizer updates: part i of
-/// `parts` lies on rank first + i * stride of StateGroups::model, as tensor-parallel rank 0 uses
-/// it. As tensor-parallel rank t uses it, it lies t ranks further.
+/// UnitHolders says which ranks of StateGroups::model hold the weights of a unit that the optimizer
+/// updates. `split` neighbours share out the unit's tensors: tensor-parallel ranks, and for experts
+/// also the ranks with other ones. The unit, as each of them uses it, is cut into `parts`.
 struct UnitHolders {
   int first = 0;
-  int stride = 1;
+  int split = 1;
   int parts = 1;
+  /// Returns the rank that holds a part of the unit as neighbour `index` uses it.
+  int rank(int part, int index) const { return first + part * split + index; }
   bool operator==(const UnitHolders&) const = default;
 };
 

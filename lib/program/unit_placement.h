@@ -45,7 +45,8 @@ Range add_temporary(Program& program, std::string name, Tier tier, Category cate
 class UnitPlacement {
  public:
   /// Adds the buffers of the parameters to the program, and where the step trains those of
-  /// gradients and optimizer state. `micro_batches` is 0 for steps that do not train. Borrows all.
+  /// gradients and optimizer state. `micro_batches` is 0 for steps that do not train. Borrows
+  /// `partition` and `options`.
   UnitPlacement(Program& program, const ModelDescription& model, const Partition& partition,
                 const StateOptions& options, int32_t micro_batches);
 
