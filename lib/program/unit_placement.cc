@@ -61,18 +61,12 @@ BufferId UnitPlacement::add_buffer(Program& program, const HomeOptions& options,
   std::string name = options.name;
   if (tier != Tier::kDevice) name += cat(".", tier_name(tier));
   if (!options.which) name += cat(".", first);
-  const BufferId buffer =
-      program.add({.name = std::move(name),
-                   .tier = tier,
-                   .category = options.category,
-                   .bytes = options.format.bytes(elements),
-                   .persistent = options.which,
-                   .peer_visible = options.peer_visible && tier == Tier::kDevice,
-                   .dtype = options.format.dtype,
-                   .packed = options.format.packed,
-                   .block = options.format.block});
-  if (options.which) program.given.push_back(program.whole(buffer));
-  return buffer;
+  const Range whole =
+      add_temporary(program, std::move(name), tier, options.category, options.format, elements,
+                    options.peer_visible && tier == Tier::kDevice);
+  program.buffers[static_cast<size_t>(whole.buffer)].persistent = options.which;
+  if (options.which) program.given.push_back(whole);
+  return whole.buffer;
 }
 
 /// Units that lie one after another, by the buffers that they lie in: in one where it is
@@ -167,34 +161,30 @@ void UnitPlacement::place_gradients(Program& program) {
 }
 
 void UnitPlacement::place_optimizer(Program& program) {
-  const auto optimizer = [](const StateSpec& spec) {
-    return TierPart{.tier = spec.optimizer, .wanted = spec.trainable, .cut = spec.cuts_optimizer};
+  const auto place_state = [&](Persistent which, std::string name, const StorageFormat& format,
+                               const std::function<bool(const StateSpec&)>& has_state) {
+    return place(program,
+                 {.which = which,
+                  .name = std::move(name),
+                  .category = Category::kOptimizer,
+                  .format = format},
+                 [&](const StateSpec& spec) {
+                   // Scales are few, and do not fill whole sectors of a disk.
+                   const bool few = format.block > 1 && spec.optimizer == Tier::kNvme;
+                   return TierPart{.tier = few ? Tier::kHost : spec.optimizer,
+                                   .wanted = spec.trainable && has_state(spec),
+                                   .cut = spec.cuts_optimizer};
+                 });
   };
-  masters_ = place(program,
-                   {.which = Persistent::kMaster,
-                    .name = buffer_names::kMaster,
-                    .category = Category::kOptimizer,
-                    .format = specs_.front().master},
-                   [&](const StateSpec& spec) {
-                     TierPart part = optimizer(spec);
-                     part.wanted = spec.has_master;
-                     return part;
-                   });
+  masters_ = place_state(Persistent::kMaster, buffer_names::kMaster, specs_.front().master,
+                         [](const StateSpec& spec) { return spec.has_master; });
   for (size_t s = 0; s < options_.optimizer_states.size(); ++s) {
     const KeptState& kept = options_.optimizer_states[s];
-    states_.push_back(place(program,
-                            {.which = moments_buffer(static_cast<int32_t>(s)),
-                             .name = optimizer_buffer_name(static_cast<int32_t>(s)),
-                             .category = Category::kOptimizer,
-                             .format = {.dtype = kept.dtype, .block = kept.block}},
-                            [&](const StateSpec& spec) {
-                              TierPart part = optimizer(spec);
-                              part.wanted = part.wanted && spec.states[s].has_value();
-                              // Scales are few, and do not fill whole sectors of a disk.
-                              if (kept.block > 1 && part.tier == Tier::kNvme)
-                                part.tier = Tier::kHost;
-                              return part;
-                            }));
+    const auto number = static_cast<int32_t>(s);
+    states_.push_back(
+        place_state(moments_buffer(number), optimizer_buffer_name(number),
+                    {.dtype = kept.dtype, .block = kept.block},
+                    [&](const StateSpec& spec) { return spec.states[s].has_value(); }));
   }
 }
 
