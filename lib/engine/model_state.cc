@@ -443,18 +443,21 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
                                   [&](const TensorInfo& info) { return info.name == tensor; });
   require(found != model_.tensors.end(), "the model has this tensor");
   const auto id = static_cast<TensorId>(found - model_.tensors.begin());
+  const auto [unit, start] = place_of(id);
   std::vector<float> room;
-  for (int index = 0; index < model_.split.degree; index += found->copies) {
+  const int split = holders_[static_cast<size_t>(unit->id)].split;
+  for (int index = 0; index < split; index += found->copies) {
     const Box part = local_part(*found, index);
     const ShardRange wanted{elements_before(found->shape, part, begin),
                             elements_before(found->shape, part, end)};
     if (wanted.size() == 0) continue;
+    const ShardRange in_unit{start + wanted.begin, start + wanted.end};
     if (part == whole_box(found->shape)) {
-      collect_part(id, index, wanted, receives, group, out);
+      collect_part(*unit, index, in_unit, receives, group, out);
       continue;
     }
     room.resize(receives ? static_cast<size_t>(wanted.size()) : 0);
-    collect_part(id, index, wanted, receives, group, room);
+    collect_part(*unit, index, in_unit, receives, group, room);
     if (!receives) continue;
     const float* from = room.data();
     for (const Box& box : cut_box(part, wanted.begin, wanted.end)) {
@@ -473,43 +476,34 @@ const StatePiece& ModelState::parameters_of(UnitId unit) const {
   bug("a rank holds what it sends");
 }
 
-/// Collects elements [wanted.begin, wanted.end) of the part of a tensor that tensor-parallel rank
-/// `index` uses.
-void ModelState::collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,
+/// Finds the unit of a tensor, and the unit's element where the tensor begins.
+std::pair<const Unit*, int64_t> ModelState::place_of(TensorId tensor) const {
+  for (const Unit& unit : partition_.units)
+    for (const Slice& slice : unit.slices)
+      if (slice.tensor == tensor) return {&unit, slice.position_in_unit};
+  bug("every tensor is in a unit");
+}
+
+/// Collects elements of a unit as rank `index` of those that share out its tensors uses it.
+void ModelState::collect_part(const Unit& unit, int index, const ShardRange& wanted, bool receives,
                               Communicator& group, std::span<float> out) const {
-  const int tensor_ranks = model_.split.degree;
-  const int shards = group.size() / tensor_ranks / holders_.stages;
+  const UnitHolders& holders = holders_[static_cast<size_t>(unit.id)];
   std::vector<float> sent;
-  for (const Unit& unit : partition_.units) {
-    const ParameterHolders::OfUnit& holder = holders_.units[static_cast<size_t>(unit.id)];
-    for (const Slice& slice : unit.slices) {
-      if (slice.tensor != tensor) continue;
-      const int64_t from = std::max(wanted.begin, slice.offset);
-      const int64_t to = std::min(wanted.end, slice.offset + slice.extent);
-      if (from >= to) continue;
-      // The wanted range in the unit, cut where ranks' parts meet.
-      const int64_t first = slice.position_in_unit + (from - slice.offset);
-      const int64_t last = first + (to - from);
-      for (int shard = 0; shard < shards; ++shard) {
-        const ShardRange theirs = holder.cut ? shard_range(unit, shard, shards)
-                                             : ShardRange{0, shard == 0 ? unit.padded : 0};
-        const int64_t a = std::max(first, theirs.begin);
-        const int64_t b = std::min(last, theirs.end);
-        if (a >= b) continue;
-        const auto to_out = static_cast<size_t>(from - wanted.begin + (a - first));
-        const int owner = (holder.stage * shards + shard) * tensor_ranks + index;
-        if (owner == group.rank()) {
-          if (receives) {
-            fetch_f32(parameters_of(unit.id), a, b, out.data() + to_out);
-            continue;
-          }
-          sent.resize(static_cast<size_t>(b - a));
-          fetch_f32(parameters_of(unit.id), a, b, sent.data());
-          group.send(sent.data(), b - a, DType::kF32, 0, {"export"}).wait();
-        } else if (receives) {
-          group.receive(out.data() + to_out, b - a, DType::kF32, owner, {"export"}).wait();
-        }
-      }
+  for (int part = 0; part < holders.parts; ++part) {
+    const ShardRange theirs = shard_range(unit, part, holders.parts);
+    const int64_t from = std::max(wanted.begin, theirs.begin);
+    const int64_t to = std::min(wanted.end, theirs.end);
+    const int owner = holders.rank(part, index);
+    if (from >= to || (!receives && owner != group.rank())) continue;
+    float* there = receives ? out.data() + (from - wanted.begin) : nullptr;
+    if (owner != group.rank()) {
+      group.receive(there, to - from, DType::kF32, owner, {"export"}).wait();
+    } else if (receives) {
+      fetch_f32(parameters_of(unit.id), from, to, there);
+    } else {
+      sent.resize(static_cast<size_t>(to - from));
+      fetch_f32(parameters_of(unit.id), from, to, sent.data());
+      group.send(sent.data(), to - from, DType::kF32, 0, {"export"}).wait();
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -95,7 +96,8 @@ class ModelState {
   void fill_constant(const StatePiece& piece, double number);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
              std::byte* room);
-  void collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,
+  std::pair<const Unit*, int64_t> place_of(TensorId tensor) const;
+  void collect_part(const Unit& unit, int index, const ShardRange& wanted, bool receives,
                     Communicator& group, std::span<float> out) const;
   const StatePiece& parameters_of(UnitId unit) const;
   void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out,
@@ -105,7 +107,7 @@ class ModelState {
   const ModelDescription& model_;
   const Program& program_;
   const std::vector<StatePiece>& pieces_;
-  const ParameterHolders& holders_;
+  const std::vector<UnitHolders>& holders_;
   const Partition& partition_;
   const StateOptions& options_;
   RankMemory& memory_;

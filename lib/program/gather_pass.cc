@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "program/buffer_names.h"
 #include "program/passes.h"
-#include "program/step_builder.h"
 
 namespace ftrun {
 namespace {
@@ -22,10 +22,11 @@ struct GatherSpan {
   size_t last = 0;
 };
 
-std::vector<GatherSpan> gather_spans_of(const Program& program, const UnitStore& store) {
+std::vector<GatherSpan> gather_spans_of(const Program& program,
+                                        const std::vector<ParameterUse>& uses) {
   const std::vector<Touches> touches = find_touches(program);
   std::vector<GatherSpan> spans;
-  for (const ParameterUse& use : store.parameter_uses()) {
+  for (const ParameterUse& use : uses) {
     const Touches& of_buffer = touches[static_cast<size_t>(use.buffer)];
     require(of_buffer.first != Touches::kNone, "parameters that are brought are read");
     const int64_t elements = element_count(program, program.whole(use.buffer));
@@ -91,12 +92,12 @@ class Reuse {
 };
 
 /// Places the secondary shards of the units that are gathered over the shards more than once.
-std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store,
+std::map<UnitId, Range> place_secondary(Program& program, const UnitPlacement& placement,
                                         const std::vector<GatherSpan>& spans) {
-  const ShardPlace secondary = program.place_in(store.groups().secondary);
+  const ShardPlace secondary = program.place_in(placement.groups().secondary);
   std::map<UnitId, int> times;
   for (const GatherSpan& span : spans)
-    if (store.spec(span.use.unit).cuts_parameters) ++times[span.use.unit];
+    if (placement.spec(span.use.unit).cuts_parameters) ++times[span.use.unit];
   std::map<UnitId, Range> parts;
   for (const bool packed : {false, true}) {
     Buffer buffer{
@@ -107,7 +108,7 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store
     const auto id = static_cast<BufferId>(program.buffers.size());
     for (const GatherSpan& span : spans) {
       const UnitId unit = span.use.unit;
-      const StorageFormat& format = store.spec(unit).compute;
+      const StorageFormat& format = placement.spec(unit).compute;
       if (times[unit] < 2 || parts.contains(unit) || static_cast<bool>(format.packed) != packed)
         continue;
       const int64_t part = program.at(span.use.buffer).bytes / secondary.count;
@@ -124,22 +125,53 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store
 /// GatherBuilder makes the instructions that gather the parameters of each span.
 class GatherBuilder {
  public:
-  GatherBuilder(Program& program, UnitStore& store, std::map<UnitId, Range> secondary)
-      : program_(program), store_(store), secondary_(std::move(secondary)) {}
+  GatherBuilder(Program& program, const UnitPlacement& placement, std::map<UnitId, Range> secondary)
+      : program_(program), placement_(placement), secondary_(std::move(secondary)) {}
 
   std::vector<Instr> of(const GatherSpan& span) {
     const auto part = secondary_.find(span.use.unit);
-    if (part == secondary_.end()) return store_.gather(span.use, span.number);
+    if (part == secondary_.end()) return gather(span);
     if (++times_[span.use.unit] > 1) return {from_secondary(span, part->second)};
-    std::vector<Instr> chain = store_.gather(span.use, span.number);
+    std::vector<Instr> chain = gather(span);
     chain.push_back(keep_part(chain.back(), part->second));
     return chain;
   }
 
  private:
+  /// Makes the instructions that gather a unit's parameters; the last one fills all of the buffer.
+  std::vector<Instr> gather(const GatherSpan& span) {
+    const UnitId id = span.use.unit;
+    const StateSpec& state = placement_.spec(id);
+    const ShardRange held = placement_.part(id);
+    const Range whole = program_.whole(span.use.buffer);
+    std::vector<Instr> chain;
+    const auto move = [&](const Range& from, const Range& to) {
+      chain.push_back(make_copy(program_, from, to, id));
+      return to;
+    };
+    const auto stage = [&](const char* name, Tier tier, bool peer_visible) {
+      return add_temporary(program_, cat(name, ".", id, ".", span.number), tier, Category::kStaging,
+                           state.compute, held.size(), peer_visible);
+    };
+    const auto lies_on = [&](const Range& range, Tier tier) {
+      return program_.at(range.buffer).tier == tier;
+    };
+    Range part = placement_.parameters(id, held);
+    if (lies_on(part, Tier::kNvme)) part = move(part, stage("from_disk", Tier::kHost, false));
+    if (!state.cuts_parameters) {
+      move(part, whole);
+    } else {
+      if (lies_on(part, Tier::kHost)) part = move(part, stage("from_host", Tier::kDevice, true));
+      chain.push_back(make_collective(InstrKind::kAllGather, {state.shard, state.compute.dtype},
+                                      part, whole, id));
+    }
+    for (Instr& instr : chain) instr.micro_batch = span.use.micro_batch;
+    return chain;
+  }
+
   /// Copies the part on the lane of the gather, so that compute does not wait for it.
   Instr keep_part(const Instr& gather, const Range& part) const {
-    const ShardPlace secondary = program_.place_in(store_.groups().secondary);
+    const ShardPlace secondary = program_.place_in(placement_.groups().secondary);
     Instr copy = gather;
     copy.kind = InstrKind::kCopy;
     copy.detail = {};
@@ -149,17 +181,16 @@ class GatherBuilder {
   }
 
   Instr from_secondary(const GatherSpan& span, const Range& part) const {
-    const BufferId to = span.use.buffer;
-    Instr gather =
-        make_collective(InstrKind::kAllGather, {store_.groups().secondary, program_.at(to).dtype},
-                        part, program_.whole(to));
-    gather.unit = span.use.unit;
+    const Exchange exchange{placement_.groups().secondary,
+                            placement_.spec(span.use.unit).compute.dtype};
+    Instr gather = make_collective(InstrKind::kAllGather, exchange, part,
+                                   program_.whole(span.use.buffer), span.use.unit);
     gather.micro_batch = span.use.micro_batch;
     return gather;
   }
 
-  const Program& program_;
-  UnitStore& store_;
+  Program& program_;
+  const UnitPlacement& placement_;
   std::map<UnitId, Range> secondary_;
   std::map<UnitId, int> times_;
 };
@@ -218,13 +249,14 @@ class Prefetch {
 
 }  // namespace
 
-std::vector<Insertion> gather_parameters(Program& program, UnitStore& store,
+std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& placement,
+                                         const std::vector<ParameterUse>& uses,
                                          const GatherLimits& limits) {
-  std::vector<GatherSpan> spans = gather_spans_of(program, store);
+  std::vector<GatherSpan> spans = gather_spans_of(program, uses);
   if (limits.reuse_distance > 0) spans = Reuse(program, limits, spans).run();
   std::map<UnitId, Range> secondary;
-  if (limits.secondary_shards) secondary = place_secondary(program, store, spans);
-  GatherBuilder gathers(program, store, std::move(secondary));
+  if (limits.secondary_shards) secondary = place_secondary(program, placement, spans);
+  GatherBuilder gathers(program, placement, std::move(secondary));
   const std::vector<size_t> places = Prefetch(program, limits, spans).run();
   std::vector<Insertion> insertions;
   for (size_t w = 0; w < spans.size(); ++w)

@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "program/gradient_reduction.h"
 #include "program/insertions.h"
+#include "program/parameter_uses.h"
 #include "program/program.h"
-#include "program/unit_store.h"
+#include "program/unit_placement.h"
 
 namespace ftrun {
 
@@ -35,13 +37,14 @@ struct GatherLimits {
 };
 
 /// Gathers parameters before their first reader in a use (Rajbhandari et al. 2020, section 5).
-std::vector<Insertion> gather_parameters(Program& program, UnitStore& store,
+std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& placement,
+                                         const std::vector<ParameterUse>& uses,
                                          const GatherLimits& limits);
 
 /// Reduces each unit's gradient after the last list that writes it, for each micro-batch where
 /// these have gradients of their own, joined in buckets of `bucket_elements` elements (DeepSpeed's
 /// reduce_bucket_size).
-std::vector<Insertion> reduce_gradients(const Program& program, UnitStore& store,
+std::vector<Insertion> reduce_gradients(const Program& program, GradientReduction& gradients,
                                         int64_t bucket_elements);
 
 /// Moves outputs of layers to the host until backward reads them (cpu_checkpointing); `outputs` is

@@ -113,15 +113,17 @@ bool is_between_stages(const Program& program, Lane lane) {
   return group != nullptr && group->ranks.axes().meets(kStageAxes);
 }
 
-Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out) {
+Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out,
+                      int32_t unit) {
   return {.kind = kind,
           .lane = lane_of(exchange.group),
           .reads = {in},
           .writes = {out},
+          .unit = unit,
           .detail = exchange};
 }
 
-Instr make_copy(const Program& program, const Range& from, const Range& to) {
+Instr make_copy(const Program& program, const Range& from, const Range& to, int32_t unit) {
   const Tier source = program.at(from.buffer).tier;
   const Tier target = program.at(to.buffer).tier;
   Lane lane = Lane::kCompute;
@@ -129,7 +131,7 @@ Instr make_copy(const Program& program, const Range& from, const Range& to) {
     lane = Lane::kDisk;
   else if (source != target)
     lane = target == Tier::kHost ? Lane::kToHost : Lane::kToDevice;
-  return {.kind = InstrKind::kCopy, .lane = lane, .reads = {from}, .writes = {to}};
+  return {.kind = InstrKind::kCopy, .lane = lane, .reads = {from}, .writes = {to}, .unit = unit};
 }
 
 int64_t element_count(const Program& program, const Range& range) {

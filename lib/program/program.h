@@ -316,9 +316,11 @@ const ProgramGroup* group_on(const Program& program, Lane lane);
 bool is_link(const Program& program, Lane lane);
 bool is_between_stages(const Program& program, Lane lane);
 
-/// Makes a collective on its group's lane, or a copy on the lane of the link that it uses.
-Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out);
-Instr make_copy(const Program& program, const Range& from, const Range& to);
+/// Makes a collective on its group's lane, or a copy on the lane of the link that it uses. `unit`
+/// is Instr::unit.
+Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out,
+                      int32_t unit = -1);
+Instr make_copy(const Program& program, const Range& from, const Range& to, int32_t unit = -1);
 
 /// Counts the elements of a range by its buffer's dtype.
 int64_t element_count(const Program& program, const Range& range);

@@ -63,8 +63,8 @@ void sort_by_position(std::vector<Made>& made) {
 
 class Reductions {
  public:
-  Reductions(const Program& program, UnitStore& store, int64_t bucket_elements)
-      : store_(store), filler_(program, bucket_elements) {}
+  Reductions(const Program& program, GradientReduction& gradients, int64_t bucket_elements)
+      : gradients_(gradients), filler_(program, bucket_elements) {}
 
   void add(const Made& made) {
     require(made.by.first != Touches::kNone, "a gradient is written");
@@ -74,8 +74,8 @@ class Reductions {
     require(made.by.last >= std::exchange(last_of_unit_[made.use.unit], made.by.last),
             "gradients are made in the order of micro-batches");
     at_ = std::max(at_, made.by.last);
-    clears_.push_back({.at = made.by.first, .instrs = store_.clear_padding(made.use)});
-    Reduction reduction = store_.reduction(made.use, reduced_.insert(made.use.unit).second);
+    clears_.push_back({.at = made.by.first, .instrs = gradients_.clear_padding(made.use)});
+    Reduction reduction = gradients_.reduce(made.use, reduced_.insert(made.use.unit).second);
     if (reduction.collective)
       filler_.add(insertions_.size(), std::move(*reduction.collective), std::move(reduction.after));
     insertions_.push_back({.at = at_, .after = true, .instrs = std::move(reduction.before)});
@@ -102,7 +102,7 @@ class Reductions {
     filler_.close();
   }
 
-  UnitStore& store_;
+  GradientReduction& gradients_;
   BucketFiller filler_;
   /// Micro-batch and chunk.
   std::pair<int32_t, int32_t> backward_{-1, -1};
@@ -115,16 +115,16 @@ class Reductions {
 
 }  // namespace
 
-std::vector<Insertion> reduce_gradients(const Program& program, UnitStore& store,
+std::vector<Insertion> reduce_gradients(const Program& program, GradientReduction& gradients,
                                         int64_t bucket_elements) {
-  std::vector<Made> made = find_made(program, store.gradient_uses());
+  std::vector<Made> made = find_made(program, gradients.uses());
   // Reducing copied units at the end avoids a hang: a stage would wait for another's share while
   // that waits for work of this one.
   const size_t end = last_list(program);
   for (Made& one : made)
-    if (store.spec(one.use.unit).copied) one.by.last = end;
+    if (gradients.is_shared_by_stages(one.use.unit)) one.by.last = end;
   sort_by_position(made);
-  Reductions reductions(program, store, bucket_elements);
+  Reductions reductions(program, gradients, bucket_elements);
   for (const Made& one : made) reductions.add(one);
   return reductions.take();
 }

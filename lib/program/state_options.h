@@ -114,6 +114,25 @@ inline ShardPlace unit_place(const StateOptions& state, const Unit& /*unit*/) {
   return state_place(state);
 }
 
+/// UnitHolders says which ranks of StateGroups::model hold the weights of a unit that the optimizer
+/// updates. `split` neighbours share out the unit's tensors: tensor-parallel ranks, and for experts
+/// also the ranks with other ones. The unit, as each of them uses it, is cut into `parts`.
+struct UnitHolders {
+  int first = 0;
+  int split = 1;
+  int parts = 1;
+  /// Returns the rank that holds a part of the unit as neighbour `index` uses it.
+  int rank(int part, int index) const { return first + part * split + index; }
+  bool operator==(const UnitHolders&) const = default;
+};
+
+/// Returns the holders of a unit whose first stage is `stage`; `cut`: each rank that it is cut over
+/// holds a part.
+inline UnitHolders unit_holders(const StateOptions& state, const Unit& unit, int stage, bool cut) {
+  const int parts = cut ? unit_place(state, unit).count : 1;
+  return {stage * state_place(state).count * state.tensor.count, state.tensor.count, parts};
+}
+
 /// Counts the ranks that each make a share of a gradient: the state ranks of all replicas.
 inline int gradient_ranks(const StateOptions& state) {
   return state_place(state).count * state.replicas;
@@ -172,18 +191,6 @@ inline Sharding cut_states(const Partition& partition, const StateOptions& state
   if (state.stage == 0) return Sharding(partition);
   return {partition, [&](const Unit& unit) { return unit_place(state, unit); }, state.stage < 3};
 }
-
-/// ParameterHolders says which ranks hold the parameters that the optimizer updates: for each unit
-/// the first stage that has it, and whether each rank of its shard group holds a part, or the
-/// whole.
-struct ParameterHolders {
-  struct OfUnit {
-    int stage = 0;
-    bool cut = false;
-  };
-  int stages = 1;
-  std::vector<OfUnit> units;
-};
 
 /// StatePiece is a range of memory that holds elements [begin, end) of a unit's state of one kind.
 struct StatePiece {

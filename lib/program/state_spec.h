@@ -138,7 +138,8 @@ Dims blocked_shape(const Dims& shape, int64_t block);
 std::vector<StoredState> stored_states(const ModelDescription& model, const Partition& partition,
                                        const StateOptions& options);
 
-/// Makes the specification of every unit, indexed by its id. `micro_batches` is that of UnitStore.
+/// Makes the specification of every unit, indexed by its id. `micro_batches` is that of
+/// UnitPlacement.
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
                                    const StateOptions& options, const StateGroups& groups,
                                    int32_t micro_batches);

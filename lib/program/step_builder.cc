@@ -12,17 +12,17 @@
 #include "graph/collective_attrs.h"
 #include "graph/op_spec.h"
 #include "graph/scratch.h"
+#include "program/buffer_names.h"
+#include "program/gradient_reduction.h"
 #include "program/layer_instr.h"
+#include "program/parameter_uses.h"
 #include "program/passes.h"
+#include "program/state_pieces.h"
 #include "program/transfers.h"
-#include "program/unit_store.h"
+#include "program/unit_placement.h"
+#include "program/unit_update.h"
 
 namespace ftrun {
-
-std::string optimizer_buffer_name(int32_t state) {
-  return cat("optimizer.", state);
-}
-
 namespace {
 
 InstrKind instr_kind(OpCollective collective) {
@@ -134,7 +134,10 @@ class StepBuilder {
         actions_(std::move(actions)),
         trains_(trains),
         exchanges_(has_collectives(model)),
-        store_(program_, model, partition, options.state, trains ? options.micro_batches : 0) {
+        placement_(program_, model, partition, options.state, trains ? options.micro_batches : 0),
+        parameters_(program_, placement_),
+        gradients_(program_, model, options.state, placement_),
+        pieces_(place_state_pieces(program_, model, options.state, placement_)) {
     program_.name = std::move(name);
     const bool weight_grads_apart = has_input_grads(actions_);
     for (const LayerGraph& graph : model.graphs) storage_.emplace_back(graph, weight_grads_apart);
@@ -171,7 +174,11 @@ class StepBuilder {
   void run_actions(BufferId result, bool sums_loss);
   void decide(BufferId norm, BufferId loss);
 
-  UnitStore& store() { return store_; }
+  int64_t norm_slots() const { return ftrun::norm_slots(options_.state, placement_); }
+  void norm(BufferId norm) { add_norm(program_, options_.state, placement_, norm); }
+  void update() {
+    add_updates(program_, model_, options_.state, placement_, options_.gather_bucket_elements);
+  }
   StepProgram finish();
 
  private:
@@ -227,7 +234,10 @@ class StepBuilder {
   const bool trains_;
   const bool exchanges_;
   Program program_;
-  UnitStore store_;
+  const UnitPlacement placement_;
+  ParameterUses parameters_;
+  GradientReduction gradients_;
+  std::vector<StatePiece> pieces_;
   std::vector<GraphStorage> storage_;
   std::map<int32_t, Flow> flows_;
   /// Tensors whose gradients lists have written, by micro-batch where they are made apart.
@@ -244,7 +254,7 @@ void StepBuilder::begin(std::vector<BufferId> cleared) {
 }
 
 void StepBuilder::reduce_loss(BufferId loss) {
-  const GroupId all = store_.groups().all;
+  const GroupId all = placement_.groups().all;
   if (all == kNoGroup) return;
   program_.instrs.push_back(
       make_collective(InstrKind::kAllReduce, {all, DType::kF64}, whole(loss), whole(loss)));
@@ -342,7 +352,7 @@ void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const std::vec
     const ValueId id = layer.params[i].value;
     if (!read.contains(id)) continue;
     places[id] =
-        store_.parameters(partition_.places[l][i], graph_of(l).at(id).bytes(), micro_batch);
+        parameters_.place(partition_.places[l][i], graph_of(l).at(id).bytes(), micro_batch);
   }
 }
 
@@ -354,7 +364,7 @@ void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::set<
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = graph.at(layer.params[i].value).grad;
     if (id < 0 || !made.contains(id)) continue;
-    places[id] = store_.gradient(partition_.places[l][i], graph.at(id).bytes(), micro_batch);
+    places[id] = gradients_.place(partition_.places[l][i], graph.at(id).bytes(), micro_batch);
   }
 }
 
@@ -405,7 +415,7 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
   const Range& in = places.at(op.in[0]);
   const Range& out = places.at(op.out[0]);
   const auto& over = op.attrs.get<CollectiveAttrs>();
-  const GroupId group = store_.groups().along(over.axis);
+  const GroupId group = placement_.groups().along(over.axis);
   require(program_.place_in(group).count == over.ranks, "a collective of a layer has its group");
   const bool sums = op_spec(op.kind).collective == OpCollective::kAllReduce;
   const auto emit_for_layer = [&](Instr instr) {
@@ -431,10 +441,10 @@ bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const std::set<Valu
     const GraphParam& param = layer.params[i];
     if (!made.contains(graph_of(l).at(param.value).grad)) continue;
     const UnitId unit = partition_.places[l][i].unit;
-    const bool apart = store_.spec(unit).reduces_micro_batches;
+    const bool apart = placement_.spec(unit).reduces_micro_batches;
     for (const TensorId tensor : param.tensors) {
       const bool first = written_[apart ? micro_batch : -1].insert(tensor).second;
-      (first && !store_.begins_as_zero(unit, tensor) ? fresh : seen) = true;
+      (first && !gradients_.begins_as_zero(unit, tensor) ? fresh : seen) = true;
     }
   }
   require(!(seen && fresh), "the gradients of a list are all new or all known");
@@ -516,9 +526,9 @@ void StepBuilder::run(const ScheduleAction& action, BufferId result) {
     const size_t l = static_cast<size_t>(chunk.first) + (forward ? k : layers - 1 - k);
     run_layer(kind, l, flow, result);
     const size_t next = forward ? l + 1 : l - 1;
-    store_.release(k + 1 < layers
-                       ? units_read(model_, partition_, next, list_of(graph_of(next), kind))
-                       : std::set<UnitId>());
+    parameters_.release(k + 1 < layers
+                            ? units_read(model_, partition_, next, list_of(graph_of(next), kind))
+                            : std::set<UnitId>());
   }
   send(moved.sent, number, flow);
 }
@@ -558,7 +568,7 @@ GatherLimits StepBuilder::gather_limits() const {
           .max_live_elements = options_.max_live_elements,
           // The parts that a step has written may be older than the parameters when another program
           // runs.
-          .secondary_shards = trains_ && store_.groups().secondary != kNoGroup};
+          .secondary_shards = trains_ && placement_.groups().secondary != kNoGroup};
 }
 
 /// Runs the passes. Transfers are added first, so that the other passes treat a received value like
@@ -566,19 +576,19 @@ GatherLimits StepBuilder::gather_limits() const {
 StepProgram StepBuilder::finish() {
   if (!transfers_.empty())
     program_ = add_transfers(std::move(program_), transfers_, begins_, actions_, options_.state,
-                             store_.groups(), all_layers(), model_.dtypes.compute);
+                             placement_.groups(), all_layers(), model_.dtypes.compute);
   std::vector<Insertion> moves;
   const auto add = [&](std::vector<Insertion> more) {
     std::move(more.begin(), more.end(), std::back_inserter(moves));
   };
   if (trains_ && options_.offload_activations)
     add(offload_outputs(program_, leaving_outputs(), pipeline().stages() == 1));
-  add(gather_parameters(program_, store_, gather_limits()));
-  add(reduce_gradients(program_, store_, options_.bucket_elements));
+  add(gather_parameters(program_, placement_, parameters_.list(), gather_limits()));
+  add(reduce_gradients(program_, gradients_, options_.bucket_elements));
   Program program = weave(std::move(program_), std::move(moves));
   program = plan_memory(order_communication(std::move(program), options_.overlap), options_.arenas);
   program = overlap_disk_requests(std::move(program));
-  return {std::move(program), store_.pieces(), store_.parameter_holders()};
+  return {std::move(program), std::move(pieces_), holders_of_units(options_.state, placement_)};
 }
 
 }  // namespace
@@ -593,13 +603,13 @@ StepProgram build_training_step(const ModelDescription& model, const Partition& 
       true);
   const BufferId loss =
       builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
-  const BufferId norm = builder.persistent(Persistent::kNorm, buffer_names::kNorm, DType::kF64,
-                                           builder.store().norm_slots());
+  const BufferId norm =
+      builder.persistent(Persistent::kNorm, buffer_names::kNorm, DType::kF64, builder.norm_slots());
   builder.begin({loss, norm});
   builder.run_actions(loss, true);
-  builder.store().norm(norm);
+  builder.norm(norm);
   builder.decide(norm, loss);
-  builder.store().update(options.gather_bucket_elements);
+  builder.update();
   return builder.finish();
 }
 

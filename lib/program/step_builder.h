@@ -39,33 +39,12 @@ struct StepOptions {
 struct StepProgram {
   Program program;
   std::vector<StatePiece> pieces;
-  ParameterHolders holders;
+  std::vector<UnitHolders> holders;
 };
 
-/// Names of the persistent buffers in messages; those in another tier than the device carry its
-/// name after a dot. Names of gradients, which are not persistent, end in the first unit that lies
-/// in them.
-namespace buffer_names {
-inline constexpr const char* kParameters = "parameters";
-inline constexpr const char* kPackedParameters = "parameters.packed";
-inline constexpr const char* kFp32Parameters = "parameters.fp32";
-inline constexpr const char* kSecondary = "parameters.secondary";
-inline constexpr const char* kPackedSecondary = "parameters.secondary.packed";
-inline constexpr const char* kGradients = "gradients";
-inline constexpr const char* kMaster = "master";
-inline constexpr const char* kLoss = "loss";
-inline constexpr const char* kNorm = "norm";
-inline constexpr const char* kLogits = "logits";
-inline constexpr const char* kSnapshot = "snapshot";
-inline constexpr const char* kStraddlingScales = "optimizer.straddling";
-inline constexpr const char* kNewScales = "new_scales";
-}  // namespace buffer_names
-
-/// Names a flat state buffer: "optimizer.0", "optimizer.1".
-std::string optimizer_buffer_name(int32_t state);
-constexpr Persistent moments_buffer(int32_t state) {
-  return static_cast<Persistent>(static_cast<int32_t>(Persistent::kMoments) + state);
-}
+/// Micro-batch inputs in the order of a kLoadBatch instruction's writes.
+inline constexpr Port kBatchPorts[] = {Port::kTokens, Port::kPositions, Port::kStarts,
+                                       Port::kLabels};
 
 /// Builds one optimizer step with passes applied: the actions of the schedule, reduction of
 /// gradients and loss, norm, decision, update. The model must be built with Mode::kTrain.

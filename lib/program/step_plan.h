@@ -22,7 +22,7 @@ struct ProgramPlan {
   ModelDescription model;
   Program program;
   std::vector<StatePiece> pieces;
-  ParameterHolders holders;
+  std::vector<UnitHolders> holders;
 };
 
 /// StepPlan is what a rank will do, planned only from configs: without tensors or other ranks.

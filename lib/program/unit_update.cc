@@ -1,254 +1,322 @@
+#include "program/unit_update.h"
+
 #include <algorithm>
 #include <cstddef>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "program/buckets.h"
-#include "program/step_builder.h"
-#include "program/unit_store.h"
+#include "program/buffer_names.h"
 
 // The end of a step: norm, updates, and the copies between tiers that they need.
 
 namespace ftrun {
+namespace {
 
-/// Counts the ranks that each have a slot of every run: one if the slots of all would be too many.
-int64_t UnitStore::ranks_with_slots() const {
-  const int64_t ranks = int64_t{state_place(options_).count} * options_.tensor.count;
-  return norm_runs() * ranks <= options_.most_norm_slots ? ranks : 1;
-}
-
-int64_t UnitStore::norm_runs() const {
+int64_t norm_runs(const UnitPlacement& placement) {
   int64_t runs = 0;
-  for (const StateSpec& spec : specs_) runs += static_cast<int64_t>(spec.norm_ranges.size());
+  for (const Unit& unit : placement.partition().units)
+    runs += static_cast<int64_t>(placement.spec(unit.id).norm_ranges.size());
   return runs;
 }
 
-int64_t UnitStore::norm_slots() const {
-  return std::max<int64_t>(1, norm_runs() * ranks_with_slots());
+/// Counts the ranks that each have a slot of every run: one where those of all would be too many.
+int64_t ranks_with_slots(const StateOptions& options, const UnitPlacement& placement) {
+  const int64_t ranks = int64_t{state_place(options).count} * options.tensor.count;
+  return norm_runs(placement) * ranks <= options.most_norm_slots ? ranks : 1;
 }
 
-void UnitStore::norm(BufferId norm) {
-  Instr sum;
-  sum.kind = InstrKind::kGradientNorm;
-  const ShardPlace tensor = options_.tensor;
-  const auto ranks = static_cast<int32_t>(ranks_with_slots());
-  const NormSlots slots{ranks,
-                        ranks == 1 ? 0 : state_place(options_).index * tensor.count + tensor.index};
-  int64_t first_slot = 0;
-  for (const Unit& u : partition_.units) {
-    const ShardPlace place = spec(u.id).place;
-    const ShardRange own = shard_range(u, place.index, place.count);
-    for (const NormRange& run : spec(u.id).norm_ranges) {
-      const int64_t slot = first_slot + slots.place;
-      first_slot += slots.ranks;
-      const ShardRange part{std::max(own.begin, run.part.begin), std::min(own.end, run.part.end)};
-      const bool counts = spec(u.id).counted && tensor.index % run.copies == 0;
-      if (part.size() <= 0 || !counts) continue;
-      sum.reads.push_back(range(home(gradients_, u.id), part.begin, part.end));
-      sum.writes.push_back({norm, slot * dtype_bytes(DType::kF64), dtype_bytes(DType::kF64)});
-    }
-  }
-  sum.detail = slots;
-  emit(std::move(sum));
-  if (groups_.model == kNoGroup) return;
-  const Range all = program_.whole(norm);
-  emit(collective(InstrKind::kAllReduce, groups_.model, all, all, -1));
-}
+/// UnitUpdate holds the updates of one interval of a unit, with the copies between tiers that they
+/// need.
+struct UnitUpdate {
+  UnitId unit = -1;
+  /// The staging buffer, of the two of a name, that the update uses: neighbours use different ones.
+  int turn = 0;
+  std::vector<Instr> before;
+  std::vector<Instr> updates;
+  std::vector<Instr> after;
+};
 
-void UnitStore::update(int64_t bucket_elements) {
-  measure_straddling();
-  // Updates that need no copies go first, beside those that the first two intervals wait for:
-  // between intervals they would stand where the next one's copies begin.
-  Updates in_place;
-  Updates staged;
-  for (const Unit& u : partition_.units) {
-    if (!spec(u.id).held || !spec(u.id).trainable) continue;
-    Updates& updates = stages_update(u.id) ? staged : in_place;
-    plan_updates(u.id, updates.list);
-    if (spec(u.id).cuts_optimizer && !spec(u.id).cuts_parameters)
-      updates.gathers.push_back({updates.list.size(), gather_updated(u.id)});
-  }
-  join_gathers({&in_place, &staged}, bucket_elements);
-  emit_updates(in_place, staged);
-  keep_straddling();
-}
-
-void UnitStore::emit_updates(Updates& in_place, Updates& staged) {
-  for (size_t k = 0; k < std::min<size_t>(staged.list.size(), 2); ++k)
-    emit_all(staged.list[k].before);
-  for (size_t k = 0; k < in_place.list.size(); ++k) {
-    emit_gathers(in_place, k);
-    emit_all(in_place.list[k].updates);
-  }
-  emit_gathers(in_place, in_place.list.size());
-  // Double buffering: interval k+1 is read while interval k is updated, and before k's results are
-  // written back.
-  for (size_t k = 0; k < staged.list.size(); ++k) {
-    emit_gathers(staged, k);
-    if (k > 0 && k + 1 < staged.list.size()) emit_all(staged.list[k + 1].before);
-    emit_all(staged.list[k].updates);
-    emit_all(staged.list[k].after);
-  }
-  emit_gathers(staged, staged.list.size());
-}
-
-void UnitStore::emit_all(std::vector<Instr>& instrs) {
-  for (Instr& instr : instrs) emit(std::move(instr));
-}
-
-Instr UnitStore::gather_updated(UnitId id) const {
-  Instr gather = collective(InstrKind::kAllGather, spec(id).shard, held(parameters_, id),
-                            range(home(parameters_, id), 0, cut_.whole(id)), id);
-  gather.if_finite = true;
-  return gather;
-}
+/// UpdateQueue holds updates in order, and gathers of what the first `behind` of them have changed.
+struct UpdateQueue {
+  struct Gather {
+    size_t behind = 0;
+    Instr instr;
+  };
+  std::vector<UnitUpdate> list;
+  std::vector<Gather> gathers;
+  size_t emitted = 0;
+};
 
 /// Joins gathers into buckets; a bucket takes the place of its last gather.
-void UnitStore::join_gathers(std::initializer_list<Updates*> all, int64_t bucket_elements) const {
-  BucketFiller filler(program_, bucket_elements);
-  std::vector<std::pair<Updates*, size_t>> places;
-  for (Updates* updates : all)
-    for (Updates::Gather& gather : std::exchange(updates->gathers, {})) {
+void join_gathers(const Program& program, std::initializer_list<UpdateQueue*> all,
+                  int64_t bucket_elements) {
+  BucketFiller filler(program, bucket_elements);
+  std::vector<std::pair<UpdateQueue*, size_t>> places;
+  for (UpdateQueue* queue : all)
+    for (UpdateQueue::Gather& gather : std::exchange(queue->gathers, {})) {
       filler.add(places.size(), std::move(gather.instr));
-      places.emplace_back(updates, gather.behind);
+      places.emplace_back(queue, gather.behind);
     }
   for (Bucket& bucket : filler.take()) {
-    const auto& [updates, behind] = places[bucket.last];
-    updates->gathers.push_back({behind, std::move(bucket.collective)});
+    const auto& [queue, behind] = places[bucket.last];
+    queue->gathers.push_back({behind, std::move(bucket.collective)});
   }
+}
+
+void emit_all(std::vector<Instr>& instrs, Program& program) {
+  for (Instr& instr : instrs) program.instrs.push_back(std::move(instr));
 }
 
 /// Emits the gathers that stand behind the first `done` updates, each once.
-void UnitStore::emit_gathers(Updates& updates, size_t done) {
-  for (; updates.emitted < updates.gathers.size(); ++updates.emitted) {
-    Updates::Gather& next = updates.gathers[updates.emitted];
+void emit_gathers(UpdateQueue& queue, size_t done, Program& program) {
+  for (; queue.emitted < queue.gathers.size(); ++queue.emitted) {
+    UpdateQueue::Gather& next = queue.gathers[queue.emitted];
     if (next.behind > done) return;
-    emit(std::move(next.instr));
+    program.instrs.push_back(std::move(next.instr));
   }
 }
 
-/// Says whether an update takes copies of what lies in another tier than where it runs.
-bool UnitStore::stages_update(UnitId id) const {
-  return spec(id).optimizer != Tier::kDevice || tier_of(held(parameters_, id)) != Tier::kDevice;
-}
-
-void UnitStore::plan_updates(UnitId id, std::vector<Update>& updates) {
-  for (const ShardRange& interval :
-       update_intervals(cut_.own(id), spec(id).optimizer, options_.update_elements)) {
-    updates.push_back({.unit = id, .turn = static_cast<int>(updates.size() % 2)});
-    plan_update(interval, updates.back());
+/// Emits updates that need no copies first, beside those that the first two intervals wait for:
+/// between intervals they would stand where the next one's copies begin.
+void emit_updates(UpdateQueue& in_place, UpdateQueue& staged, Program& program) {
+  for (size_t k = 0; k < std::min<size_t>(staged.list.size(), 2); ++k)
+    emit_all(staged.list[k].before, program);
+  for (size_t k = 0; k < in_place.list.size(); ++k) {
+    emit_gathers(in_place, k, program);
+    emit_all(in_place.list[k].updates, program);
   }
-}
-
-/// Returns a staging buffer: two buffers of a name take turns, so that one update's copies overlap
-/// the next one's work, and no more is staged than that.
-Range UnitStore::staged(const std::string& name, Tier tier, const StorageFormat& format,
-                        int64_t elements, const Update& plan) {
-  const std::string full = cat(name, ".", tier_name(tier), ".", plan.turn);
-  const int64_t bytes = format.bytes(elements);
-  auto found = staging_.find(full);
-  if (found == staging_.end())
-    found =
-        staging_.emplace(full, temporary(full, tier, Category::kStaging, format, 0).buffer).first;
-  Buffer& buffer = program_.buffers[static_cast<size_t>(found->second)];
-  buffer.bytes = std::max(buffer.bytes, bytes);
-  return {found->second, 0, bytes};
-}
-
-/// Returns an interval of a unit's state itself, or a copy of it on the tier where the unit is
-/// updated.
-Range UnitStore::at_update_tier(const Home& home, const ShardRange& interval,
-                                const std::string& name, bool written, Update& plan) {
-  const Range at = range(home, interval.begin, interval.end);
-  const Tier here = spec(plan.unit).optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
-  if (tier_of(at) == here) return at;
-  const Range copied = staged(name, here, home.format, interval.size(), plan);
-  plan.before.push_back(copy(at, copied, plan.unit));
-  plan.before.back().if_finite = true;
-  if (written) plan.after.push_back(copy(copied, at, plan.unit));
-  return copied;
-}
-
-/// Brings what the optimizer has written to where layers read it. Their own copy is made in the
-/// same pass over memory where it lies on the same tier or has another dtype (then it is the last
-/// of `written`, and true is returned); to another tier it travels.
-bool UnitStore::hand_on(std::vector<Range>& written, const Range& parameters, Update& plan) {
-  const StateSpec& state = spec(plan.unit);
-  const Tier here = tier_of(written[0]);
-  const Tier there = tier_of(parameters);
-  const bool makes_copy = here == there || state.compute != state.master;
-  const int64_t elements = element_count(program_, parameters);
-  if (makes_copy)
-    written.push_back(
-        here == there ? parameters : staged("new_parameters", here, state.compute, elements, plan));
-  if (here == there) return makes_copy;
-  Range from = makes_copy ? written.back() : written[0];
-  // No link joins the device and the disk.
-  if (here == Tier::kDevice && there == Tier::kNvme) {
-    const Range between = staged("new_parameters", Tier::kHost, state.compute, elements, plan);
-    plan.after.push_back(copy(from, between, plan.unit));
-    from = between;
+  emit_gathers(in_place, in_place.list.size(), program);
+  // Double buffering: interval k+1 is read while interval k is updated, and before k's results are
+  // written back.
+  for (size_t k = 0; k < staged.list.size(); ++k) {
+    emit_gathers(staged, k, program);
+    if (k > 0 && k + 1 < staged.list.size()) emit_all(staged.list[k + 1].before, program);
+    emit_all(staged.list[k].updates, program);
+    emit_all(staged.list[k].after, program);
   }
-  plan.after.push_back(copy(from, parameters, plan.unit));
-  return makes_copy;
+  emit_gathers(staged, staged.list.size(), program);
 }
 
-UnitStore::UpdateOperands UnitStore::bring_operands(const ShardRange& interval, bool written,
-                                                    Update& plan) {
-  const UnitId id = plan.unit;
-  UpdateOperands operands;
-  operands.gradient = at_update_tier(home(gradients_, id), interval, "gradient_copy", false, plan);
-  operands.weights = at_update_tier(home(spec(id).has_master ? masters_ : parameters_, id),
-                                    interval, "weights_copy", written, plan);
-  operands.states.resize(moments_.size());
-  for (size_t s = 0; s < moments_.size(); ++s)
-    if (spec(id).states[s])
-      operands.states[s] =
-          at_update_tier(home(moments_[s], id), interval, cat("moment_copy.", s), written, plan);
-  return operands;
-}
+/// UpdateOperands are what an update of an interval works on; `states` has nothing for states that
+/// the unit does not have.
+struct UpdateOperands {
+  Range gradient;
+  Range weights;
+  std::vector<std::optional<Range>> states;
+};
 
-std::vector<UpdatePart> UnitStore::parts_of(UnitId id, const ShardRange& interval) const {
-  const auto kind_of = [&](const Slice& slice) { return update_kind(model_, options_, slice); };
-  return update_parts(unit(id), kind_of, interval.begin, interval.end);
-}
+/// UpdateStaging brings the operands of updates to the tier where they run, and results back.
+class UpdateStaging {
+ public:
+  UpdateStaging(Program& program, const UnitPlacement& placement)
+      : program_(program), placement_(placement) {}
 
-/// Returns the part of a range that holds a state of `whole`, for elements `part` of the unit.
-Range UnitStore::part_of(const Range& interval, const ShardRange& part,
-                         const ShardRange& whole) const {
-  const Buffer& buffer = program_.at(interval.buffer);
-  return {interval.buffer, interval.offset + buffer.bytes_of(part.begin - whole.begin),
-          buffer.bytes_of(part.size())};
-}
+  /// Says whether an update takes copies of what lies in another tier than where it runs.
+  bool is_staged(UnitId id) const {
+    return placement_.spec(id).optimizer != Tier::kDevice ||
+           tier_of(placement_.parameters(id, placement_.part(id))) != Tier::kDevice;
+  }
 
-void UnitStore::plan_update(const ShardRange& interval, Update& plan) {
-  const UnitId id = plan.unit;
-  const Range parameters = range(home(parameters_, id), interval.begin, interval.end);
-  const UpdateOperands operands = bring_operands(interval, true, plan);
-  std::vector<Range> weights{operands.weights};
-  const bool writes_copy = spec(id).has_master && hand_on(weights, parameters, plan);
-  for (Instr& instr : plan.after) instr.if_finite = true;
+  UpdateOperands bring_operands(const ShardRange& interval, bool written, UnitUpdate& plan) {
+    const UnitId id = plan.unit;
+    const StateSpec& state = placement_.spec(id);
+    UpdateOperands operands;
+    operands.gradient =
+        at_update_tier(placement_.gradient(id, interval), "gradient_copy", false, interval, plan);
+    operands.weights =
+        at_update_tier(placement_.weights(id, interval), "weights_copy", written, interval, plan);
+    operands.states.resize(state.states.size());
+    for (size_t s = 0; s < state.states.size(); ++s)
+      if (state.states[s])
+        operands.states[s] = at_update_tier(placement_.state(s, id, interval),
+                                            cat("moment_copy.", s), written, interval, plan);
+    return operands;
+  }
 
-  // Padding around a tensor that straddles blocks stays as it is, in the copy too.
-  int64_t done = interval.begin;
-  const auto pass_padding = [&](int64_t until) {
-    const ShardRange padding{done, until};
-    if (!writes_copy || padding.size() <= 0) return;
-    plan.updates.push_back(copy(part_of(weights.front(), padding, interval),
-                                part_of(weights.back(), padding, interval), id));
-    plan.updates.back().if_finite = true;
-  };
-  for (const UpdatePart& part : parts_of(id, interval)) {
+  /// Brings what the optimizer has written to where layers read it. Their own copy is made in the
+  /// same pass over memory where it lies on the same tier or has another dtype (then it is the last
+  /// of `written`, and true is returned); to another tier it travels.
+  bool hand_on(std::vector<Range>& written, const Range& parameters, UnitUpdate& plan) {
+    const StateSpec& state = placement_.spec(plan.unit);
+    const Tier here = tier_of(written[0]);
+    const Tier there = tier_of(parameters);
+    const bool makes_copy = here == there || state.compute != state.master;
+    const int64_t elements = element_count(program_, parameters);
+    const auto stage = [&](Tier tier) {
+      return staged("new_parameters", tier, state.compute, elements, plan);
+    };
+    if (makes_copy) written.push_back(here == there ? parameters : stage(here));
+    if (here == there) return makes_copy;
+    Range from = makes_copy ? written.back() : written[0];
+    const auto move = [&](const Range& to) {
+      plan.after.push_back(make_copy(program_, from, to, plan.unit));
+      from = to;
+    };
+    // No link joins the device and the disk.
+    if (here == Tier::kDevice && there == Tier::kNvme) move(stage(Tier::kHost));
+    move(parameters);
+    return makes_copy;
+  }
+
+ private:
+  Tier tier_of(const Range& range) const { return program_.at(range.buffer).tier; }
+
+  /// Returns a staging buffer: two buffers of a name take turns, so that one update's copies
+  /// overlap the next one's work, and no more is staged than that.
+  Range staged(const std::string& name, Tier tier, const StorageFormat& format, int64_t elements,
+               const UnitUpdate& plan) {
+    const std::string full = cat(name, ".", tier_name(tier), ".", plan.turn);
+    const int64_t bytes = format.bytes(elements);
+    auto found = buffers_.find(full);
+    if (found == buffers_.end()) {
+      const Range none = add_temporary(program_, full, tier, Category::kStaging, format, 0);
+      found = buffers_.emplace(full, none.buffer).first;
+    }
+    Buffer& buffer = program_.buffers[static_cast<size_t>(found->second)];
+    buffer.bytes = std::max(buffer.bytes, bytes);
+    return {found->second, 0, bytes};
+  }
+
+  /// Returns an interval of a unit's state itself, or a copy of it on the tier where the unit is
+  /// updated.
+  Range at_update_tier(const Range& at, const std::string& name, bool written,
+                       const ShardRange& interval, UnitUpdate& plan) {
+    const bool on_device = placement_.spec(plan.unit).optimizer == Tier::kDevice;
+    const Tier here = on_device ? Tier::kDevice : Tier::kHost;
+    const Buffer& buffer = program_.at(at.buffer);
+    if (buffer.tier == here) return at;
+    const StorageFormat format{buffer.dtype, buffer.packed, buffer.block};
+    const Range copied = staged(name, here, format, interval.size(), plan);
+    plan.before.push_back(make_copy(program_, at, copied, plan.unit));
+    plan.before.back().if_finite = true;
+    if (written) plan.after.push_back(make_copy(program_, copied, at, plan.unit));
+    return copied;
+  }
+
+  Program& program_;
+  const UnitPlacement& placement_;
+  /// Staging buffers by name, tier and turn.
+  std::map<std::string, BufferId> buffers_;
+};
+
+/// UpdateBuilder adds the updates of all units to the program.
+class UpdateBuilder {
+ public:
+  UpdateBuilder(Program& program, const ModelDescription& model, const StateOptions& options,
+                const UnitPlacement& placement)
+      : program_(program),
+        model_(model),
+        options_(options),
+        placement_(placement),
+        scales_(placement.straddling()),
+        staging_(program, placement),
+        index_(flat_layout(placement.partition(), FlatOrder::kForward)) {}
+
+  void add_updates(int64_t bucket_elements) {
+    measure_straddling();
+    UpdateQueue in_place, staged;
+    for (const Unit& unit : placement_.partition().units) {
+      const StateSpec& state = placement_.spec(unit.id);
+      if (!state.held || !state.trainable) continue;
+      UpdateQueue& queue = staging_.is_staged(unit.id) ? staged : in_place;
+      plan_updates(unit, queue.list);
+      if (state.cuts_optimizer && !state.cuts_parameters)
+        queue.gathers.push_back({queue.list.size(), gather_updated(unit.id)});
+    }
+    join_gathers(program_, {&in_place, &staged}, bucket_elements);
+    emit_updates(in_place, staged, program_);
+    keep_straddling();
+  }
+
+ private:
+  Instr& emit(Instr instr) {
+    program_.instrs.push_back(std::move(instr));
+    return program_.instrs.back();
+  }
+
+  std::vector<ShardRange> intervals_of(UnitId id) const {
+    return update_intervals(placement_.sharding().own(id), placement_.spec(id).optimizer,
+                            options_.update_elements);
+  }
+
+  /// Returns the parts of an interval of a unit that are updated alike.
+  std::vector<UpdatePart> parts_of(const Unit& unit, const ShardRange& interval) const {
+    const auto kind_of = [&](const Slice& slice) { return update_kind(model_, options_, slice); };
+    return update_parts(unit, kind_of, interval.begin, interval.end);
+  }
+
+  /// Returns the part of a range that holds a state of `whole`, for elements `part` of the unit.
+  Range part_of(const Range& interval, const ShardRange& part, const ShardRange& whole) const {
+    const Buffer& buffer = program_.at(interval.buffer);
+    return {interval.buffer, interval.offset + buffer.bytes_of(part.begin - whole.begin),
+            buffer.bytes_of(part.size())};
+  }
+
+  Instr gather_updated(UnitId id) const {
+    const StateSpec& state = placement_.spec(id);
+    Instr gather =
+        make_collective(InstrKind::kAllGather, {state.shard, state.compute.dtype},
+                        placement_.parameters(id, placement_.part(id)),
+                        placement_.parameters(id, {0, placement_.sharding().whole(id)}), id);
+    gather.if_finite = true;
+    return gather;
+  }
+
+  void plan_updates(const Unit& unit, std::vector<UnitUpdate>& updates) {
+    for (const ShardRange& interval : intervals_of(unit.id)) {
+      updates.push_back({.unit = unit.id, .turn = static_cast<int>(updates.size() % 2)});
+      plan_update(unit, interval, updates.back());
+    }
+  }
+
+  void plan_update(const Unit& unit, const ShardRange& interval, UnitUpdate& plan) {
+    const Range parameters = placement_.parameters(unit.id, interval);
+    const UpdateOperands operands = staging_.bring_operands(interval, true, plan);
+    std::vector<Range> weights{operands.weights};
+    const bool writes_copy =
+        placement_.spec(unit.id).has_master && staging_.hand_on(weights, parameters, plan);
+    for (Instr& instr : plan.after) instr.if_finite = true;
+
+    // Padding around a tensor that straddles blocks stays as it is, in the copy too.
+    int64_t done = interval.begin;
+    const auto pass_padding = [&](int64_t until) {
+      const ShardRange padding{done, until};
+      if (!writes_copy || padding.size() <= 0) return;
+      plan.updates.push_back(make_copy(program_, part_of(weights.front(), padding, interval),
+                                       part_of(weights.back(), padding, interval), unit.id));
+      plan.updates.back().if_finite = true;
+    };
+    for (const UpdatePart& part : parts_of(unit, interval)) {
+      pass_padding(part.begin);
+      done = part.end;
+      Instr update = update_of(unit, part, operands, interval);
+      update.update().writes_copy = writes_copy;
+      if (writes_copy)
+        update.writes.push_back(part_of(weights.back(), {part.begin, part.end}, interval));
+      plan.updates.push_back(std::move(update));
+    }
+    pass_padding(interval.end);
+  }
+
+  /// Makes the update of a part of an interval, without the copy of its weights.
+  Instr update_of(const Unit& unit, const UpdatePart& part, const UpdateOperands& operands,
+                  const ShardRange& interval) const {
     const ShardRange elements{part.begin, part.end};
-    pass_padding(part.begin);
-    done = part.end;
     Instr update;
     update.kind = InstrKind::kUpdate;
-    update.unit = id;
+    update.unit = unit.id;
     update.if_finite = true;
-    update.detail = UpdateRange{part.kind.decay, writes_copy, index_.at(id) + part.begin};
+    update.detail =
+        UpdateRange{.decay = part.kind.decay, .first_element = index_.at(unit.id) + part.begin};
     update.reads = {part_of(operands.gradient, elements, interval)};
-    update.writes = {part_of(weights.front(), elements, interval)};
+    update.writes = {part_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s) {
       const KeptState& kept = options_.optimizer_states[s];
       if (kept.coded != part.kind.coded || (part.kind.straddling >= 0 && kept.block > 1)) continue;
@@ -258,116 +326,168 @@ void UnitStore::plan_update(const ShardRange& interval, Update& plan) {
     // Weights and states are read and written: the passes must see both.
     update.reads.insert(update.reads.end(), update.writes.begin(), update.writes.end());
     add_scales(part, update);
-    if (writes_copy) update.writes.push_back(part_of(weights.back(), elements, interval));
-    plan.updates.push_back(std::move(update));
+    return update;
   }
-  pass_padding(interval.end);
-}
 
-// Scales of tensors that straddle blocks. Each rank finds how large its elements of a block become,
-// then ranks find the largest of all, and encode with that.
+  // Scales of tensors that straddle blocks. Each rank finds how large its elements of a block
+  // become, then ranks find the largest of all, and encode with that.
 
-const StraddlingTensor& UnitStore::straddling(TensorId tensor) const {
-  const auto found =
-      std::find_if(straddling_.begin(), straddling_.end(),
-                   [&](const StraddlingTensor& known) { return known.tensor == tensor; });
-  require(found != straddling_.end(), "the tensor straddles blocks");
-  return *found;
-}
+  /// Adds the scales that a part reads, if its tensor straddles blocks.
+  void add_scales(const UpdatePart& part, Instr& instr) const {
+    if (part.kind.straddling < 0 || scales_.states == 0) return;
+    const StraddlingTensor& tensor = scales_.of(part.kind.straddling);
+    const Slice slice = slices_in(placement_.unit(tensor.unit), part.begin, part.end).front();
+    instr.update().blocks = block_map(model_.tensor(tensor.tensor), slice, options_.tensor.index);
+    for (const auto* buffers : {&scales_.buffers, &new_scales_})
+      for (size_t s = 0; s < scales_.states; ++s)
+        instr.reads.push_back(scales_.range(tensor, s, buffers->at(tensor.tier)));
+  }
 
-/// Adds the scales that a part reads, if its tensor straddles blocks.
-void UnitStore::add_scales(const UpdatePart& part, Instr& instr) const {
-  if (part.kind.straddling < 0 || coded_states() == 0) return;
-  const StraddlingTensor& tensor = straddling(part.kind.straddling);
-  const Slice slice = slices_in(unit(tensor.unit), part.begin, part.end).front();
-  instr.update().blocks = block_map(model_.tensor(tensor.tensor), slice, options_.tensor.index);
-  for (const auto& scales : {old_scales_, new_scales_})
-    for (size_t s = 0; s < coded_states(); ++s)
-      instr.reads.push_back(scales_of(tensor, s, scales.at(tensor.tier)));
-}
+  void measure_straddling() {
+    if (scales_.tensors.empty()) return;
+    for (const auto& [tier, old] : scales_.buffers) {
+      const Range all =
+          add_temporary(program_, cat(buffer_names::kNewScales, ".", tier_name(tier)), tier,
+                        Category::kBuckets, {DType::kF32}, scales_.elements(tier),
+                        placement_.groups().all != kNoGroup && tier == Tier::kDevice);
+      new_scales_[tier] = all.buffer;
+      Instr clear;
+      clear.kind = InstrKind::kClear;
+      clear.if_finite = true;
+      clear.writes = {all};
+      emit(std::move(clear));
+    }
+    UpdateQueue in_place, staged;
+    std::set<GroupId> cut_over;
+    for (const Unit& unit : placement_.partition().units) {
+      const bool straddles =
+          std::any_of(scales_.tensors.begin(), scales_.tensors.end(),
+                      [&](const StraddlingTensor& tensor) { return tensor.unit == unit.id; });
+      if (!straddles) continue;
+      plan_measures(unit, staging_.is_staged(unit.id) ? staged.list : in_place.list);
+      const StateSpec& state = placement_.spec(unit.id);
+      if (state.cuts_optimizer) cut_over.insert(state.shard);
+    }
+    emit_updates(in_place, staged, program_);
+    for (const auto& [tier, buffer] : new_scales_)
+      exchange_scales(program_.whole(buffer), cut_over);
+  }
 
-void UnitStore::plan_measures(UnitId id, std::vector<Update>& measures) {
-  for (const ShardRange& interval :
-       update_intervals(cut_.own(id), spec(id).optimizer, options_.update_elements)) {
-    std::vector<UpdatePart> parts = parts_of(id, interval);
-    std::erase_if(parts, [](const UpdatePart& part) { return part.kind.straddling < 0; });
-    if (parts.empty()) continue;
-    measures.push_back({.unit = id, .turn = static_cast<int>(measures.size() % 2)});
-    Update& plan = measures.back();
-    const UpdateOperands operands = bring_operands(interval, false, plan);
-    for (const UpdatePart& part : parts) {
-      const ShardRange elements{part.begin, part.end};
-      Instr measure;
-      measure.kind = InstrKind::kMeasure;
-      measure.unit = id;
-      measure.if_finite = true;
-      measure.detail = UpdateRange{.first_element = index_.at(id) + part.begin};
-      measure.reads = {part_of(operands.gradient, elements, interval),
-                       part_of(operands.weights, elements, interval)};
-      for (size_t s = 0; s < operands.states.size(); ++s)
-        if (options_.optimizer_states[s].coded && options_.optimizer_states[s].block == 1)
-          measure.reads.push_back(part_of(*operands.states[s], elements, interval));
-      add_scales(part, measure);
-      measure.writes.assign(measure.reads.end() - static_cast<std::ptrdiff_t>(coded_states()),
-                            measure.reads.end());
-      plan.updates.push_back(std::move(measure));
+  void plan_measures(const Unit& unit, std::vector<UnitUpdate>& measures) {
+    for (const ShardRange& interval : intervals_of(unit.id)) {
+      std::vector<UpdatePart> parts = parts_of(unit, interval);
+      std::erase_if(parts, [](const UpdatePart& part) { return part.kind.straddling < 0; });
+      if (parts.empty()) continue;
+      measures.push_back({.unit = unit.id, .turn = static_cast<int>(measures.size() % 2)});
+      UnitUpdate& plan = measures.back();
+      const UpdateOperands operands = staging_.bring_operands(interval, false, plan);
+      for (const UpdatePart& part : parts)
+        plan.updates.push_back(measure_of(unit, part, operands, interval));
     }
   }
+
+  Instr measure_of(const Unit& unit, const UpdatePart& part, const UpdateOperands& operands,
+                   const ShardRange& interval) const {
+    const ShardRange elements{part.begin, part.end};
+    Instr measure;
+    measure.kind = InstrKind::kMeasure;
+    measure.unit = unit.id;
+    measure.if_finite = true;
+    measure.detail = UpdateRange{.first_element = index_.at(unit.id) + part.begin};
+    measure.reads = {part_of(operands.gradient, elements, interval),
+                     part_of(operands.weights, elements, interval)};
+    for (size_t s = 0; s < operands.states.size(); ++s)
+      if (options_.optimizer_states[s].coded && options_.optimizer_states[s].block == 1)
+        measure.reads.push_back(part_of(*operands.states[s], elements, interval));
+    add_scales(part, measure);
+    measure.writes.assign(measure.reads.end() - static_cast<std::ptrdiff_t>(scales_.states),
+                          measure.reads.end());
+    return measure;
+  }
+
+  /// Leaves the largest of the scales of tensor ranks, and of the ranks of `cut_over`, in a buffer.
+  /// What lies on the host goes through the device, where ranks communicate.
+  void exchange_scales(const Range& scales, const std::set<GroupId>& cut_over) {
+    std::vector<GroupId> groups(cut_over.begin(), cut_over.end());
+    const GroupId tensor = placement_.groups().tensor;
+    if (tensor != kNoGroup) groups.insert(groups.begin(), tensor);
+    if (groups.empty()) return;
+    Range on_device = scales;
+    if (program_.at(scales.buffer).tier == Tier::kHost) {
+      on_device =
+          add_temporary(program_, cat(buffer_names::kNewScales, ".exchanged"), Tier::kDevice,
+                        Category::kBuckets, {DType::kF32}, element_count(program_, scales), true);
+      emit(make_copy(program_, scales, on_device)).if_finite = true;
+    }
+    for (const GroupId group : groups) {
+      Instr largest =
+          make_collective(InstrKind::kAllReduce, {group, DType::kF32}, on_device, on_device);
+      largest.exchange().largest = true;
+      largest.if_finite = true;
+      emit(std::move(largest));
+    }
+    if (on_device != scales) emit(make_copy(program_, on_device, scales)).if_finite = true;
+  }
+
+  /// Copies the new scales to the old ones, for the next step.
+  void keep_straddling() {
+    for (const auto& [tier, buffer] : new_scales_)
+      emit(make_copy(program_, program_.whole(buffer), program_.whole(scales_.buffers.at(tier))))
+          .if_finite = true;
+  }
+
+  Program& program_;
+  const ModelDescription& model_;
+  const StateOptions& options_;
+  const UnitPlacement& placement_;
+  const StraddlingScales& scales_;
+  /// The buffers of the scales as they are after the step, by tier.
+  std::map<Tier, BufferId> new_scales_;
+  UpdateStaging staging_;
+  /// The place of each unit among all parameters that this tensor-parallel rank uses
+  /// (UpdateRange::first_element).
+  const FlatLayout index_;
+};
+
+}  // namespace
+
+int64_t norm_slots(const StateOptions& options, const UnitPlacement& placement) {
+  return std::max<int64_t>(1, norm_runs(placement) * ranks_with_slots(options, placement));
 }
 
-void UnitStore::measure_straddling() {
-  if (straddling_.empty()) return;
-  const auto states = static_cast<int64_t>(coded_states());
-  for (const auto& [tier, old] : old_scales_) {
-    const Range all = temporary(cat(buffer_names::kNewScales, ".", tier_name(tier)), tier,
-                                Category::kBuckets, {DType::kF32}, states * straddling_blocks(tier),
-                                groups_.all != kNoGroup && tier == Tier::kDevice);
-    new_scales_[tier] = all.buffer;
-    Instr clear;
-    clear.kind = InstrKind::kClear;
-    clear.if_finite = true;
-    clear.writes = {all};
-    emit(std::move(clear));
+void add_norm(Program& program, const StateOptions& options, const UnitPlacement& placement,
+              BufferId norm) {
+  Instr sum;
+  sum.kind = InstrKind::kGradientNorm;
+  const ShardPlace tensor = options.tensor;
+  const auto ranks = static_cast<int32_t>(ranks_with_slots(options, placement));
+  const NormSlots slots{ranks,
+                        ranks == 1 ? 0 : state_place(options).index * tensor.count + tensor.index};
+  int64_t first_slot = 0;
+  for (const Unit& unit : placement.partition().units) {
+    const StateSpec& state = placement.spec(unit.id);
+    const ShardRange own = shard_range(unit, state.place.index, state.place.count);
+    for (const NormRange& run : state.norm_ranges) {
+      const int64_t slot = first_slot + slots.place;
+      first_slot += slots.ranks;
+      const ShardRange part{std::max(own.begin, run.part.begin), std::min(own.end, run.part.end)};
+      const bool counts = state.counted && tensor.index % run.copies == 0;
+      if (part.size() <= 0 || !counts) continue;
+      sum.reads.push_back(placement.gradient(unit.id, part));
+      sum.writes.push_back({norm, slot * dtype_bytes(DType::kF64), dtype_bytes(DType::kF64)});
+    }
   }
-  Updates in_place, staged;
-  std::set<GroupId> cut_over;
-  for (const Unit& u : partition_.units) {
-    const bool straddles =
-        std::any_of(straddling_.begin(), straddling_.end(),
-                    [&](const StraddlingTensor& tensor) { return tensor.unit == u.id; });
-    if (!straddles) continue;
-    plan_measures(u.id, stages_update(u.id) ? staged.list : in_place.list);
-    if (spec(u.id).cuts_optimizer) cut_over.insert(spec(u.id).shard);
-  }
-  emit_updates(in_place, staged);
-  for (const auto& [tier, buffer] : new_scales_) exchange_scales(program_.whole(buffer), cut_over);
+  sum.detail = slots;
+  program.instrs.push_back(std::move(sum));
+  const GroupId model = placement.groups().model;
+  if (model == kNoGroup) return;
+  const Range all = program.whole(norm);
+  program.instrs.push_back(make_collective(InstrKind::kAllReduce, {model, DType::kF64}, all, all));
 }
 
-/// Leaves the largest of the scales of tensor ranks, and of the ranks of `cut_over`, in a buffer.
-/// What lies on the host goes through the device, where ranks communicate.
-void UnitStore::exchange_scales(const Range& scales, const std::set<GroupId>& cut_over) {
-  std::vector<GroupId> groups(cut_over.begin(), cut_over.end());
-  if (groups_.tensor != kNoGroup) groups.insert(groups.begin(), groups_.tensor);
-  if (groups.empty()) return;
-  Range on_device = scales;
-  if (tier_of(scales) == Tier::kHost) {
-    on_device = temporary(cat(buffer_names::kNewScales, ".exchanged"), Tier::kDevice,
-                          Category::kBuckets, {DType::kF32}, element_count(program_, scales), true);
-    emit(copy(scales, on_device, -1)).if_finite = true;
-  }
-  for (const GroupId group : groups) {
-    Instr largest = collective(InstrKind::kAllReduce, group, on_device, on_device, -1);
-    largest.exchange().largest = true;
-    largest.if_finite = true;
-    emit(std::move(largest));
-  }
-  if (on_device != scales) emit(copy(on_device, scales, -1)).if_finite = true;
-}
-
-/// Copies the new scales to the old ones, for the next step.
-void UnitStore::keep_straddling() {
-  for (const auto& [tier, buffer] : new_scales_)
-    emit(copy(program_.whole(buffer), program_.whole(old_scales_.at(tier)), -1)).if_finite = true;
+void add_updates(Program& program, const ModelDescription& model, const StateOptions& options,
+                 const UnitPlacement& placement, int64_t bucket_elements) {
+  UpdateBuilder(program, model, options, placement).add_updates(bucket_elements);
 }
 
 }  // namespace ftrun

@@ -88,7 +88,7 @@ class ShardTraits {
     }
   }
 
-  /// Adds the places where UnitStore::plan_updates() begins another update.
+  /// Adds the places where add_updates() (program/unit_update.h) begins another update.
   void add_updates(const Unit& unit, const ShardRange& own, Traits& traits) const {
     for (const ShardRange& interval :
          update_intervals(own, state_.optimizer_tier, state_.update_elements))

@@ -9,7 +9,8 @@
 #include "model/families.h"
 #include "optimizers/optimizers.h"
 #include "program/memory_plan.h"
-#include "program/unit_store.h"
+#include "program/state_pieces.h"
+#include "program/unit_placement.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -466,8 +467,9 @@ struct SplitRank {
     options.optimizer_tier = l.device == OffloadDevice::kNvme  ? Tier::kNvme
                              : l.device == OffloadDevice::kCpu ? Tier::kHost
                                                                : Tier::kDevice;
+    const UnitPlacement placement(plan.train.program, plan.train.model, plan.partition, options, 1);
     plan.train.pieces =
-        UnitStore(plan.train.program, plan.train.model, plan.partition, options, 1).pieces();
+        place_state_pieces(plan.train.program, plan.train.model, options, placement);
     memory.allocate(plan.train.program);
     state.emplace(plan, memory, std::vector<std::string>{"exp_avg", "exp_avg_sq"});
   }

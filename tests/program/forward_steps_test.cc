@@ -1,4 +1,5 @@
 #include "models.h"
+#include "program/buffer_names.h"
 
 #include <catch2/catch.hpp>
 

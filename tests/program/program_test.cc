@@ -9,6 +9,7 @@
 #include "model/size.h"
 #include "models.h"
 #include "partition/layout.h"
+#include "program/buffer_names.h"
 
 #include <catch2/catch.hpp>
 

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "choices.h"
+#include "program/buffer_names.h"
 #include "program/traffic.h"
 #include "sim/interpreter.h"
 

@@ -8,6 +8,7 @@
 #include "ops/kinds.h"
 #include "partition/layout.h"
 #include "places.h"
+#include "program/buffer_names.h"
 
 #include <catch2/catch.hpp>
 

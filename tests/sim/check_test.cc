@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/text.h"
+#include "program/buffer_names.h"
 #include "program/choices.h"
 #include "program/passes.h"
 

@@ -5,8 +5,9 @@
 #include <set>
 
 #include "mutants.h"
-#include "program/conflicts.h"
 #include "partition/layout.h"
+#include "program/buffer_names.h"
+#include "program/conflicts.h"
 #include "program/layer_instr.h"
 
 #include <catch2/catch.hpp>

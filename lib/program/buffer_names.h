@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "program/program.h"
+
+namespace ftrun {
+
+/// Names of the persistent buffers in messages; those in another tier than the device carry its
+/// name after a dot. Names of gradients, which are not persistent, end in the first unit that lies
+/// in them.
+namespace buffer_names {
+inline constexpr const char* kParameters = "parameters";
+inline constexpr const char* kPackedParameters = "parameters.packed";
+inline constexpr const char* kFp32Parameters = "parameters.fp32";
+inline constexpr const char* kSecondary = "parameters.secondary";
+inline constexpr const char* kPackedSecondary = "parameters.secondary.packed";
+inline constexpr const char* kGradients = "gradients";
+inline constexpr const char* kMaster = "master";
+inline constexpr const char* kLoss = "loss";
+inline constexpr const char* kNorm = "norm";
+inline constexpr const char* kLogits = "logits";
+inline constexpr const char* kSnapshot = "snapshot";
+inline constexpr const char* kStraddlingScales = "optimizer.straddling";
+inline constexpr const char* kNewScales = "new_scales";
+}  // namespace buffer_names
+
+/// Names a flat state buffer: "optimizer.0", "optimizer.1".
+inline std::string optimizer_buffer_name(int32_t state) {
+  return "optimizer." + std::to_string(state);
+}
+constexpr Persistent moments_buffer(int32_t state) {
+  return static_cast<Persistent>(static_cast<int32_t>(Persistent::kMoments) + state);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,173 @@
+#include "program/gradient_reduction.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+/// Says whether other ranks make shares of the unit's gradient in samples or tokens of their own.
+bool has_gradient_peers(const StateSpec& state) {
+  return state.shard != kNoGroup || state.replica != kNoGroup;
+}
+
+std::vector<Instr> sum_shares(const StateSpec& state, const GradientUse& use) {
+  std::vector<Instr> sums;
+  for (const GradientShares& shares : state.shares) {
+    std::vector<Range> ranges;
+    for (const ShardRange& part : shares.parts)
+      add_range(ranges, {use.whole.buffer, use.whole.offset + state.gradient.bytes(part.begin),
+                         state.gradient.bytes(part.size())});
+    Instr sum = make_collective(InstrKind::kAllReduce, {shares.group, state.gradient.dtype},
+                                ranges[0], ranges[0], use.unit);
+    sum.reads = sum.writes = std::move(ranges);
+    sums.push_back(std::move(sum));
+  }
+  return sums;
+}
+
+/// Returns the gradient in the dtype in which it is sent.
+Range to_wire(Program& program, const StateSpec& state, const GradientUse& use,
+              Reduction& reduction) {
+  if (state.communication == state.gradient) return use.whole;
+  const Range wire = add_temporary(
+      program, cat("wire.", use.unit, ".", std::max(0, use.micro_batch)), Tier::kDevice,
+      Category::kBuckets, state.communication, element_count(program, use.whole), true);
+  reduction.before.push_back(make_copy(program, use.whole, wire, use.unit));
+  return wire;
+}
+
+/// Reduces the range in place over each of the groups in turn. Callers list the shard group before
+/// the replica group, the order in which units that are cut are reduced, so that sums have the same
+/// bits at every ZeRO stage.
+void reduce_over(const std::vector<GroupId>& groups, DType dtype, const Range& range, UnitId id,
+                 Reduction& reduction) {
+  for (const GroupId group : groups) {
+    if (group == kNoGroup) continue;
+    Instr sum = make_collective(InstrKind::kAllReduce, {group, dtype}, range, range, id);
+    if (reduction.collective)
+      reduction.after.push_back(std::move(sum));
+    else
+      reduction.collective = std::move(sum);
+  }
+}
+
+/// Brings a reduced part to where the update reads it: the first is copied, later ones are added.
+/// Where the compute lane would do it and other ranks make shares of the gradient, the lane of the
+/// reduction does it instead, so that computation is not held up.
+void collect(const Program& program, const StateSpec& state, const Range& part, const Range& to,
+             UnitId id, bool first, std::vector<Instr>& into) {
+  if (part == to) return;
+  Instr instr = make_copy(program, part, to, id);
+  if (!first) instr.kind = InstrKind::kAccumulate;
+  if (instr.lane == Lane::kCompute && has_gradient_peers(state))
+    instr.lane = lane_of(state.replica == kNoGroup ? state.shard : state.replica);
+  into.push_back(std::move(instr));
+}
+
+}  // namespace
+
+/// Returns the chunk of the first layer that reads a unit: backward reaches it last.
+int32_t GradientReduction::chunk_of(UnitId id) const {
+  const PipelineLayout& pipeline = options_.pipeline;
+  for (const int layer : placement_.unit(id).layers)
+    if (pipeline.holds(options_.pipeline_stage, layer))
+      return pipeline.chunk_of(pipeline.part_with(layer));
+  bug("a gradient is made by a layer of the stage");
+}
+
+Range GradientReduction::place(const ParamPlace& place, int64_t bytes, int32_t micro_batch) {
+  const UnitId id = place.unit;
+  const StateSpec& state = placement_.spec(id);
+  const int32_t of = state.reduces_micro_batches ? micro_batch : -1;
+  const auto [open, is_new] = open_.try_emplace({id, of}, uses_.size());
+  if (is_new) {
+    const int64_t elements = placement_.sharding().whole(id);
+    const Range whole = state.reduces_micro_batches
+                            ? add_temporary(program_, cat("gradient.", id, ".", micro_batch),
+                                            Tier::kDevice, Category::kBuckets, state.gradient,
+                                            elements, placement_.groups().all != kNoGroup)
+                            : placement_.gradient(id, {0, elements});
+    uses_.push_back({id, of, chunk_of(id), whole});
+  }
+  const Range& whole = uses_[open->second].whole;
+  return {whole.buffer, whole.offset + state.gradient.bytes(place.position), bytes};
+}
+
+bool GradientReduction::begins_as_zero(UnitId id, TensorId tensor) const {
+  const int first = placement_.unit(id).layers.front(),
+            last = static_cast<int>(model_.layers.size()) - 1;
+  if (first == last || !options_.pipeline.holds(options_.pipeline_stage, last)) return false;
+  const auto reads = [&](int layer, TensorId wanted) {
+    const std::vector<GraphParam>& params = model_.layers[static_cast<size_t>(layer)].params;
+    return std::any_of(params.begin(), params.end(), [&](const GraphParam& param) {
+      return std::find(param.tensors.begin(), param.tensors.end(), wanted) != param.tensors.end();
+    });
+  };
+  // The tied matrix may be in another unit: what counts is that a list of the first layer finds a
+  // gradient that the last layer's has begun.
+  const std::vector<GraphParam>& params = model_.layers[static_cast<size_t>(first)].params;
+  const bool is_tied = std::any_of(params.begin(), params.end(), [&](const GraphParam& param) {
+    return std::any_of(param.tensors.begin(), param.tensors.end(), [&](TensorId shared) {
+      return model_.tensor(shared).trainable && reads(last, shared);
+    });
+  });
+  return is_tied && reads(first, tensor) && !reads(last, tensor);
+}
+
+/// Clears padding, because elements between tensors are reduced, summed and updated like them, and
+/// tensors that begin as zero.
+std::vector<Instr> GradientReduction::clear_padding(const GradientUse& use) const {
+  const StorageFormat& format = placement_.spec(use.unit).gradient;
+  Instr clear;
+  clear.kind = InstrKind::kClear;
+  clear.unit = use.unit;
+  int64_t at = 0;
+  const auto gap = [&](int64_t end) {
+    if (at < end)
+      clear.writes.push_back(
+          {use.whole.buffer, use.whole.offset + format.bytes(at), format.bytes(end - at)});
+  };
+  for (const Slice& slice : placement_.unit(use.unit).slices) {
+    if (begins_as_zero(use.unit, slice.tensor)) continue;
+    gap(slice.position_in_unit);
+    at = slice.position_in_unit + slice.extent;
+  }
+  gap(placement_.sharding().whole(use.unit));
+  return clear.writes.empty() ? std::vector<Instr>() : std::vector<Instr>{std::move(clear)};
+}
+
+Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
+  const UnitId id = use.unit;
+  const StateSpec& state = placement_.spec(id);
+  Reduction reduction{.before = sum_shares(state, use)};
+  const Range own = placement_.gradient(id, placement_.part(id));
+  const Range to = state.reduces_micro_batches ? own : use.whole;
+  if (!has_gradient_peers(state)) {
+    collect(program_, state, use.whole, to, id, first, reduction.before);
+    return reduction;
+  }
+  const DType sent = state.communication.dtype;
+  const Range wire = to_wire(program_, state, use, reduction);
+  if (!state.cuts_optimizer || !state.reduce_scatter) {
+    reduce_over({state.shard, state.replica}, sent, wire, id, reduction);
+    collect(program_, state, wire, to, id, first, reduction.after);
+    return reduction;
+  }
+  const bool direct = state.reduces_micro_batches && first &&
+                      program_.at(own.buffer).tier == Tier::kDevice &&
+                      state.communication == state.gradient;
+  const int64_t bytes = state.communication.bytes(placement_.part(id).size());
+  const Range part =
+      direct ? own : Range{wire.buffer, wire.offset + state.place.index * bytes, bytes};
+  reduction.collective =
+      make_collective(InstrKind::kReduceScatter, {state.shard, sent}, wire, part, id);
+  // Every micro-batch does so: what leaves the device must be complete before, and where
+  // gradients are kept must not change the order of their sum.
+  reduce_over({state.replica}, sent, part, id, reduction);
+  collect(program_, state, part, own, id, first, reduction.after);
+  return reduction;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "model/description.h"
+#include "partition/units.h"
+#include "program/program.h"
+#include "program/unit_placement.h"
+
+namespace ftrun {
+
+/// GradientUse is one use of a unit's gradient by the lists that write it, in a micro-batch or (-1)
+/// in all of the step.
+struct GradientUse {
+  UnitId unit = -1;
+  int32_t micro_batch = -1;
+  /// The stage's chunk whose backward completes the gradient.
+  int32_t chunk = 0;
+  Range whole;
+};
+
+/// Reduction holds the instructions that reduce one unit's gradient.
+struct Reduction {
+  /// Instructions after the last list that writes the gradient.
+  std::vector<Instr> before;
+  /// The collective, which may be joined with those of other units; none where no other rank has a
+  /// gradient.
+  std::optional<Instr> collective;
+  /// Instructions after the collective: they bring the result to where the update reads it.
+  std::vector<Instr> after;
+};
+
+/// GradientReduction tells lists where to write gradients, records these uses, and makes the
+/// instructions that turn what was written into the reduced gradient that the update reads.
+class GradientReduction {
+ public:
+  GradientReduction(Program& program, const ModelDescription& model, const StateOptions& options,
+                    const UnitPlacement& placement)
+      : program_(program), model_(model), options_(options), placement_(placement) {}
+
+  /// Returns the range into which a list writes a parameter's gradient in a micro-batch.
+  Range place(const ParamPlace& place, int64_t bytes, int32_t micro_batch);
+  const std::vector<GradientUse>& uses() const { return uses_; }
+
+  /// Says whether a tensor's gradient is cleared before the first list of a backward pass that
+  /// writes the unit's: the head's list adds only to a tied matrix, and the embedding's then adds
+  /// to all that it writes.
+  bool begins_as_zero(UnitId id, TensorId tensor) const;
+  /// Zeroes the bytes of a gradient that lists leave unwritten; empty where they write all of it.
+  std::vector<Instr> clear_padding(const GradientUse& use) const;
+  /// Makes the reduction of a gradient. `first`: the sum's buffer holds nothing of this step yet.
+  Reduction reduce(const GradientUse& use, bool first);
+  /// Says whether another stage makes a share of the unit's gradient.
+  bool is_shared_by_stages(UnitId id) const { return placement_.spec(id).copied; }
+
+ private:
+  int32_t chunk_of(UnitId id) const;
+
+  Program& program_;
+  const ModelDescription& model_;
+  const StateOptions& options_;
+  const UnitPlacement& placement_;
+  std::vector<GradientUse> uses_;
+  /// Indices of the uses, by unit and micro-batch.
+  std::map<std::pair<UnitId, int32_t>, size_t> open_;
+};
+
+}  // namespace ftrun

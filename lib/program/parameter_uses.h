@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "base/error.h"
+#include "partition/units.h"
+#include "program/program.h"
+#include "program/unit_placement.h"
+
+namespace ftrun {
+
+/// ParameterUse is one use of a unit's parameters, gathered for the lists that read them; lists
+/// that follow each other share one use.
+struct ParameterUse {
+  UnitId unit = -1;
+  int32_t micro_batch = -1;
+  BufferId buffer = -1;
+};
+
+/// ParameterUses tells lists where to read parameters, and records the uses of those that are
+/// gathered first.
+class ParameterUses {
+ public:
+  ParameterUses(Program& program, const UnitPlacement& placement)
+      : program_(program), placement_(placement) {}
+
+  /// Returns bytes [position, +bytes) of the unit's parameters, readable until release().
+  Range place(const ParamPlace& place, int64_t bytes, int32_t micro_batch) {
+    const StateSpec& state = placement_.spec(place.unit);
+    if (!state.gathered) {
+      const Range at = placement_.parameters(place.unit, {place.position, place.position});
+      return {at.buffer, at.offset, bytes};
+    }
+    const auto [open, is_new] = open_.try_emplace(place.unit, list_.size());
+    if (is_new) {
+      const Range whole =
+          add_temporary(program_, cat("gathered.", place.unit, ".", list_.size()), Tier::kDevice,
+                        Category::kBuckets, state.compute, placement_.sharding().whole(place.unit));
+      list_.push_back({place.unit, micro_batch, whole.buffer});
+    }
+    return {list_[open->second].buffer, state.compute.bytes(place.position), bytes};
+  }
+
+  /// Ends the uses of all but `kept`, which the next list reads too.
+  void release(const std::set<UnitId>& kept) {
+    std::erase_if(open_, [&](const auto& open) { return !kept.contains(open.first); });
+  }
+
+  /// Lists the uses, in the order in which lists asked.
+  const std::vector<ParameterUse>& list() const { return list_; }
+
+ private:
+  Program& program_;
+  const UnitPlacement& placement_;
+  std::vector<ParameterUse> list_;
+  /// Indices of the uses that lists may still join.
+  std::map<UnitId, size_t> open_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,167 @@
+#include "program/state_pieces.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "program/buffer_names.h"
+
+namespace ftrun {
+namespace {
+
+/// Returns part `index` of `count` of a range, in whole blocks.
+ShardRange split(const ShardRange& range, int index, int count) {
+  const int64_t blocks = (range.size() + kUnitBlock - 1) / kUnitBlock;
+  const int64_t stride = (blocks + count - 1) / count * kUnitBlock;
+  return {std::min(range.begin + index * stride, range.end),
+          std::min(range.begin + (index + 1) * stride, range.end)};
+}
+
+/// StatePieces lists pieces, and places their snapshots.
+class StatePieces {
+ public:
+  StatePieces(const StateOptions& options, const UnitPlacement& placement)
+      : options_(options), placement_(placement) {}
+
+  void add_unit(const Unit& unit) {
+    const StateSpec& state = placement_.spec(unit.id);
+    if (!state.held) return;
+    const ShardRange own = placement_.sharding().own(unit.id), saved = saved_part(unit.id),
+                     there = state.cuts_parameters ? own : ShardRange{0, unit.padded};
+    const bool trains = placement_.trains(), master = trains && state.has_master;
+    const auto add = [&](int32_t kind, const ShardRange& part, const Range& range, int64_t block) {
+      pieces_.push_back({.state = kind,
+                         .unit = unit.id,
+                         .begin = part.begin,
+                         .end = part.end,
+                         .saved = kind == StatePiece::kWorking ? ShardRange{} : saved,
+                         .range = range,
+                         .block = block});
+    };
+    add(master ? StatePiece::kWorking : StatePiece::kParam, there,
+        placement_.parameters(unit.id, there), 1);
+    if (master) add(StatePiece::kParam, own, placement_.weights(unit.id, own), 1);
+    if (!trains || !state.trainable) return;
+    for (size_t s = 0; s < state.states.size(); ++s)
+      if (state.states[s])
+        add(static_cast<int32_t>(s), own, placement_.state(s, unit.id, own),
+            state.states[s]->block);
+  }
+
+  /// Adds the pieces of scales of straddling tensors: all ranks have all of them, one rank saves
+  /// them.
+  void add_straddling(const ModelDescription& model) {
+    const bool saves = is_first_of_stage(options_);
+    const StraddlingScales& scales = placement_.straddling();
+    const size_t states = options_.optimizer_states.size();
+    for (const StraddlingTensor& tensor : scales.tensors)
+      for (size_t s = 0; s < scales.states; ++s) {
+        const int64_t elements = model.tensor(tensor.tensor).numel();
+        pieces_.push_back(
+            {.straddling = tensor.tensor,
+             .state = static_cast<int32_t>(states - scales.states + s),
+             .unit = tensor.unit,
+             .begin = 0,
+             .end = elements,
+             .saved = saves && is_saved(tensor.unit) ? ShardRange{0, elements} : ShardRange{},
+             .range = scales.range(tensor, s, scales.buffers.at(tensor.tier)),
+             .block = kTensorBlock});
+      }
+  }
+
+  /// Places snapshots: saved state in memory gets its place in a buffer of the host, saved state on
+  /// disk a second place there.
+  void place_snapshots(Program& program) {
+    std::set<BufferId> on_disk;
+    int64_t in_memory = 0;
+    for (StatePiece& piece : pieces_) {
+      if (piece.state == StatePiece::kWorking || most_saved(piece.unit) == 0) continue;
+      const Buffer& buffer = program.at(piece.range.buffer);
+      if (piece.straddling >= 0) {
+        piece.snapshot = {-1, in_memory, piece.saved.size() > 0 ? piece.range.bytes : 0};
+        in_memory += piece.range.bytes;
+      } else if (buffer.tier == Tier::kNvme) {
+        on_disk.insert(piece.range.buffer);
+      } else {
+        piece.snapshot = {-1, in_memory, buffer.bytes_of(piece.saved.size())};
+        in_memory += buffer.bytes_of(most_saved(piece.unit));  // whole blocks of the unit
+      }
+    }
+    const auto add = [&](Tier tier, int64_t bytes) {
+      return program.add({.name = cat(buffer_names::kSnapshot,
+                                      tier == Tier::kHost ? "" : cat(".", tier_name(tier))),
+                          .tier = tier,
+                          .category = Category::kSnapshot,
+                          .bytes = bytes,
+                          .persistent = Persistent::kSnapshot});
+    };
+    if (in_memory > 0) {
+      const BufferId host = add(Tier::kHost, in_memory);
+      for (StatePiece& piece : pieces_)
+        if (piece.snapshot.bytes > 0) piece.snapshot.buffer = host;
+    }
+    int64_t shadows = 0;
+    for (const BufferId buffer : on_disk) {
+      program.buffers[static_cast<size_t>(buffer)].shadow_offset = shadows;
+      shadows += program.at(buffer).bytes;  // whole disk sectors, as units are
+    }
+    if (shadows > 0) add(Tier::kNvme, shadows);
+  }
+
+  std::vector<StatePiece> take() { return std::move(pieces_); }
+
+ private:
+  /// Says whether checkpoints hold the unit; frozen ones are in the model folder.
+  bool is_saved(UnitId id) const {
+    return placement_.spec(id).counted && placement_.spec(id).trainable;
+  }
+
+  ShardRange saved_part(UnitId id) const {
+    if (!is_saved(id)) return {};
+    const ShardPlace place = placement_.spec(id).place;
+    const Sharding& cut = placement_.sharding();
+    const ShardRange part =
+        cut.cut(id) ? cut.own(id) : shard_range(placement_.unit(id), place.index, place.count);
+    return split(part, options_.replica, options_.replicas);
+  }
+
+  /// Returns the most elements that one of the ranks that save a unit between them saves. Their
+  /// snapshots are equally long, else ranks of one class would have different programs.
+  int64_t most_saved(UnitId id) const {
+    if (!is_saved(id)) return 0;
+    const ShardRange first = shard_range(placement_.unit(id), 0, placement_.spec(id).place.count);
+    return split(first, 0, options_.replicas).size();
+  }
+
+  const StateOptions& options_;
+  const UnitPlacement& placement_;
+  std::vector<StatePiece> pieces_;
+};
+
+}  // namespace
+
+std::vector<StatePiece> place_state_pieces(Program& program, const ModelDescription& model,
+                                           const StateOptions& options,
+                                           const UnitPlacement& placement) {
+  StatePieces pieces(options, placement);
+  for (const Unit& unit : placement.partition().units) pieces.add_unit(unit);
+  pieces.add_straddling(model);
+  if (placement.trains() && options.snapshots) pieces.place_snapshots(program);
+  return pieces.take();
+}
+
+std::vector<UnitHolders> holders_of_units(const StateOptions& options,
+                                          const UnitPlacement& placement) {
+  std::vector<UnitHolders> holders;
+  for (const Unit& unit : placement.partition().units) {
+    const StateSpec& state = placement.spec(unit.id);
+    const bool master = placement.trains() && state.has_master;
+    holders.push_back(unit_holders(options, unit, state.first_stage,
+                                   master ? state.cuts_optimizer : state.cuts_parameters));
+  }
+  return holders;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <vector>
+
+#include "model/description.h"
+#include "program/program.h"
+#include "program/state_options.h"
+#include "program/unit_placement.h"
+
+namespace ftrun {
+
+/// Lists the pieces of state with their places, for loading, saving and export. Where a step that
+/// trains takes snapshots, adds their buffers to the program.
+std::vector<StatePiece> place_state_pieces(Program& program, const ModelDescription& model,
+                                           const StateOptions& options,
+                                           const UnitPlacement& placement);
+
+/// Returns the holders of each unit, by its id.
+std::vector<UnitHolders> holders_of_units(const StateOptions& options,
+                                          const UnitPlacement& placement);
+
+}  // namespace ftrun

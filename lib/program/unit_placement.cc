@@ -1,0 +1,234 @@
+#include "program/unit_placement.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+#include "program/buffer_names.h"
+
+namespace ftrun {
+namespace {
+
+constexpr std::array<std::pair<Persistent, const char*>, 3> kParameterBuffers{{
+    {Persistent::kParameters, buffer_names::kParameters},
+    {Persistent::kPackedParameters, buffer_names::kPackedParameters},
+    {Persistent::kFp32Parameters, buffer_names::kFp32Parameters},
+}};
+
+/// Returns the buffer that holds parameters stored in `format` while layers compute in `compute`:
+/// packed ones, those of the dtype that is computed in, or fp32 ones.
+Persistent parameter_buffer(const StorageFormat& format, DType compute) {
+  if (format.packed) return Persistent::kPackedParameters;
+  return format.dtype == compute ? Persistent::kParameters : Persistent::kFp32Parameters;
+}
+
+}  // namespace
+
+Range add_temporary(Program& program, std::string name, Tier tier, Category category,
+                    const StorageFormat& format, int64_t elements, bool peer_visible) {
+  return program.whole(program.add({.name = std::move(name),
+                                    .tier = tier,
+                                    .category = category,
+                                    .bytes = format.bytes(elements),
+                                    .peer_visible = peer_visible,
+                                    .dtype = format.dtype,
+                                    .packed = format.packed,
+                                    .block = format.block}));
+}
+
+UnitPlacement::UnitPlacement(Program& program, const ModelDescription& model,
+                             const Partition& partition, const StateOptions& options,
+                             int32_t micro_batches)
+    : partition_(partition),
+      options_(options),
+      groups_(state_groups(options)),
+      specs_(state_specs(model, partition, options, groups_, micro_batches)),
+      cut_(cut_states(partition, options)) {
+  program.groups = groups_.list;
+  program.stage = {options.pipeline.stages(), options.pipeline_stage};
+  place_parameters(program, model.dtypes.compute);
+  if (micro_batches == 0) return;
+  place_gradients(program);
+  place_optimizer(program);
+  place_straddling(program, model);
+}
+
+/// Adds a buffer; one that is not persistent has the number of its first unit in its name.
+BufferId UnitPlacement::add_buffer(Program& program, const HomeOptions& options, Tier tier,
+                                   int64_t elements, UnitId first) {
+  std::string name = options.name;
+  if (tier != Tier::kDevice) name += cat(".", tier_name(tier));
+  if (!options.which) name += cat(".", first);
+  const Range whole =
+      add_temporary(program, std::move(name), tier, options.category, options.format, elements,
+                    options.peer_visible && tier == Tier::kDevice);
+  program.buffers[static_cast<size_t>(whole.buffer)].persistent = options.which;
+  if (options.which) program.given.push_back(whole);
+  return whole.buffer;
+}
+
+/// Units that lie one after another, by the buffers that they lie in: in one where it is
+/// persistent, else in several, each of which has memory only while something of it is there.
+std::vector<std::vector<UnitId>> UnitPlacement::by_buffer(
+    const HomeOptions& options, const FlatLayout& layout,
+    const std::vector<int64_t>& elements) const {
+  const int64_t enough =
+      options.which ? std::numeric_limits<int64_t>::max() : options_.gradient_buffer_bytes;
+  std::vector<std::vector<UnitId>> buffers;
+  int64_t wanted = 0;  // bytes that the last buffer still lacks
+  for (const UnitId id : layout.order) {
+    const int64_t own = elements[static_cast<size_t>(id)];
+    if (own == 0) continue;
+    if (wanted <= 0) {
+      buffers.emplace_back();
+      wanted = enough;
+    }
+    buffers.back().push_back(id);
+    wanted -= options.format.bytes(own);
+  }
+  return buffers;
+}
+
+std::vector<UnitPlacement::Home> UnitPlacement::place(
+    Program& program, const HomeOptions& options,
+    const std::function<TierPart(const StateSpec&)>& part_of) const {
+  std::vector<TierPart> parts;
+  for (const StateSpec& spec : specs_) parts.push_back(part_of(spec));
+  std::vector<Home> homes(parts.size());
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+    std::vector<int64_t> elements(parts.size(), 0);
+    for (size_t u = 0; u < parts.size(); ++u) {
+      if (parts[u].tier != tier || !parts[u].wanted || !specs_[u].held) continue;
+      const auto id = static_cast<UnitId>(u);
+      elements[u] = parts[u].cut ? cut_.held(id) : cut_.whole(id);
+    }
+    const FlatLayout layout = flat_layout(elements, options.order);
+    for (const std::vector<UnitId>& units : by_buffer(options, layout, elements)) {
+      const int64_t begin = layout.at(units.front());
+      const int64_t end = layout.at(units.back()) + elements[static_cast<size_t>(units.back())];
+      const BufferId buffer = add_buffer(program, options, tier, end - begin, units.front());
+      for (const UnitId id : units)
+        homes[static_cast<size_t>(id)] = {buffer, layout.at(id) - begin,
+                                          parts[static_cast<size_t>(id)].cut ? cut_.begin(id) : 0,
+                                          options.format};
+    }
+  }
+  return homes;
+}
+
+void UnitPlacement::place_parameters(Program& program, DType compute) {
+  const bool cuts = std::any_of(specs_.begin(), specs_.end(), [](const StateSpec& spec) {
+    return spec.cuts_optimizer || spec.cuts_parameters;
+  });
+  parameters_.resize(specs_.size());
+  for (const auto& [which, name] : kParameterBuffers) {
+    const auto is_in_it = [&, buffer = which](const StateSpec& spec) {
+      return parameter_buffer(spec.compute, compute) == buffer;
+    };
+    const auto first = std::find_if(specs_.begin(), specs_.end(), is_in_it);
+    if (first == specs_.end()) continue;
+    const std::vector<Home> homes =
+        place(program,
+              {.which = which,
+               .name = name,
+               .category = Category::kParameters,
+               .format = first->compute,
+               .peer_visible = cuts},
+              [&](const StateSpec& spec) {
+                return TierPart{
+                    .tier = spec.parameters, .wanted = is_in_it(spec), .cut = spec.cuts_parameters};
+              });
+    for (size_t u = 0; u < homes.size(); ++u)
+      if (homes[u].buffer >= 0) parameters_[u] = homes[u];
+  }
+}
+
+void UnitPlacement::place_gradients(Program& program) {
+  gradients_ =
+      place(program,
+            {.which = std::nullopt,
+             .name = buffer_names::kGradients,
+             .category = Category::kGradients,
+             .format = specs_.front().gradient,
+             .order = FlatOrder::kBackward,
+             .peer_visible = groups_.all != kNoGroup},
+            [](const StateSpec& spec) {
+              return TierPart{
+                  .tier = spec.gradients, .wanted = spec.trainable, .cut = spec.cuts_gradients};
+            });
+}
+
+void UnitPlacement::place_optimizer(Program& program) {
+  const auto place_state = [&](Persistent which, std::string name, const StorageFormat& format,
+                               const std::function<bool(const StateSpec&)>& has_state) {
+    return place(program,
+                 {.which = which,
+                  .name = std::move(name),
+                  .category = Category::kOptimizer,
+                  .format = format},
+                 [&](const StateSpec& spec) {
+                   // Scales are few, and do not fill whole sectors of a disk.
+                   const bool few = format.block > 1 && spec.optimizer == Tier::kNvme;
+                   return TierPart{.tier = few ? Tier::kHost : spec.optimizer,
+                                   .wanted = spec.trainable && has_state(spec),
+                                   .cut = spec.cuts_optimizer};
+                 });
+  };
+  masters_ = place_state(Persistent::kMaster, buffer_names::kMaster, specs_.front().master,
+                         [](const StateSpec& spec) { return spec.has_master; });
+  for (size_t s = 0; s < options_.optimizer_states.size(); ++s) {
+    const KeptState& kept = options_.optimizer_states[s];
+    const auto number = static_cast<int32_t>(s);
+    states_.push_back(
+        place_state(moments_buffer(number), optimizer_buffer_name(number),
+                    {.dtype = kept.dtype, .block = kept.block},
+                    [&](const StateSpec& spec) { return spec.states[s].has_value(); }));
+  }
+}
+
+void UnitPlacement::place_straddling(Program& program, const ModelDescription& model) {
+  straddling_.states = static_cast<size_t>(
+      std::count_if(options_.optimizer_states.begin(), options_.optimizer_states.end(),
+                    [](const KeptState& kept) { return kept.coded && kept.block > 1; }));
+  if (straddling_.states == 0) return;
+  straddling_.tensors = straddling_tensors(model, partition_, options_, specs_);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost})
+    if (const int64_t elements = straddling_.elements(tier); elements > 0)
+      straddling_.buffers[tier] = add_buffer(program,
+                                             {.which = Persistent::kStraddlingScales,
+                                              .name = buffer_names::kStraddlingScales,
+                                              .category = Category::kOptimizer,
+                                              .format = {.dtype = DType::kF32}},
+                                             tier, elements, -1);
+}
+
+Range UnitPlacement::range(const std::vector<Home>& homes, UnitId id, const ShardRange& elements) {
+  const Home& home = homes[static_cast<size_t>(id)];
+  return {home.buffer, home.format.bytes(home.offset + elements.begin - home.first),
+          home.format.bytes(elements.size())};
+}
+
+const StraddlingTensor& StraddlingScales::of(TensorId tensor) const {
+  const auto found =
+      std::find_if(tensors.begin(), tensors.end(),
+                   [&](const StraddlingTensor& known) { return known.tensor == tensor; });
+  require(found != tensors.end(), "a tensor that straddles blocks");
+  return *found;
+}
+
+int64_t StraddlingScales::blocks(Tier tier) const {
+  int64_t blocks = 0;
+  for (const StraddlingTensor& tensor : tensors)
+    if (tensor.tier == tier) blocks += tensor.blocks;
+  return blocks;
+}
+
+Range StraddlingScales::range(const StraddlingTensor& tensor, size_t state, BufferId buffer) const {
+  const int64_t size = dtype_bytes(DType::kF32);
+  const int64_t first = static_cast<int64_t>(state) * blocks(tensor.tier) + tensor.first;
+  return {buffer, first * size, tensor.blocks * size};
+}
+
+}  // namespace ftrun

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/description.h"
+#include "partition/layout.h"
+#include "partition/sharding.h"
+#include "partition/units.h"
+#include "program/program.h"
+#include "program/state_options.h"
+#include "program/state_spec.h"
+
+namespace ftrun {
+
+/// StraddlingScales lays out the scales of tensors that straddle blocks: those of a tier in one
+/// buffer, one state that is codes after another, each with the blocks of all tensors.
+struct StraddlingScales {
+  std::vector<StraddlingTensor> tensors;
+  /// The states that are codes.
+  size_t states = 0;
+  /// The buffers of the scales as they were before the step, by tier.
+  std::map<Tier, BufferId> buffers;
+
+  const StraddlingTensor& of(TensorId tensor) const;
+  int64_t elements(Tier tier) const { return static_cast<int64_t>(states) * blocks(tier); }
+  /// Returns a state's scales of a tensor in `buffer`.
+  Range range(const StraddlingTensor& tensor, size_t state, BufferId buffer) const;
+
+ private:
+  int64_t blocks(Tier tier) const;
+};
+
+/// Adds a buffer of `elements` elements that lives within the step, and returns all of it.
+Range add_temporary(Program& program, std::string name, Tier tier, Category category,
+                    const StorageFormat& format, int64_t elements, bool peer_visible = false);
+
+/// UnitPlacement says which part of each unit's parameters, gradients and optimizer state this rank
+/// holds, and in which bytes of which buffer, by the units' specifications.
+class UnitPlacement {
+ public:
+  /// Adds the buffers of the parameters to the program, and where the step trains those of
+  /// gradients and optimizer state. `micro_batches` is 0 for steps that do not train. Borrows
+  /// `partition` and `options`.
+  UnitPlacement(Program& program, const ModelDescription& model, const Partition& partition,
+                const StateOptions& options, int32_t micro_batches);
+
+  /// Says whether the step trains.
+  bool trains() const { return !gradients_.empty(); }
+  const StateGroups& groups() const { return groups_; }
+  const Partition& partition() const { return partition_; }
+  const Unit& unit(UnitId id) const { return partition_.unit(id); }
+  const StateSpec& spec(UnitId id) const { return specs_[static_cast<size_t>(id)]; }
+  /// Returns the cut of each unit over ranks.
+  const Sharding& sharding() const { return cut_; }
+  /// Returns the elements of this rank's shard of the unit (of the whole unit where it is not cut),
+  /// with the padding that reaches past the unit's end.
+  ShardRange part(UnitId id) const { return {cut_.begin(id), cut_.begin(id) + cut_.held(id)}; }
+
+  /// Return where elements of a unit lie: the parameters that layers read, the gradient that the
+  /// update reads, the weights that the optimizer updates, which may be those parameters, and its
+  /// states. A buffer may hold all of a unit that is cut.
+  Range parameters(UnitId id, const ShardRange& elements) const {
+    return range(parameters_, id, elements);
+  }
+  Range gradient(UnitId id, const ShardRange& elements) const {
+    return range(gradients_, id, elements);
+  }
+  Range weights(UnitId id, const ShardRange& elements) const {
+    return range(spec(id).has_master ? masters_ : parameters_, id, elements);
+  }
+  Range state(size_t number, UnitId id, const ShardRange& elements) const {
+    return range(states_[number], id, elements);
+  }
+  const StraddlingScales& straddling() const { return straddling_; }
+
+ private:
+  /// Home is the place where this rank keeps a unit's state of one kind.
+  struct Home {
+    BufferId buffer = -1;
+    /// Element of the buffer at which element `first` of the unit lies.
+    int64_t offset = 0;
+    int64_t first = 0;
+    StorageFormat format;
+  };
+  struct HomeOptions {
+    /// The kind of state. Nothing: gradients, which live within a step.
+    std::optional<Persistent> which;
+    std::string name;
+    Category category;
+    StorageFormat format;
+    FlatOrder order = FlatOrder::kForward;
+    bool peer_visible = false;
+  };
+  /// TierPart is the part of a unit's state of one kind that lies in one tier.
+  struct TierPart {
+    Tier tier = Tier::kDevice;
+    bool wanted = true;
+    /// The rank holds its part, not a whole copy.
+    bool cut = false;
+  };
+  static Range range(const std::vector<Home>& homes, UnitId id, const ShardRange& elements);
+  std::vector<Home> place(Program& program, const HomeOptions& options,
+                          const std::function<TierPart(const StateSpec&)>& part_of) const;
+  std::vector<std::vector<UnitId>> by_buffer(const HomeOptions& options, const FlatLayout& layout,
+                                             const std::vector<int64_t>& elements) const;
+  static BufferId add_buffer(Program& program, const HomeOptions& options, Tier tier,
+                             int64_t elements, UnitId first);
+  void place_parameters(Program& program, DType compute);
+  void place_gradients(Program& program);
+  void place_optimizer(Program& program);
+  void place_straddling(Program& program, const ModelDescription& model);
+
+  const Partition& partition_;
+  const StateOptions& options_;
+  const StateGroups groups_;
+  const std::vector<StateSpec> specs_;
+  const Sharding cut_;
+  std::vector<Home> parameters_;
+  std::vector<Home> gradients_;
+  std::vector<Home> masters_;
+  std::vector<std::vector<Home>> states_;
+  StraddlingScales straddling_;
+};
+
+}  // namespace ftrun
