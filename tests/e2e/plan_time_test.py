@@ -138,7 +138,6 @@ with tempfile.TemporaryDirectory() as scratch:
         path = job.out("traced") / "trace.json"
         assert run.stdout.count(f"traced steps: {path}, for ui.perfetto.dev\n") == 1, run.stdout
         lanes = lanes_of(path)
-        predicted = lanes["predicted rank 0"]
         assert {name for name in lanes if name.startswith("measured")} == {
             f"measured rank {rank}, step {step}" for rank in (0, 1) for step in (4, 6)}, set(lanes)
         took = {line["step"]: line["step_seconds"] * 1e6 for line in steps(job.out("traced"))}
@@ -146,6 +145,7 @@ with tempfile.TemporaryDirectory() as scratch:
             begins = []
             for rank in (0, 1):
                 measured = lanes[f"measured rank {rank}, step {step}"]
+                predicted = lanes.get(f"predicted rank {rank}", lanes["predicted rank 0"])
                 assert set(measured) >= set(predicted) and "dp_shard" in measured, measured.keys()
                 for lane, spans in measured.items():
                     begins.append(spans[0][0])
@@ -164,7 +164,7 @@ with tempfile.TemporaryDirectory() as scratch:
         more = {**traced, "train": {"steps": 10, "trace": {"steps": [10]}}}
         job.run("traced", "--resume", "auto", env=cache, **more)
         grown = lanes_of(path)
-        assert set(grown) == {*lanes, "measured rank 0, step 10"}, set(grown)
+        assert {"measured rank 0, step 10", *lanes} <= set(grown), set(grown)
         assert grown["measured rank 1, step 6"] == lanes["measured rank 1, step 6"]
         path.write_text("mine")
         more["train"] = {"steps": 12, "trace": {"steps": [11]}}
