@@ -1,5 +1,7 @@
 #include "config/config.h"
 
+#include <algorithm>
+
 namespace ftrun {
 
 const Origin* Origins::find(const std::string& path) const {
@@ -20,6 +22,10 @@ bool Origins::is_auto(const std::string& path) const {
 Position Origins::position(const std::string& path) const {
   const Origin* origin = find(path);
   return origin == nullptr ? Position{} : origin->at;
+}
+
+bool is_traced(const TraceConfig& trace, int64_t step) {
+  return std::find(trace.steps.begin(), trace.steps.end(), step) != trace.steps.end();
 }
 
 std::optional<ProductLibrary> pinned_products(const KernelsConfig& config) {

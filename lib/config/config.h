@@ -107,6 +107,18 @@ struct GenerateConfig {
   bool operator==(const GenerateConfig&) const = default;
 };
 
+/// TraceConfig is the section train.trace.
+struct TraceConfig {
+  /// Steps whose instructions are traced, counted from 1; empty = none.
+  std::vector<int64_t> steps;
+  /// The ranks that are traced; empty = the lowest of each kind of ranks with like programs.
+  std::vector<int64_t> ranks;
+  bool operator==(const TraceConfig&) const = default;
+};
+
+/// Says whether a step is traced.
+bool is_traced(const TraceConfig& trace, int64_t step);
+
 /// DecayExempt says which parameters have no weight decay.
 enum class DecayExempt { kAuto, kNone, kNormsAndBiases };
 template <>
@@ -138,6 +150,7 @@ struct TrainConfig {
   EarlyStoppingConfig early_stopping;
   LogConfig log;
   GenerateConfig generate;
+  TraceConfig trace;
   bool operator==(const TrainConfig&) const = default;
 };
 

@@ -283,6 +283,32 @@ void check_log_level(Resolving& r) {
       cat("log_level: expected one of debug, info, notice, warning, error, found \"", level, "\""));
 }
 
+/// Checks that the run has the steps and ranks that are to be traced. A rank that an elastic run
+/// has lost is only left out.
+void check_trace(Resolving& r) {
+  constexpr size_t kMostSteps = 32;
+  const Config& c = r.config;
+  const TraceConfig& trace = c.train.trace;
+  const std::string steps = "train.trace.steps", ranks = "train.trace.ranks";
+  if (trace.steps.empty() && !trace.ranks.empty())
+    return r.error(ranks, "train.trace.ranks: no step is traced: train.trace.steps is empty",
+                   "write the steps, for example train: {trace: {steps: [10]}}");
+  if (trace.steps.size() > kMostSteps)
+    r.error(steps,
+            cat(steps, ": ", trace.steps.size(), " steps, and a trace holds at most ", kMostSteps));
+  const int64_t last = c.train.steps != 0 ? c.train.steps : r.context.total_steps.value_or(0);
+  for (const int64_t step : trace.steps)
+    if (last != 0 && step > last)
+      r.error(steps, cat(steps, ": step ", step, " is beyond the run's ", last, " steps"),
+              cat("write steps from 1 to ", last));
+  const bool elastic = c.elastic.min_ranks > 0 || c.elasticity.enabled;
+  for (const int64_t rank : trace.ranks)
+    if (rank >= r.context.world_size && !elastic)
+      r.error(ranks, cat(ranks, ": there is no rank ", rank, ": the run has ",
+                         r.context.world_size == 1 ? "rank 0 alone"
+                                                   : cat("ranks 0 to ", r.context.world_size - 1)));
+}
+
 }  // namespace
 
 void check_contradictions(Resolving& r) {
@@ -298,6 +324,7 @@ void check_contradictions(Resolving& r) {
   check_optimizer(r);
   check_paths(r);
   check_evaluation(r);
+  check_trace(r);
 }
 
 }  // namespace ftrun

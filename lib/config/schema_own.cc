@@ -184,6 +184,25 @@ void declare_train(Schema& s) {
   generate.key("tokens", &GenerateConfig::tokens, "Length of each text.").at_least(1).in("tokens");
   generate.key("temperature", &GenerateConfig::temperature, "0 = always the likeliest token.")
       .at_least(0);
+
+  auto trace = section(
+      s,
+      {.path = "train.trace",
+       .doc = "When each instruction of some steps begins and ends: measured, beside the predicted "
+              "step, in trace.json of the run folder, for Perfetto's and Chrome's viewers "
+              "(docs/plan.md).",
+       .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.train.trace; });
+  trace
+      .key("steps", &TraceConfig::steps,
+           "Steps that are traced, counted from 1, at most 32; the first two are slower than "
+           "others. Empty = none.")
+      .at_least(1);
+  trace
+      .key("ranks", &TraceConfig::ranks,
+           "Ranks that are traced; empty = the lowest of each kind of ranks with like programs, as "
+           "in the trace of ftrun plan.")
+      .at_least(0);
 }
 
 void declare_parallel(Schema& s) {

@@ -6,14 +6,6 @@
 
 namespace ftrun {
 
-/// Interval is the time in which an instruction ran, in seconds from the beginning of its run.
-struct Interval {
-  double begin = 0;
-  double end = 0;
-
-  bool operator==(const Interval&) const = default;
-};
-
 /// Returns the time that the intervals cover, as intervals in order that do not touch.
 std::vector<Interval> union_of(std::vector<Interval> intervals);
 

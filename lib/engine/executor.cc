@@ -125,13 +125,19 @@ void Executor::run(StepRun& step) {
   for (auto& lane : seconds_) lane.fill(0);
   drop_disk_requests();
   phases_.begin();
-  device_->begin_run(step.scalars);
-  // Libraries set themselves up in the first run, which may not be recorded.
-  if (device_->can_record() && ++runs_ > 1 && !looks_for_nonfinite_)
+  const bool traced = step.traced && !looks_for_nonfinite_;
+  lanes_trace_ = traced && !device_->is_asynchronous();
+  if (traced) begin_trace();
+  device_->begin_run(step.scalars, traced);
+  trace_.begin = std::chrono::steady_clock::now();
+  // Libraries set themselves up in the first run, which may not be recorded; a recording holds no
+  // times of instructions.
+  if (device_->can_record() && ++runs_ > 1 && !looks_for_nonfinite_ && !traced)
     run_recorded(step);
   else
     lanes_.run_once();
   times_ = device_->times();
+  if (traced) end_trace();
   step.exposed_communication_seconds.reset();
   if (times_)
     step.exposed_communication_seconds = times_->exposed_communication;
@@ -142,6 +148,19 @@ void Executor::run(StepRun& step) {
     record_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
   }
   step_ = nullptr;
+}
+
+/// Prepares what a traced run notes: memory only before the first of them. A device first ends what
+/// it has begun, so that its run and the lanes' begin at the same time.
+void Executor::begin_trace() {
+  device_->drain();
+  trace_.instrs.assign(program_.instrs.size(), {});
+}
+
+void Executor::end_trace() {
+  if (device_->is_asynchronous()) trace_.instrs = device_->intervals();
+  for (size_t i = 0; i < trace_.instrs.size(); ++i)
+    if (program_.instrs[i].if_finite && !updates()) trace_.instrs[i] = {};
 }
 
 /// Records the program by one thread, in its order: the part before the decision, and the part
@@ -220,6 +239,10 @@ void Executor::run_timed(const Instr& instr) {
   if (board_ != nullptr) board_->leave_lane(lane);
   const double seconds = seconds_since(start);
   seconds_[static_cast<size_t>(instr.lane)][static_cast<size_t>(instr.kind)] += seconds;
+  if (lanes_trace_) [[unlikely]] {
+    const double begin = std::chrono::duration<double>(start - trace_.begin).count();
+    trace_.instrs[static_cast<size_t>(&instr - program_.instrs.data())] = {begin, begin + seconds};
+  }
   if (instr.lane == Lane::kCompute) phases_.note(instr, lanes_.waited(), seconds);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -60,6 +61,8 @@ struct StepRun {
   OptimizerConfig optimizer;
   /// Votes of this rank, summed over all ranks together with the loss.
   Votes votes;
+  /// Says whether to note when each instruction runs (Executor::trace()).
+  bool traced = false;
 
   /// The votes of all ranks.
   Votes all_votes;
@@ -77,6 +80,14 @@ struct StepRun {
   /// Seconds of communication with other ranks during which compute was idle; on a GPU known only
   /// where it is timed.
   std::optional<double> exposed_communication_seconds;
+};
+
+/// RunTrace says when each instruction of a run ran on this rank.
+struct RunTrace {
+  std::chrono::steady_clock::time_point begin;
+  /// Intervals by instruction; those of instructions that were left out have no length. On
+  /// processors that of a collective begins when this rank comes to it.
+  std::vector<Interval> instrs;
 };
 
 /// NonfinitePlace is the place where a rank first met a value that is not finite.
@@ -112,10 +123,14 @@ class Executor {
   std::array<double, kInstrKinds> seconds() const;
   /// Returns the seconds of the last run of a training program that is a stage of a pipeline.
   const PipelineSeconds& pipeline_seconds() const { return phases_.seconds(); }
+  /// Returns the times of the last run that was traced (StepRun::traced).
+  const RunTrace& trace() const { return trace_; }
   /// Returns the times of the last run on a GPU that is timed (GpuOptions::timed).
   const std::optional<DeviceTimes>& device_times() const { return times_; }
 
  private:
+  void begin_trace();
+  void end_trace();
   void run_recorded(const StepRun& step);
   void record();
   void run_timed(const Instr& instr);
@@ -172,6 +187,9 @@ class Executor {
   bool loss_recorded_ = false;
   StepRun* step_ = nullptr;
   std::optional<DeviceTimes> times_;
+  RunTrace trace_;
+  /// Says whether the lanes note the times of this run's instructions.
+  bool lanes_trace_ = false;
   /// Times by lane, because lanes write at the same time, and kind.
   std::vector<std::array<double, kInstrKinds>> seconds_;
   /// Instructions of the disk lane, by instruction: the next one, where it may start early (else

@@ -119,7 +119,10 @@ void GpuDevice::make_events() {
   std::set<InstrId> awaited;
   for (const Instr& instr : program_.instrs) awaited.insert(instr.waits.begin(), instr.waits.end());
   for (const InstrId id : awaited) done_.emplace(id, GpuEvent(gpu_));
-  if (!gpu_.options().timed) return;
+  if (gpu_.options().timed) make_timings();
+}
+
+void GpuDevice::make_timings() {
   run_begin_.emplace(gpu_, GpuEvent::Use::kTiming);
   for (size_t i = 0; i < program_.instrs.size(); ++i)
     timings_.push_back(
@@ -147,12 +150,14 @@ void GpuDevice::make_staging() {
 
 /// Begins a run after the last one has ended: its lanes must not meet work of the last run. Nor
 /// must host code: it waits for its own stream, and so for that.
-void GpuDevice::begin_run(const StepScalars& scalars) {
+void GpuDevice::begin_run(const StepScalars& scalars, bool traced) {
+  is_timed_ = traced || gpu_.options().timed;
+  if (is_timed_ && timings_.empty()) make_timings();
   gpu_.separate_runs();
   scalars_ = &scalars;
-  host_.begin_run(scalars);
+  host_.begin_run(scalars, traced);
   const DeviceStream stream = gpu_.stream(Lane::kCompute);
-  if (run_begin_) run_begin_->record(stream);
+  if (is_timed_) run_begin_->record(stream);
   send_scalars(stream);
 }
 
@@ -172,13 +177,13 @@ void GpuDevice::enter(const Instr& instr) {
   for (const InstrId wait : instr.waits)
     if (wait >= recorded_from_) kernels().wait(stream, done_.at(wait).get());
   if (on_host_[id] != 0) wait_for(stream);
-  if (!timings_.empty()) timings_[id].begin.record(stream);
+  if (is_timed_) timings_[id].begin.record(stream);
 }
 
 void GpuDevice::leave(const Instr& instr) {
   const DeviceStream stream = gpu_.stream(instr.lane);
   const InstrId id = id_of(instr);
-  if (!timings_.empty()) timings_[static_cast<size_t>(id)].end.record(stream);
+  if (is_timed_) timings_[static_cast<size_t>(id)].end.record(stream);
   if (const auto done = done_.find(id); done != done_.end()) done->second.record(stream);
   kernels().pop_range();
 }
@@ -206,13 +211,18 @@ void GpuDevice::drain() {
 }
 
 std::optional<DeviceTimes> GpuDevice::times() {
-  if (!run_begin_) return std::nullopt;
+  if (!gpu_.options().timed) return std::nullopt;
+  return account_times(program_, intervals());
+}
+
+std::vector<Interval> GpuDevice::intervals() {
+  if (!is_timed_) return {};
   drain();
   std::vector<Interval> intervals;
   for (const Timing& timing : timings_)
     intervals.push_back({kernels().milliseconds(run_begin_->get(), timing.begin.get()) * 1e-3,
                          kernels().milliseconds(run_begin_->get(), timing.end.get()) * 1e-3});
-  return account_times(program_, intervals);
+  return intervals;
 }
 
 void GpuDevice::clear(Lane lane, const TypedSpan& to) {

@@ -21,12 +21,13 @@ class GpuDevice final : public LaneDevice {
   GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups);
   ~GpuDevice() override { drop_recordings(); }
 
-  void begin_run(const StepScalars& scalars) override;
+  void begin_run(const StepScalars& scalars, bool traced) override;
   void enter(const Instr& instr) override;
   void leave(const Instr& instr) override;
   bool waits_are_over(const Instr& instr) override;
   bool is_asynchronous() const override { return true; }
   std::optional<DeviceTimes> times() override;
+  std::vector<Interval> intervals() override;
 
   void clear(Lane lane, const TypedSpan& to) override;
   void put(Lane lane, double* to, std::span<const double> numbers) override;
@@ -72,6 +73,7 @@ class GpuDevice final : public LaneDevice {
   void check_groups();
   void end_broken_recording();
   void make_events();
+  void make_timings();
   void make_staging();
   void fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan& to, Fold fold);
   void convert_to_device(Lane lane, const TypedSpan& from, const TypedSpan& to);
@@ -93,8 +95,11 @@ class GpuDevice final : public LaneDevice {
     GpuEvent begin;
     GpuEvent end;
   };
+  /// Events of each instruction, made before the first run that is timed.
   std::vector<Timing> timings_;
   std::optional<GpuEvent> run_begin_;
+  /// Says whether the times of this run are noted.
+  bool is_timed_ = false;
 
   /// Sizes that plan() found to be needed, in bytes or elements.
   int64_t batch_bytes_ = 0;

@@ -8,12 +8,13 @@ namespace ftrun {
 /// thread does the work.
 class HostDevice final : public LaneDevice {
  public:
-  void begin_run(const StepScalars& scalars) override { scalars_ = &scalars; }
+  void begin_run(const StepScalars& scalars, bool) override { scalars_ = &scalars; }
   void enter(const Instr&) override {}
   void leave(const Instr&) override {}
   bool waits_are_over(const Instr&) override { return true; }
   bool is_asynchronous() const override { return false; }
   std::optional<DeviceTimes> times() override { return std::nullopt; }
+  std::vector<Interval> intervals() override { return {}; }
 
   void clear(Lane lane, const TypedSpan& to) override;
   void put(Lane lane, double* to, std::span<const double> numbers) override;

@@ -32,6 +32,14 @@ struct TypedSpan {
   }
 };
 
+/// Interval is the time in which an instruction ran, in seconds from the beginning of its run.
+struct Interval {
+  double begin = 0;
+  double end = 0;
+
+  bool operator==(const Interval&) const = default;
+};
+
 /// DeviceTimes holds the times of a run's instructions on a device, in seconds.
 struct DeviceTimes {
   std::array<double, kInstrKinds> by_kind{};
@@ -52,8 +60,9 @@ class LaneDevice {
  public:
   virtual ~LaneDevice() = default;
 
-  /// Begins a run, before any lane works. `scalars` is borrowed for the run.
-  virtual void begin_run(const StepScalars& scalars) = 0;
+  /// Begins a run, before any lane works. `scalars` is borrowed for the run. An asynchronous device
+  /// notes when each instruction of a run that is `traced` begins and ends.
+  virtual void begin_run(const StepScalars& scalars, bool traced) = 0;
   /// Begins an instruction, also one that is left out; leave() ends it. Lanes has made sure that
   /// the instructions it waits for have left their own lanes.
   virtual void enter(const Instr& instr) = 0;
@@ -66,6 +75,9 @@ class LaneDevice {
   /// Waits, and returns the times of the last run if the device measures them (GpuOptions::timed),
   /// else nothing.
   virtual std::optional<DeviceTimes> times() = 0;
+  /// Waits, and returns when each instruction of the last run ran, if an asynchronous device has
+  /// noted it.
+  virtual std::vector<Interval> intervals() = 0;
 
   virtual void clear(Lane lane, const TypedSpan& to) = 0;
   /// Writes numbers to `to`; `numbers` may change when this returns.

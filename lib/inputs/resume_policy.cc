@@ -21,15 +21,16 @@ namespace {
 /// Fields, each with all below it, that do not affect the losses of later steps or the state that
 /// they begin with, except for rounding when the ranks or the precision of states change. Model and
 /// data may move: they are compared by content, under "model" and "data".
-constexpr std::array<std::string_view, 44> kMayChange{
+constexpr std::array<std::string_view, 45> kMayChange{
     "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
     "config.train.check_replicas", "config.train.evaluation", "config.train.log",
-    "config.train.generate", "config.output_dir", "config.adapter.path", "config.checkpoint",
-    "config.export", "config.csv_monitor", "config.wandb", "config.steps_per_print",
-    "config.wall_clock_breakdown", "config.log_level", "config.model.path", "config.data.train",
-    "config.data.validation", "config.data.validation_names", "data.validation",
-    "config.train.early_stopping", "config.data.prefetch", "config.threads", "config.device",
-    "config.comm", "config.recompute", "config.activation_checkpointing", "config.aio",
+    "config.train.generate", "config.train.trace", "config.output_dir", "config.adapter.path",
+    "config.checkpoint", "config.export", "config.csv_monitor", "config.wandb",
+    "config.steps_per_print", "config.wall_clock_breakdown", "config.log_level",
+    "config.model.path", "config.data.train", "config.data.validation",
+    "config.data.validation_names", "data.validation", "config.train.early_stopping",
+    "config.data.prefetch", "config.threads", "config.device", "config.comm", "config.recompute",
+    "config.activation_checkpointing", "config.aio",
     // Another processor may have another library of products, which rounds otherwise; so may other
     // ranks' sums.
     "config.kernels", "products", "sums", "attention",

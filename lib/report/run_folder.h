@@ -21,6 +21,7 @@ class RunPaths {
   std::string config() const { return root_ + "/config.yaml"; }
   std::string metrics() const { return root_ + "/metrics.jsonl"; }
   std::string samples() const { return root_ + "/samples.jsonl"; }
+  std::string trace() const { return root_ + "/trace.json"; }
   std::string report() const { return root_ + "/report.html"; }
   std::string follower_log() const { return root_ + "/follow_run.log"; }
   std::string tensorboard() const { return root_ + "/tensorboard"; }
@@ -34,13 +35,8 @@ class RunPaths {
   }
   /// Lists the names of the files in the root that are replaced as a whole (write_file_atomic).
   static std::vector<std::string> replaced_files() {
-    return {"run.json",
-            "config.yaml",
-            "metrics.jsonl",
-            "samples.jsonl",
-            "report.html",
-            "data-fingerprint.json",
-            "validation-fingerprint.json"};
+    return {"run.json",   "config.yaml", "metrics.jsonl",         "samples.jsonl",
+            "trace.json", "report.html", "data-fingerprint.json", "validation-fingerprint.json"};
   }
 
  private:

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/step_parts.h"
 #include "base/text.h"
 #include "report/effective_time.h"
 #include "report/html_page.h"
@@ -186,7 +187,8 @@ std::string best_text(const Json& best, const std::vector<StepMetrics>& metrics)
 }
 
 /// Lists facts about a run and how it ended, a line each.
-Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics) {
+Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics,
+              const RunPaths& paths) {
   Json facts = Json::array();
   const auto add = [&](const std::string& name, const std::string& value) {
     if (!value.empty()) facts.push_back(cat(name, ": ", value));
@@ -206,6 +208,9 @@ Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics) {
   if (manifest.contains("restarts") && manifest["restarts"].is_array() &&
       !manifest["restarts"].empty())
     add("restarts", std::to_string(manifest["restarts"].size()));
+  if (posix_files().exists(paths.trace()))
+    add("traced steps", cat(fs::path(paths.trace()).filename().string(),
+                            " in the run's folder, for ui.perfetto.dev"));
   add("on", cat(text_at(part("machine"), "hostname"), ", ", text_at(part("machine"), "cpu_model")));
   add("ftrun", text_at(part("build"), "version"));
   return facts;
@@ -223,20 +228,15 @@ Json times_of(const Json& manifest) {
       return std::nullopt;
     return time[side][key].get<double>() / 1e6;
   };
-  constexpr std::array<std::pair<const char*, const char*>, 6> kParts{
-      {{"step", "step"},
-       {"layers", "layers"},
-       {"update", "update"},
-       {"exposed_communication", "waits for collectives"},
-       {"other_stages", "waits for other stages"},
-       {"rest", "all else"}}};
-  for (const auto& [key, name] : kParts) {
-    const std::optional<double> predicted = seconds("predicted", key),
-                                measured = seconds("measured", key);
+  const auto add = [&](const StepPartName& part) {
+    const std::optional<double> predicted = seconds("predicted", part.key),
+                                measured = seconds("measured", part.key);
     if (predicted && measured)
-      parts.push_back({{"part", name}, {"predicted", *predicted}, {"measured", *measured}});
-  }
-  if (!parts.empty() && parts[0]["part"] != "step") return Json::array();
+      parts.push_back({{"part", part.name}, {"predicted", *predicted}, {"measured", *measured}});
+  };
+  add(step_parts::kStep);
+  std::for_each(step_parts::kMeasured.begin(), step_parts::kMeasured.end(), add);
+  if (!parts.empty() && parts[0]["part"] != step_parts::kStep.name) return Json::array();
   return parts;
 }
 
@@ -294,7 +294,7 @@ Json run_json(const std::string& folder) {
   run["name"] = fs::path(folder).filename().empty()
                     ? fs::path(folder).parent_path().filename().string()
                     : fs::path(folder).filename().string();
-  run["facts"] = facts_of(manifest, metrics);
+  run["facts"] = facts_of(manifest, metrics, paths);
   run["times"] = times_of(manifest);
   run["load"] = load_of(manifest);
   run["mean_of"] = std::max<size_t>(group, 1);

@@ -11,6 +11,7 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/round_up.h"
+#include "base/step_parts.h"
 #include "base/text.h"
 #include "program/traffic.h"
 #include "sim/folded_world.h"
@@ -29,12 +30,20 @@ Waits waits_of(const RankTime& rank, const Program& program) {
     const double seconds = seconds_of(rank.waited_on[l]);
     const auto lane = static_cast<Lane>(l);
     if (seconds == 0) continue;
-    if (!is_communication(lane))
-      (lane == Lane::kDisk ? waits.disk : waits.copies) += seconds;
-    else if (is_between_stages(program, lane))
-      waits.stages += seconds;
-    else
-      groups[group_on(program, lane)->ranks.label] += seconds;
+    switch (waited_for(program, lane)) {
+      case WaitedFor::kGroup:
+        groups[group_on(program, lane)->ranks.label] += seconds;
+        break;
+      case WaitedFor::kStages:
+        waits.stages += seconds;
+        break;
+      case WaitedFor::kCopies:
+        waits.copies += seconds;
+        break;
+      case WaitedFor::kDisk:
+        waits.disk += seconds;
+        break;
+    }
   }
   for (const auto& [axes, seconds] : groups) waits.groups.push_back({axes, seconds});
   return waits;
@@ -139,7 +148,6 @@ std::vector<double> stage_waits(const World& world, const std::vector<RankTime>&
   return waits;
 }
 
-constexpr const char* kWaitsForCollectives = "waits for collectives";
 /// Columns that step_parts_text() gives the names of parts.
 constexpr size_t kPartColumns = 26;
 
@@ -248,13 +256,13 @@ RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int rank
 }  // namespace
 
 std::vector<StepPart> parts_of(const StepTime& time) {
-  return {{"layers", time.layers},
-          {"update", time.update},
-          {"norm, copies, clears", time.other},
-          {kWaitsForCollectives, time.waits.collectives()},
-          {"waits for other stages", time.waits.stages},
-          {"waits for copies", time.waits.copies},
-          {"waits for the disk", time.waits.disk}};
+  return {{step_parts::kLayers.name, time.layers},
+          {step_parts::kUpdate.name, time.update},
+          {step_parts::kOther.name, time.other},
+          {step_parts::kCollectives.name, time.waits.collectives()},
+          {step_parts::kStages.name, time.waits.stages},
+          {step_parts::kCopies.name, time.waits.copies},
+          {step_parts::kDisk.name, time.waits.disk}};
 }
 
 StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlace& place,
@@ -318,7 +326,7 @@ std::string step_parts_text(const StepTime& time) {
   };
   for (const auto& [name, seconds] : parts_of(time)) {
     add(name, seconds);
-    if (std::string_view(name) == kWaitsForCollectives)
+    if (std::string_view(name) == step_parts::kCollectives.name)
       for (const GroupWait& wait : time.waits.groups) add(cat("  along ", wait.axes), wait.seconds);
   }
   if (!time.stage_waits.empty()) {

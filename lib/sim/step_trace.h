@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 
+#include "base/trace_events.h"
 #include "sim/step_time.h"
 
 namespace ftrun {
@@ -9,9 +12,16 @@ namespace ftrun {
 /// Names a lane for readers: "compute", "to device", "dp_shard", "pp@3>7".
 std::string lane_title(const Program& program, Lane lane);
 
-/// Writes what ranks do in a step as the JSON that Chrome's and Perfetto's viewers read: a process
-/// for each rank, a thread for each lane, an event for each instruction. Instructions that take no
-/// time are left out.
+/// Adds a process of this name, a thread for each lane that does something, and an event for each
+/// instruction. Instructions that take no time are left out. Predicted and measured steps have the
+/// same names.
+void add_instrs(TraceEvents& events, int64_t process, const std::string& name,
+                const Program& program, std::span<const RecordedInstr> instrs);
+
+/// Adds what a rank does in a predicted step: the process of its number.
+void add_predicted(TraceEvents& events, const RecordedRank& rank);
+
+/// Writes what ranks do in a predicted step as a trace.
 std::string step_trace_text(const StepRecord& record);
 
 }  // namespace ftrun

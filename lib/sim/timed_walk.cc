@@ -101,12 +101,8 @@ class TimedWalk {
     const auto r = static_cast<size_t>(rank);
     const Picoseconds waited = now_ - compute_end_[r];
     if (waited == 0 || released_by_[r] < 0) return;
-    const Program& program = world_.program_of(r);
     const auto lane = static_cast<Lane>(released_by_[r]);
-    const WaitedFor what = !is_communication(lane)
-                               ? (lane == Lane::kDisk ? WaitedFor::kDisk : WaitedFor::kCopies)
-                           : is_between_stages(program, lane) ? WaitedFor::kStages
-                                                              : WaitedFor::kGroup;
+    const WaitedFor what = waited_for(world_.program_of(r), lane);
     times_[r].waited[static_cast<size_t>(what)] += waited;
     charge_lanes(r, step, static_cast<int32_t>(lane));
   }
@@ -216,6 +212,12 @@ class TimedWalk {
 };
 
 }  // namespace
+
+WaitedFor waited_for(const Program& program, Lane lane) {
+  if (lane == Lane::kDisk) return WaitedFor::kDisk;
+  if (!is_communication(lane)) return WaitedFor::kCopies;
+  return is_between_stages(program, lane) ? WaitedFor::kStages : WaitedFor::kGroup;
+}
 
 std::vector<RankTime> timed_walk(const World& world, std::span<const Course> courses,
                                  const SharedProcessors& shared,

@@ -7,25 +7,40 @@
 #include "sim/class_plans.h"
 
 namespace ftrun {
+namespace {
+
+std::vector<int> traced_ranks(const TraceConfig& trace, const RankClasses& classes) {
+  if (trace.steps.empty()) return {};
+  if (trace.ranks.empty()) return classes.first;
+  std::vector<int> ranks;
+  for (const int64_t rank : trace.ranks)
+    if (rank < classes.ranks()) ranks.push_back(static_cast<int>(rank));
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+}  // namespace
 
 /// Checks the programs of all ranks on each rank, with its own for its class: whatever the number
 /// of ranks, that is a handful of plans and a walk over all. Ranks of other stages run other
 /// programs, so what they compare is all of them.
-PredictedStep check_ranks(const Config& config, const TrainingSetup& setup, Session& session) {
+CheckedRanks check_ranks(const Config& config, const TrainingSetup& setup, Session& session) {
   std::string all;
-  PredictedStep predicted;
+  CheckedRanks checked;
   session.together("checking the step program", [&] {
     const ClassPlans plans(config, setup.model_config(), session.rank(), setup.plan());
     plans.require_sound();
     all = hex64(plans.hash());
+    checked.traced = traced_ranks(config.train.trace, plans.classes());
     if (session.rank() == 0)
-      predicted = predict_here(
+      checked.predicted = predict_here(
           plans,
           std::count(session.nodes().begin(), session.nodes().end(), session.nodes().front()),
-          config.threads);
+          config.threads, checked.traced);
   });
   session.require_equal("the step program", all);
-  return predicted;
+  return checked;
 }
 
 }  // namespace ftrun

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "config/config.h"
 #include "engine/setup.h"
 #include "training/session.h"
@@ -7,10 +9,17 @@
 
 namespace ftrun {
 
+/// CheckedRanks holds what the plans of all ranks say about the run.
+struct CheckedRanks {
+  /// The predicted time of a step, on rank 0.
+  PredictedStep predicted;
+  /// The ranks that are traced, in order; empty where no step is.
+  std::vector<int> traced;
+};
+
 /// Runs the checker before step 1, over the programs of all ranks (sim/class_plans.h); then all
 /// ranks compare their programs, before the first of their collectives. Collective. Error(kBug) for
-/// a program that is wrong, Error(kUsage) naming the ranks whose program differs. Rank 0 gets the
-/// predicted time of a step.
-PredictedStep check_ranks(const Config& config, const TrainingSetup& setup, Session& session);
+/// a program that is wrong, Error(kUsage) naming the ranks whose program differs.
+CheckedRanks check_ranks(const Config& config, const TrainingSetup& setup, Session& session);
 
 }  // namespace ftrun

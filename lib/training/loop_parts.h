@@ -10,6 +10,7 @@
 #include "engine/executor.h"
 #include "report/manifest.h"
 #include "report/step_metrics.h"
+#include "report/trace_file.h"
 #include "training/stop_agreement.h"
 #include "training/stop_lead.h"
 #include "training/training_progress.h"
@@ -25,7 +26,7 @@ class Stepper {
   virtual void run(StepRun& step) = 0;
   /// Adds the resources in use and the bytes moved after the last step.
   virtual void add_use(StepMetrics& metrics) const = 0;
-  /// Notes the figures of the last step, except its evaluations.
+  /// Notes the figures of the last step, except its evaluations. Collective if the step is traced.
   virtual void note(const StepMetrics& metrics) = 0;
   /// Collective: runs a step that was not finite again, to find where.
   virtual NonfiniteSearch find_nonfinite(const StepRun& step) = 0;
@@ -94,6 +95,8 @@ class Journal {
   virtual void update_together(const std::string& what,
                                const std::function<void(RunManifest&)>& change) = 0;
   virtual void record(const StepMetrics& metrics) = 0;
+  /// Adds a traced step to the run's trace. A disk that fails ends no run.
+  virtual void record(const TracedStep& step) = 0;
   /// Notes that a step has its data: the first call notes how long the start took.
   virtual void note_ready() = 0;
   /// Shows the parts of a step that the config asks for.

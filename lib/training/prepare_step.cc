@@ -20,6 +20,7 @@ StepRun prepare_step(const Config& config, const SchedulerConfig& lr_schedule,
   step.decide =
       step_policy({.gradient_multiple = scale.multiple, .clip_norm = config.gradient_clipping});
   step.optimizer = config.optimizer;
+  step.traced = is_traced(config.train.trace, progress.step + 1);
   return step;
 }
 

@@ -119,6 +119,7 @@ void Recorder::note_new_start() {
 }
 
 void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_steps) {
+  first_step_ = first_step;
   note_restart(manifest, first_step);
   note_first_start(manifest, wall_seconds() - read_process_times().age_seconds);
   manifest.start = start_;
@@ -200,6 +201,15 @@ void Recorder::record(const StepMetrics& metrics) {
     for (const EvaluationResult& evaluation : metrics.evaluations)
       manifest.evaluations[evaluation.set] = figures_of(metrics.step, evaluation);
   });
+}
+
+void Recorder::record(const TracedStep& step) {
+  folder_.require_own();
+  if (!trace_) {
+    trace_.emplace(paths().trace(), first_step_);
+    say(cat("traced steps: ", paths().trace(), ", for ui.perfetto.dev"));
+  }
+  trace_->add(step);
 }
 
 void Recorder::record(int64_t step, const std::vector<TextSample>& samples) {

@@ -19,6 +19,7 @@
 #include "report/run_follower.h"
 #include "report/tensorboard.h"
 #include "report/text_samples.h"
+#include "report/trace_file.h"
 
 namespace ftrun {
 
@@ -51,6 +52,8 @@ class Recorder {
   void start(RunManifest manifest, int64_t first_step, int64_t total_steps);
 
   void record(const StepMetrics& metrics);
+  /// Adds a traced step to trace.json.
+  void record(const TracedStep& step);
   /// Records text samples in samples.jsonl.
   void record(int64_t step, const std::vector<TextSample>& samples);
   /// Prints a line of text above the progress line and writes it to the rank's log.
@@ -82,6 +85,9 @@ class Recorder {
   std::optional<ManifestFile> manifest_;
   std::optional<MetricsWriter> metrics_;
   std::optional<MetricsWriter> samples_;
+  /// Opened by the first step that is traced.
+  std::optional<TraceFile> trace_;
+  int64_t first_step_ = 0;
   std::optional<TensorBoardWriter> tensorboard_;
   std::optional<CsvMonitor> csv_;
   std::optional<RunFollower> follower_;

@@ -76,6 +76,15 @@ void RunJournal::record(const StepMetrics& metrics) {
   if (recorder_) recorder_->record(metrics);
 }
 
+void RunJournal::record(const TracedStep& step) {
+  if (!recorder_) return;
+  try {
+    recorder_->record(step);
+  } catch (const Error& error) {
+    warn(cat("step ", step.step, " is not traced: ", error.what()));
+  }
+}
+
 void RunJournal::record(int64_t step, const std::vector<TextSample>& samples) {
   if (recorder_) recorder_->record(step, samples);
 }

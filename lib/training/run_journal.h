@@ -43,6 +43,7 @@ class RunJournal : public Journal {
   void update_together(const std::string& what,
                        const std::function<void(RunManifest&)>& change) override;
   void record(const StepMetrics& metrics) override;
+  void record(const TracedStep& step) override;
   void record(int64_t step, const std::vector<TextSample>& samples);
 
   void note_ready() override;

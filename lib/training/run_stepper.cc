@@ -14,12 +14,15 @@
 namespace ftrun {
 
 RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& setup,
-                       Journal& journal, PredictedStep predicted)
+                       Journal& journal, CheckedRanks checked)
     : session_(session),
       setup_(setup),
       use_(setup),
-      times_(std::move(predicted)),
+      times_(std::move(checked.predicted)),
       load_(session.world()) {
+  if (!checked.traced.empty())
+    tracer_.emplace(config.train.trace, session, setup.train().program, std::move(checked.traced),
+                    journal, times_.predicted());
   if (session.world() == 1) return;
   open_replica_check(config, journal);
   open_slow_ranks(config);
@@ -67,6 +70,7 @@ void RunStepper::note(const StepMetrics& metrics) {
   times_.note(metrics, {.layers = seconds(kLayerKinds),
                         .update = seconds(kUpdateKinds),
                         .stages = pipeline.waited_for_stages + pipeline.waited_at_end});
+  if (tracer_) tracer_->write(metrics.step, executor.trace());
 }
 
 NonfiniteSearch RunStepper::find_nonfinite(const StepRun& step) {

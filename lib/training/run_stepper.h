@@ -8,20 +8,22 @@
 #include "config/config.h"
 #include "engine/replica_check.h"
 #include "engine/setup.h"
+#include "training/check_ranks.h"
 #include "training/loop_parts.h"
 #include "training/resource_use.h"
 #include "training/session.h"
 #include "training/slow_ranks.h"
 #include "training/step_times.h"
+#include "training/step_tracer.h"
 
 namespace ftrun {
 
 /// RunStepper runs the steps of a rank's training program on its executor.
 class RunStepper : public Stepper {
  public:
-  /// Finds what ranks hold alike. Collective. All but `predicted` is borrowed.
+  /// Finds what ranks hold alike. Collective. All but `checked` is borrowed.
   RunStepper(const Config& config, Session& session, TrainingSetup& setup, Journal& journal,
-             PredictedStep predicted);
+             CheckedRanks checked);
 
   void run(StepRun& step) override;
   void add_use(StepMetrics& metrics) const override { use_.add_to(metrics); }
@@ -42,6 +44,7 @@ class RunStepper : public Stepper {
   Session& session_;
   TrainingSetup& setup_;
   ResourceUse use_;
+  std::optional<StepTracer> tracer_;
   StepTimes times_;
   LoadWatch load_;
   std::optional<ReplicaCheck> replicas_;

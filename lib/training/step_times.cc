@@ -1,7 +1,9 @@
 #include "training/step_times.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 #include "base/amount_text.h"
 #include "base/error.h"
@@ -9,6 +11,7 @@
 #include "base/processors.h"
 #include "base/text.h"
 #include "machine/machine_file.h"
+#include "sim/step_trace.h"
 
 namespace ftrun {
 namespace {
@@ -42,9 +45,22 @@ std::string load_text(bool took_longer, const LoadShares& load) {
              took_longer ? ", which explains some of it" : "");
 }
 
+/// Writes the events of the recorded ranks of whose classes some rank is traced.
+std::string events_of(const StepRecord& record, const RankClasses& classes,
+                      const std::vector<int>& traced) {
+  TraceEvents events;
+  for (const RecordedRank& rank : record.ranks)
+    if (std::any_of(traced.begin(), traced.end(), [&](int other) {
+          return classes.class_of(other) == classes.class_of(rank.rank);
+        }))
+      add_predicted(events, rank);
+  return events.text();
+}
+
 }  // namespace
 
-PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t threads) {
+PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t threads,
+                           const std::vector<int>& traced) {
   const std::string path = own_machine_path();
   PredictedStep predicted;
   try {
@@ -59,7 +75,10 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t th
       predicted.why_not = cat(path, " describes one machine, and the run uses several");
     } else {
       predicted.machine = cat(machine->name, ", measured ", machine->measured);
-      predicted.time = predict_step(all, *machine, {.nodes = 1, .threads = threads});
+      StepRecord record;
+      predicted.time = predict_step(all, *machine, {.nodes = 1, .threads = threads},
+                                    traced.empty() ? nullptr : &record);
+      predicted.events = events_of(record, all.classes(), traced);
     }
   } catch (const std::exception& error) {
     predicted.why_not = first_line(error.what());
@@ -67,20 +86,22 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t th
   return predicted;
 }
 
-LoadWatch::LoadWatch(int64_t ranks) : ranks_(ranks), machine_(read_machine_times()) {
+UsedTimes read_used_times() {
   const ProcessTimes own = read_process_times();
-  own_seconds_ = own.user_seconds + own.system_seconds;
+  return {read_machine_times(), own.user_seconds + own.system_seconds};
 }
 
+LoadWatch::LoadWatch(int64_t ranks, Reader read)
+    : ranks_(ranks), read_(std::move(read)), begin_(read_()) {}
+
 LoadShares LoadWatch::shares() const {
-  const MachineTimes now = read_machine_times();
-  const double all = now.all_seconds - machine_.all_seconds;
+  const UsedTimes now = read_();
+  const MachineTimes& then = begin_.machine;
+  const double all = now.machine.all_seconds - then.all_seconds;
   if (all <= 0) return {};
-  const ProcessTimes own = read_process_times();
-  const double ours =
-      static_cast<double>(ranks_) * (own.user_seconds + own.system_seconds - own_seconds_);
-  return {.others = std::max(0.0, now.busy_seconds - machine_.busy_seconds - ours) / all,
-          .stolen = std::max(0.0, now.stolen_seconds - machine_.stolen_seconds) / all};
+  const double ours = static_cast<double>(ranks_) * (now.own_seconds - begin_.own_seconds);
+  return {.others = std::max(0.0, now.machine.busy_seconds - then.busy_seconds - ours) / all,
+          .stolen = std::max(0.0, now.machine.stolen_seconds - then.stolen_seconds) / all};
 }
 
 StepTimes::StepTimes(PredictedStep predicted) : predicted_(std::move(predicted)) {
@@ -105,13 +126,16 @@ void StepTimes::note(const StepMetrics& metrics, const StepSeconds& seconds) {
 /// copies, the disk and, at the end, for other ranks.
 std::vector<StepTimes::PartTimes> StepTimes::parts() const {
   const StepTime& time = *predicted_.time;
-  std::vector<PartTimes> parts{
-      {"layers", "layers", time.layers, median(layers_)},
-      {"update", "update", time.update, median(update_)},
-      {"waits for collectives", "exposed_communication", time.communication,
-       median(communication_)},
-      {"waits for other stages", "other_stages", time.stages, median(stages_)},
-      {"all else", "rest", time.seconds, median(steps_)}};
+  constexpr auto& kNames = step_parts::kMeasured;
+  const std::array<std::pair<double, double>, kNames.size()> seconds{
+      {{time.layers, median(layers_)},
+       {time.update, median(update_)},
+       {time.communication, median(communication_)},
+       {time.stages, median(stages_)},
+       {time.seconds, median(steps_)}}};
+  std::vector<PartTimes> parts;
+  for (size_t i = 0; i < kNames.size(); ++i)
+    parts.push_back({kNames[i], seconds[i].first, seconds[i].second});
   for (size_t i = 0; i + 1 < parts.size(); ++i) {
     parts.back().predicted -= parts[i].predicted;
     parts.back().measured -= parts[i].measured;
@@ -135,14 +159,14 @@ std::string StepTimes::text(const LoadShares& load) const {
   const std::vector<PartTimes> all = parts();
   for (const PartTimes& part : all)
     if (std::max(part.predicted, part.measured) >= kShown * measured)
-      text += cat("\n  ", part.name, ": ", short_seconds(part.predicted), " predicted, ",
+      text += cat("\n  ", part.name.name, ": ", short_seconds(part.predicted), " predicted, ",
                   short_seconds(part.measured), " measured");
   if (std::abs(time.seconds - measured) > kNotable * measured) {
     const auto most =
         std::max_element(all.begin(), all.end(), [](const PartTimes& a, const PartTimes& b) {
           return std::abs(a.predicted - a.measured) < std::abs(b.predicted - b.measured);
         });
-    text += cat("\n  most of the difference is in: ", most->name,
+    text += cat("\n  most of the difference is in: ", most->name.name,
                 load_text(measured > time.seconds, load));
   }
   return text;
@@ -153,16 +177,16 @@ std::map<std::string, std::map<std::string, int64_t>> StepTimes::record(
   std::map<std::string, std::map<std::string, int64_t>> record;
   if (predicted_.time) {
     auto& predicted = record["predicted"];
-    predicted["step"] = microseconds(predicted_.time->seconds);
+    predicted[step_parts::kStep.key] = microseconds(predicted_.time->seconds);
     for (const PartTimes& part : steps_.empty() ? std::vector<PartTimes>{} : parts())
-      predicted[part.key] = microseconds(part.predicted);
+      predicted[part.name.key] = microseconds(part.predicted);
   }
   if (steps_.empty()) return record;
   auto& measured = record["measured"];
-  measured["step"] = microseconds(median(steps_));
-  measured["exposed_communication"] = microseconds(median(communication_));
+  measured[step_parts::kStep.key] = microseconds(median(steps_));
+  measured[step_parts::kCollectives.key] = microseconds(median(communication_));
   if (!predicted_.time) return record;
-  for (const PartTimes& part : parts()) measured[part.key] = microseconds(part.measured);
+  for (const PartTimes& part : parts()) measured[part.name.key] = microseconds(part.measured);
   record["load"] = {{"others_per_million", std::llround(load.others * 1e6)},
                     {"stolen_per_million", std::llround(load.stolen * 1e6)}};
   return record;

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/step_parts.h"
 #include "report/machine.h"
 #include "report/step_metrics.h"
 #include "sim/class_plans.h"
@@ -19,11 +21,15 @@ struct PredictedStep {
   /// Machine::name and measured.
   std::string machine;
   std::string why_not;
+  /// Events of the predicted step (base/trace_events.h); "" where none are wanted.
+  std::string events = {};
 };
 
 /// Predicts by the machine file of this machine (own_machine_path()), where it is of these
-/// processors and all ranks of the run are here, `ranks_here` in number.
-PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t threads);
+/// processors and all ranks of the run are here, `ranks_here` in number. The events are of the
+/// lowest rank of each class of `traced` ranks.
+PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t threads,
+                           const std::vector<int>& traced = {});
 
 /// StepSeconds holds the compute time of this rank in a step, as the executor measured it:
 /// operations of layers, updates, and waits for other stages.
@@ -40,19 +46,28 @@ struct LoadShares {
   double stolen = 0;
 };
 
+/// UsedTimes are what this machine's processors have done, and of that the seconds of this process.
+struct UsedTimes {
+  MachineTimes machine;
+  double own_seconds = 0;
+};
+UsedTimes read_used_times();
+
 /// LoadWatch measures what else ran on this machine.
 class LoadWatch {
  public:
+  using Reader = std::function<UsedTimes()>;
+
   /// Begins now; all `ranks` ranks of the run are here and take as much as this one.
-  explicit LoadWatch(int64_t ranks);
+  explicit LoadWatch(int64_t ranks, Reader read = read_used_times);
 
   /// Returns the shares since then.
   LoadShares shares() const;
 
  private:
   int64_t ranks_;
-  MachineTimes machine_;
-  double own_seconds_ = 0;
+  Reader read_;
+  UsedTimes begin_;
 };
 
 /// StepTimes compares measured step times with the prediction: medians of the last thousand steps,
@@ -69,13 +84,13 @@ class StepTimes {
   std::string text(const LoadShares& load) const;
   /// Returns microseconds by part, for RunManifest::time; millionths for the shares of `load`.
   std::map<std::string, std::map<std::string, int64_t>> record(const LoadShares& load) const;
+  const PredictedStep& predicted() const { return predicted_; }
 
  private:
   static constexpr size_t kKept = 1000;
-  /// PartTimes is a part of a step, its key in the manifest, and its seconds.
+  /// PartTimes is a part of a step and its seconds.
   struct PartTimes {
-    const char* name;
-    const char* key;
+    StepPartName name;
     double predicted = 0;
     double measured = 0;
   };

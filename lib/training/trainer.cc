@@ -100,11 +100,11 @@ int Trainer::train() {
   journal_.open_folder();
   open_data();
   open_model();
-  PredictedStep predicted = check_ranks(config_, *setup_, session_);
+  CheckedRanks checked = check_ranks(config_, *setup_, session_);
   load_or_resume();
   open_outputs();
   warn_of_placement();
-  stepper_.emplace(config_, session_, *setup_, journal_, std::move(predicted));
+  stepper_.emplace(config_, session_, *setup_, journal_, std::move(checked));
   open_loop();
   catch_stop_signals();
   loop_->run();

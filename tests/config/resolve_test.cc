@@ -329,6 +329,31 @@ TEST_CASE("what follows evaluations needs some before the last step") {
                      "}}\n", "checkpoint: {keep_best: {metric: validation.loss}}\n")) == Lines{});
 }
 
+TEST_CASE("only steps and ranks that the run has are traced") {
+  const auto said = [](const std::string& trace, const std::string& more = "") {
+    return texts(
+        resolved(cat("train_batch_size: 1\ntrain: {steps: 10, trace: {", trace, "}}\n", more))
+            .problems);
+  };
+  REQUIRE(said("steps: [1, 10], ranks: [0]") == Lines{});
+  REQUIRE(said("steps: [1, 11]") ==
+          Lines{"c.yaml:2:35: error: train.trace.steps: step 11 is beyond the run's 10 steps\n"
+                "  remedy: write steps from 1 to 10"});
+  REQUIRE(said("ranks: [0]") ==
+          Lines{"c.yaml:2:35: error: train.trace.ranks: no step is traced: train.trace.steps is "
+                "empty\n  remedy: write the steps, for example train: {trace: {steps: [10]}}"});
+  REQUIRE(said("steps: [1], ranks: [1]") ==
+          Lines{"c.yaml:2:47: error: train.trace.ranks: there is no rank 1: the run has rank 0 "
+                "alone"});
+  // A run that may lose ranks goes on with those that it has.
+  REQUIRE(said("steps: [1], ranks: [1]", "elastic: {min_ranks: 1}\n") == Lines{});
+  std::string many = "1";
+  for (int step = 0; step < 32; ++step) many += ", 2";
+  REQUIRE(said(cat("steps: [", many, "]"))
+              .front()
+              .ends_with("error: train.trace.steps: 33 steps, and a trace holds at most 32"));
+}
+
 TEST_CASE("a text that continues nothing is a notice") {
   const auto said = [](const std::string& text) {
     return texts(

@@ -6,7 +6,7 @@ import re
 import tempfile
 
 from browser import data_of
-from runner import Job, case, ftrun, manifest, must, run_cases, tiny_model
+from runner import Job, case, ftrun, manifest, must, run_cases, steps, tiny_model
 
 with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch, tiny_model(f"{scratch}/model"))
@@ -105,6 +105,72 @@ with tempfile.TemporaryDirectory() as scratch:
         times = {part["part"]: part for part in shown["times"]}
         assert round(times["step"]["measured"] * 1e6) == record["measured"]["step"], times
         assert round(times["layers"]["predicted"] * 1e6) == record["predicted"]["layers"], times
+
+    def lanes_of(path):
+        """Spans of time (begin, end, name), in their order, by name of the process and the lane."""
+        names, lanes = {}, {}
+        events = json.loads(path.read_text())["traceEvents"]
+        for event in events:
+            if event["ph"] == "M":
+                names[event["name"], event["pid"], event["tid"]] = event["args"]["name"]
+        for event in events:
+            if event["ph"] == "X":
+                process = names["process_name", event["pid"], 0]
+                lane = names["thread_name", event["pid"], event["tid"]]
+                lanes.setdefault(process, {}).setdefault(lane, []).append(
+                    (event["ts"], event["ts"] + event["dur"], event["name"]))
+        return {process: {lane: sorted(spans) for lane, spans in of.items()}
+                for process, of in lanes.items()}
+
+    def is_within(some, all_of):
+        """Whether the names come in `all_of` too, in their order."""
+        rest = iter(name for _, _, name in all_of)
+        return all(any(name == other for other in rest) for _, _, name in some)
+
+    traced = {**settings, "zero_optimization": {
+        "stage": 3, "stage3_param_persistence_threshold": 100}}
+
+    @case
+    def a_run_traces_steps_beside_the_predicted_one():
+        run = job.run("traced", env=cache,
+                      **{**traced, "train": {"steps": 8, "trace": {"steps": [4, 6],
+                                                                   "ranks": [0, 1]}}})
+        path = job.out("traced") / "trace.json"
+        assert run.stdout.count(f"traced steps: {path}, for ui.perfetto.dev\n") == 1, run.stdout
+        lanes = lanes_of(path)
+        assert {name for name in lanes if name.startswith("measured")} == {
+            f"measured rank {rank}, step {step}" for rank in (0, 1) for step in (4, 6)}, set(lanes)
+        took = {line["step"]: line["step_seconds"] * 1e6 for line in steps(job.out("traced"))}
+        for step in (4, 6):
+            begins = []
+            for rank in (0, 1):
+                measured = lanes[f"measured rank {rank}, step {step}"]
+                predicted = lanes.get(f"predicted rank {rank}", lanes["predicted rank 0"])
+                assert set(measured) >= set(predicted) and "dp_shard" in measured, measured.keys()
+                for lane, spans in measured.items():
+                    begins.append(spans[0][0])
+                    assert all(one[1] <= two[0] + 0.01 for one, two in zip(spans, spans[1:])), spans
+                    assert 0 < sum(end - begin for begin, end, _ in spans) <= took[step], lane
+                    assert is_within(predicted.get(lane, []), spans), (lane, predicted, spans)
+                # A layer's forward begins when its weights have been gathered.
+                gathered = min(end for _, end, name in measured["dp_shard"])
+                forward = min(begin for begin, _, name in measured["compute"]
+                              if name.startswith("forward layer 0"))
+                assert gathered <= forward + 0.01, (gathered, forward)
+            assert min(begins) >= 0 and max(begins) < took[step], begins
+        facts = data_of(job.out("traced") / "report.html")["runs"][0]["facts"]
+        assert "traced steps: trace.json in the run's folder, for ui.perfetto.dev" in facts, facts
+        # A run that goes on adds to the trace; it never takes the place of another file.
+        more = {**traced, "train": {"steps": 10, "trace": {"steps": [10]}}}
+        job.run("traced", "--resume", "auto", env=cache, **more)
+        grown = lanes_of(path)
+        assert {"measured rank 0, step 10", *lanes} <= set(grown), set(grown)
+        assert grown["measured rank 1, step 6"] == lanes["measured rank 1, step 6"]
+        path.write_text("mine")
+        more["train"] = {"steps": 12, "trace": {"steps": [11]}}
+        told = job.run("traced", "--resume", "auto", env=cache, **more)
+        assert f"step 11 is not traced: {path}: is no trace of ftrun's" in told.stderr, told.stderr
+        assert path.read_text() == "mine"
 
     @case
     def another_machines_file_is_not_believed():

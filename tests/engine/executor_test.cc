@@ -1,11 +1,15 @@
 #include "engine/executor.h"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstring>
 #include <limits>
+#include <map>
 
+#include "base/clock.h"
 #include "data/counting_new.h"
 #include "rig.h"
 #include "training/stop_signal.h"
@@ -30,7 +34,8 @@ std::vector<float> floats_of(const RankRig& rig) {
 
 /// Allocations of four steps on all ranks together, after two others: the fewest of three tries, as
 /// other threads of a loaded machine may be late with what they do once.
-int64_t allocations_of_steps(int world, const Config& config, const ModelConfig& model) {
+int64_t allocations_of_steps(int world, const Config& config, const ModelConfig& model,
+                             bool traced = false) {
   int64_t made = -1;
   fixtures::require_none(fixtures::on_ranks(
       world,
@@ -39,6 +44,7 @@ int64_t allocations_of_steps(int world, const Config& config, const ModelConfig&
         for (int64_t step = 1; step <= 2; ++step) rig.train(step);
         // The batches of the fixture are made anew each step; the step itself is what counts.
         StepRun run = rig.prepared(3);
+        run.traced = traced;
         for (int attempt = 0; attempt < 3; ++attempt) {
           group.barrier({"begin"});
           const int64_t before = test::allocations_so_far();
@@ -83,6 +89,102 @@ TEST_CASE("in 16 bits and with recompute, too, nothing is allocated after the se
       REQUIRE(allocations_of_steps(2, config, fixtures::model_of_many_blocks()) == 0);
     }
   }
+}
+
+TEST_CASE("nor does a traced step allocate anything, but for the first one") {
+  set_kernel_threads(1);
+  Config config = fixtures::run_of_stage(3);
+  fixtures::offload_to(config, OffloadDevice::kCpu);
+  REQUIRE(allocations_of_steps(2, config, fixtures::small_model(), true) == 0);
+}
+
+/// Says what is wrong with a trace: an instruction that began before one that it waits for had
+/// ended, or before the one before it on its lane; "" for a sound one.
+std::string fault_of(const Program& program, const std::vector<Interval>& ran) {
+  constexpr double kRounding = 1e-9;
+  std::map<Lane, double> free;
+  for (size_t i = 0; i < ran.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    const Interval& own = ran[i];
+    if (own.end == own.begin) continue;
+    if (own.begin < 0 || own.end < own.begin) return cat(instr_label(instr), " has no time");
+    if (own.begin + kRounding < free[instr.lane]) return cat(instr_label(instr), " overlaps");
+    free[instr.lane] = own.end;
+    for (const InstrId wait : instr.waits)
+      if (own.begin + kRounding < ran[static_cast<size_t>(wait)].end)
+        return cat(instr_label(instr), " began before the end of ",
+                   instr_label(program.instr(wait)));
+  }
+  return "";
+}
+
+TEST_CASE("a trace has every instruction in an order that the waits allow, and changes no number") {
+  set_kernel_threads(1);
+  for (const int64_t stage : {1, 3}) {
+    Config config = fixtures::run_of_stage(stage);
+    config.zero.overlap_comm = true;
+    fixtures::offload_to(config, OffloadDevice::kCpu);
+    fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
+      RankRig rig(config, fixtures::model_of_many_blocks(), group);
+      RankRig plain(config, fixtures::model_of_many_blocks(), group);
+      const Program& program = rig.plan.train.program;
+      require(rig.train(1).loss_sum == plain.train(1).loss_sum, "both train alike");
+      require(rig.train_executor.trace().instrs.empty(), "nothing is noted unasked");
+      const double expected = plain.train(2).loss_sum;
+      rig.batches = plain.batches;
+      StepRun run = rig.prepared(2);
+      run.traced = true;
+      const auto start = std::chrono::steady_clock::now();
+      rig.train_executor.run(run);
+      const double took = seconds_since(start);
+      const RunTrace& trace = rig.train_executor.trace();
+      require(run.loss_sum == expected, "a traced step is the same step");
+      require(trace.begin >= start, "the trace begins in its step");
+      require(trace.instrs.size() == program.instrs.size(), "every instruction has its times");
+      std::array<double, kInstrKinds> by_kind{};
+      size_t left_out = 0;
+      for (size_t i = 0; i < trace.instrs.size(); ++i) {
+        const Interval& ran = trace.instrs[i];
+        left_out += ran.end > ran.begin ? 0 : 1;
+        require(ran.end <= took, "an instruction ends in its step");
+        by_kind[static_cast<size_t>(program.instrs[i].kind)] += ran.end - ran.begin;
+      }
+      require(left_out == 0, "every instruction ran");
+      const std::string fault = fault_of(program, trace.instrs);
+      require(fault.empty(), fault.c_str());
+      for (size_t kind = 0; kind < kInstrKinds; ++kind)
+        require(std::abs(by_kind[kind] - rig.train_executor.seconds()[kind]) < 1e-6,
+                "and together they take what the executor counts");
+      // An order that the waits forbid is a fault.
+      std::vector<Interval> wrong = trace.instrs;
+      for (size_t i = 0; i < wrong.size(); ++i)
+        if (!program.instrs[i].waits.empty()) {
+          wrong[static_cast<size_t>(program.instrs[i].waits.front())].end = wrong[i].end;
+          break;
+        }
+      require(!fault_of(program, wrong).empty(), "a wrong trace is told from a right one");
+    }));
+  }
+}
+
+TEST_CASE("what a step that is not finite leaves out has no time in its trace") {
+  set_kernel_threads(1);
+  Alone alone;
+  RankRig rig(fixtures::run_of_stage(1), fixtures::small_model(), *alone.group);
+  rig.train(1);
+  StepRun run = rig.prepared(2);
+  run.traced = true;
+  run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+  rig.train_executor.run(run);
+  REQUIRE_FALSE(run.finite);
+  const Program& program = rig.plan.train.program;
+  const std::vector<Interval> ran = rig.train_executor.trace().instrs;
+  for (size_t i = 0; i < ran.size(); ++i)
+    CHECK((ran[i].end > ran[i].begin) == !program.instrs[i].if_finite);
+  // The search runs the step once more, untraced.
+  StepRun again = run;
+  rig.train_executor.find_nonfinite(again);
+  CHECK(rig.train_executor.trace().instrs == ran);
 }
 
 TEST_CASE("two ranks and one with twice the micro-batches take the same step, to rounding") {

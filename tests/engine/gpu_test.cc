@@ -767,6 +767,45 @@ TEST_CASE("gpu: seconds on the device are counted by kind when they are asked fo
   REQUIRE(rig.train_executor.device_times()->copies > 0);
 }
 
+TEST_CASE("gpu: a traced step is launched, not replayed, and its waits hold in time") {
+  set_kernel_threads(1);
+  for (const bool recorded : {false, true}) {
+    Config config = fixtures::run_of_stage(1);
+    if (!recorded) config = offloaded(OffloadDevice::kCpu);
+    Alone alone;
+    Emulated emulated(12, {.step_graph = recorded});
+    RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+                &emulated.gpu);
+    RankRig here(config, fixtures::model_of_many_blocks(), *alone.group);
+    for (int64_t step = 1; step <= 5; ++step) {
+      const double expected = here.train(step).loss_sum;
+      rig.batches = here.batches;
+      StepRun run = rig.prepared(step);
+      run.traced = step == 3 || step == 4;
+      const int64_t launches = emulated.device->counters().launches;
+      rig.train_executor.run(run);
+      INFO("step " << step << (recorded ? ", recorded" : ""));
+      REQUIRE(run.loss_sum == expected);
+      const bool replays = recorded && step > 1 && !run.traced;
+      REQUIRE((emulated.device->counters().launches > launches) == replays);
+      REQUIRE_FALSE(rig.train_executor.device_times().has_value());
+      if (!run.traced) continue;
+      const Program& program = rig.plan.train.program;
+      const std::vector<Interval>& ran = rig.train_executor.trace().instrs;
+      REQUIRE(ran.size() == program.instrs.size());
+      double busy = 0;
+      for (size_t i = 0; i < ran.size(); ++i) {
+        busy += ran[i].end - ran[i].begin;
+        REQUIRE((ran[i].begin >= 0 && ran[i].end >= ran[i].begin));
+        for (const InstrId wait : program.instrs[i].waits)
+          REQUIRE(ran[static_cast<size_t>(wait)].end <= ran[i].begin);
+      }
+      REQUIRE(busy > 0);
+    }
+    REQUIRE(fixtures::contents(rig.state) == fixtures::contents(here.state));
+  }
+}
+
 TEST_CASE("gpu: what runs beside computation is told from what does not") {
   Program program;
   const auto add = [&](Lane lane, InstrKind kind) {

@@ -36,6 +36,7 @@ TEST_CASE("a run's files have their places") {
   REQUIRE(paths.metrics() == "runs/a/metrics.jsonl");
   REQUIRE(paths.report() == "runs/a/report.html");
   REQUIRE(paths.samples() == "runs/a/samples.jsonl");
+  REQUIRE(paths.trace() == "runs/a/trace.json");
   REQUIRE(paths.tensorboard() == "runs/a/tensorboard");
   REQUIRE(paths.log(3) == "runs/a/logs/rank-3.log");
   REQUIRE(paths.checkpoints() == "runs/a/checkpoints");

@@ -30,6 +30,7 @@ class FakeJournal : public Journal {
     calls.push_back(cat("record ", of_step.step));
     metrics.push_back(of_step);
   }
+  void record(const TracedStep& of_step) override { traced.push_back(of_step); }
   void note_ready() override {}
   void show_step(const TrainingProgress& now, const StepRun&, const StepMetrics&) override {
     calls.push_back(cat("show ", now.step));
@@ -42,6 +43,7 @@ class FakeJournal : public Journal {
   std::vector<std::string> calls;
   std::vector<std::string> said, warnings;
   std::vector<StepMetrics> metrics;
+  std::vector<TracedStep> traced;
   RunManifest manifest;
 };
 

@@ -59,6 +59,25 @@ function keyOf(text, colour) {
   return key;
 }
 
+// A table with its own scroll; columns are {title, number, className}. A cell {below} is a part of the row above it.
+function table(columns, rows, classOf) {
+  const made = element('table'), head = element('tr'), scroll = element('div', null, 'scroll');
+  for (const column of columns) {
+    const cell = element('th', column.title, column.number ? 'number' : '');
+    cell.scope = 'col';
+    head.append(cell);
+  }
+  made.append(head);
+  rows.forEach((row, at) => {
+    const line = element('tr', null, classOf ? classOf(at) : '');
+    row.forEach((cell, i) => line.append(cell.below ? element('td', cell.below, 'sub') : element('td', cell, columns[i].number ? 'number' : columns[i].className)));
+    made.append(line);
+  });
+  scroll.tabIndex = 0;
+  scroll.append(made);
+  return scroll;
+}
+
 $('theme').addEventListener('click', () => {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;

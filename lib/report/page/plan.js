@@ -18,25 +18,6 @@ const share = (part, whole) => (100 * part / whole).toFixed(1) + ' %';
 const nameOf = rank => data.ranks.length > 1 ? `stage ${rank.stage}` : `rank ${rank.rank}`;
 const longNameOf = rank => `rank ${rank.rank}${rank.stages > 1 ? `, stage ${rank.stage} of ${rank.stages}` : ''}`;
 
-// A table with its own scroll; columns are {title, number}. A cell {below} is a part of the row above it.
-function table(columns, rows, classOf) {
-  const made = element('table'), head = element('tr'), scroll = element('div', null, 'scroll');
-  for (const column of columns) {
-    const cell = element('th', column.title, column.number ? 'number' : '');
-    cell.scope = 'col';
-    head.append(cell);
-  }
-  made.append(head);
-  rows.forEach((row, at) => {
-    const line = element('tr', null, classOf ? classOf(at) : '');
-    row.forEach((cell, i) => line.append(cell.below ? element('td', cell.below, 'sub') : element('td', cell, columns[i].number ? 'number' : '')));
-    made.append(line);
-  });
-  scroll.tabIndex = 0;
-  scroll.append(made);
-  return scroll;
-}
-
 // drawParts() shows the time by part.
 function drawParts() {
   const names = data.ranks[0].parts.map(part => part[0]);

@@ -217,20 +217,10 @@ function makeTexts() {
     if (!run.texts.length) continue;
     $('texts').hidden = false;
     const asked = [...new Set(run.texts.map(text => text.prompt))], when = [...new Set(run.texts.map(text => text.step))];
-    const table = element('table', null, 'texts'), head = element('tr');
-    head.append(element('th', 'prompt'), ...when.map(step => element('th', step === 0 ? 'before training' : `after step ${step}`)));
-    table.append(head);
-    for (const prompt of asked) {
-      const row = element('tr');
-      row.append(element('td', prompt, 'prompt'));
-      for (const step of when) {
-        const found = run.texts.find(text => text.step === step && text.prompt === prompt);
-        row.append(element('td', found ? found.answer : ''));
-      }
-      table.append(row);
-    }
-    const scroll = element('div', null, 'scroll');
-    scroll.append(table);
+    const answer = (prompt, step) => (run.texts.find(text => text.step === step && text.prompt === prompt) || { answer: '' }).answer;
+    const scroll = table([{ title: 'prompt', className: 'prompt' }, ...when.map(step => ({ title: step === 0 ? 'before training' : `after step ${step}` }))],
+      asked.map(prompt => [prompt, ...when.map(step => answer(prompt, step))]));
+    scroll.firstChild.className = 'texts';
     if (data.runs.length > 1) $('texts').append(element('h3', run.name));
     $('texts').append(scroll);
     if (run.texts_left_out) $('texts').append(element('div', `${run.texts_left_out} more texts are left out here: samples.jsonl has them all`, 'soft'));
@@ -244,18 +234,11 @@ function makeTimes() {
     $('times').hidden = false;
     const [step, ...parts] = run.times, off = part => Math.abs(part.predicted - part.measured);
     const most = off(step) > 0.15 * step.measured ? parts.reduce((a, b) => off(b) > off(a) ? b : a, parts[0]) : null;
-    const table = element('table'), head = element('tr'), scroll = element('div', null, 'scroll');
-    head.append(...['rank 0', 'predicted, s', 'measured, s', 'off', 'off, of the step'].map(title => element('th', title)));
-    table.append(head);
     const percent = (part, whole) => whole > 0 ? (100 * part / whole).toFixed(1) + ' %' : '';
-    for (const part of run.times) {
-      if (!(part.predicted > 0) && !(part.measured > 0)) continue;
-      const row = element('tr', null, part === most ? 'differs' : ''), by = part.predicted - part.measured;
-      row.append(...[part.part, shown(part.predicted), shown(part.measured), percent(by, part.measured), percent(by, step.measured)]
-        .map(text => element('td', text)));
-      table.append(row);
-    }
-    scroll.append(table);
+    const shownParts = run.times.filter(part => part.predicted > 0 || part.measured > 0), by = part => part.predicted - part.measured;
+    const scroll = table(['rank 0', 'predicted, s', 'measured, s', 'off', 'off, of the step'].map(title => ({ title })),
+      shownParts.map(part => [part.part, shown(part.predicted), shown(part.measured), percent(by(part), part.measured), percent(by(part), step.measured)]),
+      at => shownParts[at] === most ? 'differs' : '');
     if (data.runs.length > 1) $('times').append(element('h3', run.name));
     $('times').append(scroll);
     const names = Object.keys(run.load), others = names.reduce((sum, name) => sum + run.load[name], 0) >= 5
@@ -270,18 +253,8 @@ function makeConfig() {
   const keys = [...new Set(data.runs.flatMap(run => Object.keys(run.config)))];
   const values = key => data.runs.map(run => key in run.config ? run.config[key] : '');
   const other = keys.filter(key => new Set(values(key)).size > 1);
-  const tableOf = shownKeys => {
-    const table = element('table'), head = element('tr'), scroll = element('div', null, 'scroll');
-    head.append(element('th', 'key'), ...data.runs.map(run => element('th', run.name)));
-    table.append(head);
-    for (const key of shownKeys) {
-      const row = element('tr', null, other.includes(key) ? 'differs' : '');
-      row.append(element('td', key), ...values(key).map(value => element('td', value)));
-      table.append(row);
-    }
-    scroll.append(table);
-    return scroll;
-  };
+  const tableOf = shownKeys => table([{ title: 'key' }, ...data.runs.map(run => ({ title: run.name }))],
+    shownKeys.map(key => [key, ...values(key)]), at => other.includes(shownKeys[at]) ? 'differs' : '');
   if (other.length) $('keys').append(element('div', 'what differs:', 'soft'), tableOf(other));
   if (keys.length) {
     const fold = element('details');

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace ftrun {
+
+/// TraceEvent is a span of time in a thread of a process of a trace. Times are in picoseconds.
+struct TraceEvent {
+  std::string name;
+  int64_t process = 0;
+  int64_t thread = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+  /// The bytes that it reads and writes.
+  int64_t bytes = 0;
+};
+
+/// TraceEvents collects events as JSON, one a line, in the "Trace Event Format" that Chrome's and
+/// Perfetto's viewers read. Names must hold neither quotes nor backslashes.
+class TraceEvents {
+ public:
+  TraceEvents() = default;
+  /// Marks every event as one of a training step (`args.step`).
+  explicit TraceEvents(int64_t step);
+
+  void name_process(int64_t process, const std::string& name);
+  void name_thread(int64_t process, int64_t thread, const std::string& name);
+  void add(const TraceEvent& event);
+  /// Adds the text of other events.
+  void add(const std::string& events);
+  const std::string& text() const { return text_; }
+
+ private:
+  void add_name(const char* what, int64_t process, int64_t thread, const std::string& name);
+
+  /// The beginning of the arguments of each event.
+  std::string step_;
+  std::string text_;
+};
+
+/// Makes the file of a trace of the text of its events. `other_data` is JSON that describes the
+/// trace; "" for none.
+std::string trace_text(const std::string& events, const std::string& other_data = "");
+
+}  // namespace ftrun

@@ -1,0 +1,68 @@
+#include "report/trace_file.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/trace_events.h"
+#include "report/json_depth.h"
+
+namespace ftrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The first process of events that are kept: new ones have processes below it.
+constexpr int64_t kKeptProcesses = int64_t{1} << 31;
+
+/// Reads the events of a trace of ours.
+Json events_in(const std::string& path) {
+  const std::string text = read_file(path);
+  Json trace;
+  if (!nests_deeper_than(text, kDeepestJson))
+    trace = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!trace.is_object() || !trace.contains("traceEvents") || !trace["traceEvents"].is_array())
+    throw Error(ExitCode::kUsage, cat(path, ": is no trace of ftrun's, and is not overwritten"),
+                "move it away");
+  return trace["traceEvents"];
+}
+
+/// Returns the step that an event was measured in; 0 for a predicted one.
+int64_t step_of(const Json& event) {
+  if (!event.is_object() || !event.contains("args") || !event["args"].is_object()) return 0;
+  const Json& args = event["args"];
+  return args.contains("step") && args["step"].is_number_integer() ? args["step"].get<int64_t>()
+                                                                   : 0;
+}
+
+/// Writes the events that were measured before a step, with processes of their own.
+std::string kept_events(const Json& events, int64_t first_step) {
+  std::map<std::string, int64_t> processes;
+  std::string kept;
+  for (Json event : events) {
+    if (step_of(event) <= 0 || step_of(event) >= first_step || !event.contains("pid")) continue;
+    const auto next = static_cast<int64_t>(processes.size());
+    event["pid"] = kKeptProcesses + processes.try_emplace(event["pid"].dump(), next).first->second;
+    kept += (kept.empty() ? "" : ",\n") + event.dump();
+  }
+  return kept;
+}
+
+}  // namespace
+
+TraceFile::TraceFile(std::string path, int64_t first_step) : path_(std::move(path)) {
+  if (posix_files().exists(path_)) measured_ = kept_events(events_in(path_), first_step);
+}
+
+void TraceFile::add(const TracedStep& step) {
+  TraceEvents measured, all;
+  measured.add(measured_);
+  measured.add(step.measured);
+  all.add(step.predicted);
+  all.add(measured.text());
+  write_file_atomic(posix_files(), path_, trace_text(all.text(), Json(step.notes).dump()));
+  measured_ = measured.text();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,57 @@
+"""What tracing a step costs: trainings in which every other step is traced.
+
+    trace_bench.py BINARY [--ranks 2] [--stage 3] [--runs 3] [--shape 15-narrow-layers]
+
+Prints the ratio of each traced step to the mean of its two neighbours, which are not traced: the
+median, and the quarter and the three quarters of all."""
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+
+import random_model
+from watched_run import step_of_ftrun, watch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("binary", type=pathlib.Path)
+parser.add_argument("--ranks", type=int, default=2)
+parser.add_argument("--stage", type=int, default=3)
+parser.add_argument("--runs", type=int, default=3)
+parser.add_argument("--shape", default="15-narrow-layers")
+options = parser.parse_args()
+
+TRACED = range(4, 4 + 2 * 32, 2)
+TIMEOUT = 1200
+
+
+def ratios_of_run(model, tokens, folder):
+    config = folder.with_suffix(".json")
+    config.write_text(json.dumps({
+        "model": {"path": str(model)}, "output_dir": str(folder),
+        "data": {"train": str(tokens), "token_dtype": "uint32", "sequence_length": 256},
+        "train": {"steps": TRACED[-1] + 1, "trace": {
+            "steps": list(TRACED), "ranks": list(range(options.ranks))}},
+        "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": options.stage},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "checkpoint": {"every": 0}}))
+    command = [options.binary, "--config", config, "--nproc", options.ranks, "--restarts", 0]
+    watch(command, {}, step_of_ftrun, TIMEOUT)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    took = {line["step"]: line["step_seconds"] for line in lines if "step_seconds" in line}
+    return [2 * took[step] / (took[step - 1] + took[step + 1]) for step in TRACED]
+
+
+def main():
+    ratios = []
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        model, tokens = random_model.make(options.shape, scratch / "model")
+        for run in range(options.runs):
+            ratios += ratios_of_run(model, tokens, scratch / f"run-{run}")
+    quarter, half, three = statistics.quantiles(ratios, n=4)
+    print(f"a traced step takes {half:.4f} of one that is not traced ({quarter:.4f} to "
+          f"{three:.4f} of half of {len(ratios)} steps)")
+
+
+sys.exit(main())
