@@ -80,20 +80,20 @@ std::string numbered(size_t count, const char* noun) {
   return cat(count, " ", noun, count == 1 ? "" : "s");
 }
 
-void add_notice(const Config& config, const char* key, const std::string& message,
+void add_notice(const Origins& origins, const char* key, const std::string& message,
                 const std::string& remedy, Report& report) {
   Problem problem;
   problem.severity = Severity::kNotice;
-  problem.at = place_of(config, key);
+  problem.at = place_of(origins, key);
   problem.message = message;
   problem.remedy = remedy;
   report.add({problem});
 }
 
 /// Adds what is wrong with the model that model.path names.
-void add_model_problem(const Config& config, const Error& error, Report& report) {
+void add_model_problem(const Origins& origins, const Error& error, Report& report) {
   Problem problem;
-  problem.at = config.origins.position("model.path");
+  problem.at = origins.position("model.path");
   problem.message = error.message();
   problem.remedy = error.remedy();
   report.add_error(problem);
@@ -152,19 +152,20 @@ void require_model_folder(const FoundFolder& found) {
 }
 
 /// Returns the folder of the model that a config names.
-std::string model_folder(const Config& config, Report& report) {
-  const FoundFolder found = find_model_folder(pinned_name(config.model));
+std::string model_folder(const WrittenConfig& config, Report& report) {
+  const auto path = config.get<std::string>("model.path");
+  const FoundFolder found =
+      find_model_folder(pinned_name({.path = path, .commit = config.model_commit}));
   require_model_folder(found);
   if (found.hides_cached)
-    add_notice(
-        config, "model.path",
-        cat("model.path: the folder ", config.model.path,
-            " is read; the Hugging Face cache holds a model of that name too"),
-        cat("write ", std::filesystem::absolute(config.model.path).lexically_normal().string(),
-            " if the folder is meant, or rename it if not"),
-        report);
+    add_notice(config.origins, "model.path",
+               cat("model.path: the folder ", path,
+                   " is read; the Hugging Face cache holds a model of that name too"),
+               cat("write ", std::filesystem::absolute(path).lexically_normal().string(),
+                   " if the folder is meant, or rename it if not"),
+               report);
   if (std::filesystem::exists(found.folder + "/adapter_config.json"))
-    add_notice(config, "model.path",
+    add_notice(config.origins, "model.path",
                cat("model.path: ", found.folder,
                    " holds an adapter beside the model (adapter_config.json), which is not read"),
                cat("adapter: ", found.folder, " goes on from it"), report);
@@ -172,14 +173,14 @@ std::string model_folder(const Config& config, Report& report) {
 }
 
 /// Reads config.json of the model, when it can be read; its faults are problems like any other.
-std::optional<ModelConfig> read_model(const Config& config, Report& report) {
-  if (config.model.path.empty()) return std::nullopt;
+std::optional<ModelConfig> read_model(const WrittenConfig& config, Report& report) {
+  if (config.get<std::string>("model.path").empty()) return std::nullopt;
   try {
     const std::string path = model_folder(config, report) + "/config.json";
     return parse_model_config(read_file(path, kLargestModelConfig), path);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kUnsupported) throw;
-    add_model_problem(config, error, report);
+    add_model_problem(config.origins, error, report);
   }
   return std::nullopt;
 }
@@ -191,7 +192,7 @@ void check_weights(const Config& config, const ModelConfig& model, Report& repor
     require_weights(described, open_model_folder(folder_of(config.model), described));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
-    add_model_problem(config, error, report);
+    add_model_problem(config.origins, error, report);
   }
 }
 
@@ -201,7 +202,7 @@ void check_model_fit(const Config& config, const ModelConfig& model, Report& rep
   const std::optional<ModelMisfit> misfit = model_misfit(config, model, report.config_is_wrong);
   if (!misfit) return;
   Problem problem;
-  problem.at = place_of(config, misfit->key);
+  problem.at = place_of(config.origins, misfit->key);
   problem.message = misfit->error.message();
   problem.remedy = misfit->error.remedy();
   report.add({problem});
@@ -217,7 +218,7 @@ void check_base(const Config& config, const AdapterFolder& adapter, Report& repo
                ? "not quantized"
                : cat("quantized as ", quantization_text(quantization));
   };
-  add_notice(config, "adapter",
+  add_notice(config.origins, "adapter",
              cat(adapter.path(), ": was trained on a base ", described(*before), "; here it is ",
                  described(config.quantization)),
              "go on with the same quantization; on another base the first losses are higher",
@@ -245,7 +246,7 @@ void check_trained(const Config& config, const ModelConfig& model, Report& repor
     check_base(config, begun, report);
   } catch (const Error& error) {
     Problem problem;
-    problem.at = place_of(config, key);
+    problem.at = place_of(config.origins, key);
     problem.message = error.message();
     problem.remedy = error.remedy();
     report.add({problem});
@@ -256,13 +257,13 @@ void check_trained(const Config& config, const ModelConfig& model, Report& repor
 /// has layers then.
 void note_bubble(const Config& config, Report& report) {
   const std::string bubble = bubble_notice(config);
-  if (!bubble.empty()) add_notice(config, "parallel.pipeline", bubble, "", report);
+  if (!bubble.empty()) add_notice(config.origins, "parallel.pipeline", bubble, "", report);
 }
 
 /// Says how an adapter is served, which should be known before it is trained.
 void note_serving(const Config& config, Report& report) {
   const std::string limits = serving_limits(config.adapter);
-  if (!limits.empty()) add_notice(config, "adapter", limits, "", report);
+  if (!limits.empty()) add_notice(config.origins, "adapter", limits, "", report);
 }
 
 /// Notes that more positions are asked for than the model was trained on, which is allowed, and
@@ -274,7 +275,7 @@ void note_positions(const Config& config, const ModelConfig& model, Report& repo
       most == model.max_positions
           ? "the model's max_position_embeddings, "
           : "factor times original_max_position_embeddings of the model's yarn, ";
-  add_notice(config, "data.sequence_length",
+  add_notice(config.origins, "data.sequence_length",
              cat("data.sequence_length ", tokens, " is above ", reach, most),
              scaling_for(model, tokens), report);
 }
@@ -285,7 +286,7 @@ void note_longrope(const Config& config, const ModelConfig& model, Report& repor
   for (const RopeConfig& rope : model.rotations()) {
     if (rope.type != RopeType::kLongRope) continue;
     const bool is_long = uses_long_factors(rope, tokens);
-    add_notice(config, "data.sequence_length",
+    add_notice(config.origins, "data.sequence_length",
                cat("data.sequence_length ", tokens, is_long ? " is above" : " is not above",
                    " longrope's original_max_position_embeddings, ", rope.original_positions, ": ",
                    is_long ? "long_factor" : "short_factor", " rotates all rows of the run"),
@@ -298,10 +299,10 @@ void note_longrope(const Config& config, const ModelConfig& model, Report& repor
 }
 
 /// Adds a problem of a data set that the config names.
-void add_data_problem(const Config& config, const std::string& key, const Error& error,
+void add_data_problem(const Origins& origins, const std::string& key, const Error& error,
                       Report& report) {
   Problem problem;
-  problem.at = config.origins.position(key);
+  problem.at = origins.position(key);
   problem.message = error.message();
   problem.remedy = error.remedy();
   report.add_error(problem);
@@ -320,17 +321,17 @@ void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, R
     const auto& paths = train ? config.data.train : config.data.validation;
     std::vector<Error> errors = check_headers(paths, files, vocab_rows);
     if (errors.empty()) errors = too_long_conversations(paths, options);
-    for (const Error& error : errors) add_data_problem(config, key, error, report);
+    for (const Error& error : errors) add_data_problem(config.origins, key, error, report);
   }
 }
 
 /// Adds the results of looking up the names of the Hub; a plan does without data.
-void add_named_inputs(const Config& config, const ConfigSource& source, const NamedInputs& named,
-                      Report& report) {
+void add_named_inputs(const NamedInputs& named, const ConfigSource& source, Report& report) {
+  const Origins& origins = named.config.origins;
   report.add(named.notices);
-  if (named.model) add_model_problem(config, *named.model, report);
+  if (named.model) add_model_problem(origins, *named.model, report);
   if (source.plans_only) return;
-  for (const auto& [key, error] : named.data) add_data_problem(config, key, error, report);
+  for (const auto& [key, error] : named.data) add_data_problem(origins, key, error, report);
 }
 
 const char* place_of(const Report& report) {
@@ -371,7 +372,7 @@ std::optional<int64_t> ranks_each(const LaunchEnvironment& launch, std::optional
 
 /// Counts the ranks of nodes each of which starts its own. A launcher that sets only RANK and
 /// WORLD_SIZE starts one process a rank, unless something says that each stands for several.
-RankCount ranks_of_nodes(const Config& config, const LaunchEnvironment& launch,
+RankCount ranks_of_nodes(const WrittenConfig& config, const LaunchEnvironment& launch,
                          std::optional<int64_t> nproc) {
   const std::string nodes = cat("WORLD_SIZE ", launch.nodes);
   const std::optional<int64_t> each = ranks_each(launch, nproc);
@@ -387,7 +388,7 @@ RankCount ranks_of_nodes(const Config& config, const LaunchEnvironment& launch,
   return own;
 }
 
-RankCount ranks_of_job(const Config& config, const LaunchEnvironment& launch,
+RankCount ranks_of_job(const WrittenConfig& config, const LaunchEnvironment& launch,
                        std::optional<int64_t> nproc) {
   if (launch.is_rank()) return count_ranks(config, launch.world, nproc);
   if (launch.kind == LaunchKind::kNode && launch.nodes > 1)
@@ -446,14 +447,15 @@ ConfigSource with_texts(ConfigSource source) {
   return source;
 }
 
-Config read_unresolved(const ConfigSource& source) {
+WrittenConfig read_unresolved(const ConfigSource& source) {
   require_files(source);
   Report report;
   LoadResult loaded = load_config(source);
   report.add(loaded.problems);
-  add_named_inputs(loaded.config, source, find_named_inputs(loaded.config, source.resumes), report);
+  NamedInputs named = find_named_inputs(std::move(loaded.written), source.resumes);
+  add_named_inputs(named, source, report);
   if (!report.errors.empty()) refuse(report);
-  return std::move(loaded.config);
+  return std::move(named.config);
 }
 
 LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch,
@@ -462,16 +464,17 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   Report report;
   LoadResult loaded = load_config(source);
   report.add(loaded.problems);
-  const NamedInputs named = find_named_inputs(loaded.config, source.resumes);
-  add_named_inputs(loaded.config, source, named, report);
+  const NamedInputs named = find_named_inputs(std::move(loaded.written), source.resumes);
+  const WrittenConfig& written = named.config;
+  add_named_inputs(named, source, report);
   LoadedConfig result;
   // Contradictions are described beside unknown keys: what could be read is resolved either way.
-  const RankCount count = ranks_of_job(loaded.config, launch, source.nproc);
+  const RankCount count = ranks_of_job(written, launch, source.nproc);
   report.add(count.problems);
   result.ranks = count.ranks;
   result.rank_rule = count.rule;
   result.model = source.model;
-  if (!named.model && !source.model) result.model = read_model(loaded.config, report);
+  if (!named.model && !source.model) result.model = read_model(written, report);
   ResolveContext context;
   context.world_size = count.ranks;
   context.for_training = for_training;
@@ -479,9 +482,10 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   if (has_cuda_module()) context.gpus = count_visible_gpus(process_environment());
   context.local_ranks = ranks_that_share_gpus(launch, count.ranks);
   if (result.model) context.hidden_size = result.model->hidden;
-  context.conversations = holds_conversations(loaded.config.data.train, loaded.config.data.format);
+  context.conversations = holds_conversations(written.get<std::vector<std::string>>("data.train"),
+                                              written.get<DataFormat>("data.format"));
   result.context = context;
-  Resolution resolution = resolve(loaded.config, context);
+  Resolution resolution = resolve(written, context);
   if (!count.problems.empty()) {
     // A problem that follows from a wrong number of ranks is not shown separately.
     const auto at = [&](const Problem& problem) { return problem.at == count.problems.front().at; };

@@ -65,6 +65,6 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
 
 /// Reads a source, and looks up its names on the Hub, without resolving it. Errors as
 /// load_source().
-Config read_unresolved(const ConfigSource& source);
+WrittenConfig read_unresolved(const ConfigSource& source);
 
 }  // namespace ftrun

@@ -29,6 +29,7 @@
 #include "commands.h"
 #include "config/load.h"
 #include "config/model_name.h"
+#include "config/resolve.h"
 #include "inputs/export_options.h"
 #include "inputs/resume_policy.h"
 #include "inputs/weights_check.h"
@@ -147,8 +148,7 @@ ModelDescription trained_model(const Config& trained, const ModelConfig& model) 
 /// none.
 Config config_of(const CheckpointMeta& meta) {
   const auto record = meta.extra.find(kConfigRecord);
-  return record == meta.extra.end() ? Config{}
-                                    : load_config_text("config.json", record->second).config;
+  return record == meta.extra.end() ? Config{} : recorded_config(record->second);
 }
 
 /// Refuses a config.json of another model, which would make a folder that nothing loads.
@@ -389,7 +389,8 @@ int merge_folder(const ConvertOptions& options) {
   for (const Problem& problem : loaded.problems)
     if (problem.severity == Severity::kError)
       throw Error(ExitCode::kBadInput, cat(folder, ": ", to_text(problem)), problem.remedy);
-  Config trained = loaded.config;
+  // Of what training would need, the folder gives the adapter alone.
+  Config trained = resolve(loaded.written, {}).config;
   trained.quantization = quantization_of_base(options, adapter);
   const ExportSource source = export_source(
       options, trained, options.model.empty() ? named_base(folder) : given_model(options).folder,

@@ -50,7 +50,7 @@ std::vector<RecordedCommit> recorded_commits(const std::string& output_dir) {
     const auto name = parse_hub_name(recorded.model.path);
     if (name && !recorded.model.commit.empty())
       commits.push_back({name->repository, recorded.model.commit, HubKind::kModel});
-    const Config before = load_config_text("run.json", recorded.config).config;
+    const Config before = recorded_config(recorded.config);
     add_data_commits(before.data.train, commits);
     add_data_commits(before.data.validation, commits);
   } catch (const Error&) {
@@ -79,12 +79,12 @@ std::string commit_now(const std::string& named, HubKind kind) {
   }
 }
 
-Problem moved_notice(const Config& config, const char* key, const std::string& named,
+Problem moved_notice(const Origins& origins, const char* key, const std::string& named,
                      const std::string& repository, const std::string& now,
                      const std::string& kept) {
   Problem notice;
   notice.severity = Severity::kNotice;
-  notice.at = place_of(config, key);
+  notice.at = place_of(origins, key);
   notice.message = cat(key, ": ", named, " is commit ", now,
                        " in the Hugging Face cache by now; the run goes on with ", kept,
                        ", which it began with");
@@ -109,8 +109,8 @@ Error removed_commit_error(const std::string& named, const std::string& reposito
 /// NameLookup finds the commits of names, or those that the run keeps.
 class NameLookup {
  public:
-  NameLookup(const Config& config, std::vector<RecordedCommit> commits, NamedInputs& found)
-      : config_(config), commits_(std::move(commits)), found_(found) {}
+  NameLookup(std::vector<RecordedCommit> commits, NamedInputs& found)
+      : commits_(std::move(commits)), found_(found) {}
 
   /// Returns the name with the commit that is to be used; as it is where it has none.
   /// Error(kBadInput) where the run's commit is gone.
@@ -122,12 +122,12 @@ class NameLookup {
     if (commit_now(older, kind).empty())
       throw removed_commit_error(named, name.repository, kind, now, kept);
     if (!now.empty())
-      found_.notices.push_back(moved_notice(config_, key, named, name.repository, now, kept));
+      found_.notices.push_back(
+          moved_notice(found_.config.origins, key, named, name.repository, now, kept));
     return older;
   }
 
  private:
-  const Config& config_;
   const std::vector<RecordedCommit> commits_;
   NamedInputs& found_;
 };
@@ -163,13 +163,13 @@ void require_split(const std::string& named, const std::string& pinned, const st
                   " makes them of texts and conversations; then name FOLDER/", split));
 }
 
-void find_model(Config& config, NameLookup& lookup, NamedInputs& found) {
-  const std::string& path = config.model.path;
+void find_model(NameLookup& lookup, NamedInputs& found) {
+  const auto path = found.config.get<std::string>("model.path");
   std::error_code error;
   if (!parse_hub_name(path) || fs::exists(fs::symlink_status(path, error))) return;
   try {
     const HubName pinned = *parse_hub_name(lookup.pinned("model.path", path, HubKind::kModel));
-    if (is_commit(pinned.revision)) config.model.commit = pinned.revision;
+    if (is_commit(pinned.revision)) found.config.model_commit = pinned.revision;
   } catch (const Error& gone) {
     found.model = gone;
   }
@@ -186,8 +186,9 @@ std::string pinned_file(const char* key, const std::string& path, NameLookup& lo
 }
 
 /// Puts the file of a commit in the place of each name of a data set among `paths`.
-void find_data(const char* key, std::vector<std::string>& paths, NameLookup& lookup,
-               NamedInputs& found) {
+void find_data(const char* key, NameLookup& lookup, NamedInputs& found) {
+  auto paths = found.config.get<std::vector<std::string>>(key);
+  if (paths.empty()) return;
   const std::string split = std::string_view(key) == "data.train" ? "train" : "validation";
   for (std::string& path : paths) {
     if (!may_be_data_set(path)) continue;
@@ -203,18 +204,20 @@ void find_data(const char* key, std::vector<std::string>& paths, NameLookup& loo
       found.data.emplace_back(key, error);
     }
   }
+  found.config.write(Schema::get().at(key), std::move(paths), found.config.origins.position(key));
 }
 
 }  // namespace
 
-NamedInputs find_named_inputs(Config& config, bool resumes) {
+NamedInputs find_named_inputs(WrittenConfig config, bool resumes) {
   NamedInputs found;
+  found.config = std::move(config);
   std::vector<RecordedCommit> recorded;
-  if (resumes) recorded = recorded_commits(config.output_dir);
-  NameLookup lookup(config, std::move(recorded), found);
-  find_model(config, lookup, found);
-  find_data("data.train", config.data.train, lookup, found);
-  find_data("data.validation", config.data.validation, lookup, found);
+  if (resumes) recorded = recorded_commits(found.config.get<std::string>("output_dir"));
+  NameLookup lookup(std::move(recorded), found);
+  find_model(lookup, found);
+  find_data("data.train", lookup, found);
+  find_data("data.validation", lookup, found);
   return found;
 }
 

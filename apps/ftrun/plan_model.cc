@@ -39,11 +39,12 @@ std::string config_for(const NamedModel& model) {
       row, "}\n");
 }
 
-void refuse_two_models(const Config& config, const NamedModel& model) {
+void refuse_two_models(const WrittenConfig& config, const NamedModel& model) {
   Problem problem;
   problem.at = config.origins.position("model.path");
-  problem.message = cat("model.path: the config names the model ", config.model.path,
-                        ", and the plan is for ", model.name);
+  problem.message =
+      cat("model.path: the config names the model ", config.get<std::string>("model.path"),
+          ", and the plan is for ", model.name);
   problem.remedy = "leave --model and --params out, or model.path";
   throw RefusedConfig(Error(ExitCode::kUsage, to_text(problem)), {problem});
 }
@@ -70,8 +71,8 @@ NamedModel read_named_model(const ModelOptions& options) {
 void plan_for_model(ConfigSource& source, const NamedModel& model, const Machine* machine,
                     int64_t nodes) {
   if (source.files.empty()) source.texts = {{"ftrun plan --model", config_for(model)}};
-  const Config config = load_config(source).config;
-  if (!config.model.path.empty()) refuse_two_models(config, model);
+  const WrittenConfig config = load_config(source).written;
+  if (!config.get<std::string>("model.path").empty()) refuse_two_models(config, model);
   source.model = model.config;
   source.overrides.push_back(cat("model.path=", yaml_text(model.name)));
   if (!config.origins.given("device"))

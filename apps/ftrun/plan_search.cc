@@ -25,7 +25,7 @@ namespace {
 
 /// Sets the machine's device, where the config names none.
 ConfigSource on_device_of(ConfigSource source, const Machine& machine) {
-  if (!load_config(source).config.origins.given("device"))
+  if (!load_config(source).written.origins.given("device"))
     source.overrides.push_back(machine.has_gpus ? "device=cuda" : "device=cpu");
   return source;
 }
@@ -75,7 +75,7 @@ SearchTask search_task(const SearchOptions& options, const Machine& machine) {
   task.context = loaded.context;
   task.model = *loaded.model;
   for (std::string& key : layout_overrides(task.batch)) source.overrides.push_back(std::move(key));
-  task.config = read_unresolved(source);
+  task.written = read_unresolved(source);
   return task;
 }
 
@@ -122,12 +122,12 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
 
 std::string searched_config(const SearchTask& task, const Layout& layout,
                             const std::vector<std::string>& why) {
-  Config config = task.config;
-  write_layout(layout, config);
+  WrittenConfig written = task.written;
+  write_layout(layout, written);
   std::string text;
   // Names with line breaks must not end the comment.
   for (const std::string& line : why) text += cat("# ", on_one_line(line), "\n");
-  return cat(text, "\n", given_yaml(config, layout_comments(layout)));
+  return cat(text, "\n", written_yaml(written, layout_comments(layout)));
 }
 
 namespace {

@@ -105,21 +105,18 @@ std::vector<std::string> refused_choices(const Gap& gap, const Field& field) {
 
 }  // namespace
 
-Position place_of(const Config& config, const std::string& key) {
+Position place_of(const Origins& origins, const std::string& key) {
   // A degree that came from another key has no place of its own.
   for (const AxisKeys* axis : kAxes)
-    if (key == axis->key.value && axis->other_key.value != nullptr && !config.origins.given(key))
-      return config.origins.position(axis->other_key.value);
-  return config.origins.position(key);
+    if (key == axis->key.value && axis->other_key.value != nullptr && !origins.given(key))
+      return origins.position(axis->other_key.value);
+  return origins.position(key);
 }
 
 std::string not_yet_of(const std::string& path) {
   for (const Gap& gap : refused()) {
     if (path != gap.key) continue;
-    const size_t dot = path.rfind('.');
-    const Field* field = Schema::get().find(dot == std::string::npos ? "" : path.substr(0, dot),
-                                            path.substr(dot + 1));
-    const std::vector<std::string> choices = refused_choices(gap, *field);
+    const std::vector<std::string> choices = refused_choices(gap, Schema::get().at(path));
     return choices.empty() ? gap.feature({}) : join(choices, ", ");
   }
   return "";
@@ -141,7 +138,7 @@ std::vector<NotYet> missing_capabilities(const Config& config) {
   std::vector<NotYet> missing;
   for (const Gap& gap : refused())
     if (gap.wanted(config))
-      missing.push_back({gap.feature(config), gap.key, place_of(config, gap.key)});
+      missing.push_back({gap.feature(config), gap.key, place_of(config.origins, gap.key)});
   const auto& foreign = config.origins.foreign;
   missing.insert(missing.end(), foreign.begin(), foreign.end());
   return missing;

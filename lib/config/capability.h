@@ -17,7 +17,7 @@ std::vector<std::string> only_emulated_on_gpus(const Config& config);
 bool only_emulated_on_gpus(const std::string& path);
 
 /// Finds where a wish of the key is written: a degree of `parallel` may have come from another key.
-Position place_of(const Config& config, const std::string& key);
+Position place_of(const Origins& origins, const std::string& key);
 
 /// Describes the part of the key at `path` (as "parallel.tensor") that cannot run yet, for the
 /// reference: the choices that are refused, else the feature; empty when all of it runs.

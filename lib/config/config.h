@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -120,19 +121,18 @@ struct TraceConfig {
 bool is_traced(const TraceConfig& trace, int64_t step);
 
 /// DecayExempt says which parameters have no weight decay.
-enum class DecayExempt { kAuto, kNone, kNormsAndBiases };
+enum class DecayExempt { kNone, kNormsAndBiases };
 template <>
 struct EnumNames<DecayExempt> {
-  static constexpr std::array<std::string_view, 3> kNames{"auto", "none", "norms_and_biases"};
+  static constexpr std::array<std::string_view, 2> kNames{"none", "norms_and_biases"};
 };
 
 /// TrainConfig is the section train.
 struct TrainConfig {
   int64_t steps = 0;    // optimizer steps; 0 = by epochs
-  double epochs = 0.0;  // resolved: 1 where neither is given
+  double epochs = 0.0;  // 0 = by steps
   int64_t seed = 42;
-  /// The learning rate of an "auto" or absent optimizer section (resolved into optimizer and
-  /// scheduler).
+  /// The optimizer's learning rate and weight decay, and the scheduler's warm-up.
   double learning_rate = 5e-5;
   double weight_decay = 0.0;
   int64_t warmup_steps = 0;
@@ -140,8 +140,7 @@ struct TrainConfig {
   /// train.
   std::vector<std::string> freeze;
   std::vector<std::string> only;
-  /// Resolved: never kAuto.
-  DecayExempt weight_decay_exempt = DecayExempt::kAuto;
+  DecayExempt weight_decay_exempt = DecayExempt::kNormsAndBiases;
   /// Steps in a row with a loss or gradient that is not finite before the run stops (exit 7).
   int64_t max_nonfinite_steps = 20;
   /// Steps between two comparisons of the values that several ranks hold alike; 0 = never.
@@ -206,16 +205,16 @@ struct QuantizationConfig {
 
 /// ParallelConfig is the section parallel: the degrees of the mesh, and how a pipeline runs.
 struct ParallelConfig {
-  /// All data-parallel ranks (replicas × shards); 0 = auto. Resolved.
+  /// All data-parallel ranks (replicas × shards); 0 only before it is resolved.
   int64_t data = 0;
-  /// Ranks that share each matrix. Resolved: tensor_parallel.autotp_size is another name.
+  /// Ranks that share each matrix, under whichever of its names they are written.
   int64_t tensor = 1;
   /// Norms and residuals are split by tokens over the tensor ranks; no effect at tensor 1.
   bool sequence = true;
-  /// Stages. Resolved: pipeline.stages is another name.
+  /// Stages, under whichever of their names they are written.
   int64_t pipeline = 1;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
-  /// Parts of the model that each stage has; 0 = as the schedule does. Resolved.
+  /// Parts of the model that each stage has; 0 only before it is resolved.
   int64_t virtual_stages = 0;
   /// Blocks of each part, in order; empty = by pipeline.partition.
   std::vector<int64_t> pipeline_layers;
@@ -252,16 +251,16 @@ struct EnumNames<IfBusy> {
   static constexpr std::array<std::string_view, 2> kNames{"wait", "skip"};
 };
 
-enum class BestMode { kAuto, kMin, kMax };
+enum class BestMode { kMin, kMax };
 template <>
 struct EnumNames<BestMode> {
-  static constexpr std::array<std::string_view, 3> kNames{"auto", "min", "max"};
+  static constexpr std::array<std::string_view, 2> kNames{"min", "max"};
 };
 
 /// KeepBestConfig is the section checkpoint.keep_best.
 struct KeepBestConfig {
   std::string metric;  // "validation.loss"; "" = none is kept
-  BestMode mode = BestMode::kAuto;
+  BestMode mode = BestMode::kMin;
   bool operator==(const KeepBestConfig&) const = default;
 };
 
@@ -325,10 +324,10 @@ struct RecomputeConfig {
   bool operator==(const RecomputeConfig&) const = default;
 };
 
-enum class DeviceKind { kAuto, kCpu, kCuda };
+enum class DeviceKind { kCpu, kCuda };
 template <>
 struct EnumNames<DeviceKind> {
-  static constexpr std::array<std::string_view, 3> kNames{"auto", "cpu", "cuda"};
+  static constexpr std::array<std::string_view, 2> kNames{"cpu", "cuda"};
 };
 
 /// ProductChoice names the library that multiplies matrices on processors.
@@ -360,8 +359,7 @@ std::optional<ProductLibrary> pinned_products(const KernelsConfig& config);
 /// Origin says where one key of a config was written.
 struct Origin {
   Position at;
-  /// The value was "auto" (or could not be read, which is an error of its own): the member holds
-  /// the default until it is resolved.
+  /// The value was "auto" (or could not be read, which is an error of its own).
   bool is_auto = false;
 };
 
@@ -381,7 +379,10 @@ struct Origins {
   bool operator==(const Origins&) const { return true; }
 };
 
-/// Config is a whole config, typed. load_config() fills the written keys; resolve() fills the rest.
+/// Config is a config whose values are all decided: resolve() makes it of what is written
+/// (WrittenConfig), and nothing else changes it. An "auto" that is left is a choice that falls where
+/// its object is known: for each file of data, each processor, each pair of ranks, the model's
+/// files.
 struct Config {
   ModelSection model;
   AdapterConfig adapter;
@@ -395,12 +396,12 @@ struct Config {
   CommConfig comm;
   ExportConfig model_export;
   std::string output_dir = "output";
-  DeviceKind device = DeviceKind::kAuto;
+  DeviceKind device = DeviceKind::kCpu;
   int64_t threads = 0;  // per rank; 0 = cores / local ranks
   RecomputeConfig recompute;
   KernelsConfig kernels;
 
-  // Batch sizes; 0 = not given. Resolved: all three, train = micro × accumulation × data.
+  // Batch sizes: train = micro × accumulation × data.
   int64_t train_batch_size = 0;
   int64_t train_micro_batch_size_per_gpu = 0;
   int64_t gradient_accumulation_steps = 0;
@@ -428,6 +429,9 @@ struct Config {
   int64_t sequence_parallel_size = 1;
 
   Origins origins;
+  /// Keys that were decided here and stay "auto" in the effective config, so that a later start
+  /// decides them anew: a device, on another machine.
+  std::set<std::string> left_auto;
   bool operator==(const Config&) const = default;
 };
 

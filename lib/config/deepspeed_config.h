@@ -14,7 +14,7 @@
 namespace ftrun {
 
 // The sections whose keys are DeepSpeed's. Field names are the keys; defaults are those of
-// DeepSpeed's source. Fields marked "resolved" hold their final value only after resolve().
+// DeepSpeed's source. "Resolved" says what resolve() gives a key that no source does.
 
 enum class OffloadDevice { kNone, kCpu, kNvme };
 template <>

@@ -14,7 +14,8 @@ std::string effective_json(const Config& config) {
     nlohmann::ordered_json* section = &root;
     if (!field.section.empty())
       for (const std::string& part : split(field.section, '.')) section = &(*section)[part];
-    std::visit([&](const auto& value) { (*section)[field.name] = value; }, field.load(config));
+    std::visit([&](const auto& value) { (*section)[field.name] = value; },
+               effective_value(config, field));
   }
   return root.dump(2);
 }

@@ -36,8 +36,8 @@ std::vector<std::string> metric_names(const DataConfig& data) {
   return names;
 }
 
-bool more_is_better(const EvaluationMetric& metric, BestMode mode) {
-  return mode == BestMode::kAuto ? metric.kind == MetricKind::kAccuracy : mode == BestMode::kMax;
+bool more_is_better(const EvaluationMetric& metric) {
+  return metric.kind == MetricKind::kAccuracy;
 }
 
 }  // namespace ftrun

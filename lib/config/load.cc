@@ -111,7 +111,7 @@ ConfigNode parse(const std::string& name, const std::string& text, Problems& pro
 
 /// Sources merges each source into those read before: a file or an override is parsed (ConfigNode),
 /// the adapter's file that it names is included (SourceTree), its spellings become the schema's
-/// keys (SchemaTree), and all of them together are read (Config).
+/// keys (SchemaTree), and all of them together are read (WrittenConfig).
 class Sources {
  public:
   void add_text(const std::string& name, const std::string& text) {
@@ -198,7 +198,7 @@ class Sources {
 
   LoadResult finish() {
     LoadResult result{read_config(tree_, problems_), {}};
-    result.config.origins.partial = partial_;
+    result.written.origins.partial = partial_;
     result.problems = problems_.sorted();
     return result;
   }
@@ -324,6 +324,10 @@ LoadResult load_config_texts(const std::vector<ConfigText>& texts,
   for (const ConfigText& one : texts) sources.add_text(one.name, one.text);
   for (const std::string& text : overrides) sources.add_override(text);
   return sources.finish();
+}
+
+Config recorded_config(const std::string& json) {
+  return with_defaults(load_config_text("config.json", json).written);
 }
 
 }  // namespace ftrun

@@ -3,14 +3,14 @@
 #include <string>
 #include <vector>
 
-#include "config/config.h"
+#include "config/written_config.h"
 
 namespace ftrun {
 
-/// LoadResult is the result of reading a config. The config is usable only without errors among the
+/// LoadResult is the result of reading a config, which is usable only without errors among the
 /// problems.
 struct LoadResult {
-  Config config;
+  WrittenConfig written;
   /// Sorted by file, line and column; errors and notices.
   std::vector<Problem> problems;
   bool ok() const { return !has_errors(problems); }
@@ -36,5 +36,8 @@ LoadResult load_config_texts(const std::vector<ConfigText>& texts,
 /// name that has them.
 LoadResult load_config_text(const std::string& name, const std::string& text,
                             const std::vector<std::string>& overrides = {});
+
+/// Reads back the config that effective_json() wrote: all of its keys have their values.
+Config recorded_config(const std::string& json);
 
 }  // namespace ftrun

@@ -11,11 +11,13 @@ namespace ftrun {
 namespace {
 
 // Returns the degrees under whichever of their names they are written.
-ParallelConfig requested_mesh(const Config& c) {
-  ParallelConfig mesh = c.parallel;
-  for (const AxisKeys* axis : kAxes)
+ParallelConfig requested_mesh(const WrittenConfig& c) {
+  ParallelConfig mesh;
+  for (const AxisKeys* axis : kAxes) {
+    axis->of(mesh) = c.get<int64_t>(axis->key.value);
     if (axis->other_key.value != nullptr)
-      axis->of(mesh) = std::max(axis->of(mesh), axis->other_degree.value(c));
+      axis->of(mesh) = std::max(axis->of(mesh), c.get<int64_t>(axis->other_key.value));
+  }
   return mesh;
 }
 
@@ -30,9 +32,19 @@ RankCount product(const std::string& rule, int64_t data, int64_t inner, Position
   return out;
 }
 
-RankCount from_batch(const Config& c, const ParallelConfig& mesh, int64_t inner) {
-  const int64_t total = c.train_batch_size, micro = c.train_micro_batch_size_per_gpu,
-                steps = c.gradient_accumulation_steps;
+/// BatchKeys holds the three batch sizes; 0 = not written.
+struct BatchKeys {
+  int64_t total, micro, steps;
+  bool complete() const { return total != 0 && micro != 0 && steps != 0; }
+};
+
+BatchKeys written_batch(const WrittenConfig& c) {
+  return {c.get<int64_t>("train_batch_size"), c.get<int64_t>("train_micro_batch_size_per_gpu"),
+          c.get<int64_t>("gradient_accumulation_steps")};
+}
+
+RankCount from_batch(const WrittenConfig& c, const ParallelConfig& mesh, int64_t inner) {
+  const auto [total, micro, steps] = written_batch(c);
   RankCount out;
   int64_t unit = 0;
   if (__builtin_mul_overflow(micro, steps, &unit)) unit = 0;
@@ -49,7 +61,7 @@ RankCount from_batch(const Config& c, const ParallelConfig& mesh, int64_t inner)
   return product(out.rule, total / unit, inner, c.origins.position("train_batch_size"));
 }
 
-RankCount from_mesh(const Config& c, const ParallelConfig& mesh, int64_t inner) {
+RankCount from_mesh(const WrittenConfig& c, const ParallelConfig& mesh, int64_t inner) {
   return product("the mesh: " + mesh_text(mesh), mesh.data, inner,
                  c.origins.position("parallel.data"));
 }
@@ -81,7 +93,7 @@ std::string mesh_text(const ParallelConfig& mesh) {
   return cat("data ", mesh.data, degrees.empty() ? "" : " × ", degrees);
 }
 
-RankCount count_ranks(const Config& c, std::optional<int64_t> launcher_world,
+RankCount count_ranks(const WrittenConfig& c, std::optional<int64_t> launcher_world,
                       std::optional<int64_t> nproc) {
   const auto plural = [](int64_t n) { return cat(n, n == 1 ? " rank" : " ranks"); };
   if (launcher_world)
@@ -92,10 +104,9 @@ RankCount count_ranks(const Config& c, std::optional<int64_t> launcher_world,
   if (inner == 0)
     return {
         1, "one rank", {{c.origins.position("parallel"), model_degrees(mesh) + " is too large"}}};
-  if (c.parallel.data != 0) return from_mesh(c, mesh, inner);
+  if (mesh.data != 0) return from_mesh(c, mesh, inner);
   // The ranks decide the batch if elasticity is on, and not the other way round.
-  if (!c.elasticity.enabled && c.train_batch_size != 0 && c.train_micro_batch_size_per_gpu != 0 &&
-      c.gradient_accumulation_steps != 0)
+  if (!c.get<bool>("elasticity.enabled") && written_batch(c).complete())
     return from_batch(c, mesh, inner);
   mesh.data = 1;
   if (inner > 1) return {inner, "the mesh: " + mesh_text(mesh), {}};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "config/written_config.h"
 
 namespace ftrun {
 
@@ -24,7 +25,7 @@ struct RankCount {
 /// Counts the ranks: the launcher's world, else --nproc, else the product of the mesh
 /// (parallel.data an integer), else train_batch_size / (micro × accumulation) times the
 /// model-parallel degrees, else 1.
-RankCount count_ranks(const Config& config, std::optional<int64_t> launcher_world,
+RankCount count_ranks(const WrittenConfig& config, std::optional<int64_t> launcher_world,
                       std::optional<int64_t> nproc);
 
 /// Computes tensor × pipeline × context (AxisRanks::kModel): the ranks that share one model. 0 if

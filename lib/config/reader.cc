@@ -68,13 +68,13 @@ class TreeReader {
  public:
   explicit TreeReader(Problems& problems) : problems_(problems) {}
 
-  Config read(const ConfigNode& root) {
+  WrittenConfig read(const ConfigNode& root) {
     if (root.is_map())
       read_section(root, "", "");
     else if (root.kind != ConfigNodeKind::kNull)
       problems_.error(root.at, cat("expected a config with keys, found ", value_text(root)));
     report_ignored();
-    return std::move(config_);
+    return std::move(written_);
   }
 
  private:
@@ -107,7 +107,7 @@ class TreeReader {
                       section_form(section, entry));
       return;
     }
-    config_.origins.keys[section.path] = {entry.at, false};
+    written_.origins.keys[section.path] = {entry.at, false};
     if (section.free_form)
       read_free_form(section, entry, written);
     else
@@ -143,16 +143,15 @@ class TreeReader {
     const bool on = section.action == Action::kReject ||
                     (section.action == Action::kRejectIfOn && switched_on(entry.value));
     if (on)
-      config_.origins.foreign.push_back(
+      written_.origins.foreign.push_back(
           {feature_name(section.doc, section.path), section.path, entry.at});
     else if (section.action == Action::kNotice)
       ignore(section.path, entry.at);
   }
 
   std::string type_of(const std::string& section) const {
-    if (section == "optimizer.params") return std::string(name_of(config_.optimizer.type));
-    if (section == "scheduler.params") return std::string(name_of(config_.scheduler.type));
-    return "";
+    if (section != "optimizer.params" && section != "scheduler.params") return "";
+    return written_.get<std::string>(section.substr(0, section.find('.')) + ".type");
   }
 
   bool of_torch(const std::string& section) const {
@@ -166,7 +165,7 @@ class TreeReader {
     const bool null_allowed = field.nullable || field.vocabulary == Vocabulary::kFtrun;
     if (node.kind == ConfigNodeKind::kNull && null_allowed) return;
     if (node.kind == ConfigNodeKind::kText && node.text == "auto" && !takes_auto(field)) {
-      config_.origins.keys[field.path()] = {node.at, true};
+      written_.origins.keys[field.path()] = {node.at, true};
       return;
     }
     if (node.kind == ConfigNodeKind::kText && torch_class(field.path(), node.text))
@@ -175,14 +174,15 @@ class TreeReader {
     const bool never = field.name == "steps_per_print" && node.kind != ConfigNodeKind::kMap &&
                        (node.number > 9e18 || node.text == "inf");
     if (never) {
-      config_.steps_per_print = 0;
-      config_.origins.keys[field.path()] = {node.at, false};
+      written_.write(field, int64_t{0}, node.at);
       return;
     }
     const std::optional<FieldValue> value = read_field_value(field, node, written, problems_);
-    config_.origins.keys[field.path()] = {node.at, !value};
-    if (!value) return;
-    if (field.store) field.store(config_, *value);
+    if (!value) {
+      written_.origins.keys[field.path()] = {node.at, true};
+      return;
+    }
+    written_.write(field, *value, node.at);
     act(field, entry, *value);
   }
 
@@ -194,10 +194,10 @@ class TreeReader {
   }
 
   void record_torch_class(const Field& field, const ConfigNode& node) {
-    config_.origins.keys[field.path()] = {node.at, false};
-    if (field.section == "optimizer") config_.optimizer.type = OptimizerType::kTorch;
-    if (field.section == "scheduler") config_.scheduler.type = SchedulerType::kTorch;
-    config_.origins.foreign.push_back(
+    const std::string_view type = field.section == "optimizer" ? name_of(OptimizerType::kTorch)
+                                                               : name_of(SchedulerType::kTorch);
+    written_.write(field, std::string(type), node.at);
+    written_.origins.foreign.push_back(
         {"the class " + node.text + " of PyTorch", field.path(), node.at});
   }
 
@@ -216,7 +216,7 @@ class TreeReader {
     if (field.action == Action::kNotice) {
       if (changed) ignore(field.path(), entry.at, field.why);
     } else if (changed || field.action == Action::kReject) {
-      config_.origins.foreign.push_back(
+      written_.origins.foreign.push_back(
           {feature_name(field.doc, field.name), field.path(), entry.at});
     }
   }
@@ -257,7 +257,7 @@ class TreeReader {
 
   const Schema& schema_ = Schema::get();
   Problems& problems_;
-  Config config_;
+  WrittenConfig written_;
   struct Ignored {
     std::string path;
     Position at;
@@ -268,7 +268,7 @@ class TreeReader {
 
 }  // namespace
 
-Config read_config(const SchemaTree& tree, Problems& problems) {
+WrittenConfig read_config(const SchemaTree& tree, Problems& problems) {
   return TreeReader(problems).read(tree.root());
 }
 

@@ -10,6 +10,7 @@
 #include "config/resolve_steps.h"
 #include "config/schema.h"
 #include "config/write.h"
+#include "config/written_config.h"
 
 namespace ftrun {
 
@@ -29,10 +30,8 @@ void Resolving::decide(const std::string& path, const std::string& value,
 }
 
 std::string value_text(const Config& config, const std::string& path) {
-  for (const Field& field : Schema::get().fields())
-    if (field.path() == path)
-      return field.load ? yaml_text(field.load(config)) : yaml_text(field.default_value);
-  return "";
+  const Field& field = Schema::get().at(path);
+  return yaml_text(field.load ? effective_value(config, field) : field.default_value);
 }
 
 void resolve_train(Resolving& r) {
@@ -50,10 +49,12 @@ void resolve_train(Resolving& r) {
     r.decide("train.steps", "0", "unset: train.epochs counts");
   if (r.is_auto("train.epochs") && train.epochs == 0)
     r.decide("train.epochs", "0", "unset: train.steps counts");
-  if (train.weight_decay_exempt == DecayExempt::kAuto)
-    train.weight_decay_exempt = r.config.origins.find("optimizer") == nullptr
-                                    ? DecayExempt::kNormsAndBiases
-                                    : DecayExempt::kNone;
+  const std::string exempt = "train.weight_decay_exempt";
+  if (r.is_open(exempt)) {
+    const bool as_deepspeed = r.config.origins.find("optimizer") != nullptr;
+    train.weight_decay_exempt = as_deepspeed ? DecayExempt::kNone : DecayExempt::kNormsAndBiases;
+    r.config.left_auto.erase(exempt);
+  }
   if (!r.context.for_training || r.config.origins.partial) return;
   if (r.config.model.path.empty())
     r.error("model", "model.path is missing: which model to train",
@@ -107,7 +108,7 @@ void resolve_data(Resolving& r) {
 }
 
 void resolve_device(Resolving& r) {
-  if (r.config.device != DeviceKind::kAuto || r.context.gpus == 0) return;
+  if (!r.is_open("device") || r.context.gpus == 0) return;
   const std::string gpus = cat(r.context.gpus, r.context.gpus == 1 ? " GPU" : " GPUs");
   const auto stay = [&](const std::string& why, const std::string& remedy) {
     r.notice(
@@ -122,6 +123,7 @@ void resolve_device(Resolving& r) {
     return stay(cat("it has ", r.context.local_ranks, " ranks, and each needs a GPU of its own"),
                 "start one rank a GPU, or write device: cpu");
   r.config.device = DeviceKind::kCuda;
+  r.config.left_auto.erase("device");
   r.decide("device", "cuda", cat("this machine shows ", gpus));
 }
 
@@ -131,9 +133,12 @@ void resolve_remaining(Resolving& r) {
       r.decide(path, value_text(r.config, path), "its default");
 }
 
-Resolution resolve(const Config& config, const ResolveContext& context) {
+namespace {
+
+/// Resolves a config that begins with what is written.
+Resolution resolve_from(Config start, const ResolveContext& context) {
   Resolution out;
-  out.config = config;
+  out.config = std::move(start);
   Problems problems;
   Resolving r{out.config, context, problems, out.lines, {}};
   resolve_mesh(r);
@@ -141,6 +146,7 @@ Resolution resolve(const Config& config, const ResolveContext& context) {
   resolve_adapter(r);
   resolve_quantization(r);
   resolve_checkpoint(r);
+  resolve_best_mode(r);
   resolve_data(r);
   resolve_precision(r);
   resolve_batch(r);
@@ -156,6 +162,12 @@ Resolution resolve(const Config& config, const ResolveContext& context) {
   return out;
 }
 
+}  // namespace
+
+Resolution resolve(const WrittenConfig& written, const ResolveContext& context) {
+  return resolve_from(with_defaults(written), context);
+}
+
 std::set<std::string> objections(const Config& resolved) {
   const ParallelConfig& mesh = resolved.parallel;
   ResolveContext context;
@@ -163,7 +175,7 @@ std::set<std::string> objections(const Config& resolved) {
   // These are values that "auto" has chosen already.
   context.bf16_hardware = resolved.bf16.enabled;
   context.fp16_hardware = resolved.fp16.enabled;
-  const Resolution again = resolve(resolved, context);
+  const Resolution again = resolve_from(resolved, context);
   std::set<std::string> all;
   for (const Problem& problem : again.problems)
     if (problem.severity == Severity::kError) all.insert(problem.message);

@@ -35,6 +35,8 @@ struct ResolveContext {
   bool plans_only = false;
 };
 
+class WrittenConfig;
+
 /// Resolution is a config with nothing left open.
 struct Resolution {
   Config config;
@@ -47,9 +49,9 @@ struct Resolution {
   bool ok() const { return !has_errors(problems); }
 };
 
-/// Fills every "auto" and derived value and checks keys against each other. Pure; resolving an
-/// effective config again changes nothing.
-Resolution resolve(const Config& config, const ResolveContext& context);
+/// Decides every value that is not written, or "auto", and checks keys against each other. Pure;
+/// resolving an effective config again changes nothing.
+Resolution resolve(const WrittenConfig& written, const ResolveContext& context);
 
 /// Describes a schedule whose learning rate rises for longer than the run: "scheduler:
 /// warmup_num_steps 100 > the run's 60 steps: training ends inside the warm-up". "" for any other.

@@ -59,6 +59,13 @@ void check_interval(Resolving& r) {
 
 }  // namespace
 
+void resolve_best_mode(Resolving& r) {
+  if (!r.is_open("checkpoint.keep_best.mode")) return;
+  KeepBestConfig& best = r.config.checkpoint.keep_best;
+  const auto metric = evaluation_metric(r.config.data, best.metric);
+  best.mode = metric && more_is_better(*metric) ? BestMode::kMax : BestMode::kMin;
+}
+
 void check_evaluation(Resolving& r) {
   const Config& c = r.config;
   check_set_names(r);

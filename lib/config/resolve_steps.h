@@ -10,6 +10,7 @@ namespace ftrun {
 
 /// Resolving is the state that the steps of resolve() share.
 struct Resolving {
+  /// The config that is made: what is written, and the default of a key that no step has decided.
   Config& config;
   const ResolveContext& context;
   Problems& problems;
@@ -19,6 +20,8 @@ struct Resolving {
 
   bool given(const std::string& path) const { return config.origins.given(path); }
   bool is_auto(const std::string& path) const { return config.origins.is_auto(path); }
+  /// Says whether a choice is left to resolve(), by "auto" or because no source has it.
+  bool is_open(const std::string& path) const { return config.left_auto.contains(path); }
   void error(const std::string& path, std::string message, std::string remedy = "");
   void notice(const std::string& path, std::string message, std::string remedy = "");
   /// Prints "auto: key = value (reason)" or, for a key that was not written, "default: ...".
@@ -32,6 +35,8 @@ void resolve_adapter(Resolving& r);
 void resolve_train(Resolving& r);
 /// Keeps at least two checkpoints.
 void resolve_checkpoint(Resolving& r);
+/// Decides whether more of keep_best's metric is better.
+void resolve_best_mode(Resolving& r);
 /// Checks the names of the validation sets, and the keys that keep, stop and export by their
 /// metrics.
 void check_evaluation(Resolving& r);

@@ -8,6 +8,17 @@
 
 namespace ftrun {
 
+bool Field::is_auto(const FieldValue& value) const {
+  return decides_auto && value == FieldValue(std::string("auto"));
+}
+
+Field& Field::or_auto() {
+  decides_auto = true;
+  choices.insert(choices.begin(), "auto");
+  default_value = std::string("auto");
+  return *this;
+}
+
 const Schema& Schema::get() {
   static const Schema schema = [] {
     Schema s;
@@ -86,6 +97,12 @@ const Field* Schema::find(const std::string& section, const std::string& name) c
   return it == by_path_.end() ? nullptr : &fields_[it->second];
 }
 
+const Field& Schema::at(const std::string& path) const {
+  const auto it = by_path_.find(path);
+  require(it != by_path_.end(), "a path that the program names is one of the schema");
+  return fields_[it->second];
+}
+
 const Section* Schema::find_section(const std::string& path) const {
   for (const Section& section : sections_)
     if (section.path == path) return &section;
@@ -133,6 +150,11 @@ void Schema::add_section(Section section) {
 
 void Schema::add_legacy(std::string section, std::string name, std::string why) {
   legacy_.push_back({std::move(section), std::move(name), std::move(why)});
+}
+
+FieldValue effective_value(const Config& config, const Field& field) {
+  if (field.decides_auto && config.left_auto.contains(field.path())) return std::string("auto");
+  return field.load(config);
 }
 
 bool is_switched_off(const Config& config, const Field& field) {

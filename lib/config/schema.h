@@ -1,11 +1,13 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -76,6 +78,9 @@ struct Field {
   bool weighted = false;  // a list of {path, weight} may stand in its place (config/desugar.cc)
   std::vector<NumberWord> words;    // of whole numbers, in any case
   std::optional<double> off_up_to;  // of kRejectIfOn numbers: so much is off too
+  /// A choice whose word "auto" is none of the member's values: resolve() decides which it stands
+  /// for.
+  bool decides_auto = false;
   /// The types of optimizer.params and scheduler.params that have the key; empty = all.
   std::vector<std::string> types;
   FieldValue default_value;
@@ -85,6 +90,8 @@ struct Field {
   std::function<FieldValue(const Config&)> load;
 
   std::string path() const { return section.empty() ? name : section + "." + name; }
+  /// Says whether a value is the "auto" that resolve() decides.
+  bool is_auto(const FieldValue& value) const;
 
   // Builder words for the schema's rows.
   Field& range(double low, double high) { return min = low, max = high, *this; }
@@ -98,6 +105,7 @@ struct Field {
   Field& reject() { return action = Action::kReject, *this; }
   Field& reject_if_on() { return action = Action::kRejectIfOn, *this; }
   Field& reject_above(double off) { return off_up_to = off, reject_if_on(); }
+  Field& or_auto();
   Field& or_null() { return nullable = true, *this; }
   Field& unset_is_zero() { return zero_unset = nullable = true, *this; }
   Field& word(const char* text, int64_t value) { return words.push_back({text, value, ""}), *this; }
@@ -148,6 +156,8 @@ class Schema {
 
   /// Finds a field by name or alias; null when the section has no such key.
   const Field* find(const std::string& section, const std::string& name) const;
+  /// Returns the field of a path that the schema has: "zero_optimization.stage".
+  const Field& at(const std::string& path) const;
   const Section* find_section(const std::string& path) const;
   const LegacyKey* find_legacy(const std::string& section, const std::string& name) const;
   /// Lists names of the keys and sections directly inside `section`, aliases included.
@@ -168,6 +178,26 @@ class Schema {
 };
 
 void index_schema(Schema& schema);
+
+/// Takes the value of a member from its key's; a word that is none of a choice's values changes
+/// nothing.
+template <typename T>
+void from_value(T& member, const FieldValue& value) {
+  if constexpr (std::is_enum_v<T>) {
+    const auto& name = std::get<std::string>(value);
+    for (size_t i = 0; i < EnumNames<T>::kNames.size(); ++i)
+      if (EnumNames<T>::kNames[i] == name) member = static_cast<T>(i);
+  } else if constexpr (std::is_same_v<T, std::array<double, 2>>) {
+    const auto& pair = std::get<std::vector<double>>(value);
+    member = {pair.at(0), pair.at(1)};
+  } else {
+    member = std::get<T>(value);
+  }
+}
+
+/// Returns the value of a kept key as the effective config has it: "auto" where a later start is to
+/// decide it anew.
+FieldValue effective_value(const Config& config, const Field& field);
 
 /// Says whether a config does not use the field's section at all: the list of keys with an effect
 /// then leaves it out.

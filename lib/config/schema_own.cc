@@ -98,9 +98,11 @@ void declare_train(Schema& s) {
             "\"layers\\\\.[0-7]\\\\.\"). They have no gradient and no optimizer state.");
   train.key("only", &TrainConfig::only,
             "The same the other way round: all other parameters do not train.");
-  train.key("weight_decay_exempt", &TrainConfig::weight_decay_exempt,
-            "Parameters without weight decay; auto: norms and biases when optimizer is absent, "
-            "none when it is written (as DeepSpeed).");
+  train
+      .key("weight_decay_exempt", &TrainConfig::weight_decay_exempt,
+           "Parameters without weight decay; auto: norms and biases when optimizer is absent, "
+           "none when it is written (as DeepSpeed).")
+      .or_auto();
   train
       .key("max_nonfinite_steps", &TrainConfig::max_nonfinite_steps,
            "Steps in a row with a loss or gradient that is not finite before the run stops with "
@@ -328,7 +330,8 @@ void declare_checkpoint(Schema& s) {
            "SET.loss, SET.perplexity or SET.accuracy, such as validation.loss; none = no best "
            "checkpoint.");
   best.key("mode", &KeepBestConfig::mode,
-           "Whether less or more is better; auto: more of accuracy, less of the others.");
+           "Whether less or more is better; auto: more of accuracy, less of the others.")
+      .or_auto();
   const auto theirs = [](Field& field) -> Field& {
     field.vocabulary = Vocabulary::kDeepSpeed;
     return field;
@@ -421,7 +424,8 @@ void declare_rest(Schema& s) {
           "Run folder: logs, metrics, checkpoints, export. Must be empty or resumed.");
   top.key("device", &Config::device,
           "Where ranks compute; auto: on NVIDIA GPUs where this process sees some that can do what "
-          "the config asks for, else on processors.");
+          "the config asks for, else on processors.")
+      .or_auto();
   top.key("threads", &Config::threads,
           "Threads of a rank; 0 = the processors that the ranks of a machine may use (affinity, "
           "quota of their control group) / those ranks.")

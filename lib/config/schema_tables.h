@@ -58,20 +58,6 @@ requires std::is_enum_v<E> FieldValue to_value(E v) {
 }
 
 template <typename T>
-void from_value(T& member, const FieldValue& value) {
-  if constexpr (std::is_enum_v<T>) {
-    const auto& name = std::get<std::string>(value);
-    for (size_t i = 0; i < EnumNames<T>::kNames.size(); ++i)
-      if (EnumNames<T>::kNames[i] == name) member = static_cast<T>(i);
-  } else if constexpr (std::is_same_v<T, std::array<double, 2>>) {
-    const auto& pair = std::get<std::vector<double>>(value);
-    member = {pair.at(0), pair.at(1)};
-  } else {
-    member = std::get<T>(value);
-  }
-}
-
-template <typename T>
 constexpr FieldType field_type() {
   if (std::is_enum_v<T>) return FieldType::kChoice;
   if (std::is_same_v<T, bool>) return FieldType::kBool;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "config/config_node.h"
 
 namespace ftrun {
@@ -67,12 +68,38 @@ bool is_zero(const FieldValue& value) {
   return false;
 }
 
-class ConfigWriter {
+/// Line is what a file says of a key: its value, and a comment or "".
+struct Line {
+  std::string value, comment;
+};
+using Lines = std::map<const Field*, Line>;
+
+/// Formats a value; the 0 of a key that 0 leaves unwritten is null.
+std::string text_of(const Field& field, const FieldValue& value) {
+  return field.zero_unset && is_zero(value) ? "null" : yaml_text(value);
+}
+
+/// Says whether the type that a config's optimizer or scheduler has takes the key.
+bool suits_type(const Field& field, const Config& config) {
+  if (field.types.empty()) return true;
+  const std::string_view type = field.section == "optimizer.params"
+                                    ? name_of(config.optimizer.type)
+                                    : name_of(config.scheduler.type);
+  return std::find(field.types.begin(), field.types.end(), type) != field.types.end();
+}
+
+/// Describes where the value of a key came from; "" for a default.
+std::string source_text(const Field& field, const FieldValue& value, const Origins& origins) {
+  const Origin* origin = origins.find(field.path());
+  if (origin == nullptr) return value != field.default_value ? "derived" : "";
+  const std::string place = on_one_line(to_text(origin->at));
+  return origin->is_auto ? cat("auto at ", place) : place;
+}
+
+/// Writes the keys that have a line, section by section.
+class SectionWriter {
  public:
-  explicit ConfigWriter(const Config& config) : config_(config) {}
-  /// Writes only the keys that the config gives itself.
-  ConfigWriter(const Config& config, const std::map<std::string, std::string>& comments)
-      : config_(config), comments_(&comments) {}
+  explicit SectionWriter(const Lines& lines) : lines_(lines) {}
 
   std::string write() {
     write_section("", 0);
@@ -81,65 +108,31 @@ class ConfigWriter {
 
  private:
   void write_section(const std::string& path, int depth) {
-    for (const Field& field : schema_.fields())
-      if (field.section == path && kept(field)) write_field(field, depth);
-    for (const Section& section : schema_.sections()) {
+    const std::string indent(depth * 2, ' ');
+    for (const auto& [field, line] : lines_) {
+      if (field->section != path) continue;
+      out_ += cat(indent, field->name, ": ", line.value);
+      if (!line.comment.empty()) out_ += cat("  # ", line.comment);
+      out_ += "\n";
+    }
+    for (const Section& section : Schema::get().sections()) {
       const size_t dot = section.path.rfind('.');
       const std::string parent = dot == std::string::npos ? "" : section.path.substr(0, dot);
-      if (parent != path || !has_kept(section.path)) continue;
+      if (parent != path || !has_lines(section.path)) continue;
       if (depth == 0) out_ += "\n";
-      out_ += cat(std::string(depth * 2, ' '), section.path.substr(dot + 1), ":\n");
+      out_ += cat(indent, section.path.substr(dot + 1), ":\n");
       write_section(section.path, depth + 1);
     }
   }
 
-  bool kept(const Field& field) const {
-    if (!field.load || is_switched_off(config_, field)) return false;
-    if (comments_ != nullptr && config_.origins.find(field.path()) == nullptr) return false;
-    if (field.types.empty()) return true;
-    const std::string_view type = field.section == "optimizer.params"
-                                      ? name_of(config_.optimizer.type)
-                                      : name_of(config_.scheduler.type);
-    return std::find(field.types.begin(), field.types.end(), type) != field.types.end();
-  }
-
-  bool has_kept(const std::string& path) const {
-    return std::any_of(schema_.fields().begin(), schema_.fields().end(), [&](const Field& field) {
-      const bool is_below = field.section == path || field.section.starts_with(path + ".");
-      return is_below && kept(field);
+  bool has_lines(const std::string& path) const {
+    return std::any_of(lines_.begin(), lines_.end(), [&](const auto& line) {
+      const std::string& section = line.first->section;
+      return section == path || section.starts_with(path + ".");
     });
   }
 
-  void write_field(const Field& field, int depth) {
-    const FieldValue value = field.load(config_);
-    const bool unset = field.zero_unset && is_zero(value);
-    const bool open = comments_ != nullptr && config_.origins.is_auto(field.path());
-    out_ += cat(std::string(depth * 2, ' '), field.name, ": ",
-                open    ? "auto"
-                : unset ? "null"
-                        : yaml_text(value));
-    if (const std::string from = comment(field, value); !from.empty()) out_ += cat("  # ", from);
-    out_ += "\n";
-  }
-
-  std::string comment(const Field& field, const FieldValue& value) const {
-    if (comments_ != nullptr) {
-      const auto found = comments_->find(field.path());
-      return found == comments_->end() ? "" : found->second;
-    }
-    const Origin* origin = config_.origins.find(field.path());
-    if (origin != nullptr) {
-      std::string place = to_text(origin->at);
-      std::replace(place.begin(), place.end(), '\n', ' ');
-      return origin->is_auto ? cat("auto at ", place) : place;
-    }
-    return value != field.default_value ? "derived" : "";
-  }
-
-  const Schema& schema_ = Schema::get();
-  const Config& config_;
-  /// Values by path; null: the whole config is written, with the places that values came from.
-  const std::map<std::string, std::string>* comments_ = nullptr;
+  const Lines& lines_;
   std::string out_;
 };
 
@@ -164,11 +157,27 @@ std::string yaml_text(const FieldValue& value) {
 }
 
 std::string effective_yaml(const Config& config) {
-  return ConfigWriter(config).write();
+  Lines lines;
+  for (const Field& field : Schema::get().fields()) {
+    if (!field.load || is_switched_off(config, field) || !suits_type(field, config)) continue;
+    const FieldValue value = effective_value(config, field);
+    lines[&field] = {text_of(field, value), source_text(field, value, config.origins)};
+  }
+  return SectionWriter(lines).write();
 }
 
-std::string given_yaml(const Config& config, const std::map<std::string, std::string>& comments) {
-  return ConfigWriter(config, comments).write();
+std::string written_yaml(const WrittenConfig& config,
+                         const std::map<std::string, std::string>& comments) {
+  Lines lines;
+  for (const Field& field : Schema::get().fields()) {
+    const std::string path = field.path();
+    if (!field.load || config.origins.find(path) == nullptr) continue;
+    const auto value = config.values().find(&field);
+    const auto comment = comments.find(path);
+    lines[&field] = {value == config.values().end() ? "auto" : text_of(field, value->second),
+                     comment == comments.end() ? "" : comment->second};
+  }
+  return SectionWriter(lines).write();
 }
 
 }  // namespace ftrun

@@ -5,6 +5,7 @@
 
 #include "config/config.h"
 #include "config/schema.h"
+#include "config/written_config.h"
 
 namespace ftrun {
 
@@ -15,8 +16,9 @@ std::string yaml_text(const FieldValue& value);
 /// source of the value when that is not the default. Reads back as an equal Config.
 std::string effective_yaml(const Config& config);
 
-/// Writes only the keys that a config gives itself, each with its comment (by path), if it has one,
-/// from `comments`. Reads back as an equal config.
-std::string given_yaml(const Config& config, const std::map<std::string, std::string>& comments);
+/// Writes what is written, each key with its comment (by path), if it has one, from `comments`.
+/// Reads back as the same values.
+std::string written_yaml(const WrittenConfig& config,
+                         const std::map<std::string, std::string>& comments);
 
 }  // namespace ftrun

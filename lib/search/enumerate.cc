@@ -41,9 +41,11 @@ std::vector<StateOffload> state_offloads(const SearchTask& task, int64_t stage) 
                           kNvme = OffloadDevice::kNvme;
   std::vector<StateOffload> all{{}};
   if (stage == 0 || !task.offloads) return all;
-  const ZeroConfig& zero = task.config.zero;
-  const bool disk = !zero.offload_optimizer.nvme_path.empty();
-  const bool disk_of_parameters = !zero.offload_param.nvme_path.empty();
+  const auto has_folder = [&](const char* key) {
+    return !task.written.get<std::string>(key).empty();
+  };
+  const bool disk = has_folder("zero_optimization.offload_optimizer.nvme_path");
+  const bool disk_of_parameters = has_folder("zero_optimization.offload_param.nvme_path");
   all.push_back({kCpu, kNone});
   if (disk) all.push_back({kNvme, kNone});
   if (stage < 3) return all;
@@ -125,12 +127,12 @@ std::vector<Layout> all_layouts(const SearchTask& task) {
 }
 
 std::variant<Config, std::string> try_layout(const SearchTask& task, const Layout& layout) {
-  Config config = task.config;
-  write_layout(layout, config);
+  WrittenConfig written = task.written;
+  write_layout(layout, written);
   ResolveContext context = task.context;
   context.world_size = layout.ranks();
   context.local_ranks = layout.ranks() / task.nodes;
-  Resolution resolution = resolve(config, context);
+  Resolution resolution = resolve(written, context);
   for (const Problem& problem : resolution.problems)
     if (problem.severity == Severity::kError) return problem.message;
   if (!resolution.not_yet.empty())

@@ -19,15 +19,6 @@ const char* place_name(OffloadDevice device) {
   return device == OffloadDevice::kCpu ? "main memory" : "files";
 }
 
-const Field& field_of(const std::string& path) {
-  const size_t dot = path.rfind('.');
-  const Field* field = dot == std::string::npos
-                           ? Schema::get().find("", path)
-                           : Schema::get().find(path.substr(0, dot), path.substr(dot + 1));
-  require(field != nullptr && field->store, "a key of a layout is one of the schema");
-  return *field;
-}
-
 }  // namespace
 
 int complexity(const Layout& layout) {
@@ -65,21 +56,16 @@ std::vector<std::pair<std::string, FieldValue>> layout_keys(const Layout& layout
   return keys;
 }
 
-void write_layout(const Layout& layout, Config& config) {
-  std::map<std::string, Origin>& origins = config.origins.keys;
+void write_layout(const Layout& layout, WrittenConfig& config) {
   // A layout does not say where a pipeline is cut.
-  config.parallel.pipeline_layers.clear();
-  origins.erase("parallel.pipeline_layers");
-  config.parallel.schedule = ParallelConfig{}.schedule;
-  config.parallel.virtual_stages = ParallelConfig{}.virtual_stages;
-  for (const char* key : kPipelineKeys) origins.erase(key);
-  for (const auto& [path, value] : layout_keys(layout)) {
-    const Field& field = field_of(path);
-    field.store(config, value);
+  config.erase("parallel.pipeline_layers");
+  for (const char* key : kPipelineKeys) config.erase(key);
+  for (auto& [path, value] : layout_keys(layout)) {
+    const Field& field = Schema::get().at(path);
     if (is_silent(path) && value == field.default_value)
-      origins.erase(path);
+      config.erase(path);
     else
-      origins[path].is_auto = false;
+      config.write(field, std::move(value), config.origins.position(path));
   }
 }
 

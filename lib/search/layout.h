@@ -6,8 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "config/config.h"
-#include "config/schema.h"
+#include "config/written_config.h"
 
 namespace ftrun {
 
@@ -46,8 +45,8 @@ int complexity(const Layout& layout);
 /// Lists the keys of a config that a layout sets, with their values.
 std::vector<std::pair<std::string, FieldValue>> layout_keys(const Layout& layout);
 
-/// Writes a layout into a config that is not resolved yet.
-void write_layout(const Layout& layout, Config& config);
+/// Writes a layout's keys in the place of those that a config has.
+void write_layout(const Layout& layout, WrittenConfig& config);
 
 /// Lists the overrides that make a config ready for write_layout(): every key of a layout is given
 /// once, and other names of the same settings are removed.

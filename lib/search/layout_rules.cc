@@ -7,11 +7,13 @@
 namespace ftrun {
 namespace {
 
+constexpr const char* kNodeShards = "zero_optimization.zero_hpz_partition_size";
+
 /// Returns the layout with the least number of replicas above 1, if it has several: the number does
 /// not matter for what a config may say, except with secondary shards, which must divide the
 /// shards.
 Layout with_few_replicas(const SearchTask& task, Layout layout) {
-  if (layout.replicas == 1 || task.config.zero.hpz_partition_size > 1) return layout;
+  if (layout.replicas == 1 || task.written.get<int64_t>(kNodeShards) > 1) return layout;
   int64_t least = 2;
   while (layout.data % least != 0) ++least;
   layout.replicas = least;

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "config/config.h"
 #include "config/resolve.h"
+#include "config/written_config.h"
 #include "machine/machine.h"
 #include "model/config.h"
 #include "sim/what_if.h"
@@ -13,8 +13,8 @@ namespace ftrun {
 
 /// SearchTask is the run for which a layout is searched.
 struct SearchTask {
-  /// The unresolved config that layouts are written into (layout_overrides()).
-  Config config;
+  /// The config that layouts are written into (layout_overrides()).
+  WrittenConfig written;
   /// The context that the config is resolved with, except the number of ranks.
   ResolveContext context;
   ModelConfig model;

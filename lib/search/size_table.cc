@@ -42,7 +42,7 @@ Config config_of(const SizeModel& model, const SizeQuestion& question, const Mac
   for (const char* key : {"device=cuda", "model.path=model", "bf16.enabled=true"})
     overrides.emplace_back(key);
   overrides.push_back(cat("data.sequence_length=", question.row));
-  task.config = load_config_text("size table", "", overrides).config;
+  task.written = load_config_text("size table", "", overrides).written;
   task.context.plans_only = true;
   Layout layout;
   layout.data = question.ranks;

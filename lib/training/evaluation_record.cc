@@ -86,7 +86,7 @@ void EvaluationRecord::forget(int64_t step, const std::string& set) {
 void EvaluationRecord::note_best(int64_t step, const std::vector<EvaluationResult>& results) {
   if (!best_metric_) return;
   const std::optional<double> value = finite_value(*best_metric_, results);
-  const bool more = more_is_better(*best_metric_, keep_best_.mode);
+  const bool more = keep_best_.mode == BestMode::kMax;
   if (!value || (best_ && !beats(*value, best_->value, more))) return;
   before_ = best_;
   best_ = BestEvaluation{step, *value};
@@ -132,7 +132,7 @@ std::string EvaluationRecord::text() const {
             {"last_loss_is_finite", last_loss_is_finite_}};
   if (best_metric_)
     json["best"] = {{"metric", keep_best_.metric},
-                    {"more", more_is_better(*best_metric_, keep_best_.mode)},
+                    {"more", keep_best_.mode == BestMode::kMax},
                     {"now", json_of(best_)},
                     {"before", json_of(before_)}};
   if (stop_metric_)
@@ -150,7 +150,7 @@ void EvaluationRecord::restore(const std::string& text) {
   nonfinite_set_ = json.value("nonfinite_set", "");
   last_loss_is_finite_ = json.value("last_loss_is_finite", true);
   if (best_metric_ && json.contains("best") && json["best"].at("metric") == keep_best_.metric &&
-      json["best"].at("more") == more_is_better(*best_metric_, keep_best_.mode)) {
+      json["best"].at("more") == keep_best_.mode == BestMode::kMax) {
     best_ = best_from(json["best"].at("now"));
     before_ = best_from(json["best"].at("before"));
   }

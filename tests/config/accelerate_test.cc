@@ -25,7 +25,7 @@ Lines problems_in(const std::string& file) {
 Config read_launcher_file(const std::string& file, const Lines& overrides = {}) {
   const LoadResult loaded = load_config({kFolder + file}, overrides);
   REQUIRE(loaded.ok());
-  return loaded.config;
+  return with_defaults(loaded.written);
 }
 
 const std::string kHead = "distributed_type: DEEPSPEED\n";

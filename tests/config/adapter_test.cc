@@ -19,7 +19,7 @@ AdapterConfig read(const std::string& text) {
   const LoadResult loaded = load_config_text("c.yaml", text);
   for (const Problem& problem : loaded.problems) UNSCOPED_INFO(to_text(problem));
   REQUIRE(loaded.ok());
-  return resolve(loaded.config, {}).config.adapter;
+  return resolve(loaded.written, {}).config.adapter;
 }
 
 std::string errors(const std::string& text) {
@@ -48,7 +48,7 @@ TEST_CASE("a section of adapters without a type is LoRA, one of type none and no
   CHECK(read("adapter: {peft_type: LORA}").type == AdapterType::kLora);
   CHECK(read("adapter: {type: none, r: 4}").type == AdapterType::kNone);
   CHECK(read("adapter: none").type == AdapterType::kNone);
-  CHECK(load_config({}, {"adapter.r=4", "adapter=none"}).config.adapter.type ==
+  CHECK(config_of("", {"adapter.r=4", "adapter=none"}).adapter.type ==
         AdapterType::kNone);  // the later one wins
   CHECK(read("train: {steps: 1}").type == AdapterType::kNone);
 }
@@ -94,8 +94,8 @@ TEST_CASE("a later config clears patterns, and two spellings of one are refused"
   const LoadResult loaded = load_config_text("c.yaml", "adapter: {rank_pattern: {q_proj: 3}}",
                                              {"adapter.rank_pattern={}"});
   REQUIRE(loaded.ok());
-  CHECK(loaded.config.adapter.rank_pattern.empty());
-  CHECK(loaded.config.adapter.rank_pattern_ranks.empty());
+  CHECK(with_defaults(loaded.written).adapter.rank_pattern.empty());
+  CHECK(with_defaults(loaded.written).adapter.rank_pattern_ranks.empty());
   CHECK(errors("adapter: {rank_pattern: {q_proj: 3}, rank_pattern_ranks: [4]}")
             .find("written beside") != std::string::npos);
 }

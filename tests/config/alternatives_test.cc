@@ -14,7 +14,7 @@ const std::string kGivenBatch = "train_micro_batch_size_per_gpu: 1\n";
 /// Returns what is said of a file with overrides, without the file's name; every case must resolve.
 Lines said(const std::string& text, const Lines& overrides, Config* resolved = nullptr) {
   const LoadResult loaded = load_config_text("c.yaml", kGivenBatch + text, overrides);
-  const Resolution resolution = resolve(loaded.config, {.world_size = 4});
+  const Resolution resolution = resolve(loaded.written, {.world_size = 4});
   CHECK(texts(resolution.problems) == Lines{});
   if (resolved != nullptr) *resolved = resolution.config;
   return texts(loaded.problems);
@@ -115,11 +115,11 @@ TEST_CASE("of tensor parallelism's two names the later one is taken, unless it s
 
 TEST_CASE("a config that a run has written can be set in either name") {
   const Config first =
-      resolve(config_of(kGivenBatch + "optimizer: {type: AdamW, params: {lr: 0.5}}"),
+      resolve(written_of(kGivenBatch + "optimizer: {type: AdamW, params: {lr: 0.5}}"),
               {.world_size = 1, .for_training = true})
           .config;
-  const Config again =
-      config_of(effective_yaml(first), {"train.learning_rate=0.25", "train.steps=3"});
+  const WrittenConfig again =
+      written_of(effective_yaml(first), {"train.learning_rate=0.25", "train.steps=3"});
   const Resolution resolution = resolve(again, {});
   CHECK(texts(resolution.problems) == Lines{});
   CHECK(resolution.config.optimizer.lr == 0.25);

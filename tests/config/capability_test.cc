@@ -11,7 +11,7 @@ namespace {
 Lines missing(const std::string& text, int64_t ranks = 1) {
   Lines out;
   const Resolution r =
-      resolve(config_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
+      resolve(written_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
   REQUIRE(texts(r.problems) == Lines{});
   for (const NotYet& gap : r.not_yet) out.push_back(to_text(gap));
   return out;
@@ -120,7 +120,7 @@ TEST_CASE("tensor parallelism is there on processors, with every stage, tier and
 TEST_CASE("GPUs refuse nothing that processors do; what only emulated ones have run is named") {
   const auto emulated = [](const std::string& text, int64_t ranks = 1) {
     const Resolution r =
-        resolve(config_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
+        resolve(written_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
     REQUIRE(texts(r.problems) == Lines{});
     REQUIRE(r.not_yet.empty());
     return only_emulated_on_gpus(r.config);

@@ -113,7 +113,7 @@ std::vector<std::string> features(const Resolution& resolved) {
 std::vector<Row> differences(const std::string& folder, const Json& entry) {
   const std::string file = entry.at("file");
   const LoadResult loaded = load_config({folder + "/" + file});
-  const Resolution resolved = resolve(loaded.config, oracle_context(entry));
+  const Resolution resolved = resolve(loaded.written, oracle_context(entry));
   const bool ours = loaded.ok() && resolved.ok();
   const bool theirs = entry.at("after_auto") == "OK";
   std::vector<Row> rows;

@@ -13,7 +13,7 @@ namespace {
 
 // Returns what a config with elasticity resolves to on these ranks: the batch, or its first error.
 std::string elastic(const std::string& keys, int64_t ranks, const std::string& more = "") {
-  const Resolution r = resolve(config_of("elasticity: {enabled: true, " + keys + "}\n" + more),
+  const Resolution r = resolve(written_of("elasticity: {enabled: true, " + keys + "}\n" + more),
                                {.world_size = ranks});
   for (const Problem& p : r.problems)
     if (p.severity == Severity::kError) return to_text(p);
@@ -113,7 +113,7 @@ TEST_CASE("ranks outside the list are refused by version 0.1 and get their own b
           "micro_batch_sizes");
   const std::string small = "max_train_batch_size: 32, micro_batch_sizes: [1, 2, 3]";
   const Resolution r =
-      resolve(config_of("elasticity: {enabled: true, " + small + "}"), {.world_size = 7});
+      resolve(written_of("elasticity: {enabled: true, " + small + "}"), {.world_size = 7});
   REQUIRE(texts(r.problems) ==
           Lines{"c.yaml:1:23: notice: elasticity: 7 data-parallel ranks cannot share "
                 "train_batch_size 24 (it suits 1, 2, 3, 4, 6, 8, 12, 24); as DeepSpeed, version "
@@ -175,7 +175,7 @@ TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min
   const auto shares = [](const std::string& keys, int64_t ranks) {
     std::vector<std::string> out;
     for (const BatchShare& share :
-         smaller_shares(resolve(config_of(keys), {.world_size = ranks}).config))
+         smaller_shares(resolve(written_of(keys), {.world_size = ranks}).config))
       out.push_back(cat("d", share.data_ranks, " m", share.micro_batch, " g", share.accumulation));
     return join(out, ", ");
   };
@@ -200,7 +200,7 @@ TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min
 
 TEST_CASE("of no more ranks than have to stay none may leave, which is told") {
   const Resolution r = resolve(
-      config_of("train_micro_batch_size_per_gpu: 1\nelastic: {min_ranks: 3}"), {.world_size = 2});
+      written_of("train_micro_batch_size_per_gpu: 1\nelastic: {min_ranks: 3}"), {.world_size = 2});
   REQUIRE(
       texts(r.problems) ==
       Lines{"c.yaml:2:22: notice: elastic.min_ranks 3 > the 2 ranks of this run: none may leave"});

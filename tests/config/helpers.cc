@@ -15,12 +15,17 @@ std::vector<std::string> problems_of(const std::string& name, const std::string&
   return texts(load_config_text(name, text, overrides).problems);
 }
 
-Config config_of(const std::string& text, const std::vector<std::string>& overrides,
-                 const std::string& name) {
+WrittenConfig written_of(const std::string& text, const std::vector<std::string>& overrides,
+                         const std::string& name) {
   const LoadResult loaded = load_config_text(name, text, overrides);
   for (const std::string& line : texts(loaded.problems)) UNSCOPED_INFO(line);
   REQUIRE(loaded.ok());
-  return loaded.config;
+  return loaded.written;
+}
+
+Config config_of(const std::string& text, const std::vector<std::string>& overrides,
+                 const std::string& name) {
+  return with_defaults(written_of(text, overrides, name));
 }
 
 }  // namespace ftrun

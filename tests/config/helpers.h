@@ -15,7 +15,12 @@ std::vector<std::string> texts(const std::vector<Problem>& problems);
 std::vector<std::string> problems_of(const std::string& name, const std::string& text,
                                      const std::vector<std::string>& overrides = {});
 
-/// Returns a text's config; fails the test when it has errors.
+/// Reads a text; fails the test when it has errors.
+WrittenConfig written_of(const std::string& text, const std::vector<std::string>& overrides = {},
+                         const std::string& name = "c.yaml");
+
+/// Returns the values that a text gives, and the defaults of other keys, before anything is
+/// resolved.
 Config config_of(const std::string& text, const std::vector<std::string>& overrides = {},
                  const std::string& name = "c.yaml");
 

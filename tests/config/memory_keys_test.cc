@@ -20,7 +20,7 @@ namespace {
 const std::string kBatch = "train_micro_batch_size_per_gpu: 1\n";
 
 Resolution resolved_keys(const std::string& text, int64_t ranks = 1) {
-  return resolve(config_of(kBatch + text), {.world_size = ranks});
+  return resolve(written_of(kBatch + text), {.world_size = ranks});
 }
 
 Lines problems(const std::string& text, int64_t ranks = 1) {
@@ -392,10 +392,10 @@ elasticity: {enabled: true, max_train_batch_size: 24, micro_batch_sizes: [1, 3],
              ignore_non_elastic_batch_info: true}
 )";
   const ResolveContext context{.world_size = 4};
-  const Resolution first = resolve(config_of(text), context);
+  const Resolution first = resolve(written_of(text), context);
   REQUIRE(first.ok());
-  const Config again = config_of(effective_yaml(first.config));
-  REQUIRE(again == first.config);
+  const WrittenConfig again = written_of(effective_yaml(first.config));
+  REQUIRE(with_defaults(again) == first.config);
   const Resolution second = resolve(again, context);
   REQUIRE(second.config == first.config);
   REQUIRE(second.ok());
@@ -405,8 +405,8 @@ elasticity: {enabled: true, max_train_batch_size: 24, micro_batch_sizes: [1, 3],
 }
 
 TEST_CASE("where elasticity is on, batch keys do not decide the number of ranks") {
-  REQUIRE(count_ranks(config_of("{train_batch_size: 32, train_micro_batch_size_per_gpu: 4, "
-                                "gradient_accumulation_steps: 2, elasticity: {enabled: true}}"),
+  REQUIRE(count_ranks(written_of("{train_batch_size: 32, train_micro_batch_size_per_gpu: 4, "
+                                 "gradient_accumulation_steps: 2, elasticity: {enabled: true}}"),
                       {}, {})
               .ranks == 1);
 }

@@ -19,7 +19,7 @@ const std::string kEightMicroBatches =
     "train_micro_batch_size_per_gpu: 1\ngradient_accumulation_steps: 8\n";
 
 Resolution piped_on(const std::string& text, int64_t ranks) {
-  return resolve(config_of(kEightMicroBatches + text), {.world_size = ranks});
+  return resolve(written_of(kEightMicroBatches + text), {.world_size = ranks});
 }
 
 /// The problems of a text after the lines of the batch.
@@ -42,10 +42,10 @@ TEST_CASE("the ranks are data-parallel ranks × tensor × pipeline, and batches 
   REQUIRE(r.not_yet.empty());
   REQUIRE(mesh_text(r.config.parallel) == "data 3 × tensor 2 × pipeline 2");
   REQUIRE(r.config.train_batch_size == 24);
-  REQUIRE(count_ranks(config_of(kEightMicroBatches + "parallel: {data: 2, pipeline: 4}\n"), {}, {})
+  REQUIRE(count_ranks(written_of(kEightMicroBatches + "parallel: {data: 2, pipeline: 4}\n"), {}, {})
               .ranks == 8);
   REQUIRE(
-      count_ranks(config_of(kEightMicroBatches + "train_batch_size: 16\npipeline: {stages: 4}\n"),
+      count_ranks(written_of(kEightMicroBatches + "train_batch_size: 16\npipeline: {stages: 4}\n"),
                   {}, {})
           .rule == "train_batch_size 16 / (micro 1 × accumulation 8) × pipeline 4");
 }
@@ -65,8 +65,8 @@ TEST_CASE("pipeline.stages is parallel.pipeline, and both may be written when th
     REQUIRE(texts(r.problems) == Lines{});
     REQUIRE(r.config.parallel.pipeline == 2);
   }
-  const Config over =
-      config_of(kEightMicroBatches + "pipeline: {stages: 2}\n", {"parallel.pipeline=4"});
+  const WrittenConfig over =
+      written_of(kEightMicroBatches + "pipeline: {stages: 2}\n", {"parallel.pipeline=4"});
   REQUIRE(resolve(over, {.world_size = 4}).config.parallel.pipeline == 4);
 }
 
@@ -211,7 +211,7 @@ TEST_CASE("an effective config says what runs, and is read as itself") {
     const Resolution first = piped_on(cat("parallel: {", keys, "}\n"), 2);
     const std::string text = effective_yaml(first.config);
     INFO(text);
-    const Resolution second = resolve(config_of(text), {.world_size = 2});
+    const Resolution second = resolve(written_of(text), {.world_size = 2});
     REQUIRE(second.config == first.config);
     REQUIRE_FALSE(has_errors(second.problems));
   }

@@ -18,7 +18,7 @@ TEST_CASE(
     "the number of ranks comes from the launcher, else --nproc, else the mesh, else the batch") {
   const auto ranks = [](const std::string& text, std::optional<int64_t> world = {},
                         std::optional<int64_t> nproc = {}) {
-    const RankCount count = count_ranks(config_of(text), world, nproc);
+    const RankCount count = count_ranks(written_of(text), world, nproc);
     REQUIRE(texts(count.problems) == Lines{});
     return std::to_string(count.ranks) + ": " + count.rule;
   };
@@ -36,7 +36,7 @@ TEST_CASE(
 
 TEST_CASE("a batch or mesh that gives no number of ranks is explained") {
   const auto problem = [](const std::string& text) {
-    return texts(count_ranks(config_of(text), {}, {}).problems);
+    return texts(count_ranks(written_of(text), {}, {}).problems);
   };
   REQUIRE(
       problem("{train_batch_size: 30, train_micro_batch_size_per_gpu: 4, "
@@ -63,7 +63,7 @@ TEST_CASE("a batch or mesh that gives no number of ranks is explained") {
 
 TEST_CASE("DeepSpeed's name of the tensor degree counts as ranks too") {
   const auto ranks = [](const std::string& text) {
-    const RankCount count = count_ranks(config_of(text), {}, {});
+    const RankCount count = count_ranks(written_of(text), {}, {});
     REQUIRE(texts(count.problems) == Lines{});
     return std::to_string(count.ranks) + ": " + count.rule;
   };

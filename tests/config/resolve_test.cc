@@ -15,7 +15,7 @@ namespace ftrun {
 namespace {
 
 Resolution resolved(const std::string& text, ResolveContext context = {}) {
-  return resolve(config_of(text), context);
+  return resolve(written_of(text), context);
 }
 
 std::string batch_text(const Config& c) {
@@ -508,9 +508,9 @@ TEST_CASE("a run needs a model and data, a check does not") {
 TEST_CASE("a fault in reading a key is not reported a second time as missing") {
   const LoadResult loaded = load_config_text("c.yaml", "train_batch_size: many\n");
   REQUIRE_FALSE(loaded.ok());
-  REQUIRE(texts(resolve(loaded.config, {}).problems) == Lines{});
+  REQUIRE(texts(resolve(loaded.written, {}).problems) == Lines{});
   const LoadResult foreign = load_config_text("c.yaml", "base_model: x\n");
-  REQUIRE(texts(resolve(foreign.config, {.for_training = true}).problems) == Lines{});
+  REQUIRE(texts(resolve(foreign.written, {.for_training = true}).problems) == Lines{});
 }
 
 TEST_CASE("a resolved config has the objections that a change brings") {
@@ -561,7 +561,7 @@ TEST_CASE("device: auto is a GPU where each rank can have one that does what is 
     return resolved(text, context).config.device;
   };
   const ResolveContext two{.world_size = 2, .gpus = 2, .local_ranks = 2};
-  REQUIRE(device("{}", {}) == DeviceKind::kAuto);
+  REQUIRE(device("{}", {}) == DeviceKind::kCpu);
   REQUIRE(device("{}", two) == DeviceKind::kCuda);
   REQUIRE(device("{device: cpu}", two) == DeviceKind::kCpu);
   REQUIRE(has_line(resolved("{}", two), "default: device = cuda (this machine shows 2 GPUs)"));
@@ -571,7 +571,8 @@ TEST_CASE("device: auto is a GPU where each rank can have one that does what is 
 TEST_CASE("device: auto says why it leaves GPUs alone") {
   const auto notice = [](const std::string& text, ResolveContext context) {
     const Resolution r = resolved(text, context);
-    REQUIRE(r.config.device == DeviceKind::kAuto);
+    REQUIRE(r.config.device == DeviceKind::kCpu);
+    REQUIRE(r.config.left_auto.contains("device"));
     for (const Problem& problem : r.problems)
       if (problem.message.starts_with("device:")) return to_text(problem);
     return std::string();

@@ -15,7 +15,7 @@ const std::string kOneSequence = "train_micro_batch_size_per_gpu: 1\n";
 const std::string kAutoTp = "tensor_parallel: {autotp_size: 2}\n";
 
 Resolution resolved_on(const std::string& text, int64_t ranks) {
-  return resolve(config_of(text), {.world_size = ranks});
+  return resolve(written_of(text), {.world_size = ranks});
 }
 
 // The only problem of a text.

@@ -12,6 +12,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         ftrun::load_config_text(name, std::string(ftrun::fuzz::text_of(data, size)));
     ftrun::ResolveContext context;
     context.world_size = 4;
-    ftrun::resolve(loaded.config, context);
+    ftrun::resolve(loaded.written, context);
   });
 }

@@ -1,10 +1,11 @@
 #include "program/savings.h"
 
 #include <algorithm>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+#include "config/load.h"
 #include "config/resolve.h"
 #include "models.h"
 
@@ -23,22 +24,28 @@ ModelConfig deep_model() {
   return model;
 }
 
-/// Returns what is advised to four ranks, as it would be written.
-std::vector<std::string> advice(const std::function<void(Config&)>& change) {
-  Config config;
-  config.train_micro_batch_size_per_gpu = 4;
-  // Gradients of the first micro-batch are there beside the activations of the second.
-  config.gradient_accumulation_steps = 2;
-  config.data.sequence_length = 32;
-  // Nothing is gathered ahead or together.
-  config.zero.prefetch_bucket_size = 0;
-  config.zero.allgather_bucket_size = 2;
-  config.zero.reduce_bucket_size = 2;
-  change(config);
-  const Resolution resolution = resolve(config, {.world_size = 4});
+const std::string kStage = "zero_optimization.stage=";
+using Keys = std::vector<std::string>;
+
+/// Two micro-batches of four rows: gradients of the first are there beside the activations of the
+/// second.
+const Keys kBatch{"train_micro_batch_size_per_gpu=4", "gradient_accumulation_steps=2"};
+
+/// Returns what is advised to four ranks, as it would be written, where a config has these keys.
+Keys advice(Keys keys, const Keys& batch = kBatch) {
+  const Keys base{"data.sequence_length=32",
+                  // Nothing is gathered ahead or together.
+                  "zero_optimization.stage3_prefetch_bucket_size=0",
+                  "zero_optimization.allgather_bucket_size=2",
+                  "zero_optimization.reduce_bucket_size=2"};
+  keys.insert(keys.begin(), base.begin(), base.end());
+  keys.insert(keys.begin(), batch.begin(), batch.end());
+  const LoadResult loaded = load_config_text("savings.yaml", "", keys);
+  REQUIRE(loaded.ok());
+  const Resolution resolution = resolve(loaded.written, {.world_size = 4});
   REQUIRE(resolution.ok());
   const auto total = [](const MemoryPlan& plan) { return plan.main_memory(); };
-  std::vector<std::string> changes;
+  Keys changes;
   for (const Saving& saving : memory_savings(resolution.config, deep_model(), 0, total))
     changes.push_back(saving.change);
   return changes;
@@ -50,97 +57,66 @@ bool holds(const std::vector<std::string>& changes, const std::string& beginning
                      [&](const std::string& change) { return change.starts_with(beginning); });
 }
 
-void write(Config& config, const std::string& key) {
-  config.origins.keys[key] = {};
-}
-
 TEST_CASE("without anything in the way the stage that saves most is advised") {
-  REQUIRE(holds(advice([](Config&) {}), "zero_optimization.stage: 3"));
-  REQUIRE(holds(advice([](Config& c) { c.zero.stage = 1; }), "zero_optimization.stage: 3"));
+  REQUIRE(holds(advice({}), "zero_optimization.stage: 3"));
+  REQUIRE(holds(advice({kStage + "1"}), "zero_optimization.stage: 3"));
 }
 
 TEST_CASE("a stage that contradicts how gradients are reduced is no advice") {
-  const auto prescaled = advice([](Config& c) { c.reduction.prescale_gradients = true; });
+  const auto prescaled = advice({"prescale_gradients=true"});
   REQUIRE(holds(prescaled, "zero_optimization.stage: 1"));
   REQUIRE_FALSE(holds(prescaled, "zero_optimization.stage: 3"));
   REQUIRE(holds(prescaled, "recompute.policy: full"));
-  const auto predivided = advice([](Config& c) {
-    c.zero.stage = 1;
-    c.reduction.gradient_predivide_factor = 2;
-  });
+  const auto predivided = advice({kStage + "1", "gradient_predivide_factor=2"});
   REQUIRE_FALSE(holds(predivided, "zero_optimization.stage"));
-  const auto sum = advice([](Config& c) {
-    c.zero.stage = 1;
-    c.reduction.gradient_allreduce_op = AllreduceOp::kSum;
-  });
+  const auto sum = advice({kStage + "1", "gradient_allreduce_op=sum"});
   REQUIRE(holds(sum, "zero_optimization.stage: 2"));
 }
 
 TEST_CASE("a stage that makes another key take effect is advised only where that fits the ranks") {
   const auto stage2 = [](int64_t mics) {
-    return advice([&](Config& c) {
-      c.zero.stage = 2;
-      c.zero.mics_shard_size = mics;
-    });
+    return advice({kStage + "2", cat("zero_optimization.mics_shard_size=", mics)});
   };
   REQUIRE(holds(stage2(-1), "zero_optimization.stage: 3"));
   REQUIRE_FALSE(holds(stage2(3), "zero_optimization.stage"));
 }
 
 TEST_CASE("replicas that mics_shard_size makes are not advised away under it") {
-  REQUIRE_FALSE(holds(advice([](Config& c) {
-                        c.zero.stage = 3;
-                        c.zero.mics_shard_size = 2;
-                      }),
+  REQUIRE_FALSE(holds(advice({kStage + "3", "zero_optimization.mics_shard_size=2"}),
                       "parallel.data_replicate"));
-  REQUIRE(holds(advice([](Config& c) {
-                  c.zero.stage = 3;
-                  c.parallel.data_replicate = 2;
-                }),
-                "parallel.data_replicate: 1"));
+  REQUIRE(holds(advice({kStage + "3", "parallel.data_replicate=2"}), "parallel.data_replicate: 1"));
 }
 
 TEST_CASE("small tensors that stay whole at stage 3 are advised away") {
   const std::string key = "zero_optimization.stage3_param_persistence_threshold";
-  const auto stage3 = [](int64_t threshold) {
-    return advice([&](Config& c) {
-      c.zero.stage = 3;
-      c.zero.param_persistence_threshold = threshold;
-    });
+  const auto stage3 = [&](int64_t threshold) {
+    return advice({kStage + "3", cat(key, "=", threshold)});
   };
   REQUIRE(holds(stage3(1 << 30), key + ": 0"));
   REQUIRE_FALSE(holds(stage3(0), key));
-  REQUIRE_FALSE(holds(advice([](Config& c) { c.zero.stage = 2; }), key));
+  REQUIRE_FALSE(holds(advice({kStage + "2"}), key));
 }
 
 TEST_CASE("a smaller micro-batch is not advised where elasticity chooses it") {
-  const auto elastic = advice([](Config& c) {
-    c.elasticity.enabled = true;
-    c.elasticity.version = 0.1;
-    c.elasticity.max_train_batch_size = 64;
-    c.elasticity.micro_batch_sizes = {4};
-    c.elasticity.min_gpus = 1;
-    c.elasticity.max_gpus = 8;
-    write(c, "elasticity.max_train_batch_size");
-    write(c, "elasticity.micro_batch_sizes");
-  });
+  const auto elastic = advice(
+      {"elasticity={enabled: true, version: 0.1, max_train_batch_size: 64, micro_batch_sizes: [4], "
+       "min_gpus: 1, max_gpus: 8}"},
+      {});
   REQUIRE_FALSE(holds(elastic, "train_micro_batch_size_per_gpu"));
-  REQUIRE(holds(advice([](Config&) {}), "train_micro_batch_size_per_gpu: 2"));
+  REQUIRE(holds(advice({}), "train_micro_batch_size_per_gpu: 2"));
 }
 
 TEST_CASE("bf16 is advised where it can run, and masters in bf16 stay with what they need") {
-  REQUIRE(holds(advice([](Config& c) { c.zero.stage = 1; }), "bf16.enabled: true"));
-  REQUIRE_FALSE(holds(advice([](Config& c) { c.data_types.param_dtype = ConfigDtype::kFp32; }),
-                      "bf16.enabled"));
+  REQUIRE(holds(advice({kStage + "1"}), "bf16.enabled: true"));
+  REQUIRE_FALSE(holds(advice({"data_types.param_dtype=fp32"}), "bf16.enabled"));
 }
 
 TEST_CASE("state goes to the disk that is named, and not to a second one") {
   const auto on_disk = [](const std::string& parameters, const std::string& optimizer) {
-    return advice([&](Config& c) {
-      c.zero.stage = 3;
-      c.zero.offload_param = {.device = OffloadDevice::kNvme, .nvme_path = parameters};
-      c.zero.offload_optimizer.nvme_path = optimizer;
-    });
+    return advice(
+        {kStage + "3",
+         cat("zero_optimization.offload_param={device: nvme, nvme_path: ", parameters, "}"),
+         cat("zero_optimization.offload_optimizer.nvme_path='", optimizer, "'")});
   };
   const std::string disk = "zero_optimization.offload_optimizer.device: nvme (with nvme_path)";
   REQUIRE(holds(on_disk("/a", ""), disk));

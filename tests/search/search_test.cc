@@ -28,6 +28,10 @@ using namespace fixtures;
 
 constexpr double kUnlimited = 1e6;
 
+void write(SearchTask& task, const std::string& path, FieldValue value) {
+  task.written.write(Schema::get().at(path), std::move(value), {});
+}
+
 TEST_CASE("no bound is above the exact figure", "[long]") {
   std::mt19937_64 random(20261127);
   int64_t compared = 0;
@@ -104,7 +108,7 @@ TEST_CASE("the rules and a trial of each layout agree on which layouts are legal
   std::mt19937_64 random(28);
   for (int t = 0; t < sweep_rounds(6); ++t) {
     SearchTask task = random_task(random, one_of<int>(random, {2, 4}), 8);
-    if (t % 3 == 1) task.config.zero.hpz_partition_size = 2;
+    if (t % 3 == 1) write(task, "zero_optimization.zero_hpz_partition_size", int64_t{2});
     LayoutRules rules(task);
     int64_t legal = 0;
     const std::vector<Layout> layouts = all_layouts(task);
@@ -126,11 +130,12 @@ TEST_CASE("the rules and a trial of each layout agree on which layouts are legal
 TEST_CASE("main memory beside GPUs bounds the layouts that keep state there") {
   std::mt19937_64 random(9);
   SearchTask task = random_task(random, 2, 4);
-  while (!task.machine.has_gpus || task.config.adapter.type != AdapterType::kNone ||
-         task.config.optimizer.type != OptimizerType::kAdamW)
+  while (!task.machine.has_gpus ||
+         task.written.get<AdapterType>("adapter.type") != AdapterType::kNone ||
+         task.written.get<OptimizerType>("optimizer.type") != OptimizerType::kAdamW)
     task = random_task(random, 2, 4);
   task.nodes = 1;
-  task.config.zero.param_persistence_threshold = 0;
+  write(task, "zero_optimization.stage3_param_persistence_threshold", int64_t{0});
   const auto hosted = [&] {
     LayoutRules rules(task);
     Bounds bounds(task);
@@ -190,7 +195,7 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
                     "optimizer.type=AdamW", "bf16.enabled=true"});
   LoadResult loaded = load_config_text("search.yaml", "", overrides);
   REQUIRE(loaded.ok());
-  task.config = std::move(loaded.config);
+  task.written = std::move(loaded.written);
   task.context.plans_only = true;
   task.context.hidden_size = task.model.hidden;
   LayoutRules rules(task);
@@ -256,14 +261,15 @@ TEST_CASE("a layout that a config is written with is read back, and planned alik
     const SearchTask task = random_task(random, 4, 8);
     for (const Layout& layout : legal_layouts(task)) {
       if (random() % 40 != 0) continue;
-      Config config = task.config;
-      write_layout(layout, config);
-      const LoadResult again = load_config_text("again.yaml", given_yaml(config, {}));
-      INFO(given_yaml(config, {}));
+      WrittenConfig written = task.written;
+      write_layout(layout, written);
+      const std::string text = written_yaml(written, {});
+      const LoadResult again = load_config_text("again.yaml", text);
+      INFO(text);
       REQUIRE(again.ok());
       ResolveContext context = task.context;
       context.world_size = layout.ranks();
-      const Resolution resolved = resolve(again.config, context);
+      const Resolution resolved = resolve(again.written, context);
       REQUIRE(resolved.ok());
       CHECK(resolved.config == std::get<Config>(try_layout(task, layout)));
     }

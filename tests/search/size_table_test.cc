@@ -52,7 +52,7 @@ TEST_CASE("the lines of a size add up to what the fullest rank of the plan needs
     overrides.insert(overrides.end(),
                      {"device=cuda", "bf16.enabled=true", "model.path=m", "optimizer.type=AdamW",
                       cat("data.sequence_length=", question.row)});
-    task.config = load_config_text("size.yaml", "", overrides).config;
+    task.written = load_config_text("size.yaml", "", overrides).written;
     task.context.plans_only = true;
     Layout layout;
     layout.data = question.ranks;

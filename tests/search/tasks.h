@@ -66,7 +66,7 @@ inline SearchTask random_task(std::mt19937_64& random, int devices, int64_t batc
   LoadResult loaded = load_config_text("search.yaml", "", overrides);
   for (const Problem& problem : loaded.problems)
     if (problem.severity == Severity::kError) throw std::logic_error(to_text(problem));
-  task.config = std::move(loaded.config);
+  task.written = std::move(loaded.written);
   task.context.plans_only = true;
   return task;
 }

@@ -125,7 +125,7 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them")
   const ModelConfig model =
       parse_model_config(read_file(folder + "/config.json", 1 << 20), folder + "/config.json");
   const Resolution resolved =
-      resolve(loaded.config, {.world_size = 16384, .hidden_size = model.hidden});
+      resolve(loaded.written, {.world_size = 16384, .hidden_size = model.hidden});
   REQUIRE(resolved.ok());
   const StepPlan own = plan_steps(resolved.config, model, 0);
   CHECK(own.partition.units.size() == 128 + 127);  // norms apart
@@ -164,8 +164,6 @@ TEST_CASE(
     "pipelines of Llama-3-405B on 16,384 ranks take work by stages and micro-batches, not by ranks",
     "[long]") {
   const std::string folder = testing::source_dir() + "/tests/sim/llama-3-405b";
-  const LoadResult loaded = load_config({folder + "/plan.yaml"});
-  REQUIRE(loaded.ok());
   const ModelConfig model =
       parse_model_config(read_file(folder + "/config.json", 1 << 20), folder + "/config.json");
   constexpr int64_t kStages = 16, kMicroBatches = 16;
@@ -176,15 +174,16 @@ TEST_CASE(
   for (const auto& [schedule, chunks, zero_stage] :
        {Way{PipelineSchedule::k1F1B, 1, 1}, Way{PipelineSchedule::kInterleaved, 2, 1},
         Way{PipelineSchedule::kZbH1, 1, 1}, Way{PipelineSchedule::k1F1B, 1, 3}}) {
-    Config config = loaded.config;
-    config.parallel.data = 128;
-    config.parallel.pipeline = kStages;
-    config.parallel.schedule = schedule;
-    config.parallel.virtual_stages = chunks;
-    config.gradient_accumulation_steps = kMicroBatches;
-    config.zero.stage = zero_stage;
+    const LoadResult loaded = load_config(
+        {folder + "/plan.yaml"},
+        {"parallel.data=128", cat("parallel.pipeline=", kStages),
+         cat("parallel.schedule=", name_of(schedule)), cat("parallel.virtual_stages=", chunks),
+         cat("gradient_accumulation_steps=", kMicroBatches),
+         cat("zero_optimization.stage=", zero_stage)});
+    REQUIRE(loaded.ok());
     INFO(name_of(schedule) << ", ZeRO-" << zero_stage);
-    const Resolution resolved = resolve(config, {.world_size = 16384, .hidden_size = model.hidden});
+    const Resolution resolved =
+        resolve(loaded.written, {.world_size = 16384, .hidden_size = model.hidden});
     REQUIRE(resolved.ok());
     const StepPlan own = plan_steps(resolved.config, model, 0);
     const ClassPlans all(resolved.config, model, 0, own);

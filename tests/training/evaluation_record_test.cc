@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::quiet_NaN();
 
-Config wishing(BestMode mode = BestMode::kAuto, const std::string& metric = "b.loss") {
+Config wishing(BestMode mode = BestMode::kMin, const std::string& metric = "b.loss") {
   Config config;
   config.data.validation = {"x", "y"};
   config.data.validation_names = {"a", "b"};
@@ -42,7 +42,7 @@ TEST_CASE("the best is strictly better than all before it, after a step, and fin
   REQUIRE(bests(EvaluationRecord(wishing()), losses) == Steps{"-", "1", "1", "1", "4", "4", "4"});
   REQUIRE(bests(EvaluationRecord(wishing(BestMode::kMax)), {9, 1, kNever, 1, 2}) ==
           Steps{"-", "1", "1", "1", "4"});
-  REQUIRE(bests(EvaluationRecord(wishing(BestMode::kAuto, "b.accuracy")), {9, 1, 2, 1}) ==
+  REQUIRE(bests(EvaluationRecord(wishing(BestMode::kMax, "b.accuracy")), {9, 1, 2, 1}) ==
           Steps{"-", "1", "2", "2"});
   REQUIRE(bests(EvaluationRecord(Config{}), {1, 0}) == Steps{"-", "-"});
 }
@@ -52,7 +52,7 @@ TEST_CASE(
   for (const double loss : {kNever, std::copysign(kNever, -1.0), HUGE_VAL, -HUGE_VAL})
     for (const std::string metric :
          {"a.loss", "a.accuracy", "b.loss", "b.perplexity", "b.accuracy"})
-      for (const BestMode mode : {BestMode::kAuto, BestMode::kMin, BestMode::kMax}) {
+      for (const BestMode mode : {BestMode::kMin, BestMode::kMax}) {
         CAPTURE(loss, metric);
         EvaluationRecord record(wishing(mode, metric));
         std::vector<EvaluationResult> destroyed = found(loss, 0.9);
@@ -79,13 +79,13 @@ TEST_CASE(
   const std::vector<EvaluationResult> none{{.set = "a", .loss = 1, .accuracy = 0.5, .tokens = 8},
                                            {.set = "b", .loss = kNever}};
   for (const std::string metric : {"b.loss", "b.perplexity", "b.accuracy"}) {
-    EvaluationRecord record(wishing(BestMode::kAuto, metric));
+    EvaluationRecord record(wishing(BestMode::kMax, metric));
     for (int64_t step = 1; step <= 4; ++step) record.add(step, none);
     REQUIRE_FALSE(record.best());
     REQUIRE_FALSE(record.stops());
     REQUIRE(record.problem_after(4).empty());
   }
-  EvaluationRecord by_the_other(wishing(BestMode::kAuto, "a.accuracy"));
+  EvaluationRecord by_the_other(wishing(BestMode::kMax, "a.accuracy"));
   by_the_other.add(1, none);
   REQUIRE(by_the_other.is_best(1));
 }
@@ -108,7 +108,7 @@ TEST_CASE("where the last step was not evaluated its loss says whether the weigh
 }
 
 TEST_CASE("what a record of an older version took for the best is forgotten") {
-  EvaluationRecord record(wishing(BestMode::kAuto, "b.accuracy"));
+  EvaluationRecord record(wishing(BestMode::kMax, "b.accuracy"));
   record.restore(
       R"({"last_step":3,"best":{"metric":"b.accuracy","more":true,"now":{"step":3,"value":0.965},)"
       R"("before":{"step":2,"value":0.9}},)"

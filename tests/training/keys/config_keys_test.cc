@@ -226,7 +226,7 @@ std::string programs(const Config& config) {
 std::optional<Resolution> resolved(const Base& base, const std::vector<std::string>& overrides) {
   const LoadResult loaded = load_config_text("c.yaml", base.text, overrides);
   if (!loaded.ok()) return std::nullopt;
-  Resolution resolution = resolve(loaded.config, {.world_size = base.ranks});
+  Resolution resolution = resolve(loaded.written, {.world_size = base.ranks});
   if (!resolution.ok() || !resolution.not_yet.empty()) return std::nullopt;
   return resolution;
 }
@@ -254,6 +254,7 @@ const Outcome& outcome(const Base& base) {
 bool differs(const Field& field, const Outcome& before, const Config& after) try {
   Config others = after;
   if (field.store) field.store(others, field.load(before.resolution.config));
+  others.left_auto = before.resolution.config.left_auto;
   return effective_json(others) != effective_json(before.resolution.config) ||
          scalars(after) != before.scalars || programs(after) != before.programs;
 } catch (const Error& error) {

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "config/config.h"
+#include "config/schema.h"
+
+namespace ftrun {
+
+/// WrittenConfig holds the keys that the sources of a config give. A key that is absent has no
+/// value here, nor has one that is left to a rule ("auto"): resolve() makes a Config, in which every
+/// value is decided.
+class WrittenConfig {
+ public:
+  /// Where keys and sections are written, those that are "auto" too.
+  Origins origins;
+  /// The commit of a model found by its name on the Hub, once it is looked up; not a key.
+  std::string model_commit;
+
+  /// Returns the values that are written, in the order of the schema.
+  const std::map<const Field*, FieldValue>& values() const { return values_; }
+  /// Returns the value that is written for a key, else the schema's default. `T` is the type of the
+  /// key's member.
+  template <typename T>
+  T get(const std::string& path) const {
+    T value{};
+    from_value(value, written_or_default(path));
+    return value;
+  }
+  /// Gives a key a value, in the place of the one that it has.
+  void write(const Field& field, FieldValue value, const Position& at);
+  /// Takes a key away, as if no source had it.
+  void erase(const std::string& path);
+
+ private:
+  const FieldValue& written_or_default(const std::string& path) const;
+
+  std::map<const Field*, FieldValue> values_;
+};
+
+/// Returns the values that are written, and the default of every other key: where resolve() begins.
+/// Nothing is decided in it, unless all keys are written.
+Config with_defaults(const WrittenConfig& written);
+
+}  // namespace ftrun
