@@ -42,10 +42,6 @@ struct StepProgram {
   std::vector<UnitHolders> holders;
 };
 
-/// Micro-batch inputs in the order of a kLoadBatch instruction's writes.
-inline constexpr Port kBatchPorts[] = {Port::kTokens, Port::kPositions, Port::kStarts,
-                                       Port::kLabels};
-
 /// Builds one optimizer step with passes applied: the actions of the schedule, reduction of
 /// gradients and loss, norm, decision, update. The model must be built with Mode::kTrain.
 StepProgram build_training_step(const ModelDescription& model, const Partition& partition,
