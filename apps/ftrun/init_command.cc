@@ -18,6 +18,7 @@
 #include "base/new_file.h"
 #include "base/processors.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "cluster/visible_gpus.h"
 #include "commands.h"
 #include "config/write.h"
@@ -333,8 +334,8 @@ int init_command(const InitOptions& options) {
       five_lines(draft, machine, *found, join(left_out, ", "), shell_word(options.out));
   write_new_file(options.out,
                  searched_config(found->task, found->result.choices.front().layout, lines));
-  std::cout << "written: " << options.out << '\n';
-  for (const std::string& line : lines) std::cout << line << '\n';
+  std::cout << "written: " << terminal_text(options.out) << '\n';
+  for (const std::string& line : lines) std::cout << terminal_text(line) << '\n';
   return 0;
 }
 

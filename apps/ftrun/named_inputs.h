@@ -24,9 +24,9 @@ struct NamedInputs {
   std::vector<std::pair<std::string, Error>> data;
 };
 
-/// Looks up what a config names on the Hugging Face Hub, once for the process. A run that `resumes` keeps the commits that its run.json records,
-/// unless the config gives a whole commit itself. The reader of the model refuses a model that is
-/// missing.
+/// Looks up what a config names on the Hugging Face Hub, once for the process. A run that `resumes`
+/// keeps the commits that its run.json records, unless the config gives a whole commit itself. The
+/// reader of the model refuses a model that is missing.
 NamedInputs find_named_inputs(WrittenConfig config, bool resumes);
 
 }  // namespace ftrun

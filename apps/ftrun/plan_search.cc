@@ -171,7 +171,7 @@ int search_plan(const SearchOptions& options, const AskedMachine& asked, Answer&
   require_choice(task, result);
   const Evaluation& best = result.choices.front();
   if (!asked.what_if.empty()) std::cout << "what if " << asked.what_if << '\n';
-  std::cout << search_text(task, result);
+  std::cout << terminal_text(search_text(task, result));
   nlohmann::ordered_json json = search_json(task, result);
   if (!options.out.empty()) {
     const std::string command =
@@ -188,7 +188,7 @@ int search_plan(const SearchOptions& options, const AskedMachine& asked, Answer&
       why.push_back(cat("  ", one.choice, ": ", why_not_text(task, result, one)));
     write_new_file(options.out, searched_config(task, best.layout, why));
     json["config"] = options.out;
-    std::cout << "\nwritten: " << options.out << "; its figures: " << command << '\n';
+    std::cout << terminal_text(cat("\nwritten: ", options.out, "; its figures: ", command)) << '\n';
   } else {
     std::cout << "\n--out FILE writes the first one as a config\n";
   }

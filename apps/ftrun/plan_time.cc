@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/new_file.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "inputs/run_data.h"
 #include "inputs/sample_options.h"
 #include "machine/machine_file.h"
@@ -101,14 +102,14 @@ void print_time(const LoadedConfig& loaded, const AskedMachine& asked, int64_t n
       as_filed = predict_step(all, asked.as_filed, {nodes, config.threads}).seconds;
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage || records) throw;
-    std::cout << "\ntime of a step: not predicted: " << error.what() << '\n';
+    std::cout << "\ntime of a step: not predicted: " << terminal_text(error.what()) << '\n';
     return;
   }
   if (!trace.empty()) write_new_file(trace, step_trace_text(record));
   const RunEstimate run =
       estimate_run(config, *loaded.model, plan, time, asked.machine, nodes, planned_steps(config));
   const std::string text = run_estimate_text(run, time, asked.machine, config.checkpoint.every);
-  std::cout << '\n' << text;
+  std::cout << '\n' << terminal_text(text);
   if (write_page) write_page(record, text);
   if (as_filed) std::cout << what_if_line(asked.what_if, time.seconds, *as_filed);
   nlohmann::ordered_json json = time_json(run, time, asked.machine);

@@ -417,10 +417,10 @@ void write_all(FileSystem& files, const std::string& folder, const ExportOptions
     written.push_back(ShardWriter(files, folder, options, shard, read).write());
   if (shards.size() > 1) written.push_back(write_index(files, folder, shards));
   const bool adapter = options.format == ExportFormat::kAdapter;
-  written.push_back(
-      write_text(files, folder, config_name(options),
-                 adapter ? options.config_json
-                         : exported_config(options.config_json, options.dtype, "config.json")));
+  written.push_back(write_text(files, folder, config_name(options),
+                               adapter ? options.config_json
+                                       : exported_config(options.config_json, options.dtype,
+                                                         options.decoder_key, "config.json")));
   finish_output(files, folder, written);
 }
 
@@ -518,7 +518,8 @@ std::vector<ExportPiece> export_pieces(const ExportOptions& options,
   return pieces;
 }
 
-std::string exported_config(const std::string& config_json, DType dtype, const std::string& where) {
+std::string exported_config(const std::string& config_json, DType dtype,
+                            const std::string& decoder_key, const std::string& where) {
   if (!parse_json_strict(config_json, where).is_object())
     throw Error(ExitCode::kBadInput, cat(where, ": must be a JSON object"),
                 "use the config.json of the model that was trained");
@@ -529,9 +530,8 @@ std::string exported_config(const std::string& config_json, DType dtype, const s
   config["dtype"] = name;
   config["torch_dtype"] = name;
   config.erase("quantization_config");  // what is written are the weights themselves
-  // A multimodal config has the decoder's inside; its settings for other parts stay.
-  const bool has_inner = config.contains("text_config") && config["text_config"].is_object();
-  auto& decoder = has_inner ? config["text_config"] : config;
+  // Settings for other parts of a multimodal model stay.
+  auto& decoder = decoder_key.empty() ? config : config[decoder_key];
   for (const char* key : {"dtype", "torch_dtype"})
     if (decoder.contains(key)) decoder[key] = name;
   spell_rope_both_ways(decoder);

@@ -33,6 +33,9 @@ struct ExportOptions {
   /// Text of the config.json to write, whose unknown keys are kept, or of an adapter_config.json,
   /// which is written unchanged.
   std::string config_json;
+  /// The key under which that config.json has the config of the model whose weights are written; ""
+  /// where it is that config itself.
+  std::string decoder_key;
   /// Tensors of the source folder that are written unchanged, with dtype and shape.
   std::vector<TensorSpec> kept;
   /// Metadata of the weight files, beside "format".
@@ -110,8 +113,9 @@ void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read);
 
 /// Returns the config.json for weights of `dtype`: both spellings of the dtype and of the rope
-/// settings, so that old and new readers agree; everything else unchanged. `where` names the text
-/// in errors.
-std::string exported_config(const std::string& config_json, DType dtype, const std::string& where);
+/// settings, so that old and new readers agree; everything else unchanged. `decoder_key` is that of
+/// ExportOptions; `where` names the text in errors.
+std::string exported_config(const std::string& config_json, DType dtype,
+                            const std::string& decoder_key, const std::string& where);
 
 }  // namespace ftrun

@@ -380,9 +380,9 @@ struct Origins {
 };
 
 /// Config is a config whose values are all decided: resolve() makes it of what is written
-/// (WrittenConfig), and nothing else changes it. An "auto" that is left is a choice that falls where
-/// its object is known: for each file of data, each processor, each pair of ranks, the model's
-/// files.
+/// (WrittenConfig), and nothing else changes it. An "auto" that is left is a choice that is made
+/// where its object is known: for each file of data, each processor, each pair of ranks, the
+/// model's files.
 struct Config {
   ModelSection model;
   AdapterConfig adapter;

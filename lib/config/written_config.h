@@ -9,8 +9,8 @@
 namespace ftrun {
 
 /// WrittenConfig holds the keys that the sources of a config give. A key that is absent has no
-/// value here, nor has one that is left to a rule ("auto"): resolve() makes a Config, in which every
-/// value is decided.
+/// value here, nor has one that is left to a rule ("auto"): resolve() makes a Config, in which
+/// every value is decided.
 class WrittenConfig {
  public:
   /// Where keys and sections are written, those that are "auto" too.

@@ -125,6 +125,7 @@ std::vector<ExportTensor> model_tensors(const ModelDescription& model) {
 
 void keep_other_parts(ExportOptions& options, const ModelConfig& model) {
   if (model.multimodal.empty()) return;
+  options.decoder_key = kTextConfig;
   const ModelFolder source(options.source_folder);
   for (const std::string& name : source.names())
     if (is_of_other_part(name))
@@ -133,8 +134,8 @@ void keep_other_parts(ExportOptions& options, const ModelConfig& model) {
     throw Error(ExitCode::kBadInput,
                 cat(options.source_folder, ": its config.json is of a ", model.multimodal,
                     " model, and its weights hold the decoder alone"),
-                "give the folder of the whole model; to train the decoder alone, make text_config "
-                "its config.json");
+                cat("give the folder of the whole model; to train the decoder alone, make ",
+                    kTextConfig, " its config.json"));
 }
 
 std::vector<ExportTensor> export_tensors(const ExportOptions& options,

@@ -22,12 +22,11 @@ bool is_hourly(std::string_view unit) {
 }  // namespace
 
 std::optional<Price> parse_price(std::string_view text, std::string& why) {
-  const std::string given(text);
-  const auto [number, unit] = number_and_unit(given);
+  const auto [number, unit] = number_and_unit(text);
   if (!(number >= kLeastPrice && number <= kHighestPrice))
-    why = cat("\"", given, "\" is not a price of a device for an hour, such as 2.5 USD/h");
+    why = cat("\"", text, "\" is not a price of a device for an hour, such as 2.5 USD/h");
   else if (!unit.empty() && !is_hourly(unit))
-    why = cat("\"", given, "\": the unit is money an hour, such as USD/h or EUR/h");
+    why = cat("\"", text, "\": the unit is money an hour, such as USD/h or EUR/h");
   else
     return Price{number, std::string(unit.substr(0, unit.empty() ? 0 : kLettersOfCurrency))};
   return std::nullopt;

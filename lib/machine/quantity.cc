@@ -1,11 +1,10 @@
 #include "machine/quantity.h"
 
-#include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <span>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -76,36 +75,32 @@ std::string choices(std::span<const Suffix> suffixes) {
 
 }  // namespace
 
-std::pair<double, std::string_view> number_and_unit(const std::string& text) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || !std::isfinite(number))
-    return {std::numeric_limits<double>::quiet_NaN(), end};
-  while (*end == ' ') ++end;
-  return {number, end};
+std::pair<double, std::string_view> number_and_unit(std::string_view text) {
+  const std::optional<double> number = take_number(text);
+  while (text.starts_with(' ')) text.remove_prefix(1);
+  return {number.value_or(std::numeric_limits<double>::quiet_NaN()), text};
 }
 
 std::optional<double> parse_quantity(std::string_view text, QuantityUnit unit, std::string& why) {
-  const std::string given(text);
   const std::span<const Suffix> suffixes = suffixes_of(unit);
-  const auto [number, written] = number_and_unit(given);
+  const auto [number, written] = number_and_unit(text);
   if (!(number > 0)) {
-    why = cat("\"", given, "\" is not a number above 0 with one of the units ", choices(suffixes));
+    why = cat("\"", text, "\" is not a number above 0 with one of the units ", choices(suffixes));
     return std::nullopt;
   }
   if (const Suffix* suffix = find_suffix(suffixes, written)) {
     const double value = number * suffix->factor;
     const auto [least, most] = bounds_of(unit);
     if (value >= least && value <= most) return value;
-    why = cat("\"", given, "\" is no such quantity of any machine");
+    why = cat("\"", text, "\" is no such quantity of any machine");
     return std::nullopt;
   }
   if (written.empty())
-    why = cat("\"", given, "\" has no unit; it is one of ", choices(suffixes));
+    why = cat("\"", text, "\" has no unit; it is one of ", choices(suffixes));
   else if (unit == QuantityUnit::kByteRate && find_suffix(kNetworkRates, written) != nullptr)
-    why = cat("\"", given, "\" counts bits; this rate is in bytes: 8 Gb/s are 1 GB/s");
+    why = cat("\"", text, "\" counts bits; this rate is in bytes: 8 Gb/s are 1 GB/s");
   else
-    why = cat("\"", given, "\": the unit is one of ", choices(suffixes));
+    why = cat("\"", text, "\": the unit is one of ", choices(suffixes));
   return std::nullopt;
 }
 

@@ -14,7 +14,7 @@ enum class QuantityUnit : uint8_t { kSeconds, kBytes, kByteRate, kNetworkRate, k
 
 /// Divides "3.35 TB/s" into its number and its unit, which is a part of `text` and may be empty.
 /// The number is NaN where the text begins with none that is finite.
-std::pair<double, std::string_view> number_and_unit(const std::string& text);
+std::pair<double, std::string_view> number_and_unit(std::string_view text);
 
 /// Reads "3.35 TB/s" in seconds, bytes, bytes a second or operations a second. KB, MB, ... are
 /// powers of 1,000, KiB, MiB, ... powers of 1,024. Returns nothing where the text is not a positive

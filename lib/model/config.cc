@@ -424,7 +424,7 @@ std::string tokens_text(const ModelConfig& config) {
 ModelConfig parse_model_config(std::string_view text, const std::string& where) {
   json root = parse_json(text, where);
   const MultimodalClass* const outer = find_multimodal(read_model_type(root, where, ""));
-  const std::string prefix = outer ? "text_config." : "";
+  const std::string prefix = outer ? cat(kTextConfig, ".") : "";
   ConfigFindings findings;
   if (outer) {
     root = text_part(root, *outer, findings);

@@ -12,8 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kTextConfig = "text_config";
-
 constexpr std::array<MultimodalClass, 2> kClasses{{
     {"gemma3", "Gemma3ForConditionalGeneration", "gemma3_text"},
     {"mistral3", "Mistral3ForConditionalGeneration", "mistral"},

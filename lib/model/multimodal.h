@@ -8,8 +8,11 @@
 
 namespace ftrun {
 
+/// The key of the decoder's config in the config.json of a multimodal class.
+inline constexpr const char* kTextConfig = "text_config";
+
 /// MultimodalClass is a class of transformers that has a decoder beside other parts (a vision
-/// tower and what joins both). Its config.json has the decoder's as `text_config`. The decoder
+/// tower and what joins both). Its config.json has the decoder's as kTextConfig. The decoder
 /// trains; all other parts stay as they are.
 struct MultimodalClass {
   /// config.json's model_type.

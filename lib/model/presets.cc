@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <cstdlib>
 #include <optional>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -121,15 +121,13 @@ ModelConfig preset_config(const ModelPreset& preset, const std::string& name) {
 }
 
 int64_t parse_parameter_count(std::string_view text) {
-  const std::string given(text);
-  char* end = nullptr;
-  const double number = std::strtod(given.c_str(), &end);
-  const std::string unit(end);
+  std::string_view unit = text;
+  const double number = take_number(unit).value_or(0);
   const double factor = unit == "B" || unit == "b" ? 1e9 : unit == "M" || unit == "m" ? 1e6 : 0;
   const double count = number * factor;
-  if (end != given.c_str() && count >= 5e7 && count <= 1e13) return std::llround(count);
+  if (count >= 5e7 && count <= 1e13) return std::llround(count);
   throw Error(ExitCode::kUsage,
-              cat("--params ", given, ": expected a number of parameters from 50M to 10000B"),
+              cat("--params ", text, ": expected a number of parameters from 50M to 10000B"),
               "give it with its unit, for example 7B, 1.3B or 350M");
 }
 

@@ -16,9 +16,8 @@ namespace {
 /// A rank that is more than this much slower, or faster, than others is not one that works.
 constexpr double kMostTimes = 1e4;
 
-template <class Number>
-std::optional<Number> whole_number(std::string_view text) {
-  Number number{};
+std::optional<int64_t> whole_number(std::string_view text) {
+  int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return number;
@@ -31,19 +30,20 @@ SlowRank parse_slow_rank(const std::string& text) {
     throw Error(ExitCode::kUsage, cat("--slow ", text, ": expected a rank and how slow it is"),
                 "such as --slow rank=5:1.3");
   const std::string_view rest(text);
-  const auto rank = whole_number<int64_t>(rest.substr(kKey.size(), colon - kKey.size()));
+  const auto rank = whole_number(rest.substr(kKey.size(), colon - kKey.size()));
   if (!rank || *rank < 0)
     throw Error(ExitCode::kUsage,
                 cat("--slow ", text, ": \"", rest.substr(kKey.size(), colon - kKey.size()),
                     "\" is no rank"),
                 "give a rank, counted from 0, such as --slow rank=5:1.3");
-  const auto times = whole_number<double>(rest.substr(colon + 1));
-  if (!times || !(*times >= 1 / kMostTimes && *times <= kMostTimes))
+  std::string_view after = rest.substr(colon + 1);
+  const double times = take_number(after).value_or(0);
+  if (!after.empty() || times < 1 / kMostTimes || times > kMostTimes)
     throw Error(ExitCode::kUsage,
                 cat("--slow ", text, ": \"", rest.substr(colon + 1),
                     "\" is no number above 0 by which a rank takes longer"),
                 "1.3 takes 30 % longer than the others, 0.5 half as long");
-  return {*rank, *times};
+  return {*rank, times};
 }
 
 }  // namespace

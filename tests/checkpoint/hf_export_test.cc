@@ -253,11 +253,11 @@ TEST_CASE("files that cannot come along are all named before anything is written
 
 TEST_CASE("config.json keeps what it held and is spelt for old and new readers") {
   const auto config = [](const std::string& text, DType dtype) {
-    return nlohmann::ordered_json::parse(exported_config(text, dtype, "c"));
+    return nlohmann::ordered_json::parse(exported_config(text, dtype, "", "c"));
   };
   REQUIRE(
       exported_config(R"({"z": 1, "unknown": {"b": null, "a": [1.5]}, "torch_dtype": "float16"})",
-                      DType::kBF16, "c") ==
+                      DType::kBF16, "", "c") ==
       "{\n  \"z\": 1,\n  \"unknown\": {\n    \"b\": null,\n    \"a\": [\n      1.5\n    ]\n  },\n"
       "  \"torch_dtype\": \"bfloat16\",\n  \"dtype\": \"bfloat16\"\n}\n");
   const auto old =
@@ -299,6 +299,20 @@ TEST_CASE("config.json keeps what it held and is spelt for old and new readers")
   REQUIRE(bad_input([&] { config("[]", DType::kF32); }) == "c: must be a JSON object");
   REQUIRE(bad_input([&] { config("{\"a\":1,\"a\":2}", DType::kF32); }) ==
           "c: key \"a\" comes twice in one object");
+}
+
+TEST_CASE("the config of a multimodal model's decoder is spelt inside, and only where it is one") {
+  const std::string text =
+      R"({"rope_theta": 1e4, "text_config": {"rope_theta": 1e6, "dtype": "float16"}})";
+  const auto inside =
+      nlohmann::ordered_json::parse(exported_config(text, DType::kF32, "text_config", "c"));
+  CHECK(inside["dtype"] == "float32");
+  CHECK_FALSE(inside.contains("rope_parameters"));
+  CHECK(inside["text_config"]["dtype"] == "float32");
+  CHECK(inside["text_config"]["rope_parameters"]["rope_theta"] == 1e6);
+  const auto beside = nlohmann::ordered_json::parse(exported_config(text, DType::kF32, "", "c"));
+  CHECK(beside["rope_parameters"]["rope_theta"] == 1e4);
+  CHECK(beside["text_config"].dump() == R"({"rope_theta":1000000.0,"dtype":"float16"})");
 }
 
 TEST_CASE("an export replaces an empty folder and an earlier export") {

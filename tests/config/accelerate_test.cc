@@ -22,10 +22,14 @@ Lines problems_in(const std::string& file) {
   return lines;
 }
 
-Config read_launcher_file(const std::string& file, const Lines& overrides = {}) {
+WrittenConfig read_launcher_file(const std::string& file, const Lines& overrides = {}) {
   const LoadResult loaded = load_config({kFolder + file}, overrides);
   REQUIRE(loaded.ok());
-  return with_defaults(loaded.written);
+  return loaded.written;
+}
+
+Config values_in(const std::string& file, const Lines& overrides = {}) {
+  return with_defaults(read_launcher_file(file, overrides));
 }
 
 const std::string kHead = "distributed_type: DEEPSPEED\n";
@@ -33,7 +37,7 @@ const std::string kHead = "distributed_type: DEEPSPEED\n";
 }  // namespace
 
 TEST_CASE("an Accelerate file's block, process count and precision are a config") {
-  const Config config = read_launcher_file("zero3.yaml");
+  const Config config = values_in("zero3.yaml");
   CHECK(config.zero.stage == 3);
   CHECK(config.zero.offload_optimizer.device == OffloadDevice::kCpu);
   CHECK(config.zero.offload_param.device == OffloadDevice::kNone);
@@ -41,7 +45,7 @@ TEST_CASE("an Accelerate file's block, process count and precision are a config"
   CHECK(config.gradient_clipping == 0.5);
   CHECK(config.bf16.enabled);
   CHECK(config.parallel.data == 8);
-  CHECK(count_ranks(config, {}, {}).ranks == 8);
+  CHECK(count_ranks(read_launcher_file("zero3.yaml"), {}, {}).ranks == 8);
   CHECK(config.origins.position("zero_optimization.stage").line == 11);
   CHECK(config.origins.position("parallel.data").line == 18);
 }
@@ -62,7 +66,7 @@ TEST_CASE("every key of an Accelerate file that has no meaning here is named") {
 }
 
 TEST_CASE("the DeepSpeed config that an Accelerate file names is read with it") {
-  const Config config = read_launcher_file("names_a_file.yaml");
+  const Config config = values_in("names_a_file.yaml");
   CHECK(config.zero.stage == 2);
   CHECK(config.train_micro_batch_size_per_gpu == 3);
   CHECK(config.fp16.enabled);
@@ -70,8 +74,9 @@ TEST_CASE("the DeepSpeed config that an Accelerate file names is read with it") 
   CHECK_FALSE(config.bf16.enabled);
   CHECK(config.origins.given("bf16.enabled"));  // not left to the hardware
   CHECK(config.parallel.data == 2);
-  CHECK(read_launcher_file("names_a_file.yaml", {"parallel.data=4", "zero_optimization.stage=1"})
-            .zero.stage == 1);
+  CHECK(
+      values_in("names_a_file.yaml", {"parallel.data=4", "zero_optimization.stage=1"}).zero.stage ==
+      1);
 }
 
 TEST_CASE("an Accelerate file and the config it names must agree") {
@@ -102,7 +107,7 @@ TEST_CASE("an Accelerate file and the config it names must agree") {
 
 TEST_CASE(
     "plain data parallelism of Accelerate is stage 0, and ftrun's sections may stand beside it") {
-  const Config config = read_launcher_file("multi_gpu.yaml");
+  const Config config = values_in("multi_gpu.yaml");
   CHECK(config.zero.stage == 0);
   CHECK(config.parallel.data == 2);
   CHECK(config.model.path == "models/tiny");
@@ -124,10 +129,10 @@ TEST_CASE("num_processes counts the tensor ranks too") {
                   "num_processes: 8\nparallelism_config: {parallelism_config_tp_size: 2, "
                   "parallelism_config_dp_replicate_size: 2, parallelism_config_dp_shard_size: 2}")
             .parallel.data_replicate == 2);
-  const Config named = read_launcher_file("autotp.yaml");
+  const Config named = values_in("autotp.yaml");
   CHECK(named.tensor_parallel.autotp_size == 2);
   CHECK(named.parallel.data == 2);
-  CHECK(count_ranks(named, {}, {}).ranks == 4);
+  CHECK(count_ranks(read_launcher_file("autotp.yaml"), {}, {}).ranks == 4);
   CHECK(
       problems_of(
           "c.yaml",

@@ -29,7 +29,8 @@ TEST_CASE("quantities are read in seconds, bytes and rates, and bits are not byt
   CHECK(parse_quantity("400 Gb/s", QuantityUnit::kNetworkRate, why) == 50e9);
   CHECK(parse_quantity("50 GB/s", QuantityUnit::kNetworkRate, why) == 50e9);
   CHECK(parse_quantity("989 TFLOP/s", QuantityUnit::kFlopRate, why) == 989e12);
-  for (const char* text : {"", "x", "-1 s", "0 s", "1", "1 GB", "1e999 s", "nan s", "1 s s"}) {
+  for (const char* text : {"", "x", "-1 s", "0 s", "1", "1 GB", "1e999 s", "nan s", "inf s",
+                           "0x10 s", "1,5 s", "+1 s", "1 s s"}) {
     INFO(text);
     CHECK(parse_quantity(text, QuantityUnit::kSeconds, why) == std::nullopt);
   }
@@ -136,6 +137,10 @@ TEST_CASE("main memory beside GPUs and the price of a device are read, and named
                     Catch::Contains("is main memory beside GPUs"));
   std::string reason;
   CHECK(parse_price("2.5", reason) == Price{2.5, ""});
+  for (const char* text : {"0x10", "inf", "nan USD/h", "2,5"}) {
+    INFO(text);
+    CHECK(parse_price(text, reason) == std::nullopt);
+  }
   CHECK(money_text(31.25, {2.5, "USD"}) == "31.25 USD");
   CHECK(money_text(1234.5, {2.5, ""}) == "1234");
 }

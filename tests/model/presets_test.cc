@@ -107,7 +107,8 @@ TEST_CASE("a name that no model has and a number that is no size are refused wit
       unknown.starts_with("2 \"llama-3.1-8\" is neither a config.json, nor a folder that holds "
                           "one, nor a known model (did you mean \"llama-3.1-8b\"?) | known "
                           "models: "));
-  for (const char* text : {"", "7", "7G", "B", "-7B", "nanB", "49M", "10001B", "7B x"}) {
+  for (const char* text :
+       {"", "7", "7G", "B", "-7B", "nanB", "0x10B", "infB", "49M", "10001B", "7B x"}) {
     INFO(text);
     CHECK(refusal([&] { parse_parameter_count(text); }) ==
           cat("2 --params ", text,
