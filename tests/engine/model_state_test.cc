@@ -1,8 +1,8 @@
 #include "engine/model_state.h"
 
+#include <future>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "checkpoint/save.h"
 #include "kernels/kernels.h"
@@ -155,9 +155,10 @@ TEST_CASE("a snapshot stays as it was while training goes on, whose numbers it d
     fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
       RankRig rig(saving_config_of(l), fixtures::model_of_many_blocks(), groups);
       train(rig, 1, 2);
-      std::thread reader([&, slices = rig.state.snapshot()] { kept.add(slices); });
+      std::future<void> reader = std::async(
+          std::launch::async, [&, slices = rig.state.snapshot()] { kept.add(slices); });
       train(rig, 3, 4);
-      reader.join();
+      reader.get();
       rig.state.release_snapshot();
       train(rig, 5, 5);
       // State on disk lies in its other place by now.

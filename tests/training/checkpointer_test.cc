@@ -4,9 +4,9 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <future>
 #include <limits>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "../checkpoint/fault_files.h"
@@ -293,7 +293,7 @@ TEST_CASE("a save that is due waits for the one before it, which takes longer th
   SavingRun run(folder.path(), in_background());
   run.disk->open = false;
   CHECK_FALSE(run.step());
-  std::thread opener([&] {
+  std::future<void> opener = std::async(std::launch::async, [&] {
     await_that(
         [&] {
           return run.session->board().state().phase.what ==
@@ -303,7 +303,7 @@ TEST_CASE("a save that is due waits for the one before it, which takes longer th
     run.disk->open = true;
   });
   CHECK(run.step());
-  opener.join();
+  opener.get();
   CHECK(run.checkpointer->has_saved(1));
   run.checkpointer->save(run.progress, "data");
   CHECK(run.steps() == StepNumbers{1, 2});
@@ -674,10 +674,10 @@ TEST_CASE("a run that fails waits for its save, and says where it is") {
   SavingRun run(folder.path(), in_background());
   run.disk->open = false;
   run.step();
-  std::thread opener([&] { run.disk->open = true; });
+  const std::future<void> opener =
+      std::async(std::launch::async, [&] { run.disk->open = true; });
   const std::string log = logged(
       [&] { run.checkpointer->leave(Error(ExitCode::kNumerical, "the loss is nan", "lower it")); });
-  opener.join();
   CHECK(log.find(cat("saved ", run.folder_of(1))) != std::string::npos);
   CHECK(run.steps() == StepNumbers{1});
 }

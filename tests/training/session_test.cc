@@ -3,6 +3,7 @@
 
 #include <array>
 #include <csignal>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -218,9 +219,11 @@ TEST_CASE("a group for another thread exchanges apart from the session's own") {
     const size_t rank = place(session);
     const CheckpointGroup group = session.background_group();
     // The ranks' threads take turns in no particular order.
-    std::thread other([&] { beside[rank] = group.all_gather(cat("beside ", session.rank())); });
+    std::future<void> other = std::async(std::launch::async, [&] {
+      beside[rank] = group.all_gather(cat("beside ", session.rank()));
+    });
     own[rank] = session.checkpoint_group().all_gather(cat("own ", session.rank()));
-    other.join();
+    other.get();
   });
   REQUIRE(failures == Texts(2, ""));
   for (const Texts& texts : own) CHECK(texts == Texts{"own 0", "own 1"});
