@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 /// The share of the time that bounds may take, and exact plans after them; the rest is for the
 /// comparison with other choices.
-constexpr double kBoundsShare = 0.4;
+constexpr double kBoundsShare = 0.5;
 constexpr double kExactShare = 0.85;
 /// The share of the time for each number of nodes that is tried when nothing fits.
 constexpr double kNodesShare = 0.2;
