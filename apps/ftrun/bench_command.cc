@@ -1,10 +1,6 @@
 #include <CLI/CLI.hpp>
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -41,16 +37,6 @@ std::string own_path() {
   return path;
 }
 
-/// Refuses a `path` beside which no file can be made, with Error(kEnvironment), before minutes of
-/// measuring.
-void require_place_for(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-  if (::access(folder.c_str(), W_OK | X_OK) != 0)
-    throw Error(ExitCode::kEnvironment,
-                cat("no file can be written in ", folder.string(), ": ", std::strerror(errno)),
-                "give another --out FILE");
-}
-
 /// Warns of other programs, which make every figure worse.
 void warn_of_load(int processors) {
   double load = 0;
@@ -62,7 +48,8 @@ void warn_of_load(int processors) {
 int bench_command(const BenchOptions& options) {
   if (!options.out.empty()) refuse_existing("--out", options.out);
   const std::string path = options.out.empty() ? own_path() : options.out;
-  require_place_for(path);
+  // Minutes of measuring follow.
+  require_place_for("--out", path);
   const MachineInfo host = read_machine();
   warn_of_load(host.cores);
   const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,

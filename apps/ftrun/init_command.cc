@@ -307,7 +307,7 @@ std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machi
 }
 
 int init_command(const InitOptions& options) {
-  refuse_existing("--out", options.out);
+  admit_new_file("--out", options.out);
   const InitMachine machine = machine_of(options);
   const Draft draft(options, machine);
   std::optional<FoundLayout> found;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "admission.h"
 #include "answer.h"
@@ -197,6 +198,102 @@ void set_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& opti
     options.host_memory = static_cast<int64_t>(machine.host_memory_capacity) / ranks_of_node;
 }
 
+/// RankPlan is what is shown of a rank: its plan, and the program that options choose.
+struct RankPlan {
+  const LoadedConfig& loaded;
+  const StepPlan& plan;
+  /// The plans of all ranks.
+  const ClassPlans& all;
+  const Program& program;
+  int rank = 0;
+
+  bool trains() const { return &program == &plan.train.program; }
+};
+
+/// Prints what is planned, and that it was checked.
+void print_plan_head(const RankPlan& shown, const std::optional<NamedModel>& named) {
+  std::cout << human_count(count_parameters(shown.plan.train.model).total)
+            << " parameters, ZeRO stage " << shown.plan.options.state.stage << '\n';
+  if (named) std::cout << named_model_text(*named);
+  print_checked(shown.all.classes());
+  const Config& config = shown.loaded.config;
+  if (!has_data(config)) std::cout << assumption_text(config) << '\n';
+  std::cout << '\n';
+}
+
+/// Prints the memory of the rank and of a pipeline's stages, then what would save most of it or
+/// what is sent.
+void print_sizes(const RankPlan& shown, const MemoryPlan& memory, bool savings) {
+  print_memory(shown.loaded, shown.plan, memory);
+  if (const std::string stages = shown.trains() ? stage_memory_text(shown.all) : "";
+      !stages.empty())
+    std::cout << '\n' << stages;
+  if (savings)
+    print_savings(shown.loaded, shown.rank);
+  else
+    print_traffic(shown.plan, shown.program);
+}
+
+/// Prints what is unwise in a training, and what this machine lacks for it. Returns the warnings.
+std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions& options) {
+  std::vector<std::string> warnings;
+  const LoadedConfig& loaded = shown.loaded;
+  const std::string crossing = crossing_notice(loaded, shown.all, options.nodes);
+  if (!shown.trains()) return warnings;
+  if (!crossing.empty()) {
+    warnings.push_back(crossing);
+    std::cout << "\nwarning: " << crossing << '\n';
+  }
+  // A budget is given for a plan of another machine.
+  if (options.device_memory != 0 || options.host_memory != 0) return warnings;
+  std::ostringstream machine;
+  if (print_machine_problems(machine, loaded, shown.plan, loaded.ranks, read_memory_limit()))
+    warnings.push_back(machine.str());
+  std::cout << machine.str();
+  return warnings;
+}
+
+/// Plans a config: prints its memory and traffic, the time of a step on the machine that is asked
+/// about, and refuses what exceeds a budget.
+int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
+                const std::optional<AskedMachine>& asked, Answer& answer) {
+  const LaunchEnvironment single;
+  if (!options.trace.empty()) admit_new_file("--trace", options.trace);
+  options.source.plans_only = true;
+  const LoadedConfig loaded = load_source(options.source, single, true);
+  refuse_rank(options.rank, loaded.ranks);
+  if (asked) {
+    require_ranks(asked->slow, loaded.ranks);
+    set_memory(asked->machine, divide_up(loaded.ranks, options.nodes), options);
+  }
+  if (options.schedule) {
+    std::cout << pipeline_text(loaded.config, *loaded.model, output_columns());
+    return 0;
+  }
+  const auto rank = static_cast<int>(options.rank);
+  const StepPlan plan = plan_steps(loaded.config, *loaded.model, rank);
+  const Program& program = shown_program(options, plan);
+  const ClassPlans all(loaded.config, *loaded.model, rank, plan);
+  all.require_sound();
+  std::cout << "rank " << rank << " of " << loaded.ranks << ", ";
+  if (options.program) {
+    std::cout << program_text(program);
+    return 0;
+  }
+  const RankPlan shown{loaded, plan, all, program, rank};
+  print_plan_head(shown, named);
+  const MemoryPlan memory = shown.trains() ? memory_plan(plan) : memory_plan({&program});
+  print_sizes(shown, memory, options.memory);
+  if (shown.trains() && asked)
+    print_time(loaded, *asked, options.nodes, options.trace,
+               page_writer(loaded, options, *asked, all), all, plan, answer);
+  const std::vector<std::string> warnings = print_warnings(shown, options);
+  if (answer.is_wanted())
+    fill(answer, loaded, plan, program, all.classes().count(), memory, warnings, rank);
+  refuse_over_budget(all, loaded, options, plan);
+  return 0;
+}
+
 int plan_command(PlanOptions options, Answer& answer) {
   if (options.table) return size_table({options.model, options.time.machine, options.gpus}, answer);
   options.source = with_texts(options.source);
@@ -212,62 +309,118 @@ int plan_command(PlanOptions options, Answer& answer) {
     return search_plan({options.source, options.time, options.nodes, options.device_memory,
                         options.host_memory, options.seconds, options.out, options.html},
                        *asked, answer);
-  const LaunchEnvironment single;
-  if (!options.trace.empty()) refuse_existing("--trace", options.trace);
-  options.source.plans_only = true;
-  const LoadedConfig loaded = load_source(options.source, single, true);
-  refuse_rank(options.rank, loaded.ranks);
-  if (asked) {
-    require_ranks(asked->slow, loaded.ranks);
-    set_memory(asked->machine, divide_up(loaded.ranks, options.nodes), options);
+  return plan_config(std::move(options), named, asked, answer);
+}
+
+/// Adds the options that choose what is shown of a plan.
+void add_shown_options(CLI::App& command, PlanOptions& options) {
+  command.add_flag("--memory", options.memory,
+                   "memory alone, and which changes of the config would save most of it");
+  command.add_flag("--program", options.program, "the step program alone, an instruction a line");
+  command.add_flag("--schedule", options.schedule,
+                   "the pipeline alone: its picture, and what each stage waits and keeps");
+  CLI::Option* evaluation = command.add_flag(
+      "--evaluation", options.evaluation, "the program of a validation instead of a training step");
+  command
+      .add_flag("--text", options.text,
+                "the program that scores the next token of a sample of text (train.generate)")
+      ->excludes(evaluation);
+  command.add_option("--rank", options.rank, "the rank whose program is shown")
+      ->check(CLI::Range(int64_t{0}, kMostRanks));
+}
+
+/// Adds the options that describe the machine: its memory, and a file with its rates.
+void add_machine_options(CLI::App& command, PlanOptions& options) {
+  command
+      .add_option("--device-memory", options.device_memory,
+                  "bytes of a rank's device (80GiB): fails if any rank needs more")
+      ->transform(CLI::AsSizeValue(false));
+  command.add_option("--host-memory", options.host_memory, "the same for the host tier of a rank")
+      ->transform(CLI::AsSizeValue(false));
+  command
+      .add_option("--machine", options.time.machine,
+                  "a machine file (docs/plan.md): what a step would take there")
+      ->option_text("FILE")
+      ->excludes("--evaluation");
+  add_time_options(command, options.time);
+}
+
+/// Adds the options that write a step in time to a file.
+void add_record_options(CLI::App& command, PlanOptions& options) {
+  CLI::Option* trace =
+      command
+          .add_option("--trace", options.trace,
+                      "a new file for the step in time, for Perfetto or chrome://tracing")
+          ->option_text("FILE")
+          ->needs("--machine");
+  CLI::Option* html =
+      command
+          .add_option("--html", options.html,
+                      "a page of the plan for a browser: time, memory and lanes of the step")
+          ->option_text("FILE")
+          ->needs("--machine");
+  for (const char* text : {"--program", "--schedule", "--evaluation", "--text"}) {
+    html->excludes(text);
+    trace->excludes(text);
   }
-  if (options.schedule) {
-    std::cout << pipeline_text(loaded.config, *loaded.model, output_columns());
-    return 0;
-  }
-  const auto rank = static_cast<int>(options.rank);
-  const StepPlan plan = plan_steps(loaded.config, *loaded.model, rank);
-  const Program& program = shown_program(options, plan);
-  const bool trains = &program == &plan.train.program;
-  const ClassPlans all(loaded.config, *loaded.model, rank, plan);
-  all.require_sound();
-  std::cout << "rank " << rank << " of " << loaded.ranks << ", ";
-  if (options.program) {
-    std::cout << program_text(program);
-    return 0;
-  }
-  std::cout << human_count(count_parameters(plan.train.model).total) << " parameters, ZeRO stage "
-            << plan.options.state.stage << '\n';
-  if (named) std::cout << named_model_text(*named);
-  print_checked(all.classes());
-  if (!has_data(loaded.config)) std::cout << assumption_text(loaded.config) << '\n';
-  std::cout << '\n';
-  const MemoryPlan memory = trains ? memory_plan(plan) : memory_plan({&program});
-  print_memory(loaded, plan, memory);
-  if (const std::string stages = trains ? stage_memory_text(all) : ""; !stages.empty())
-    std::cout << '\n' << stages;
-  if (options.memory)
-    print_savings(loaded, rank);
-  else
-    print_traffic(plan, program);
-  if (trains && asked)
-    print_time(loaded, *asked, options.nodes, options.trace,
-               page_writer(loaded, options, *asked, all), all, plan, answer);
-  std::vector<std::string> warnings;
-  if (const std::string crossing = crossing_notice(loaded, all, options.nodes);
-      trains && !crossing.empty())
-    warnings.push_back(crossing);
-  for (const std::string& warning : warnings) std::cout << "\nwarning: " << warning << '\n';
-  // A budget is given for a plan of another machine.
-  std::ostringstream machine;
-  if (trains && options.device_memory == 0 && options.host_memory == 0 &&
-      print_machine_problems(machine, loaded, plan, loaded.ranks, read_memory_limit()))
-    warnings.push_back(machine.str());
-  std::cout << machine.str();
-  if (answer.is_wanted())
-    fill(answer, loaded, plan, program, all.classes().count(), memory, warnings, rank);
-  refuse_over_budget(all, loaded, options, plan);
-  return 0;
+}
+
+void add_search_options(CLI::App& command, PlanOptions& options) {
+  CLI::Option* search =
+      command
+          .add_flag("--search", options.search,
+                    "the fastest layout of the machine's devices that fits, and why not others")
+          ->needs("--machine");
+  for (const char* text : {"--memory", "--program", "--schedule", "--evaluation", "--text",
+                           "--rank", "--trace", "--nproc", "--price"})
+    search->excludes(text);
+  for (const char* text : {"--slow", "--network", "--price"})
+    for (const char* other : {"--program", "--schedule", "--text"})
+      command.get_option(text)->excludes(other);
+  command.add_option("--seconds", options.seconds, "the time that a search may take")
+      ->check(CLI::PositiveNumber)
+      ->needs(search);
+  command.add_option("--out", options.out, "a new file for the config that a search finds")
+      ->option_text("FILE")
+      ->needs(search);
+}
+
+/// Adds the options that name the model, where no config does, and the program that trains it.
+void add_model_options(CLI::App& command, PlanOptions& options) {
+  command
+      .add_option("--model", options.model.model,
+                  "a known model (llama-3.1-8b), a config.json or a model's folder, of a config "
+                  "that names none, or without one")
+      ->option_text("NAME")
+      ->excludes("--evaluation")
+      ->excludes("--out");
+  command
+      .add_option("--params", options.model.size,
+                  "a model of about so many parameters (7B), by the rule in docs/plan.md")
+      ->option_text("N")
+      ->excludes("--model")
+      ->excludes("--evaluation")
+      ->excludes("--out");
+  command
+      .add_option("--stack", options.time.stack,
+                  "a file of another program's rates, in place of ftrun's own kernels")
+      ->option_text("FILE")
+      ->needs("--machine");
+}
+
+void add_table_options(CLI::App& command, PlanOptions& options) {
+  CLI::Option* table = command.add_flag(
+      "--table", options.table,
+      "memory of a GPU by model, ZeRO stage and GPUs: the course's formulas beside the plan");
+  for (const char* text :
+       {"--config", "--set", "--nproc", "--memory", "--program", "--schedule", "--evaluation",
+        "--text", "--rank", "--trace", "--search", "--stack", "--device-memory", "--host-memory",
+        "--nodes", "--html", "--slow", "--network", "--price"})
+    table->excludes(text);
+  command.add_option("--gpus", options.gpus, "the numbers of GPUs of a table (4,8,64)")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, kMostRanks))
+      ->needs(table);
 }
 
 }  // namespace
@@ -276,99 +429,15 @@ Command add_plan(CLI::App& app, Answer& answer) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command =
       app.add_subcommand("plan", "show what the ranks would do, without starting one");
+  // An option may exclude those that are there before it.
   add_config_options(*command, options->source);
-  command->add_flag("--memory", options->memory,
-                    "memory alone, and which changes of the config would save most of it");
-  command->add_flag("--program", options->program, "the step program alone, an instruction a line");
-  command->add_flag("--schedule", options->schedule,
-                    "the pipeline alone: its picture, and what each stage waits and keeps");
-  CLI::Option* evaluation =
-      command->add_flag("--evaluation", options->evaluation,
-                        "the program of a validation instead of a training step");
-  command
-      ->add_flag("--text", options->text,
-                 "the program that scores the next token of a sample of text (train.generate)")
-      ->excludes(evaluation);
-  command->add_option("--rank", options->rank, "the rank whose program is shown")
-      ->check(CLI::Range(int64_t{0}, kMostRanks));
-  command
-      ->add_option("--device-memory", options->device_memory,
-                   "bytes of a rank's device (80GiB): fails if any rank needs more")
-      ->transform(CLI::AsSizeValue(false));
-  command->add_option("--host-memory", options->host_memory, "the same for the host tier of a rank")
-      ->transform(CLI::AsSizeValue(false));
-  command
-      ->add_option("--machine", options->time.machine,
-                   "a machine file (docs/plan.md): what a step would take there")
-      ->option_text("FILE")
-      ->excludes(evaluation);
-  add_time_options(*command, options->time);
-  command
-      ->add_option("--trace", options->trace,
-                   "a new file for the step in time, for Perfetto or chrome://tracing")
-      ->option_text("FILE")
-      ->needs("--machine");
-  CLI::Option* html =
-      command
-          ->add_option("--html", options->html,
-                       "a page of the plan for a browser: time, memory and lanes of the step")
-          ->option_text("FILE")
-          ->needs("--machine");
-  for (const char* text : {"--program", "--schedule", "--evaluation", "--text"}) {
-    html->excludes(text);
-    command->get_option("--trace")->excludes(text);
-  }
-  CLI::Option* search =
-      command
-          ->add_flag("--search", options->search,
-                     "the fastest layout of the machine's devices that fits, and why not others")
-          ->needs("--machine");
-  for (const char* text : {"--memory", "--program", "--schedule", "--evaluation", "--text",
-                           "--rank", "--trace", "--nproc", "--price"})
-    search->excludes(text);
-  for (const char* text : {"--slow", "--network", "--price"})
-    for (const char* other : {"--program", "--schedule", "--text"})
-      command->get_option(text)->excludes(other);
-  command->add_option("--seconds", options->seconds, "the time that a search may take")
-      ->check(CLI::PositiveNumber)
-      ->needs(search);
-  command->add_option("--out", options->out, "a new file for the config that a search finds")
-      ->option_text("FILE")
-      ->needs(search);
-  CLI::Option* const out = command->get_option("--out");
+  add_shown_options(*command, *options);
+  add_machine_options(*command, *options);
+  add_record_options(*command, *options);
+  add_search_options(*command, *options);
   add_nodes_option(*command, options->nodes);
-  command
-      ->add_option("--model", options->model.model,
-                   "a known model (llama-3.1-8b), a config.json or a model's folder, of a config "
-                   "that names none, or without one")
-      ->option_text("NAME")
-      ->excludes(evaluation)
-      ->excludes(out);
-  command
-      ->add_option("--params", options->model.size,
-                   "a model of about so many parameters (7B), by the rule in docs/plan.md")
-      ->option_text("N")
-      ->excludes("--model")
-      ->excludes(evaluation)
-      ->excludes(out);
-  command
-      ->add_option("--stack", options->time.stack,
-                   "a file of another program's rates, in place of ftrun's own kernels")
-      ->option_text("FILE")
-      ->needs("--machine")
-      ->excludes(search);
-  CLI::Option* table = command->add_flag(
-      "--table", options->table,
-      "memory of a GPU by model, ZeRO stage and GPUs: the course's formulas beside the plan");
-  for (const char* text :
-       {"--config", "--set", "--nproc", "--memory", "--program", "--schedule", "--evaluation",
-        "--text", "--rank", "--trace", "--search", "--stack", "--device-memory", "--host-memory",
-        "--nodes", "--html", "--slow", "--network", "--price"})
-    table->excludes(text);
-  command->add_option("--gpus", options->gpus, "the numbers of GPUs of a table (4,8,64)")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, kMostRanks))
-      ->needs(table);
+  add_model_options(*command, *options);
+  add_table_options(*command, *options);
   Answer::add_option(*command);
   for (const char* text : {"--program", "--schedule"})
     command->get_option("--json")->excludes(text);

@@ -1,7 +1,6 @@
 #include "plan_page.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 
 #include "base/amount_text.h"
@@ -133,11 +132,7 @@ Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_
 void admit_plan_page(const std::string& path) {
   refuse_standard_output("--html", path);
   refuse_foreign_page(path, plan_parts(), "a page of ftrun plan's", "for the page (--html FILE)");
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  const std::string why = writing_problem(folder.empty() ? "." : folder);
-  if (!why.empty())
-    throw Error(ExitCode::kEnvironment, cat("--html ", path, ": ", why),
-                "give this user the right to write there, or name another place");
+  require_place_for("--html", path);
 }
 
 PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const ConfigSource& source,

@@ -33,6 +33,7 @@ ConfigSource on_device_of(ConfigSource source, const Machine& machine) {
 /// Returns the options of a command that plans for the same machine.
 std::string options_text(const SearchOptions& options) {
   std::string text = cat(" --machine ", shell_word(options.time.machine));
+  if (!options.time.stack.empty()) text += cat(" --stack ", shell_word(options.time.stack));
   if (options.nodes > 1) text += cat(" --nodes ", options.nodes);
   if (options.device_memory > 0) text += cat(" --device-memory ", options.device_memory);
   if (options.host_memory > 0) text += cat(" --host-memory ", options.host_memory);
@@ -58,6 +59,24 @@ std::map<std::string, std::string> layout_comments(const Layout& layout) {
                           : "parameters, gradients and the optimizer's state are sharded"},
       {"recompute.policy", "what backward makes again instead of keeping it"},
   };
+}
+
+/// Says what would help where nothing fits.
+std::string too_large_remedy(const SearchTask& task, const SearchResult& result) {
+  if (result.on_more_nodes)
+    return cat("--nodes ", result.more_nodes, " would do (",
+               result.more_nodes * task.machine.devices,
+               " devices: ", layout_text(result.on_more_nodes->layout), ", ",
+               rank_memory_text(result.on_more_nodes->memory),
+               " a rank); or train an adapter "
+               "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})");
+  const std::string more = result.nodes_left > 0
+                               ? cat("give more time (--seconds): it was over before ",
+                                     result.nodes_left, " nodes were looked at; or ")
+                               : "";
+  return cat(more,
+             "train an adapter (adapter: {type: lora}), on a quantized base (quantization: {type: "
+             "nf4}), shorter rows, or a smaller model");
 }
 
 }  // namespace
@@ -107,17 +126,7 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
     text += cat(", ", human_bytes(nearest.memory.host - host), " too much of main memory, of ",
                 human_bytes(host));
   text += cat(" (", layout_text(nearest.layout), ")");
-  const std::string remedy =
-      result.on_more_nodes
-          ? cat("--nodes ", result.more_nodes, " would do (",
-                result.more_nodes * task.machine.devices,
-                " devices: ", layout_text(result.on_more_nodes->layout), ", ",
-                rank_memory_text(result.on_more_nodes->memory),
-                " a rank); or train an adapter "
-                "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})")
-          : "train an adapter (adapter: {type: lora}), on a quantized base (quantization: {type: "
-            "nf4}), shorter rows, or a smaller model";
-  throw Error(ExitCode::kEnvironment, text, remedy);
+  throw Error(ExitCode::kEnvironment, text, too_large_remedy(task, result));
 }
 
 std::string searched_config(const SearchTask& task, const Layout& layout,
@@ -158,7 +167,7 @@ void write_page(const SearchOptions& options, const AskedMachine& asked, const S
 }  // namespace
 
 int search_plan(const SearchOptions& options, const AskedMachine& asked, Answer& answer) {
-  if (!options.out.empty()) refuse_existing("--out", options.out);
+  if (!options.out.empty()) admit_new_file("--out", options.out);
   SearchTask task = search_task(options, asked.machine);
   task.slow = asked.slow;
   if (!task.slow.empty() && !task.machine.has_gpus)

@@ -148,59 +148,79 @@ std::vector<SizeModel> models_of(const TableOptions& options) {
   return {{named.name, count_parameters(described).total, named.config}};
 }
 
-}  // namespace
-
-int size_table(const TableOptions& options, Answer& answer) {
-  std::optional<Machine> machine;
-  if (!options.machine.empty()) machine = read_machine_file(options.machine);
-  if (machine && machine->memory == 0)
+/// Reads the machine whose GPU the rows are compared with; empty where none is named.
+std::optional<Machine> machine_of(const TableOptions& options) {
+  if (options.machine.empty()) return std::nullopt;
+  Machine machine = read_machine_file(options.machine);
+  if (machine.memory == 0)
     throw Error(ExitCode::kUsage,
-                cat("the machine ", machine->name, " does not say how much memory a device has"),
+                cat("the machine ", machine.name, " does not say how much memory a device has"),
                 "add memory: 80 GB to the machine file");
-  const std::vector<SizeGpu> gpus = gpus_of(machine);
-  std::vector<int64_t> ranks = options.gpus;
-  if (ranks.empty()) ranks = {4, kExplained, 64};
+  return machine;
+}
+
+/// AnsweredModel is a model with its rows: all stages for each number of GPUs.
+struct AnsweredModel {
+  SizeModel model;
+  std::vector<SizeRow> rows;
+};
+
+std::vector<AnsweredModel> answered(const TableOptions& options,
+                                    const std::vector<int64_t>& ranks) {
   std::vector<SizeQuestion> questions;
   for (const int64_t count : ranks)
     for (int zero = 0; zero < kStages; ++zero) questions.push_back({.zero = zero, .ranks = count});
+  std::vector<AnsweredModel> all;
+  for (SizeModel& model : models_of(options)) {
+    std::vector<SizeRow> rows = size_rows(model, questions);
+    all.push_back({std::move(model), std::move(rows)});
+  }
+  return all;
+}
 
-  std::vector<std::pair<SizeModel, std::vector<SizeRow>>> explained;
-  for (const SizeModel& model : models_of(options))
-    explained.emplace_back(model, size_rows(model, questions));
-
+/// Prints the table of all rows, and returns them for --json.
+Json print_rows(const std::vector<AnsweredModel>& all, const std::vector<SizeGpu>& gpus) {
   std::cout << "memory of a GPU, all weights trained in bf16, a row of "
-            << explained.front().second.front().question.row
+            << all.front().rows.front().question.row
             << " tokens on each: the course's formulas (2 + 2 + 8 bytes a parameter, shared out "
                "from ZeRO 3, 2 and 1 on, and 2 b s h L 2 of activations) beside what ftrun "
                "would allocate, and libraries with it; in GB of 10^9 bytes\n\n";
   std::vector<std::string> headers{"model", "ZeRO", "GPUs", "formula", "planned", "off"};
   for (const SizeGpu& gpu : gpus) headers.push_back(cat(gpu.name, ", ", gigabytes(gpu.bytes)));
   std::vector<std::vector<std::string>> cells;
-  Json rows_json = Json::array();
-  for (const auto& [model, rows] : explained)
+  Json json = Json::array();
+  for (const auto& [model, rows] : all)
     for (const SizeRow& row : rows) {
       cells.push_back({model.name, std::to_string(row.question.zero),
                        std::to_string(row.question.ranks), gigabytes(row.formula()),
                        gigabytes(row.planned()),
                        signed_percent_text(row.planned() / row.formula() - 1, 1)});
       for (const SizeGpu& gpu : gpus) cells.back().push_back(fits_text(row, gpu));
-      rows_json.push_back(row_json(model, row, gpus));
+      json.push_back(row_json(model, row, gpus));
     }
   std::cout << format_table(headers, cells);
+  return json;
+}
 
-  Json json{{"rows", rows_json}};
+}  // namespace
+
+int size_table(const TableOptions& options, Answer& answer) {
+  const std::optional<Machine> machine = machine_of(options);
+  const std::vector<SizeGpu> gpus = gpus_of(machine);
+  std::vector<int64_t> ranks = options.gpus;
+  if (ranks.empty()) ranks = {4, kExplained, 64};
+  const std::vector<AnsweredModel> all = answered(options, ranks);
+  Json json{{"rows", print_rows(all, gpus)}};
+
   const bool is_exercise = !options.model.given();
   const auto at = std::find(ranks.begin(), ranks.end(), kExplained);
-  const size_t first =
-      at == ranks.end() ? 0 : static_cast<size_t>(kStages * std::distance(ranks.begin(), at));
-  const auto& [model, rows] = explained[is_exercise ? 1 : 0];
-  for (const int zero : {0, 3}) print_lines(model, rows[first + static_cast<size_t>(zero)]);
+  const int64_t first = at == ranks.end() ? 0 : kStages * std::distance(ranks.begin(), at);
+  const auto& [model, rows] = all[is_exercise ? 1 : 0];
+  for (const int zero : {0, 3}) print_lines(model, rows[static_cast<size_t>(first + zero)]);
   if (is_exercise) {
-    if (at != ranks.end()) {
-      const std::vector<SizeRow> stated(rows.begin() + static_cast<int64_t>(first),
-                                        rows.begin() + static_cast<int64_t>(first) + kStages);
-      json["stated"] = print_stated(stated, static_cast<double>(model.parameters));
-    }
+    if (at != ranks.end())
+      json["stated"] = print_stated({rows.begin() + first, rows.begin() + first + kStages},
+                                    static_cast<double>(model.parameters));
     json["two_gpus"] = print_two_gpus(machine, gpus);
   }
   answer.add("table", json);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace ftrun {
 
@@ -24,6 +25,26 @@ inline void refuse_existing(const char* option, const std::string& path) {
     throw Error(ExitCode::kUsage,
                 cat(option, " ", path, ": already exists, and is not overwritten"),
                 "give another name, or move it away");
+}
+
+/// Refuses a file of `option` whose folder is missing or may not be written to with
+/// Error(kEnvironment), before any work is done for it.
+inline void require_place_for(const char* option, const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  std::error_code ignored;
+  std::string why = writing_problem(folder);
+  if (why.empty() && !std::filesystem::exists(folder, ignored)) why = cat(folder, ": is not there");
+  if (!why.empty())
+    throw Error(ExitCode::kEnvironment, cat(option, " ", path, ": ", why),
+                "give this user the right to write there, or name another place");
+}
+
+/// Refuses what is not a place for a new file of `option`: errors of refuse_existing() and
+/// require_place_for().
+inline void admit_new_file(const char* option, const std::string& path) {
+  refuse_existing(option, path);
+  require_place_for(option, path);
 }
 
 }  // namespace ftrun

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "kernels/kernels.h"
 #include "report/machine.h"
 #include "report/table.h"
 
@@ -18,6 +19,10 @@ int64_t mapped_of_peers(const TrainingSetup& setup) {
   };
   return mapped_peer_bytes(setup.plan().programs(), shared);
 }
+
+/// Bytes of each thread that a process takes beside the plan while it trains, at most: 1.6 to 2.2
+/// MiB on one thread and 1.8 to 5.3 MiB on two over 40 runs (docs/memory_peaks.md).
+constexpr int64_t kWorkingOfThread = int64_t{11} << 18;
 
 using Row = std::vector<std::string>;
 
@@ -77,6 +82,7 @@ MemoryReport report_memory(const TrainingSetup& setup, int64_t measured) {
                                                setup.memory().touched(tier)};
   report.fixed = setup.held_before();
   report.peers = mapped_of_peers(setup);
+  if (setup.memory().gpu() == nullptr) report.working = kernel_threads() * kWorkingOfThread;
   report.measured = measured;
   if (const Gpu* gpu = setup.memory().gpu()) report.gpu = gpu->kernels().memory();
   return report;
@@ -92,6 +98,7 @@ std::string memory_text(const MemoryReport& report) {
   std::string process = cat("process: ", human_bytes(report.planned_in_main_memory()),
                             " planned + ", human_bytes(report.fixed), " before");
   if (report.peers > 0) process += cat(" + ", human_bytes(report.peers), " of peers at a time");
+  if (report.working > 0) process += cat(" + ", human_bytes(report.working), " to work in");
   process +=
       cat(" = ", human_bytes(report.predicted()), " predicted, ", human_bytes(report.measured),
           " measured at most, error ", percent_off(report.measured, report.predicted()));
@@ -117,6 +124,7 @@ std::map<std::string, std::map<std::string, int64_t>> memory_record(const Memory
         });
   record["process"] = {{"fixed", report.fixed},
                        {"peers", report.peers},
+                       {"working", report.working},
                        {"predicted", report.predicted()},
                        {"measured", report.measured}};
   if (report.on_gpu())

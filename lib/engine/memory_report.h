@@ -29,6 +29,9 @@ struct MemoryReport {
   int64_t fixed = 0;
   /// The most bytes of peers' memory while a collective runs.
   int64_t peers = 0;
+  /// A bound of what the process takes beside once it trains: the heap of executors, loader and
+  /// records, and the kernels' buffers of each thread (tests/bench/memory_bench.py).
+  int64_t working = 0;
   /// The most that the process held while it trained, of its own and shared memory.
   int64_t measured = 0;
 
@@ -40,7 +43,7 @@ struct MemoryReport {
   int64_t planned_in_main_memory() const {
     return on_gpu() ? planned.at(Tier::kHost).total : planned.main_memory();
   }
-  int64_t predicted() const { return planned_in_main_memory() + fixed + peers; }
+  int64_t predicted() const { return planned_in_main_memory() + fixed + peers + working; }
 };
 
 MemoryReport report_memory(const TrainingSetup& setup, int64_t measured);
@@ -50,8 +53,8 @@ MemoryReport report_memory(const TrainingSetup& setup, int64_t measured);
 std::string memory_text(const MemoryReport& report);
 
 /// Writes the report for run.json: "predicted", "allocated" and "touched" with "device_parameters",
-/// "device_temporary", "device_total", ...; "process" with "fixed", "peers", "predicted",
-/// "measured".
+/// "device_temporary", "device_total", ...; "process" with "fixed", "peers", "working",
+/// "predicted", "measured".
 std::map<std::string, std::map<std::string, int64_t>> memory_record(const MemoryReport& report);
 
 /// Returns the bytes that are in use now, for metrics.jsonl: persistent ones by category, the rest

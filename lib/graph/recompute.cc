@@ -20,12 +20,18 @@ bool can_run_again(OpKind kind) {
   return !op_spec(kind).once;
 }
 
-/// Keeps everything but cheap results.
+/// Returns the cheap result of an operation; -1 where it has none.
+ValueId cheap_result_of(const Op& op) {
+  const int cheap = op_spec(op.kind).cheap_result;
+  return cheap >= 0 ? op.out[static_cast<size_t>(cheap)] : -1;
+}
+
+/// Keeps everything but cheap results. A head's list has thousands of operations, so that none is
+/// looked for in it.
 std::vector<bool> keep_all(const LayerGraph& graph) {
   std::vector<bool> kept(graph.values.size(), true);
   for (const Op& op : graph.forward)
-    for (const ValueId id : op.out)
-      if (is_cheap_result(graph, id)) kept[static_cast<size_t>(id)] = false;
+    if (const ValueId id = cheap_result_of(op); id >= 0) kept[static_cast<size_t>(id)] = false;
   return kept;
 }
 
@@ -96,9 +102,7 @@ bool is_cheap_result(const LayerGraph& graph, ValueId id) {
   const auto maker = std::find_if(graph.forward.begin(), graph.forward.end(), [&](const Op& op) {
     return std::find(op.out.begin(), op.out.end(), id) != op.out.end();
   });
-  if (maker == graph.forward.end()) return false;
-  const int cheap = op_spec(maker->kind).cheap_result;
-  return cheap >= 0 && maker->out[static_cast<size_t>(cheap)] == id;
+  return maker != graph.forward.end() && cheap_result_of(*maker) == id;
 }
 
 std::vector<bool> choose_kept(const LayerGraph& graph, const RecomputePolicy& policy) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "axes/fits.h"
 #include "base/error.h"
@@ -68,10 +69,36 @@ std::vector<Pipeline> pipelines(int64_t stages) {
           {PipelineSchedule::kZbH1, 1},        {PipelineSchedule::kZbV, 2}};
 }
 
+/// ByComplexity holds layouts by complexity(), in the order in which they came.
+class ByComplexity {
+ public:
+  void add(const Layout& layout) {
+    const auto place = static_cast<size_t>(complexity(layout));
+    if (place >= of_.size()) of_.resize(place + 1);
+    of_[place].push_back(layout);
+    ++count_;
+  }
+
+  /// Lists all layouts, the simplest first. There may be a million, of which a sort takes seconds.
+  std::vector<Layout> in_order() && {
+    std::vector<Layout> all;
+    all.reserve(count_);
+    for (std::vector<Layout>& same : of_) {
+      all.insert(all.end(), same.begin(), same.end());
+      same = {};
+    }
+    return all;
+  }
+
+ private:
+  std::vector<std::vector<Layout>> of_;
+  size_t count_ = 0;
+};
+
 /// Mesh adds the layouts of one mesh.
 class Mesh {
  public:
-  Mesh(const SearchTask& task, const Layout& mesh, std::vector<Layout>& all)
+  Mesh(const SearchTask& task, const Layout& mesh, ByComplexity& all)
       : task_(task), mesh_(mesh), all_(all) {
     for (const int64_t micro_batch : divisors(task.batch / mesh.data))
       for (const RecomputeLevel level :
@@ -98,20 +125,20 @@ class Mesh {
       for (const StateOffload& offload : state_offloads(task_, layout.zero)) {
         layout.optimizer = offload.optimizer;
         layout.parameters = offload.parameters;
-        all_.push_back(layout);
+        all_.add(layout);
       }
     }
   }
 
   const SearchTask& task_;
   const Layout mesh_;
-  std::vector<Layout>& all_;
+  ByComplexity& all_;
 };
 
 }  // namespace
 
 std::vector<Layout> all_layouts(const SearchTask& task) {
-  std::vector<Layout> all;
+  ByComplexity all;
   for (const int64_t ranks : rank_counts(task))
     for (const int64_t tensor : divisors(ranks))
       for (const int64_t pipeline : divisors(ranks / tensor)) {
@@ -121,9 +148,7 @@ std::vector<Layout> all_layouts(const SearchTask& task) {
         mesh.data = ranks / tensor / pipeline;
         if (task.batch % mesh.data == 0) Mesh(task, mesh, all);
       }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Layout& a, const Layout& b) { return complexity(a) < complexity(b); });
-  return all;
+  return std::move(all).in_order();
 }
 
 std::variant<Config, std::string> try_layout(const SearchTask& task, const Layout& layout) {

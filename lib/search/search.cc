@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 /// The share of the time that bounds may take, and exact plans after them; the rest is for the
 /// comparison with other choices.
-constexpr double kBoundsShare = 0.4;
+constexpr double kBoundsShare = 0.5;
 constexpr double kExactShare = 0.85;
 /// The share of the time for each number of nodes that is tried when nothing fits.
 constexpr double kNodesShare = 0.2;
@@ -113,7 +113,7 @@ class Search {
     find_bounds();
     plan_best();
     // The time may be over before the layouts that need least memory were reached.
-    if (best_ == kNever && !result_.proved) plan(least_memory_numbers());
+    if (best_ == kNever && !result_.proved) plan_in_time(least_memory_numbers(), true);
     if (best_ == kNever && result_.problem.empty() && result_.counts.legal > 0) {
       find_nearest();
     } else {
@@ -125,9 +125,13 @@ class Search {
   }
 
  private:
-  bool over(double share) const {
-    const std::chrono::duration<double> passed = Clock::now() - begin_;
-    return passed.count() > share * limits_.seconds;
+  double passed() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+  bool over(double share) const { return passed() > share * limits_.seconds; }
+
+  /// Says whether an exact plan that takes as long as the longest so far would end too late.
+  bool is_late_for_plan(double share) const {
+    return passed() + longest_ > share * limits_.seconds;
   }
 
   void refuse(const Layout& layout, const std::string& why) {
@@ -192,13 +196,26 @@ class Search {
     }
   }
 
+  /// Plans candidates exactly, each once, as many at a time as go on concurrently, while there is
+  /// time; the first of them however late it is, if nothing is planned yet.
+  void plan_in_time(const std::vector<size_t>& numbers, bool timed) {
+    for (size_t first = 0; first < numbers.size(); first += kPlannedTogether) {
+      if (!exact_.empty() && is_late_for_plan(1)) return;
+      const auto some =
+          std::span(numbers).subspan(first, std::min(kPlannedTogether, numbers.size() - first));
+      plan({some.begin(), some.end()}, timed);
+    }
+  }
+
   /// Plans candidates exactly, each once, concurrently.
   void plan(const std::vector<size_t>& numbers, bool timed = true) {
+    const double before = passed();
     std::vector<Evaluation> found(numbers.size());
     side_by_side(
         numbers.size(),
         [&](size_t i) { found[i] = planned(candidates_[numbers[i]].layout, timed); },
         kPlannedTogether);
+    longest_ = std::max(longest_, passed() - before);
     result_.counts.planned += static_cast<int64_t>(numbers.size());
     for (size_t i = 0; i < numbers.size(); ++i) {
       if (found[i].fits && !found[i].time && timed) {
@@ -237,7 +254,7 @@ class Search {
           numbers.push_back(*found);
       return numbers;
     };
-    while (exact_.empty() || !over(kExactShare)) {
+    while (exact_.empty() || (!over(kExactShare) && !is_late_for_plan(1))) {
       // The machine lacks a rate that all layouts need.
       if (!result_.problem.empty() && exact_.size() >= kUntimed && best_ == kNever) break;
       std::vector<size_t> numbers = first_ones(false);
@@ -328,7 +345,7 @@ class Search {
     std::optional<size_t> least;
     for (const size_t i : numbers) {
       if (!candidates_[i].fits || exact_.contains(i)) continue;
-      if (known_best(numbers, true) != nullptr || over(1)) return;
+      if (known_best(numbers, true) != nullptr || is_late_for_plan(1)) return;
       if (tries++ < kTriesOfChoice) {
         plan({i});
       } else if (!least ||
@@ -336,7 +353,7 @@ class Search {
         least = i;
       }
     }
-    if (least && known_best(numbers, true) == nullptr && !over(1)) plan({*least});
+    if (least && known_best(numbers, true) == nullptr && !is_late_for_plan(1)) plan({*least});
   }
 
   /// Returns the fastest of these candidates that fits, by exact plans; else the one that needs
@@ -392,7 +409,7 @@ class Search {
   }
 
   std::optional<Evaluation> least_memory() {
-    plan(least_memory_numbers(), false);
+    plan_in_time(least_memory_numbers(), false);
     std::optional<Evaluation> nearest;
     for (const auto& [number, found] : exact_)
       // A layout whose plan failed has no known need.
@@ -400,13 +417,20 @@ class Search {
     return nearest;
   }
 
-  /// Doubles the nodes until a layout fits.
+  /// Doubles the nodes until a layout fits, or the time is over.
   void find_nodes() {
     SearchTask larger = task_;
     for (larger.nodes *= 2; larger.nodes <= kMostNodes; larger.nodes *= 2) {
-      Search search(larger, {.seconds = limits_.seconds * kNodesShare});
+      const double left = limits_.seconds - passed();
+      if (left <= longest_) {
+        result_.nodes_left = larger.nodes;
+        return;
+      }
+      Search search(larger, {.seconds = std::min(left, limits_.seconds * kNodesShare)});
+      search.longest_ = longest_;
       search.find_bounds();
-      if (search.result_.counts.legal == 0) continue;
+      // What is too large by its bound is too large.
+      if (search.result_.counts.legal == search.result_.counts.too_large) continue;
       const std::optional<Evaluation> found = search.least_memory();
       if (!found || !found->fits) continue;
       result_.on_more_nodes = found;
@@ -429,6 +453,8 @@ class Search {
   /// Planned layouts that need more memory than there is.
   std::vector<Layout> too_large_;
   double best_ = kNever;
+  /// The seconds of the longest exact plan so far.
+  double longest_ = 0;
   SearchResult result_;
 };
 

@@ -15,6 +15,8 @@ namespace ftrun {
 
 /// SearchLimits end a search before it has proved its result.
 struct SearchLimits {
+  /// Seconds after which nothing more is begun. At least some layouts are bounded and two planned
+  /// exactly; another exact plan is begun if the longest one so far would end in time.
   double seconds = 10;
   /// Looks for a sufficient number of nodes where nothing fits.
   bool more_nodes = true;
@@ -74,6 +76,8 @@ struct SearchResult {
   std::optional<Evaluation> nearest;
   std::optional<Evaluation> on_more_nodes;
   int64_t more_nodes = 0;
+  /// The number of nodes at which the time was over while more were looked at; 0: it was not.
+  int64_t nodes_left = 0;
   /// The first refusal, and why a layout could not be timed.
   std::string refusal;
   std::string problem;

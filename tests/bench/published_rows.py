@@ -4,11 +4,15 @@ row of published_rows.tsv with the machine file of its GPU and the numbers of it
 (configs/stacks), and prints predicted and published seconds of a step, good and bad.
 
     published_rows.py [--binary build/release/bin/ftrun] [--only WORD] [--fit NUMBER,...]
+    published_rows.py --check [--page docs/plan.md] [--only WORD]
 
 Rows with context ranks are listed as waiting for context parallelism. What a source does not say:
 recompute: none; micro-batch: the largest power of two that divides a rank's share of the batch,
 leaves a pipeline four micro-batches a stage, and whose plan fits the GPU; parts of a stage: one
 layer each where the micro-batches are a multiple of the stages, else 1.
+
+--check prints the rows that the page does not have as they are predicted now and, for all rows, an
+error of the goals or of the page's summary; it ends with exit code 1 where there is something.
 
 --fit looks for the numbers of the stacks of the rows (say, products,memory) that make the mean
 square of log(predicted / published) least, with a small pull towards common numbers, and prints
@@ -21,6 +25,7 @@ import math
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -235,11 +240,48 @@ def fit(binary, rows, keys):
               + ", ".join(f"{key} {best[key]:.3g}" for key in best), flush=True)
 
 
+# The goals for all rows: mean error, rows within 15 %, worst error.
+MEAN, WITHIN, WORST = 0.06, 23, 0.2
+
+
+def row_text(row, found, settled):
+    measured = published_seconds(row)
+    lora = "" if row["lora"] == "-" else " LoRA"
+    asked = "".join(f"{value}{'?' if row[key] == '?' else ''}{end}" for value, key, end in
+                    zip(settled, ("micro_batch", "parts"), (", ", "")))
+    return (f"| {row['stack']} | {row['model']}{lora}, {row['gpus']} {row['machine']} | {asked} "
+            f"| {found:.4g} | {measured:.4g} | {100 * (found / measured - 1):+.1f} % |")
+
+
+def waiting_text(row):
+    return (f"| {row['stack']} | {row['model']}, {row['gpus']} {row['machine']} | waits for "
+            f"context parallelism | | {published_seconds(row):.4g} | |")
+
+
+def faults(lines, errors, page, is_whole):
+    """Lists what the page does not say as it is, and goals that are missed."""
+    text = page.read_text()
+    found = [f"not in {page}: {line}" for line in lines if line not in text.splitlines()]
+    if not is_whole:
+        return found
+    mean, worst = statistics.mean(errors), max(errors)
+    within = sum(error <= 0.15 for error in errors)
+    summary = (f"Over {len(errors)} rows the mean error is {100 * mean:.1f} %, {within} are within "
+               f"15 %, and the worst is {100 * worst:.1f} %.")
+    if summary not in " ".join(text.split()):
+        found.append(f"not in {page}: {summary}")
+    if mean > MEAN or within < WITHIN or worst > WORST:
+        found.append("a goal is missed: mean 6 %, 23 rows within 15 %, none beyond 20 %")
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binary", default=ROOT / "build" / "release" / "bin" / "ftrun")
     parser.add_argument("--only", default="", help="rows whose stack or model has this in it")
     parser.add_argument("--fit", default="")
+    parser.add_argument("--check", action="store_true", help="compare with a page's table")
+    parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs" / "plan.md")
     options = parser.parse_args()
     rows = [row for row in read_rows(pathlib.Path(__file__).with_suffix(".tsv"))
             if options.only in row["stack"] + " " + row["model"]]
@@ -249,22 +291,19 @@ def main():
         return fit(options.binary, rows, options.fit.split(","))
     planned = Rows(options.binary, rows)
     seconds = planned.predicted({name: read_stack(name) for name in {r["stack"] for r in rows}})
-    errors = []
+    errors = [abs(found / published_seconds(row) - 1) for row, found in zip(rows, seconds)]
+    lines = [row_text(*row) for row in zip(rows, seconds, planned.settled)]
+    lines += map(waiting_text, waiting)
+    if options.check:
+        told = faults(lines, errors, options.page, not options.only)
+        print("\n".join(told or [f"{len(lines)} rows are those of {options.page}"]))
+        return 1 if told else 0
     print("| stack | model, GPUs | micro-batch, parts | predicted, s | published, s | off |")
     print("|---|---|---|---|---|---|")
-    for row, found, settled in zip(rows, seconds, planned.settled):
-        measured = published_seconds(row)
-        errors.append(abs(found / measured - 1))
-        lora = "" if row["lora"] == "-" else " LoRA"
-        asked = "".join(f"{value}{'?' if row[key] == '?' else ''}{end}" for value, key, end in
-                        zip(settled, ("micro_batch", "parts"), (", ", "")))
-        print(f"| {row['stack']} | {row['model']}{lora}, {row['gpus']} {row['machine']} | {asked} "
-              f"| {found:.4g} | {measured:.4g} | {100 * (found / measured - 1):+.1f} % |")
-    for row in waiting:
-        print(f"| {row['stack']} | {row['model']}, {row['gpus']} {row['machine']} | waits for "
-              f"context parallelism | | {published_seconds(row):.4g} | |")
+    print("\n".join(lines))
     print(f"\n{len(rows)} rows: mean error {100 * statistics.mean(errors):.1f} %, within 15 %: "
           f"{sum(error <= 0.15 for error in errors)}, worst {100 * max(errors):.1f} %")
+    return 0
 
 
-main()
+sys.exit(main())

@@ -3,10 +3,11 @@ course's exercises; machine files that are shipped and the stacks of other progr
 import json
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
 
-from runner import Job, case, ftrun, must, run_cases
+from runner import BINARY, Job, case, ftrun, must, run_cases
 
 SOURCE = pathlib.Path(sys.argv[1])
 
@@ -104,5 +105,21 @@ with tempfile.TemporaryDirectory() as scratch:
         for file in stacks:
             answer = planned("--params", "1B", "--machine", machine, "--stack", file)
             assert answer["time"]["machine"] == f"h100-80gb with {file.stem}", answer
+
+    @case
+    def rows_of_others_are_predicted_as_the_page_says():
+        def check(page):
+            return subprocess.run([sys.executable, SOURCE / "tests/bench/published_rows.py",
+                                   "--check", "--binary", BINARY, "--only", "llmc", "--page", page],
+                                  capture_output=True, text=True)
+
+        page = SOURCE / "docs/plan.md"
+        told = check(page)
+        assert told.returncode == 0 and told.stdout.startswith("3 rows are those of "), told
+        other = job.scratch / "plan.md"
+        other.write_text(page.read_text().replace("| 64, 1 | 0.3058 |", "| 64, 1 | 0.3059 |"))
+        told = check(other)
+        assert told.returncode == 1, told
+        assert re.fullmatch(r"not in .*plan\.md: \| llmc \| gpt2-124m, .*\n", told.stdout), told
 
     run_cases()

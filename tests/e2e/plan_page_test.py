@@ -61,9 +61,20 @@ with tempfile.TemporaryDirectory() as scratch:
         device, = rank["memory"]
         assert device["limit"] == 2 << 30
         assert device["allocated"] == answer["memory"]["device"]["total"]
-        fullest = max(sum(column[i] for column in device["moments"].values())
-                      for i in range(len(device["begin"])))
-        assert (0 < fullest <= device["allocated"] - sum(device["kept"].values())), device
+        # The fullest moment has the bytes that the plan prints for it.
+        fullest = max(range(len(device["begin"])),
+                      key=lambda i: sum(column[i] for column in device["moments"].values()))
+        printed = re.search(r"^device: fullest at .*?, with .*? beside .*?: (.*)$", told.stdout,
+                            re.M)[1]
+        units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+        planned = {name: float(size) * units[unit] for name, size, unit in re.findall(
+            r"(\w+) ([\d.]+) (B|KiB|MiB)", printed)}
+        planned.pop("unused", None)
+        shown = {name: column[fullest] for name, column in device["moments"].items()
+                 if column[fullest] > 0}
+        assert shown.keys() == planned.keys() and len(shown) >= 2, (shown, printed)
+        assert all(abs(shown[name] - size) < 0.01 * size for name, size in planned.items()), (
+            shown, printed)
         # The blocks of each lane are the events of the trace.
         events = [event for event in json.loads(trace.read_text())["traceEvents"]
                   if event["ph"] == "X" and event["pid"] == 0]

@@ -10,6 +10,9 @@ from runner import Job, case, ftrun, must, preload, run_cases
 
 preload()
 
+# Seconds of a search whose answer need not be proved.
+SOME_TIME = 4
+
 with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
     machine = job.scratch / "two.yaml"
@@ -23,10 +26,13 @@ with tempfile.TemporaryDirectory() as scratch:
         return must(ftrun("plan", "--search", "--config", config, "--machine", machine, *limit,
                           *arguments), code)
 
+    # What several cases ask about is searched once.
+    found = job.scratch / "found.yaml"
+    answer = json.loads(search(job.config("asked", **settings), "--out", found,
+                               "--json").stdout)["result"]["search"]
+
     @case
     def the_layout_found_is_written_and_plans_to_the_same_figures():
-        config, found = job.config("asked", **settings), job.scratch / "found.yaml"
-        answer = json.loads(search(config, "--out", found, "--json").stdout)["result"]["search"]
         best, counts = answer["layouts"][0], answer["counts"]
         assert answer["config"] == str(found) and answer["proved"] and answer["batch"] == 8, answer
         assert counts["all"] == counts["tried"] == counts["legal"] + counts["refused"], counts
@@ -71,7 +77,7 @@ with tempfile.TemporaryDirectory() as scratch:
                          r"[\d.]+ [KM]iB too much \(", told), told
         assert "remedy: train an adapter" in told, told
         # Less than what the fastest takes.
-        best = json.loads(search(config, "--json").stdout)["result"]["search"]["layouts"][0]
+        best = answer["layouts"][0]
         nearest = json.loads(search(config, "--device-memory", best["memory"]["device"] - 1,
                                     "--json").stdout)["result"]["search"]
         assert nearest["layouts"][0]["memory"]["device"] < best["memory"]["device"], (nearest, best)
@@ -81,8 +87,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def what_a_machine_lacks_may_be_on_more_nodes():
         config = job.config("nodes", **settings)
         # Parts of what one node needs at its fastest, those first that few nodes have.
-        found = json.loads(search(config, "--json").stdout)["result"]["search"]
-        whole = found["layouts"][0]["memory"]["device"]
+        whole = answer["layouts"][0]["memory"]["device"]
         for part in range(5, 1, -1):
             told = ftrun("plan", "--search", "--config", config, "--machine", machine,
                          "--device-memory", whole * part // 12)
@@ -92,7 +97,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 nodes = re.search(r"--nodes (\d+)", told.stderr)[1]
                 # A layout that fits is found long before it is proved.
                 search(config, "--device-memory", whole * part // 12, "--nodes", nodes,
-                       "--seconds", 20)
+                       "--seconds", SOME_TIME)
                 return
         raise AssertionError("no memory is enough for several nodes alone")
 
@@ -105,12 +110,46 @@ with tempfile.TemporaryDirectory() as scratch:
                 and thesis.read_text() == "mine"), told
 
     @case
+    def a_place_that_cannot_be_written_to_is_told_before_the_search():
+        config = job.config("place", **settings)
+        file = job.scratch / "file"
+        file.write_text("")
+        for option in ("--out", "--html"):
+            for folder, why in ((file, "is not a folder"), (job.scratch / "none", "is not there")):
+                told = search(config, option, folder / "new.yaml", code=5)
+                assert f"{option} {folder}/new.yaml: {folder}: {why}" in told.stderr, told.stderr
+                assert told.stdout == "", told.stdout
+
+    @case
+    def the_clock_ends_a_search_where_nothing_fits():
+        config = job.config("clock", **settings)
+        told = search(config, "--device-memory", "1KiB", "--seconds", 0.001, code=5).stderr
+        assert re.search(r"none of \d+ layouts fits on 2 processors ", told), told
+        assert ("remedy: give more time (--seconds): it was over before 2 nodes were looked at; "
+                "or train an adapter" in told), told
+
+    @case
+    def another_programs_kernels_are_searched_with_and_named():
+        stack, written = job.scratch / "stack.yaml", job.scratch / "stacked.yaml"
+        stack.write_text("stack: slower\nproducts: 0.25\nattention: 0.25\nmemory: 0.25\n")
+        config = job.config("stack", **settings)
+        told = search(config, "--stack", stack, "--out", written, "--seconds", SOME_TIME,
+                      "--json").stdout
+        found = json.loads(told)["result"]["search"]
+        assert found["machine"] == "two with slower", found
+        assert found["layouts"][0]["seconds"] > 2 * answer["layouts"][0]["seconds"], found
+        assert f" --stack {stack}" in written.read_text(), written.read_text()
+        again = json.loads(must(ftrun("plan", "--config", written, "--machine", machine, "--stack",
+                                      stack, "--json")).stdout)["result"]["time"]
+        assert again["seconds"] == found["layouts"][0]["seconds"], (again, found)
+
+    @case
     def another_network_is_searched_on_and_named_in_the_config():
-        config, found = job.config("network", **settings), job.scratch / "network.yaml"
-        told = search(config, "--nodes", 2, "--network", "8 Gb/s", "--out", found,
-                      "--seconds", 10).stdout
+        config, written = job.config("network", **settings), job.scratch / "network.yaml"
+        told = search(config, "--nodes", 2, "--network", "8 Gb/s", "--out", written,
+                      "--seconds", SOME_TIME).stdout
         assert told.startswith("what if the network has 1 GB/s\n"), told
-        text = found.read_text()
+        text = written.read_text()
         assert ", if the network has 1 GB/s." in text and "--network '8 Gb/s'" in text, text
 
     @case

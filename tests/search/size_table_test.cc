@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "program/memory_plan.h"
+#include "program/step_plan.h"
 #include "search/evaluate.h"
 #include "search/tasks.h"
 
@@ -66,6 +68,47 @@ TEST_CASE("the lines of a size add up to what the fullest rank of the plan needs
       CHECK(line.planned >= 0);
       if (std::abs(line.planned - line.formula) > 1e6) CHECK(line.why != "");
     }
+  }
+}
+
+TEST_CASE("each line of a size is its category of the plan") {
+  for (const int zero : {0, 1, 2, 3}) {
+    SizeModel model{"small", 1'000'000, small_config(2, false)};
+    model.config.hidden = 64;
+    model.config.vocab_rows = 5000;
+    const SizeRow row = size_row(model, {.zero = zero, .ranks = 4, .row = 128});
+    SearchTask task;
+    task.model = model.config;
+    std::vector<std::string> overrides = layout_overrides(4);
+    overrides.insert(overrides.end(), {"device=cuda", "bf16.enabled=true", "model.path=m",
+                                       "optimizer.type=AdamW", "data.sequence_length=128"});
+    task.written = load_config_text("size.yaml", "", overrides).written;
+    task.context.plans_only = true;
+    const Config config = std::get<Config>(try_layout(task, {.data = 4, .zero = zero}));
+    const TierPlan tier = memory_plan(plan_steps(config, model.config, 0)).at(Tier::kDevice);
+    const auto category = [&](Category which) {
+      const auto c = static_cast<size_t>(which);
+      return static_cast<double>(tier.persistent[c] + tier.at_fullest[c]);
+    };
+    INFO("ZeRO " << zero);
+    CHECK(row.fullest == tier.fullest);
+    CHECK(row.lines[0].planned == category(Category::kParameters));
+    CHECK(row.lines[1].planned == category(Category::kGradients));
+    // Two moments and a master copy in fp32, 4 bytes each.
+    const double optimizer = category(Category::kOptimizer);
+    CHECK(row.lines[2].planned == Approx(optimizer * 2 / 3));
+    CHECK(row.lines[3].planned == Approx(optimizer / 3));
+    CHECK(row.lines[4].planned == category(Category::kActivations));
+    CHECK(row.lines[5].planned == category(Category::kBuckets));
+    CHECK((zero == 0 || row.lines[5].planned > 0));
+    // Shared by four ranks from their stages on; small tensors and padding come on top.
+    const auto counted = static_cast<double>(row.counted);
+    const double cut = counted / 4;
+    CHECK(row.lines[0].planned / 2 >= (zero == 3 ? cut : counted));
+    CHECK(row.lines[0].planned / 2 < 1.1 * (zero == 3 ? cut : counted) + 3 * 4096);
+    CHECK(row.lines[2].planned / 8 >= (zero >= 1 ? cut : counted));
+    CHECK(row.lines[2].planned / 8 < 1.1 * (zero >= 1 ? cut : counted) + 3 * 4096);
+    CHECK(row.lines[7].planned > 0);
   }
 }
 
