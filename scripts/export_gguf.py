@@ -63,10 +63,10 @@ def find_export(path):
 
 
 def tensor_type(name, shape, wanted):
-    """Vectors stay fp32, as llama.cpp computes with them, and so do vectors of positions, which it
-    adds; rows that blocks of 32 do not divide stay f16."""
+    """Vectors stay fp32, as llama.cpp computes with them, and so do norms of heads and vectors of
+    positions, which it adds; rows that blocks of 32 do not divide stay f16."""
     import gguf
-    if len(shape) == 1 or name == "position_embd.weight":
+    if len(shape) == 1 or name.endswith("_norm.weight") or name == "position_embd.weight":
         return gguf.GGMLQuantizationType.F32
     if wanted == "q8_0" and shape[-1] % 32 != 0:
         return gguf.GGMLQuantizationType.F16
@@ -219,6 +219,9 @@ def export_model(a, folder):
         made.modelfile = modelfile(made.name, f"./{made.name}",
                                    parameters(folder, special, config))
     made.say(a.type, tensors)
+    if tensors.left_out:
+        print(f"it holds the decoder, without {tensors.left_out} tensors of other parts; "
+              f"llama.cpp's convert_hf_to_gguf.py --mmproj {shlex.quote(folder)} writes those")
     print(said)
 
 

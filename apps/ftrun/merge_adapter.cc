@@ -141,7 +141,7 @@ MergeLoss export_merged(FileSystem& files, const ExportOptions& options,
                         const ModelDescription& model, const ModelFolder& base,
                         const ReadTrained& trained) {
   require_weights(model, base);
-  const std::vector<ExportTensor> tensors = model_tensors(model);
+  const std::vector<ExportTensor> tensors = export_tensors(options, model);
   BaseWeights weights(model, base);
   Merge merge(model, options.dtype, trained, weights);
   export_model(files, options, tensors, [&](const ExportPiece& piece, std::span<float> out) {

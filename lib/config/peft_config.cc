@@ -31,6 +31,29 @@ Json modules(const std::vector<std::string>& names, const std::string& expressio
   return list_or_null(names == std::vector<std::string>{"all-linear"} ? model.linear : names);
 }
 
+/// Returns the expression of modules whose paths are these names or end with them, as PEFT reads a
+/// list.
+std::string expression_of(const std::vector<std::string>& names) {
+  std::vector<std::string> escaped;
+  for (const std::string& name : names) {
+    std::string& text = escaped.emplace_back();
+    for (const char c : name) text += c == '.' ? std::string("\\.") : std::string(1, c);
+  }
+  return cat("(?:.*\\.)?(?:", join(escaped, "|"), ")");
+}
+
+/// Writes exclude_modules, with the parts of the model that do not train.
+Json excluded_modules(const AdapterConfig& adapter, const PeftModel& model) {
+  Json own = modules(adapter.exclude_modules, adapter.exclude_pattern, model);
+  if (model.other_parts.empty()) return own;
+  if (own.is_null()) return model.other_parts;
+  const std::string expression =
+      own.is_string() ? own.get<std::string>() : expression_of(own.get<std::vector<std::string>>());
+  // An adapter's file, which training went on from, has them already.
+  if (expression.find(model.other_parts) != std::string::npos) return expression;
+  return cat("(?:", expression, ")|(?:", model.other_parts, ")");
+}
+
 /// Writes a map of expressions to values in their order: the first expression that matches counts.
 template <class T>
 Json pattern(const std::vector<std::string>& expressions, const std::vector<T>& values) {
@@ -80,9 +103,7 @@ std::string peft_config(const AdapterConfig& adapter, const PeftModel& model) {
   json["lora_dropout"] = adapter.lora_dropout;
   json["target_modules"] = modules(adapter.target_modules, adapter.target_pattern, model);
   if (json["target_modules"].is_null()) json["target_modules"] = model.adapted;
-  json["exclude_modules"] = modules(adapter.exclude_modules, adapter.exclude_pattern, model);
-  if (json["exclude_modules"].is_null() && !model.other_parts.empty())
-    json["exclude_modules"] = model.other_parts;
+  json["exclude_modules"] = excluded_modules(adapter, model);
   json["layers_to_transform"] = list_or_null(adapter.layers_to_transform);
   json["layers_pattern"] = nullptr;
   json["rank_pattern"] = pattern(adapter.rank_pattern, adapter.rank_pattern_ranks);

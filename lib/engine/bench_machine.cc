@@ -152,7 +152,8 @@ std::vector<std::pair<ModelConfig, BatchShape>> sampled_models(bool quick) {
   if (quick) return models;
   models.push_back({decoder_of(1024, 16, 8, 2816, 32768), {2, 512}});
   ModelConfig more = models[1].first;
-  more.qkv_bias = more.attention_out_bias = more.mlp_bias = more.qk_norm = more.output_norms = true;
+  more.qkv_bias = more.attention_out_bias = more.mlp_bias = more.output_norms = true;
+  more.qk_norm = QkNorm::kEachHead;
   more.residual_scale = 0.5;
   more.attention_softcap = more.logit_softcap = 30;
   models.push_back({more, {1, 256}});

@@ -47,6 +47,26 @@ std::vector<ExportTensor> stored_tensors(const TensorInfo& tensor) {
   return files;
 }
 
+/// Returns the name that files have for a tensor of the model: in a multimodal model's, of the kind
+/// that the tensors of other parts have.
+std::string name_in_files(const std::string& name, const ExportOptions& options,
+                          const ModelDescription& model) {
+  if (model.multimodal.empty()) return name;
+  if (!options.kept.empty() && has_names_in_memory(options.kept.front().name))
+    return name_in_multimodal_model(name, tensor_names(model.family).root);
+  return name_in_multimodal_files(name);
+}
+
+std::vector<ExportTensor> model_tensors(const ExportOptions& options,
+                                        const ModelDescription& model) {
+  return file_tensors(model.tensors, [&](const TensorInfo& tensor) {
+    if (is_lora_name(tensor.name)) return std::vector<ExportTensor>{};
+    std::vector<ExportTensor> stored = stored_tensors(tensor);
+    for (ExportTensor& file : stored) file.name = name_in_files(file.name, options, model);
+    return stored;
+  });
+}
+
 }  // namespace
 
 bool exports_adapter(const Config& config) {
@@ -113,16 +133,6 @@ ExportOptions export_options(const Config& config, const ModelConfig& model) {
   return options;
 }
 
-std::vector<ExportTensor> model_tensors(const ModelDescription& model) {
-  return file_tensors(model.tensors, [&](const TensorInfo& tensor) {
-    if (is_lora_name(tensor.name)) return std::vector<ExportTensor>{};
-    std::vector<ExportTensor> stored = stored_tensors(tensor);
-    if (!model.multimodal.empty())
-      for (ExportTensor& file : stored) file.name = name_in_multimodal_files(file.name);
-    return stored;
-  });
-}
-
 void keep_other_parts(ExportOptions& options, const ModelConfig& model) {
   if (model.multimodal.empty()) return;
   options.decoder_key = kTextConfig;
@@ -140,7 +150,7 @@ void keep_other_parts(ExportOptions& options, const ModelConfig& model) {
 
 std::vector<ExportTensor> export_tensors(const ExportOptions& options,
                                          const ModelDescription& model) {
-  if (options.format != ExportFormat::kAdapter) return model_tensors(model);
+  if (options.format != ExportFormat::kAdapter) return model_tensors(options, model);
   return file_tensors(adapter_tensors(model), [](const AdapterTensor& tensor) {
     return std::vector<ExportTensor>{
         {tensor.stored, tensor.stored_shape, {{tensor.tensor, tensor.shape, tensor.place}}}};

@@ -45,10 +45,8 @@ void keep_other_parts(ExportOptions& options, const ModelConfig& model);
 /// Makes the options of the export at a run's end.
 ExportOptions export_options(const Config& config, const ModelConfig& model);
 
-/// Lists the tensors of the model's own files, without what an adapter adds.
-std::vector<ExportTensor> model_tensors(const ModelDescription& model);
-
-/// Lists the tensors that an export of `model`, as a run trains it, holds.
+/// Lists the tensors that an export of `model`, as a run trains it, holds: those of an adapter, or
+/// the model's own without what an adapter adds.
 std::vector<ExportTensor> export_tensors(const ExportOptions& options,
                                          const ModelDescription& model);
 

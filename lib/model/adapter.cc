@@ -1,6 +1,7 @@
 #include "model/adapter.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <regex>
@@ -18,6 +19,10 @@ namespace {
 constexpr std::string_view kAllLinear = "all-linear";
 constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight",
                            kMagnitude = ".lora_magnitude_vector";
+
+/// kModulesOfOtherParts are modules as a multimodal model's vision tower and projector have them.
+constexpr std::array<const char*, 2> kModulesOfOtherParts{
+    "model.vision_tower.encoder.layers.0.self_attn.q_proj", "model.multi_modal_projector.linear_1"};
 
 /// Says whether a path is the entry, or ends with "." and the entry.
 bool ends_at_dot(const std::string& path, const std::string& entry) {
@@ -43,11 +48,15 @@ std::string no_module_text(const TensorNames& family, std::string_view key,
              "; there are ", join(names, ", "));
 }
 
-/// ModuleChoice collects what is wrong; it compiles each expression once.
+/// ModuleChoice collects what is wrong; it compiles each expression once. Modules have the names
+/// that they have in memory, as in PEFT.
 class ModuleChoice {
  public:
-  ModuleChoice(const LoraOptions& options, const TensorNames& family)
-      : options_(options), family_(family), targets_(options.target_modules) {
+  ModuleChoice(const LoraOptions& options, const TensorNames& family, bool is_multimodal)
+      : options_(options),
+        family_(family),
+        is_multimodal_(is_multimodal),
+        targets_(options.target_modules) {
     if (targets_.empty() && options.target_pattern.empty()) targets_ = adapted_by_default(family);
     target_ = compile(options.target_pattern, "target_modules");
     exclude_ = compile(options.exclude_pattern, "exclude_modules");
@@ -58,6 +67,11 @@ class ModuleChoice {
     }
     for (const auto& [pattern, alpha] : options.alpha_pattern)
       alphas_.emplace_back(compile(cat("(.*\\.)?(", pattern, ")"), "alpha_pattern"), alpha);
+  }
+
+  /// Returns the name in memory of a module of the decoder.
+  std::string in_memory(std::string_view module) const {
+    return is_multimodal_ ? name_in_multimodal_model(module, family_.root) : std::string(module);
   }
 
   bool wants(const std::string& module) {
@@ -91,15 +105,17 @@ class ModuleChoice {
     std::vector<std::string> others;
     for (const std::string_view module :
          {family_.head, family_.embedding, family_.norm, family_.positions})
-      if (!module.empty()) others.emplace_back(module);
+      if (!module.empty()) others.push_back(in_memory(module));
     std::vector<std::string_view> norms;
     if (config.input_norm) norms.push_back(input_norm_name(family_, config));
     if (config.mlp_norm) norms.push_back(post_norm_name(family_, config));
     if (config.output_norms)
       norms.insert(norms.end(), {family_.attention_output_norm, family_.mlp_output_norm});
-    if (config.qk_norm) norms.insert(norms.end(), {family_.q_norm, family_.k_norm});
+    if (config.qk_norm != QkNorm::kNone)
+      norms.insert(norms.end(), {family_.q_norm, family_.k_norm});
     for (int64_t layer = 0; layer < config.layers; ++layer)
-      for (const std::string_view norm : norms) others.push_back(family_.in_block(layer, norm));
+      for (const std::string_view norm : norms)
+        others.push_back(in_memory(family_.in_block(layer, norm)));
     for (const std::string& module : others)
       if (matches(*target_, module) && !excludes(module)) {
         problems.push_back(
@@ -130,13 +146,13 @@ class ModuleChoice {
         problems.push_back(no_module_text(family_, "target_modules", entry));
     // Other modules never get an adapter.
     const auto is_other = [&](const std::string& entry) {
-      return ends_at_dot(std::string(family_.head), entry) ||
-             ends_at_dot(std::string(family_.embedding), entry);
+      return ends_at_dot(in_memory(family_.head), entry) ||
+             ends_at_dot(in_memory(family_.embedding), entry);
     };
     for (const std::string& entry : options_.exclude_modules)
       if (!used_.contains(entry) && !is_other(entry))
         problems.push_back(no_module_text(family_, "exclude_modules", entry));
-    if (exclude_ && !used_.contains(options_.exclude_pattern))
+    if (exclude_ && !used_.contains(options_.exclude_pattern) && !excludes_other_parts())
       problems.push_back(cat("exclude_modules \"", options_.exclude_pattern.substr(0, 80),
                              "\": matches none of the modules that target_modules chooses"));
     report_unused("rank_pattern", options_.rank_pattern);
@@ -147,6 +163,14 @@ class ModuleChoice {
 
  private:
   using Pattern = std::optional<std::regex>;
+
+  /// Says whether exclude_pattern matches modules of a multimodal model's other parts, which get no
+  /// adapter anyway.
+  bool excludes_other_parts() const {
+    return is_multimodal_ &&
+           std::any_of(kModulesOfOtherParts.begin(), kModulesOfOtherParts.end(),
+                       [&](const char* module) { return matches(*exclude_, module); });
+  }
 
   static bool matches(const std::regex& pattern, const std::string& module) {
     return std::regex_match(module, pattern);
@@ -192,6 +216,7 @@ class ModuleChoice {
 
   const LoraOptions& options_;
   const TensorNames& family_;
+  bool is_multimodal_;
   std::vector<std::string> targets_;
   Pattern target_, exclude_;
   std::vector<std::pair<Pattern, int64_t>> ranks_;
@@ -213,21 +238,10 @@ void require_blocks(const ModelConfig& config, const LoraOptions& options,
 
 }  // namespace
 
-Adapter make_adapter(const ModelConfig& config, const LoraOptions& given) {
+Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   const TensorNames& names = tensor_names(config.family);
-  LoraOptions options = given;
-  // An adapter of a multimodal model's decoder says so in its file; here nothing else is.
-  if (!config.multimodal.empty() && options.exclude_pattern == kOtherPartsPattern)
-    options.exclude_pattern.clear();
-  ModuleChoice choice(options, names);
+  ModuleChoice choice(options, names, !config.multimodal.empty());
   require_blocks(config, options, choice.problems);
-  const bool has_patterns = !options.target_pattern.empty() || !options.exclude_pattern.empty() ||
-                            !options.rank_pattern.empty() || !options.alpha_pattern.empty();
-  if (!config.multimodal.empty() && has_patterns)
-    choice.problems.push_back(
-        cat("expressions of modules are not supported yet for the decoder of a ", config.multimodal,
-            " model, whose modules PEFT calls otherwise: list modules by name, and leave out "
-            "rank_pattern and alpha_pattern"));
   if (options.r <= 0) choice.problems.push_back(cat("r ", options.r, ": must be above 0"));
   Adapter adapter;
   adapter.begin = options.begin;
@@ -238,7 +252,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& given) {
     block.magnitudes = options.magnitudes;
     const bool is_wanted = options.layers.empty() || contains(options.layers, layer);
     for (const ProductModule& of_products : product_modules(names)) {
-      const std::string module = names.in_block(layer, of_products.name);
+      const std::string module = choice.in_memory(names.in_block(layer, of_products.name));
       if (!choice.wants(module)) {
         choice.excludes_by_name(module);
         continue;

@@ -364,6 +364,21 @@ std::string_view activation_name(Activation activation) {
   bug("unknown activation");
 }
 
+/// Returns the norm's name in config_text; nullptr for none.
+const char* name_of(QkNorm norm) {
+  switch (norm) {
+    case QkNorm::kNone:
+      return nullptr;
+    case QkNorm::kEachHead:
+      return "qk_norm";
+    case QkNorm::kAllHeads:
+      return "whole_qk_norm";
+    case QkNorm::kOwnWeights:
+      return "own_head_norms";
+  }
+  bug("unknown norm of queries and keys");
+}
+
 std::string features_text(const ModelConfig& config) {
   std::vector<std::string> names;
   if (config.tied) names.emplace_back("tied");
@@ -371,10 +386,7 @@ std::string features_text(const ModelConfig& config) {
   if (config.attention_out_bias) names.emplace_back("attention_out_bias");
   if (config.mlp_bias) names.emplace_back("mlp_bias");
   if (config.head_bias) names.emplace_back("head_bias");
-  if (config.qk_norm)
-    names.emplace_back(config.whole_qk_norm    ? "whole_qk_norm"
-                       : config.own_head_norms ? "own_head_norms"
-                                               : "qk_norm");
+  if (const char* const name = name_of(config.qk_norm)) names.emplace_back(name);
   if (config.norm == NormKind::kLayer)
     names.emplace_back(config.norm_bias ? "layer_norm" : "layer_norm_without_bias");
   if (config.norm == NormKind::kRmsLessOne) names.emplace_back("norms_less_one");

@@ -18,6 +18,17 @@ enum class RopeType : uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongRope };
 /// with weights that are stored less 1, or layer norm with a weight (Ba et al. 2016).
 enum class NormKind : uint8_t { kRms, kRmsLessOne, kLayer };
 
+/// QkNorm is the norm of queries and keys before the rotation.
+enum class QkNorm : uint8_t {
+  kNone,
+  /// RMS norm of each query and key head; all query heads share weights, and so do all key heads.
+  kEachHead,
+  /// RMS norm of all query heads and of all key heads of a token together.
+  kAllHeads,
+  /// Layer norm of each query and key head without a bias; each head has weights of its own.
+  kOwnWeights,
+};
+
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
@@ -81,12 +92,7 @@ struct ModelConfig {
   bool mlp_bias = false;
   /// The output matrix has a bias, which is not the embedding's.
   bool head_bias = false;
-  /// RMS norm of each query and key head before the rotation, or of all query heads and all key
-  /// heads of a token together.
-  bool qk_norm = false;
-  bool whole_qk_norm = false;
-  /// Makes the norms of qk_norm layer norms without a bias, whose weights each head has for itself.
-  bool own_head_norms = false;
+  QkNorm qk_norm = QkNorm::kNone;
   /// Attention reads the norm of the hidden states; else the hidden states.
   bool input_norm = true;
   /// The MLP reads a norm of its own of the hidden states; else the hidden states, or, with a

@@ -281,13 +281,13 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
         table.linear(names.in_block(layer, module.name), module_products, names.transposed);
     for (size_t i = 0; i < module_products.size(); ++i)
       ids.products[static_cast<size_t>(module_products[i].projection)] = added[i];
-    if (!c.qk_norm || module.products.back() != Projection::kO) continue;
+    if (c.qk_norm == QkNorm::kNone || module.products.back() != Projection::kO) continue;
     const std::string q_norm = names.in_block(layer, names.q_norm);
     const std::string k_norm = names.in_block(layer, names.k_norm);
-    if (c.own_head_norms) {
+    if (c.qk_norm == QkNorm::kOwnWeights) {
       ids.q_norm = table.own_head_norms(q_norm, c.query_heads, c.head_size, 1);
       ids.k_norm = table.own_head_norms(k_norm, c.kv_heads, c.head_size, kv_copies(c, split));
-    } else if (c.whole_qk_norm) {
+    } else if (c.qk_norm == QkNorm::kAllHeads) {
       ids.q_norm = table.rows(q_norm + ".weight", {c.query_heads * c.head_size});
       ids.k_norm = table.rows(k_norm + ".weight", {c.kv_heads * c.head_size}, kv_copies(c, split));
     } else {
@@ -466,9 +466,9 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
     for (const LinearProduct& product : matrix.products)
       params.products.push_back(product.projection);
     if (matrix.products.front().bias) params.bias = g.param(name + ".bias", {matrix.outputs});
-    if (matrix.matrix != ProductMatrix::kQkv || !whole.qk_norm) continue;
+    if (matrix.matrix != ProductMatrix::kQkv || whole.qk_norm == QkNorm::kNone) continue;
     const ModelConfig local = local_config(whole, split);
-    const bool is_by_head = whole.whole_qk_norm || whole.own_head_norms;
+    const bool is_by_head = whole.qk_norm != QkNorm::kEachHead;
     const int64_t q_heads = is_by_head ? local.query_heads : 1;
     const int64_t k_heads = is_by_head ? local.kv_heads : 1;
     p.q_norm = g.param("q_norm.weight", {q_heads * whole.head_size});
@@ -649,15 +649,16 @@ class BlockBuilder {
                                .window = kind_.window,
                                .softcap = c_.attention_softcap};
     ValueId qkv = products_.column_parallel(norm, p.at(ProductMatrix::kQkv));
-    if (c_.qk_norm) qkv = add_qk_norm(p, qkv, heads);
+    if (c_.qk_norm != QkNorm::kNone) qkv = add_qk_norm(p, qkv, heads);
     if (rope_ >= 0) qkv = ops::rope(g_, qkv, rope_, rope_attrs(c_, heads, kind_.rotation));
     return products_.row_parallel_term(ops::attention(g_, qkv, starts_, attrs),
                                        p.at(ProductMatrix::kAttentionOut));
   }
 
   ValueId add_qk_norm(const BlockParams& p, ValueId qkv, const HeadAttrs& heads) {
-    if (c_.own_head_norms) return ops::head_norm(g_, qkv, p.q_norm, p.k_norm, heads);
-    if (!c_.whole_qk_norm) return ops::qk_norm(g_, qkv, p.q_norm, p.k_norm, heads);
+    if (c_.qk_norm == QkNorm::kOwnWeights)
+      return ops::head_norm(g_, qkv, p.q_norm, p.k_norm, heads);
+    if (c_.qk_norm == QkNorm::kEachHead) return ops::qk_norm(g_, qkv, p.q_norm, p.k_norm, heads);
     const WholeQkNormAttrs attrs{heads, ranks_};
     const ValueId squares =
         exchange_.on_each_rank(OpKind::kQkDots, 'H', ops::qk_squares(g_, qkv, attrs));

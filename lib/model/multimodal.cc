@@ -82,4 +82,8 @@ bool is_of_other_part(std::string_view stored) {
                      [&](std::string_view begin) { return stored.starts_with(begin); });
 }
 
+bool has_names_in_memory(std::string_view of_other_part) {
+  return of_other_part.starts_with("model.");
+}
+
 }  // namespace ftrun

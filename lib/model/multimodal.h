@@ -47,5 +47,8 @@ inline constexpr std::string_view kOtherPartsPattern = ".*(vision_tower|multi_mo
 
 /// Says whether a stored tensor belongs to another part than the decoder.
 bool is_of_other_part(std::string_view stored);
+/// Says whether files have the names that the model has in memory, as some of transformers 5 have,
+/// by the name of a tensor of another part ("model.vision_tower.patch_conv.weight").
+bool has_names_in_memory(std::string_view of_other_part);
 
 }  // namespace ftrun

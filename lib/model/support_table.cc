@@ -114,6 +114,7 @@ std::vector<Feature> config_features() {
       {"`mlp_bias: true`", with({{"mlp_bias", true}})},
       {"`qk_layernorm: true`", with({{"qk_layernorm", true}})},
       {"`use_qk_norm: true`", with({{"use_qk_norm", true}})},
+      {"`alibi: true`", with({{"alibi", true}})},
       {"`new_decoder_architecture: true`",
        with({{"new_decoder_architecture", true}, {"num_kv_heads", 2}})},
       {"`sliding_window`",
@@ -248,9 +249,9 @@ std::string norm_text(const ModelConfig& config) {
                                                             : "RMS";
   if (config.output_norms)
     text += config.input_norm ? ", behind both parts too" : ", behind both parts only";
-  if (config.qk_norm)
-    text += config.whole_qk_norm ? ", of all query and of all key heads together"
-                                 : ", of each query and key head";
+  if (config.qk_norm != QkNorm::kNone)
+    text += config.qk_norm == QkNorm::kAllHeads ? ", of all query and of all key heads together"
+                                                : ", of each query and key head";
   return text;
 }
 

@@ -6,8 +6,8 @@ import math
 import os
 import shlex
 
-from gguf_models.families import FAMILIES, config_shape
-from gguf_models.model_folder import open_safetensors, read_json
+from gguf_models.families import FAMILIES, config_shape, decoder_name
+from gguf_models.model_folder import INSIDE_OF, open_safetensors, read_json
 from script_errors import UserError
 
 CONFIG = "adapter_config.json"
@@ -53,7 +53,9 @@ class AdapterTensors:
         names = {module: name for name, module in modules.items() if name.startswith("blk.")}
         self.places = {}
         for name in self.opened.keys():
-            module, _, matrix = name.removesuffix(".weight").removeprefix(PREFIX).rpartition(".")
+            path = name.removesuffix(".weight").removeprefix(PREFIX)
+            module, _, matrix = (decoder_name(path) or path if INSIDE_OF in config
+                                 else path).rpartition(".")
             if module not in names or matrix not in MATRICES:
                 raise refusal(folder, f"the tensor {name}")
             self.places[f"{names[module]}.weight.{MATRICES[matrix]}"] = name

@@ -28,6 +28,27 @@ GELUS = ("gelu", *GELU)
 
 
 @dataclasses.dataclass(frozen=True)
+class Choice:
+    """Modules of a block that models of a family have or have not, as a key of config.json says."""
+
+    key: str
+    # The key's value with these modules, and without them.
+    with_them: object
+    without: object
+    modules: tuple
+    # A module that only these models have, by GGUF's name in its block.
+    sign: str
+    # The modules in whose place they stand.
+    instead_of: tuple = ()
+    # llama.cpp has these modules in models of so many layers and more, and in no others; 0: the
+    # file says.
+    from_layers: int = 0
+
+    def is_made(self, config):
+        return config.get(self.key) == self.with_them
+
+
+@dataclasses.dataclass(frozen=True)
 class Family:
     """A model_type of config.json."""
 
@@ -43,6 +64,8 @@ class Family:
     blocks: str = "model.layers."
     # The modules of a block.
     modules: tuple = ()
+    # Modules that some models have.
+    choices: tuple = ()
     # Settings: GGUF's key behind the architecture's name, config.json's key.
     keys: dict = dataclasses.field(default_factory=dict)
     # Keys of config.json that llama.cpp computes at these values alone; a reader writes the first.
@@ -61,6 +84,8 @@ class Family:
     norms_less_one: bool = False
     # Hugging Face stores products' matrices as [inputs, outputs].
     transposed: bool = False
+    # Hugging Face's files hold norms of heads head by head.
+    norms_by_head: bool = False
     # A fused matrix of q, k and v stands key head by key head in Hugging Face's files.
     by_key_head: bool = False
     # Every so-many-th layer has no sliding window, and the others have one; 0: llama.cpp computes
@@ -81,14 +106,18 @@ class Family:
         """config.json's key of a setting that all families have."""
         return self.setting_keys()[name]
 
-    def module_names(self, layers):
-        """Hugging Face's module by GGUF's name, for a model of so many layers."""
+    def module_names(self, layers, choices=()):
+        """Hugging Face's module by GGUF's name, for a model of so many layers with the modules of
+        these choices."""
         import gguf
         arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items()
                     if name == self.architecture)
         table = gguf.get_tensor_name_map(arch, layers)
         modules = [self.embedding, self.norm, self.head, *self.others]
-        modules += [f"{self.blocks}{i}.{module}" for i in range(layers) for module in self.modules]
+        replaced = {module for choice in choices for module in choice.instead_of}
+        of_block = [module for module in self.modules if module not in replaced]
+        of_block += [module for choice in choices for module in choice.modules]
+        modules += [f"{self.blocks}{i}.{module}" for i in range(layers) for module in of_block]
         named = {table.get_name(module): module for module in modules}
         named.pop(None, None)  # a head that the architecture lacks, since it is always tied there
         return named
@@ -167,8 +196,11 @@ FAMILIES = {family.model_type: family for family in (
     Family("stablelm", "stablelm", "StableLmForCausalLM", modules=(*NORMS, *ATTENTION, *GATED),
            keys={"attention.layer_norm_epsilon": "layer_norm_eps",
                  "use_parallel_residual": "use_parallel_residual"},
-           fixed={"hidden_act": SILU, "qk_layernorm": (False,)}, has_head_dim=False,
-           partial_rotation=0.25, bias_flags={"use_qkv_bias": "attn_q"}),
+           choices=(Choice("qk_layernorm", True, False,
+                           ("self_attn.q_layernorm", "self_attn.k_layernorm"), "attn_q_norm"),),
+           fixed={"hidden_act": SILU}, has_head_dim=False, partial_rotation=0.25,
+           norms_by_head=True,
+           bias_flags={"use_qkv_bias": "attn_q"}),
     Family("glm", "chatglm", "GlmForCausalLM", modules=GLM_MODULES, keys=RMS,
            fixed={"hidden_act": SILU}, partial_rotation=0.5,
            bias_flags={"attention_bias": "attn_q"}),
@@ -179,7 +211,9 @@ FAMILIES = {family.model_type: family for family in (
     Family("cohere", "command-r", "CohereForCausalLM",
            modules=("input_layernorm", *ATTENTION, *GATED),
            keys={"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"},
-           fixed={"hidden_act": SILU, "attention_bias": (False,), "use_qk_norm": (False,)}),
+           choices=(Choice("use_qk_norm", True, False, HEAD_NORMS, "attn_q_norm",
+                           from_layers=64),),
+           fixed={"hidden_act": SILU, "attention_bias": (False,)}),
     Family("cohere2", "cohere2", "Cohere2ForCausalLM",
            modules=("input_layernorm", *ATTENTION, *GATED),
            keys={"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale",
@@ -201,10 +235,33 @@ FAMILIES = {family.model_type: family for family in (
            keys={"attention.head_count_kv": "num_kv_heads",
                  "feed_forward_length": "ffn_hidden_size",
                  "attention.layer_norm_epsilon": "layer_norm_epsilon"},
+           choices=(Choice("num_ln_in_parallel_attn", 2, 1, ("ln_attn", "ln_mlp"), "attn_norm_2",
+                           instead_of=("input_layernorm",)),),
            fixed={"activation": GELUS, "alibi": (False,), "parallel_attn": (True,),
-                  "num_ln_in_parallel_attn": (1, None), "bias": (False,)},
+                  "bias": (False,)},
            has_head_dim=False, by_key_head=True),
 )}
+
+
+# Multimodal classes whose decoder is handed over.
+MULTIMODAL = ("gemma3", "mistral3")
+# How names of the other parts' tensors begin, as transformers 4 and 5 write them.
+OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+               "model.multi_modal_projector.")
+# What stands before the names of a decoder in a multimodal model, and what before those of the
+# decoder alone.
+INSIDE = (("language_model.", ""), ("model.language_model.", "model."))
+
+
+def decoder_name(name):
+    """The name that the decoder alone has for a module or a tensor of a multimodal model; None for
+    one of another part."""
+    if name.startswith(OTHER_PARTS):
+        return None
+    for inside, alone in INSIDE:
+        if name.startswith(inside):
+            return alone + name.removeprefix(inside)
+    return name
 
 
 def family_by_architecture(architecture):
@@ -258,6 +315,11 @@ def kv_heads(family, config):
     if family.model_type == "falcon" and not config.get("new_decoder_architecture"):
         return 1 if config.get("multi_query", True) else heads
     return config.get(family.key("attention.head_count_kv")) or heads
+
+
+def choices_made(family, config):
+    """The choices of a family whose modules a model has."""
+    return [choice for choice in family.choices if choice.is_made(config)]
 
 
 def windowed_layers(family, layers):

@@ -1,6 +1,7 @@
 """A GGUF file as a Hugging Face model folder: its config.json, and its tensors by their new names.
 
 A file whose model is of no family here is refused, by the setting or the tensor without a place."""
+import dataclasses
 import shlex
 
 import numpy as np
@@ -31,6 +32,14 @@ NEUTRAL = {"attention.causal": True, "attention.clamp_kqv": 0, "attention.max_al
 FOLDER_REMEDY = "take the Hugging Face folder of the model"
 
 
+@dataclasses.dataclass(frozen=True)
+class HeadNorm:
+    """The norm of a head: a row of a tensor of the file, and a tensor of its own in the folder."""
+
+    tensor: object
+    head: int
+
+
 class GgufFile:
     """The settings of a GGUF file, and its tensors under Hugging Face's names."""
 
@@ -55,12 +64,14 @@ class GgufFile:
             raise UserError(f"{path}: is a part of a model in several files; join them: "
                             f"llama-gguf-split --merge {shlex.quote(path)} WHOLE.gguf")
         self.model_shape = self._read_shape()
-        modules = family.module_names(self.count("block_count"))
+        self.stored_names = {tensor.name for tensor in self.reader.tensors}
+        self.choices = [choice for choice in family.choices
+                        if f"blk.0.{choice.sign}.weight" in self.stored_names]
+        modules = family.module_names(self.count("block_count"), self.choices)
         self.by_hf_name = {}
         for tensor in self.reader.tensors:
             if tensor.name != ROPE_FACTORS:
-                self.by_hf_name[self._hf_name(tensor.name, modules)] = tensor
-        self.stored_names = {tensor.name for tensor in self.reader.tensors}
+                self.by_hf_name |= self._hf_tensors(tensor, modules)
         self._require_all(modules)
 
     # ---- settings ----
@@ -112,6 +123,8 @@ class GgufFile:
             config["head_dim"] = shape.head_size
         for key, values in family.fixed.items():
             config[key] = values[0]
+        for choice in family.choices:
+            config[choice.key] = choice.with_them if choice in self.choices else choice.without
         for key, module in family.bias_flags.items():
             config[key] = f"blk.0.{module}.bias" in self.stored_names
         if family.window_period:
@@ -199,12 +212,17 @@ class GgufFile:
 
     # ---- tensors ----
 
-    def _hf_name(self, name, modules):
-        module, _, kind = name.rpartition(".")
+    def _hf_tensors(self, tensor, modules):
+        """What the folder has of a tensor, by its names."""
+        module, _, kind = tensor.name.rpartition(".")
         if module not in modules or kind not in ("weight", "bias"):
-            raise UserError(f"{self.path}: tensor {name!r} has no place in a "
+            raise UserError(f"{self.path}: tensor {tensor.name!r} has no place in a "
                             f"{self.family.model_type} model here")
-        return f"{modules[module]}.{kind}"
+        module = modules[module]
+        if self.family.norms_by_head and module.endswith("_layernorm") and len(tensor.shape) == 2:
+            return {f"{module}.norms.{head}.{kind}": HeadNorm(tensor, head)
+                    for head in range(int(tensor.shape[1]))}
+        return {f"{module}.{kind}": tensor}
 
     def _require_all(self, modules):
         """UserError naming the first matrix or norm that the file lacks."""
@@ -217,11 +235,15 @@ class GgufFile:
                                 f"{self.family.model_type} model; {FOLDER_REMEDY}")
 
     def shape(self, tensor):
+        if isinstance(tensor, HeadNorm):
+            return self.shape(tensor.tensor)[1:]
         stored = [int(n) for n in reversed(tensor.shape)]  # GGUF lists the fastest axis first
         return stored[::-1] if self.model_shape.turns(tensor.name, len(stored)) else stored
 
     def values(self, tensor):
         """fp32, as the folder holds it."""
+        if isinstance(tensor, HeadNorm):
+            return self.values(tensor.tensor)[tensor.head]
         try:
             values = self._dequantize(tensor.data, tensor.tensor_type)
         except NotImplementedError:

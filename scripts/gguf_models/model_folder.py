@@ -7,8 +7,8 @@ import os
 
 import numpy as np
 
-from gguf_models.families import (FAMILIES, config_shape, proven_names, rotating_layers,
-                                  score_scalar, windowed_layers)
+from gguf_models.families import (FAMILIES, MULTIMODAL, choices_made, config_shape, decoder_name,
+                                  proven_names, rotating_layers, score_scalar, windowed_layers)
 from gguf_models.rotation import llama3_factors, rope_settings
 from script_errors import UserError
 from text_files import read_text, refuse_pointers
@@ -25,28 +25,44 @@ def read_json(path):
     return found
 
 
+# The key by which the config of a decoder says that it is a part of a multimodal model.
+INSIDE_OF = "multimodal"
+
+
 def read_config(folder):
     """config.json of a family that is handed over, with what its class takes where it is silent;
-    UserError for any other."""
+    of a multimodal model, its decoder's. UserError for any other."""
     path = os.path.join(folder, "config.json")
     found = read_json(path).get("model_type")
-    if found not in FAMILIES:
-        raise UserError(f"{path}: model_type {found!r} has no proven way into GGUF here; those "
+    config = completed_config(folder, path) if found in (*FAMILIES, *MULTIMODAL) else None
+    kind = config["model_type"] if config else found
+    if kind not in FAMILIES:
+        raise UserError(f"{path}: model_type {kind!r} has no proven way into GGUF here; those "
                         f"that have: {proven_names()}. transformers and vLLM read the folder as "
                         "it is")
-    config = completed_config(folder, path)
-    refuse_settings(FAMILIES[found], config, path)
+    refuse_settings(FAMILIES[kind], config, path)
     return config
 
 
 def completed_config(folder, path):
     from transformers import AutoConfig
     try:
-        config = AutoConfig.from_pretrained(folder).to_dict()
+        whole = AutoConfig.from_pretrained(folder)
     except Exception as error:  # of many classes, some of them of other packages
         raise UserError(f"{path}: transformers does not read it ({error})") from None
+    config = whole.to_dict()
+    if whole.model_type in MULTIMODAL:
+        config = whole.get_text_config().to_dict()
+        config |= {INSIDE_OF: whole.model_type, "tie_word_embeddings": whole.tie_word_embeddings}
+    return derived(config)
+
+
+def derived(config):
+    """The config with what its class derives of other keys where a key is null."""
     if config["model_type"] == "gpt2":
         config["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
+    if config["model_type"] == "falcon" and config["num_ln_in_parallel_attn"] is None:
+        config["num_ln_in_parallel_attn"] = 2 if config["new_decoder_architecture"] else 1
     return config
 
 
@@ -60,6 +76,12 @@ def refuse_settings(family, config, path):
         if config.get(key) not in values:
             refuse(key)
     layers, shape = config[family.key("block_count")], config_shape(family, config)
+    for choice in family.choices:
+        if config.get(choice.key) not in (choice.with_them, choice.without):
+            refuse(choice.key)
+        if choice.from_layers and choice.is_made(config) != (layers >= choice.from_layers):
+            refuse(choice.key, f" in {layers} layers: it takes {choice.with_them} from "
+                   f"{choice.from_layers} layers on and {choice.without} below")
     if family.window_period:
         if config["layer_types"] != windowed_layers(family, layers):
             refuse("layer_types", f": every {family.window_period}th layer alone is without window")
@@ -143,11 +165,20 @@ class Tensors:
         scaled = rope["rope_type"] == "llama3"
         size = self.model_shape.head_size
         self.made = {"rope_freqs.weight": llama3_factors(rope, size)} if scaled else {}
-        modules = self.family.module_names(config[self.family.key("block_count")])
+        modules = self.family.module_names(config[self.family.key("block_count")],
+                                           choices_made(self.family, config))
         self.names_by_module = {module: name for name, module in modules.items()}
-        self.places = {}
+        self.is_inside = INSIDE_OF in config
+        self.left_out = 0  # tensors of other parts than the decoder
+        # The folder's name of each tensor, and the file; of one that the folder has head by head,
+        # those by head.
+        self.places, self.heads = {}, {}
         for file in sorted(shard_files(folder)):
             self._add_file(file, config.get("tie_word_embeddings"))
+        for name, by_head in self.heads.items():
+            if sorted(by_head) != list(range(len(by_head))):
+                raise UserError(f"{folder}: lacks norms of heads ({by_head[max(by_head)][0]} is "
+                                "there)")
         if "token_embd.weight" not in self.places:
             raise UserError(f"{folder}: holds no embedding ({self.family.embedding}.weight)")
 
@@ -156,20 +187,32 @@ class Tensors:
         if has_bf16(file):
             opened = open_safetensors(file, "pt")
         for name in opened.keys():
-            module, _, kind = name.rpartition(".")
-            if is_buffer(name) or (tied and module == self.family.head):
+            own_name = decoder_name(name) if self.is_inside else name
+            if own_name is None:
+                self.left_out += 1
                 continue
+            module, _, kind = own_name.rpartition(".")
+            if is_buffer(own_name) or (tied and module == self.family.head):
+                continue
+            module, head = split_head(module)
             if module not in self.names_by_module or kind not in ("weight", "bias"):
                 raise UserError(f"{file}: tensor {name!r} has no name in llama.cpp's "
                                 f"{self.architecture}")
-            self.places[f"{self.names_by_module[module]}.{kind}"] = (name, opened)
+            of_gguf = f"{self.names_by_module[module]}.{kind}"
+            if head is None:
+                self.places[of_gguf] = (name, opened)
+            else:
+                self.heads.setdefault(of_gguf, {})[head] = (name, opened)
 
     def names(self):
-        return [*self.made, *self.places]
+        return [*self.made, *self.places, *self.heads]
 
     def shape(self, name):
         if name in self.made:
             return self.made[name].shape
+        if name in self.heads:
+            source, opened = self.heads[name][0]
+            return (len(self.heads[name]), *opened.get_slice(source).get_shape())
         source, opened = self.places[name]
         shape = tuple(opened.get_slice(source).get_shape())
         return shape[::-1] if self.model_shape.turns(name, len(shape)) else shape
@@ -178,11 +221,10 @@ class Tensors:
         """The folder's own values, fp32; None for what is made."""
         if name in self.made:
             return None
-        source, opened = self.places[name]
-        values = opened.get_tensor(source)
-        if not isinstance(values, np.ndarray):
-            values = values.float().numpy()
-        return np.asarray(values, dtype=np.float32)
+        if name in self.heads:
+            by_head = self.heads[name]
+            return np.stack([read_values(*by_head[head]) for head in range(len(by_head))])
+        return read_values(*self.places[name])
 
     def values(self, name):
         """The values for GGUF, fp32."""
@@ -197,6 +239,21 @@ class Tensors:
     def restored(self, name, values):
         """The folder's values, made of those in GGUF, fp32."""
         return self.model_shape.convert(name, values, False)
+
+
+def split_head(module):
+    """The module and the head of a norm that a file holds head by head (q_layernorm.norms.3); any
+    other module, and None."""
+    before, _, head = module.rpartition(".norms.")
+    return (before, int(head)) if before and head.isdecimal() else (module, None)
+
+
+def read_values(name, opened):
+    """A tensor of an opened file, fp32."""
+    values = opened.get_tensor(name)
+    if not isinstance(values, np.ndarray):
+        values = values.float().numpy()
+    return np.asarray(values, dtype=np.float32)
 
 
 def is_buffer(name):

@@ -14,6 +14,7 @@ import urllib.request
 
 import numpy as np
 
+from gguf_models.families import MULTIMODAL
 from gguf_models.vocabulary import load_tokenizer
 from script_errors import UserError
 
@@ -178,7 +179,7 @@ def compare_with_llama_cpp(path, folder, kind, adapter=None):
     if tokenizer.chat_template:
         compare_layout(path, llama_cpp.layout(CHAT), tokenizer)
     model = load_model(folder, adapter[1] if adapter else None)
-    allowed = tolerance(kind, model.config.to_dict())
+    allowed = tolerance(kind, model.config.get_text_config().to_dict())
     worst, adapted = (0.0, 0.0), 0.0
     for text, ids in prompts.items():
         expected = next_log_probabilities(model, ids)
@@ -220,9 +221,10 @@ def change(before, after):
 def load_model(folder, adapter):
     """transformers' model in fp32, with an adapter's folder by PEFT."""
     import torch
-    from transformers import AutoModelForCausalLM
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
-                                                 attn_implementation="eager")
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    is_multimodal = AutoConfig.from_pretrained(folder).model_type in MULTIMODAL
+    of_class = AutoModelForImageTextToText if is_multimodal else AutoModelForCausalLM
+    model = of_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     if adapter:
         from peft import PeftModel
         model = PeftModel.from_pretrained(model, adapter)

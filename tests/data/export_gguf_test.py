@@ -117,12 +117,16 @@ def write_model(folder, kind, tokenizer, template=TEMPLATE, **settings):
         if name.endswith("bias") or "norm" in name or "ln_" in name:
             value.data += 0.3 * torch.randn_like(value)
     model.save_pretrained(folder)
+    write_tokenizer(folder, tokenizer, template)
+    return folder
+
+
+def write_tokenizer(folder, tokenizer, template):
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin|>",
              "eos_token": "<|end|>"}
     names |= {"chat_template": template} if template else {}
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
-    return folder
 
 
 # Small models of each family: the class of the config, and its settings. Windows are shorter than
@@ -156,9 +160,14 @@ MODELS = {
     "starcoder2": ("Starcoder2", {"tie_word_embeddings": True}),
     "stablelm": ("StableLm", {"use_qkv_bias": True}),
     "stablelm beside each other": ("StableLm", {"use_parallel_residual": True}),
+    "stablelm with norms of heads": ("StableLm", {"qk_layernorm": True}),
     "glm": ("Glm", {"head_dim": 16}),
     "glm4": ("Glm4", {"head_dim": 16, "attention_bias": False}),
     "cohere": ("Cohere", {"logit_scale": 0.5, "tie_word_embeddings": True}),
+    # llama.cpp has them from 64 layers on.
+    "cohere with norms of heads": ("Cohere", {"use_qk_norm": True, "num_hidden_layers": 64,
+                                              "hidden_size": 16, "intermediate_size": 24,
+                                              "tie_word_embeddings": True}),
     "cohere2": ("Cohere2", {"logit_scale": 0.5, "tie_word_embeddings": True, "sliding_window": 8,
                             "num_hidden_layers": 5}),
     "gpt_neox": ("GPTNeoX", {}),
@@ -167,13 +176,66 @@ MODELS = {
     "falcon with a value head a head": ("Falcon", {"ffn_hidden_size": 96, "multi_query": False}),
     "falcon of the new kind": ("Falcon", {"ffn_hidden_size": 96, "new_decoder_architecture": True,
                                           "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}),
+    "falcon with two norms": ("Falcon", {"ffn_hidden_size": 96, "new_decoder_architecture": True,
+                                         "num_kv_heads": 2}),
+}
+# Multimodal models: their class, the decoder's class, and settings of both.
+TEXT_SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 24,
+              "initializer_range": 0.25}
+VISION_SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+                "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+MULTIMODAL = {
+    "Gemma3": ("Gemma3ForCausalLM",
+               TEXT_SIZES | {"num_hidden_layers": 7, "sliding_window": 8,
+                             "query_pre_attn_scalar": 24, "rope_parameters": GEMMA3_ROTATIONS},
+               {"mm_tokens_per_image": 4, "image_token_index": 90}),
+    "Mistral3": ("MistralForCausalLM",
+                 TEXT_SIZES | {"model_type": "mistral", "num_hidden_layers": 2,
+                               "sliding_window": None},
+                 {"image_token_index": 90, "spatial_merge_size": 2}),
 }
 
 
-def write_adapter(folder, base, **settings):
-    """A random adapter of a model, as PEFT writes it; it changes what the model says."""
+def in_new_names(name):
+    """The name that transformers 5 has in memory for a tensor of a multimodal file."""
+    for before, now in (("language_model.model.", "model.language_model."),
+                        ("language_model.lm_head.", "lm_head."),
+                        ("vision_tower.", "model.vision_tower."),
+                        ("multi_modal_projector.", "model.multi_modal_projector.")):
+        if name.startswith(before):
+            return now + name.removeprefix(before)
+    return name
+
+
+def write_multimodal_model(folder, alone, kind, tokenizer):
+    """A random multimodal model, and its decoder alone in another folder."""
+    of_decoder, text, more = MULTIMODAL[kind]
+    text = text | {"vocab_size": max(tokenizer.get_vocab().values()) + 3, "pad_token_id": 2,
+                   "bos_token_id": 0, "eos_token_id": 1}
+    vocabulary.load_tokenizer.cache_clear()
+    torch.manual_seed(0)
+    config = getattr(transformers, kind + "Config")(
+        text_config=text, vision_config=VISION_SIZES, tie_word_embeddings=kind == "Gemma3", **more)
+    whole = getattr(transformers, kind + "ForConditionalGeneration")(config).float()
+    for name, value in whole.named_parameters():
+        if "norm" in name:
+            value.data += 0.3 * torch.randn_like(value)
+    decoder = getattr(transformers, of_decoder)(whole.config.text_config).float()
+    decoder.model.load_state_dict(whole.model.language_model.state_dict())
+    decoder.lm_head.load_state_dict(whole.lm_head.state_dict())
+    for model, place in ((whole, folder), (decoder, alone)):
+        place.mkdir(exist_ok=True)
+        model.save_pretrained(place)
+        write_tokenizer(place, tokenizer, TEMPLATE)
+
+
+def write_adapter(folder, base, of_decoder=False, **settings):
+    """A random adapter of a model, or of a multimodal model's decoder, as PEFT writes it; it
+    changes what the model says."""
     import peft
-    model = transformers.AutoModelForCausalLM.from_pretrained(base)
+    model = (transformers.AutoModelForImageTextToText if of_decoder else
+             transformers.AutoModelForCausalLM).from_pretrained(base)
     model = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=8, task_type="CAUSAL_LM",
                                                        init_lora_weights=False, **settings))
     model.save_pretrained(folder)
@@ -267,6 +329,44 @@ class HandedOver(Case):
                 logits.append(model(ids).logits.numpy())
         np.testing.assert_allclose(logits[1], logits[0], rtol=0, atol=1e-4 if less_one else 1e-5)
         same_tokens(self, self.folder / "model", self.folder / "back")
+
+    def test_multimodal_models_hand_over_their_decoder(self):
+        """Files with old and new names give the same file, which holds what the decoder's own
+        folder gives; an adapter of the decoder is applied to it."""
+        for kind in MULTIMODAL:
+            with self.subTest(kind):
+                for folder in ("out", "adapter"):
+                    shutil.rmtree(self.folder / folder, ignore_errors=True)
+                (self.folder / "out").mkdir()
+                write_multimodal_model(self.folder / "model", self.folder / "alone", kind,
+                                       byte_level_tokenizer("smollm"))
+                self.assertIn("it holds the decoder, without ", self.accepted("--type", "f32"))
+                made = self.move_tensors()
+                path = self.folder / "model" / "model.safetensors"
+                weights = {in_new_names(name): value for name, value in load_file(path).items()}
+                self.assertIn("model.language_model.norm.weight", weights)
+                save_file(weights, path, {"format": "pt"})
+                for model, is_part in (("model", True), ("alone", False)):
+                    with unittest.mock.patch.object(proof, "has_llama_cpp", lambda: False):
+                        code, said, error = self.export("--type", "f32",
+                                                        model=self.folder / model)
+                    self.assertEqual((code, "it holds the decoder" in said), (0, is_part), error)
+                    self.assertEqual(self.move_tensors(), made)
+        if proof.has_llama_cpp() and proof.has_peft():
+            write_adapter(self.folder / "adapter", self.folder / "model", of_decoder=True,
+                          target_modules=r".*language_model.*\.(q_proj|down_proj)")
+            code, said, error = self.export("--type", "f32", model=self.folder / "adapter")
+            self.assertEqual(code, 0, error)
+            self.assertIn("; the adapter changes them by up to ", said)
+
+    def move_tensors(self):
+        """The tensors of the exported file by name, whose place is free again."""
+        import gguf
+        path = self.folder / "out" / "m.gguf"
+        found = {tensor.name: tensor.data.tobytes() for tensor in gguf.GGUFReader(path).tensors}
+        for name in os.listdir(self.folder / "out"):
+            os.remove(self.folder / "out" / name)
+        return found
 
     def test_tokenizers_there_and_back(self):
         tokenizers = {
@@ -409,10 +509,13 @@ class Refused(Case):
                 ("Gemma3Text", {"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
                 ("SmolLM3", {"no_rope_layers": [1] * 36}, "no_rope_layers"),
                 ("GPT2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse"),
-                ("StableLm", {"qk_layernorm": True}, "qk_layernorm True is not computed"),
+                ("Phi", {"qk_layernorm": True}, "qk_layernorm True is not computed"),
+                ("Cohere", {"use_qk_norm": True}, "use_qk_norm True is not computed by llama.cpp's "
+                 "command-r in 40 layers: it takes True from 64 layers on and False below"),
+                ("Cohere", {"num_hidden_layers": 64}, "use_qk_norm False is not computed"),
                 ("Falcon", {"alibi": True}, "alibi True is not computed by llama.cpp's falcon")):
             with self.subTest(f"{kind} {changes}"):
-                config = getattr(transformers, kind + "Config")().to_dict()
+                config = model_folder.derived(getattr(transformers, kind + "Config")().to_dict())
                 family = FAMILIES[config["model_type"]]
                 model_folder.refuse_settings(family, config, "config.json")
                 with self.assertRaisesRegex(UserError, words):

@@ -1,6 +1,7 @@
 """The decoder of a multimodal model trains as the decoder alone does, under the names and in the
-folder of the whole model: transformers opens what was exported, its vision tower bit for bit as
-before, and PEFT loads its adapter."""
+folder of the whole model, whose tensors may have old or new names: transformers opens what was
+exported, its vision tower bit for bit as before, and PEFT loads its adapter onto the modules that
+its expressions name."""
 import json
 import os
 import pathlib
@@ -25,12 +26,25 @@ TEXT = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidde
         "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1}
 VISION = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
           "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+MISTRAL = {"model_type": "mistral", "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48,
+           "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+           "head_dim": 8, "sliding_window": None, "max_position_embeddings": 64}
+# Of each kind: the class of its decoder, the decoder's settings and the whole model's.
+KINDS = {"Gemma3": ("Gemma3ForCausalLM", TEXT, {"mm_tokens_per_image": 4, "image_token_index": 90,
+                                                "boi_token_index": 91, "eoi_token_index": 92}),
+         "Mistral3": ("MistralForCausalLM", MISTRAL, {"image_token_index": 90,
+                                                      "tie_word_embeddings": False})}
+# How names begin in files, and how in the memory of transformers 5, which some files have too.
+NEW_NAMES = {"language_model.model.": "model.language_model.",
+             "language_model.lm_head.": "lm_head.", "vision_tower.": "model.vision_tower.",
+             "multi_modal_projector.": "model.multi_modal_projector."}
 FREED = ("missing_keys", "unexpected_keys", "mismatched_keys")
 
 
-def open_whole(folder):
+def open_whole(folder, kind="Gemma3"):
     """The multimodal model of a folder; no key may lack or be left over."""
-    model, found = transformers.Gemma3ForConditionalGeneration.from_pretrained(
+    of_class = getattr(transformers, kind + "ForConditionalGeneration")
+    model, found = of_class.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     assert not any(found[key] for key in FREED), found
     return model.eval()
@@ -47,24 +61,34 @@ def is_vision(name):
     return "language_model" not in name and "lm_head" not in name
 
 
-with tempfile.TemporaryDirectory() as scratch:
-    scratch = pathlib.Path(scratch)
-    preload()
+def in_new_names(name):
+    begin = next((old for old in NEW_NAMES if name.startswith(old)), "")
+    return NEW_NAMES[begin] + name.removeprefix(begin) if begin else name
+
+
+def write_models(kind, whole_folder, alone_folder):
+    """Writes a random model of a kind, and its decoder alone as its own class saves it."""
+    of_decoder, text, more = KINDS[kind]
     torch.manual_seed(3)
-    torch.set_num_threads(1)
-    whole = transformers.Gemma3ForConditionalGeneration(transformers.Gemma3Config(
-        text_config=TEXT, vision_config=VISION, mm_tokens_per_image=4, image_token_index=90,
-        boi_token_index=91, eoi_token_index=92))
+    whole = getattr(transformers, kind + "ForConditionalGeneration")(
+        getattr(transformers, kind + "Config")(text_config=text, vision_config=VISION, **more))
     with torch.no_grad():
         for parameter in whole.parameters():
             parameter.normal_(0, 0.2 if parameter.dim() > 1 else 0.02)
-    whole.save_pretrained(scratch / "whole")
+    whole.save_pretrained(whole_folder)
+    alone = getattr(transformers, of_decoder)(whole.config.text_config)
+    alone.model.load_state_dict(whole.model.language_model.state_dict())
+    alone.lm_head.load_state_dict(whole.lm_head.state_dict())
+    alone.save_pretrained(alone_folder)
+    return whole
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    scratch = pathlib.Path(scratch)
+    preload()
+    torch.set_num_threads(1)
+    whole = write_models("Gemma3", scratch / "whole", scratch / "alone")
     before = tensors_of(scratch / "whole")
-    # The decoder alone, as its own class saves it.
-    alone = transformers.Gemma3ForCausalLM(whole.config.text_config)
-    alone.load_state_dict({"model." + name: value for name, value
-                           in whole.model.language_model.state_dict().items()}, strict=False)
-    alone.save_pretrained(scratch / "alone")
     tokens = np.random.default_rng(1).integers(3, 89, 3 * ROWS * LENGTH + 1).astype(np.uint16)
     (scratch / "data").mkdir()
     tokens.tofile(scratch / "data/train.bin")
@@ -102,23 +126,54 @@ with tempfile.TemporaryDirectory() as scratch:
         wanted = torch.nn.functional.cross_entropy(found.view(-1, found.shape[-1]), ids[1:])
         near("loss", losses[:1], [float(wanted)], 1e-5)
 
+    def compare_exports(name, own_name, source, kind):
+        """The run's export is the source's folder with the decoder of the other run's export."""
+        after, own = (tensors_of(scratch / each / "export/model") for each in (name, own_name))
+        assert after.keys() == source.keys(), after.keys() ^ source.keys()
+        for tensor, value in after.items():
+            of_own = tensor.removeprefix("language_model.")
+            wanted = source[tensor] if is_vision(tensor) else own[of_own]
+            assert value.dtype == wanted.dtype and torch.equal(value, wanted), tensor
+            assert is_vision(tensor) or not torch.equal(value, source[tensor]), tensor
+        return open_whole(scratch / name / "export/model", kind)
+
     @case
     def export_is_the_whole_model():
-        after = tensors_of(scratch / "out/export/model")
-        assert after.keys() == before.keys(), after.keys() ^ before.keys()
-        own = tensors_of(scratch / "out-alone/export/model")
-        for name, value in after.items():
-            if is_vision(name):
-                assert value.dtype == before[name].dtype and torch.equal(value, before[name]), name
-            else:
-                assert torch.equal(value, own[name.removeprefix("language_model.")]), name
-                assert not torch.equal(value, before[name]), f"{name} has not moved"
+        opened = compare_exports("out", "out-alone", before, "Gemma3")
         made = json.loads((scratch / "out/export/model/config.json").read_text())
         assert made["model_type"] == "gemma3" and made["vision_config"]["hidden_size"] == 16
-        opened = open_whole(scratch / "out/export/model")
         of_class = transformers.Gemma3ForCausalLM.from_pretrained(
             scratch / "out-alone/export/model", attn_implementation="eager")
         assert torch.equal(logits(opened), logits(of_class.eval()))
+
+    @case
+    def mistral_3_trains_as_its_decoder_alone():
+        write_models("Mistral3", scratch / "mistral", scratch / "mistral-alone")
+        train("out-mistral-alone", "mistral-alone")
+        done = train("out-mistral", "mistral")
+        assert "is a mistral3 model, whose decoder trains" in done.stderr, done.stderr
+        losses = [m["loss"] for m in steps(scratch / "out-mistral")]
+        assert losses == [m["loss"] for m in steps(scratch / "out-mistral-alone")]
+        source = tensors_of(scratch / "mistral")
+        assert "language_model.lm_head.weight" in source and len(losses) == 3
+        compare_exports("out-mistral", "out-mistral-alone", source, "Mistral3")
+
+    @case
+    def new_names_train_and_are_kept():
+        renamed = {in_new_names(name): value
+                   for name, value in tensors_of(scratch / "mistral").items()}
+        assert {"model.language_model.norm.weight", "lm_head.weight"} <= renamed.keys()
+        shutil.copytree(scratch / "mistral", scratch / "new")
+        save_file(renamed, scratch / "new/model.safetensors", metadata={"format": "pt"})
+        train("out-new", "new")
+        assert ([m["loss"] for m in steps(scratch / "out-new")] ==
+                [m["loss"] for m in steps(scratch / "out-mistral")])
+        after = tensors_of(scratch / "out-new/export/model")
+        wanted = {in_new_names(name): value for name, value
+                  in tensors_of(scratch / "out-mistral/export/model").items()}
+        assert after.keys() == wanted.keys(), after.keys() ^ wanted.keys()
+        assert all(torch.equal(after[name], value) for name, value in wanted.items())
+        open_whole(scratch / "out-new/export/model", "Mistral3")
 
     @case
     def two_ranks_and_16_bits_keep_other_parts():
@@ -152,8 +207,39 @@ with tempfile.TemporaryDirectory() as scratch:
         base = logits(open_whole(scratch / "whole"))
         merged = logits(open_whole(scratch / "merged"))
         assert float((merged - base).abs().max()) > 1e-3
-        train("out-again", "whole", adapter=str(scratch / "out-lora/export/adapter"))
         assert float((logits(adapted) - merged).abs().max()) < 1e-4 * float(merged.abs().max())
+
+    @case
+    def expressions_name_the_modules_of_the_whole_model():
+        adapter = {"type": "lora", "r": 4, "lora_alpha": 8,
+                   "target_modules": r".*\.(language_model|vision_tower)\..*(q_proj|v_proj)",
+                   "exclude_modules": r"model\.language_model\.layers\.1\.self_attn\.v_proj",
+                   "rank_pattern": {r"language_model\.layers\.0\.self_attn\.q_proj": 2}}
+        train("out-expression", "whole", adapter=adapter)
+        folder = scratch / "out-expression/export/adapter"
+        stored = {name.removesuffix(".lora_A.weight"): value.shape[0]
+                  for name, value in tensors_of(folder).items() if "lora_A" in name}
+        layers = "base_model.model.model.language_model.layers."
+        assert stored == {layers + "0.self_attn.q_proj": 2, layers + "0.self_attn.v_proj": 4,
+                          layers + "1.self_attn.q_proj": 4}, stored
+        # PEFT's own choice, from the expressions in the file.
+        chosen = peft.get_peft_model(open_whole(scratch / "whole"),
+                                     peft.LoraConfig.from_pretrained(folder))
+        found = {name.removesuffix(".lora_A.default"): module.weight.shape[0]
+                 for name, module in chosen.named_modules() if name.endswith(".lora_A.default")}
+        assert found == stored, found
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="Found missing adapter keys")
+            adapted = peft.PeftModel.from_pretrained(open_whole(scratch / "whole"), folder).eval()
+        step = max((scratch / "out-expression/checkpoints").iterdir())
+        must(ftrun("convert", step, "--out", scratch / "merged-2", "--merge", "--dtype", "fp32"))
+        merged = logits(open_whole(scratch / "merged-2"))
+        assert float((logits(adapted) - merged).abs().max()) < 1e-4 * float(merged.abs().max())
+        # A run that goes on from the file writes the same expressions.
+        train("out-expression-again", "whole", adapter=str(folder))
+        again, first = (json.loads((each / "adapter_config.json").read_text()) for each in
+                        (scratch / "out-expression-again/export/adapter", folder))
+        assert again["exclude_modules"] == first["exclude_modules"]
 
     @case
     def wrong_folders_are_refused():
@@ -165,7 +251,11 @@ with tempfile.TemporaryDirectory() as scratch:
         expression = {"type": "lora", "r": 4, "target_modules": "model.layers.0.self_attn.q_proj"}
         refused = must(ftrun("check", "--config",
                              settings("out-pattern", "whole", adapter=expression)), 2)
-        assert "expressions of modules are not supported yet" in refused.stderr, refused.stderr
+        assert "no module of the model is chosen" in refused.stderr, refused.stderr
+        mistyped = {"type": "lora", "r": 4, "exclude_modules": r".*layers\.7\..*"}
+        refused = must(ftrun("check", "--config",
+                             settings("out-exclude", "whole", adapter=mistyped)), 2)
+        assert "matches none of the modules" in refused.stderr, refused.stderr
         alone = {name: value for name, value in before.items() if not is_vision(name)}
         shutil.copytree(scratch / "whole", scratch / "blind")
         save_file(alone, scratch / "blind/model.safetensors", metadata={"format": "pt"})

@@ -87,7 +87,7 @@ ModelConfig LatticeCell::model() const {
   model = with_layers(model, kLatticeLayers);
   if (family == "mistral") model.windows.assign(model.windows.size(), 3);
   model.qkv_bias = family == "qwen2";
-  model.qk_norm = family == "qwen3";
+  if (family == "qwen3") model.qk_norm = QkNorm::kEachHead;
   return model;
 }
 

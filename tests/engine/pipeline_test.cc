@@ -188,7 +188,7 @@ TEST_CASE("families' layers are cut at any place: windows, biases, norms of head
          m.windows = {3, 0, 3, 0, 3};
        }},
       {"qwen2", [](ModelConfig& m) { m.qkv_bias = true; }},
-      {"qwen3", [](ModelConfig& m) { m.qk_norm = true; }}};
+      {"qwen3", [](ModelConfig& m) { m.qk_norm = QkNorm::kEachHead; }}};
   int64_t stage = 1;
   for (const auto& [name, change] : families)
     for (const TrainingMesh& mesh :

@@ -118,14 +118,14 @@ TEST_CASE("every family is split right, whatever is made again, kept or moved") 
        whole_norms,
        {2, 3}},
       {"qwen3",
-       model_with([](ModelConfig& m) { m.qk_norm = true; }),
+       model_with([](ModelConfig& m) { m.qk_norm = QkNorm::kEachHead; }),
        [](Config& c) {
          c.zero.stage = 3;
          c.zero.offload_param.device = c.zero.offload_optimizer.device = OffloadDevice::kCpu;
        },
        {2, 2, 2}},
       {"qwen3, whole norms",
-       model_with([](ModelConfig& m) { m.qk_norm = true; }, true),
+       model_with([](ModelConfig& m) { m.qk_norm = QkNorm::kEachHead; }, true),
        whole_norms,
        {4}},
       {"biases behind sums",

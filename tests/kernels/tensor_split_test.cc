@@ -52,7 +52,7 @@ ModelConfig config_of(const Case& c) {
   config.qkv_bias = c.qkv_bias;
   config.attention_out_bias = c.other_biases;
   config.mlp_bias = c.other_biases;
-  config.qk_norm = c.qk_norm;
+  if (c.qk_norm) config.qk_norm = QkNorm::kEachHead;
   config.windows = {c.window, 0};
   return config;
 }

@@ -101,7 +101,7 @@ TEST_CASE("Gemma's norms, bounds, windows and rotations are read, shown and refu
         "\nscales embedding 48, attention 0.0625\n", "\nsoftcaps attention 50, logits 30\n"})
     CHECK(text.find(line) != std::string::npos);
   const ModelConfig third = config("gemma3.v5");
-  CHECK(third.qk_norm);
+  CHECK(third.qk_norm == QkNorm::kEachHead);
   CHECK(third.attention_softcap + third.logit_softcap == 0);
   CHECK(config_text(third).find("\nrope linear theta 1000000 factor 8, with a window default theta "
                                 "10000\n") != std::string::npos);
@@ -245,7 +245,8 @@ TEST_CASE(
   CHECK(refusal(falcon(
             R"(, "new_decoder_architecture": true, "parallel_attn": false, "alibi": true)")) ==
         "3: config.json:\n"
-        "  alibi: is not supported yet\n"
+        "  alibi: biases of scores by distance are not supported; Falcon models whose heads rotate "
+        "are\n"
         "  parallel_attn: is not supported yet");
   CHECK(parse_model_config(falcon(R"(, "new_decoder_architecture": true)"), "m").mlp_norm);
   CHECK(refusal(falcon(R"(, "num_ln_in_parallel_attn": 2)")) ==
@@ -296,7 +297,8 @@ TEST_CASE(
       parse_model_config(changed({{"use_parallel_residual", true}}, "stablelm.v4"), "m");
   CHECK(stable.parallel_residual);
   CHECK_FALSE(stable.mlp_norm);
-  CHECK(parse_model_config(changed({{"qk_layernorm", true}}, "stablelm.v4"), "m").own_head_norms);
+  CHECK(parse_model_config(changed({{"qk_layernorm", true}}, "stablelm.v4"), "m").qk_norm ==
+        QkNorm::kOwnWeights);
   const ModelConfig phi = config("phi2.v4");
   CHECK(phi.rope.partial == 0.4);
   CHECK(phi.activation == Activation::kGeluTanh);
@@ -308,7 +310,8 @@ TEST_CASE(
             "\nfeatures qkv_bias attention_out_bias mlp_bias head_bias layer_norm "
             "no_mlp_norm parallel_residual plain_mlp gelu_tanh\n") != std::string::npos);
   CHECK(refusal(changed({{"qk_layernorm", true}}, "phi2.v4")) ==
-        "3: config.json: qk_layernorm: a layer norm for each head is not supported yet");
+        "3: config.json: qk_layernorm: layer norms of heads that share a weight and a bias are not "
+        "supported yet");
   const ModelConfig neox = config("gpt_neox.v4");
   CHECK(neox.rope.partial == 0.25);
   CHECK(neox.mlp_norm);

@@ -587,7 +587,7 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
   c.hidden = 64;
   c.feed_forward = 96;
   c.vocab_rows = 128;
-  c.qk_norm = true;
+  c.qk_norm = QkNorm::kEachHead;
   c.residual_scale = 0.5;
   KindsAndLetters seen;
   for (const bool sequence : {true, false})
@@ -606,14 +606,15 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
   for (const bool sequence : {true, false})
     compare_layer(adapted({}), adapted({2, 1, sequence}), 1, seen);
   ModelConfig beside = c;
-  beside.parallel_residual = beside.whole_qk_norm = true;
+  beside.parallel_residual = true;
+  beside.qk_norm = QkNorm::kAllHeads;
   for (const bool has_norm : {true, false})
     for (const bool sequence : {true, false}) {
       beside.mlp_norm = has_norm;
       compare_layer(split_model(beside, {}), split_model(beside, {2, 1, sequence}), 1, seen);
     }
   ModelConfig by_head = c;
-  by_head.own_head_norms = true;
+  by_head.qk_norm = QkNorm::kOwnWeights;
   for (const bool sequence : {true, false})
     compare_layer(split_model(by_head, {}), split_model(by_head, {2, 1, sequence}), 1, seen);
   const ModelConfig learned = parse_model_config(

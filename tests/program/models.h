@@ -44,7 +44,7 @@ inline ModelConfig random_config(std::mt19937_64& random) {
   c.qkv_bias = flip();
   c.attention_out_bias = flip();
   c.mlp_bias = flip();
-  c.qk_norm = flip();
+  if (flip()) c.qk_norm = QkNorm::kEachHead;
   for (int64_t& window : c.windows) window = flip() ? 3 : 0;
   return c;
 }

@@ -80,7 +80,7 @@ void read_gemma3(ConfigReader& reader, ModelConfig& config) {
   read_common_part(reader, config);
   read_windows(reader, config, reader.whole_or("sliding_window_pattern", 6, {1, 10000}));
   read_scores(reader, config);
-  config.qk_norm = true;
+  config.qk_norm = QkNorm::kEachHead;
   config.attention_softcap = read_softcap(reader, "attn_logit_softcapping", 0);
   config.logit_softcap = read_softcap(reader, "final_logit_softcapping", 0);
 }

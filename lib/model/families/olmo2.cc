@@ -7,7 +7,7 @@ namespace {
 
 void read_olmo2(ConfigReader& reader, ModelConfig& config) {
   config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", false);
-  config.qk_norm = config.whole_qk_norm = true;
+  config.qk_norm = QkNorm::kAllHeads;
 }
 
 }  // namespace

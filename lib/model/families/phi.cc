@@ -10,7 +10,8 @@ void read_phi(ConfigReader& reader, ModelConfig& config) {
   config.qkv_bias = config.attention_out_bias = config.mlp_bias = config.head_bias = true;
   config.parallel_residual = true;
   if (reader.flag_or("qk_layernorm", false))
-    reader.unsupported("qk_layernorm", "a layer norm for each head is not supported yet");
+    reader.unsupported("qk_layernorm",
+                       "layer norms of heads that share a weight and a bias are not supported yet");
   note_dropouts(reader, config, {"embd_pdrop", "resid_pdrop"});
 }
 

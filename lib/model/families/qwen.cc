@@ -25,7 +25,7 @@ void read_qwen3(ConfigReader& reader, ModelConfig& config) {
   const bool attention_bias = reader.flag_or("attention_bias", false);
   config.qkv_bias = attention_bias;
   config.attention_out_bias = attention_bias;
-  config.qk_norm = true;
+  config.qk_norm = QkNorm::kEachHead;
   read_windows(reader, config);
 }
 

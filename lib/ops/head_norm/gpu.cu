@@ -1,5 +1,3 @@
-#include <type_traits>
-
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/head_warps.cuh"
 #include "kernels/cuda/launchers.h"
@@ -9,21 +7,6 @@
 namespace ftrun::cuda {
 
 namespace {
-
-/// NormedQkv has the query and key heads of a row, which are normalised, and the weights of all.
-template <class T>
-struct NormedQkv {
-  const T* wq;
-  const T* wk;
-  int q_heads, k_heads, head_size;
-
-  __device__ int heads() const { return q_heads + 2 * k_heads; }
-  __device__ int normed() const { return q_heads + k_heads; }
-  __device__ const T* weight(int head) const {
-    return head < q_heads ? wq + static_cast<int64_t>(head) * head_size
-                          : wk + static_cast<int64_t>(head - q_heads) * head_size;
-  }
-};
 
 // Runs one warp a head. q and k heads are normalised, v heads copied. A head is read three times:
 // the second and the third time from the caches.
@@ -54,7 +37,7 @@ __global__ void head_norm_heads(const T* qkv, NormedQkv<T> row, T* y, float* mea
     mean[statistic] = middle;
     rstd[statistic] = scale;
   }
-  const T* const w = row.weight(h.head);
+  const T* const w = row.own_weight(h.head);
   for_head<V>(row.head_size, [&](int i) {
     Floats<V> v = load<V>(x + i);
     const Floats<V> weight = load<V>(w + i);
@@ -75,7 +58,7 @@ __global__ void head_norm_dgrad_heads(const T* dy, const T* qkv, const float* me
   T* const out = dqkv + h.at;
   if (h.head >= row.normed())
     return for_head<V>(row.head_size, [&](int i) { store(out + i, load<V>(d + i)); });
-  const T* const w = row.weight(h.head);
+  const T* const w = row.own_weight(h.head);
   const int64_t statistic = h.token * row.normed() + h.head;
   const float middle = mean[statistic], scale = rstd[statistic];
   float sum = 0.0F, projection = 0.0F;
@@ -100,29 +83,6 @@ __global__ void head_norm_dgrad_heads(const T* dy, const T* qkv, const float* me
   });
 }
 
-template <class T>
-NormedQkv<T> normed_qkv(const HeadAttrs& heads, const void* wq, const void* wk) {
-  return {static_cast<const T*>(wq), static_cast<const T*>(wk), static_cast<int>(heads.query_heads),
-          static_cast<int>(heads.kv_heads), static_cast<int>(heads.head_size)};
-}
-
-/// Calls f(type, vectors) with how many elements of a head at these addresses can be moved at once.
-template <class F, class... Pointers>
-void with_head_vectors(const Operation& op, F f, Pointers... pointers) {
-  with_type(op.dtype(), [&](auto type) {
-    using T = decltype(type);
-    with_vectors<T>(vectors_fit<T>(op.attrs<HeadAttrs>().head_size, pointers...), [&](auto v) {
-      constexpr int kElements = decltype(v)::value > 1 ? 4 : 1;
-      f(type, std::integral_constant<int, kElements>{});
-    });
-  });
-}
-
-Launch normed_head_launch(const Operation& op) {
-  const auto& heads = op.attrs<HeadAttrs>();
-  return head_launch(op.in_dims(0)[0], heads.query_heads + 2 * heads.kv_heads, op.stream());
-}
-
 }  // namespace
 
 void run_head_norm(const Operation& op, const Libraries& /*libraries*/) {
@@ -131,8 +91,8 @@ void run_head_norm(const Operation& op, const Libraries& /*libraries*/) {
       op,
       [&](auto type, auto v) {
         using T = decltype(type);
-        launch(normed_head_launch(op), head_norm_heads<T, decltype(v)::value>,
-               static_cast<const T*>(op.in(0)), normed_qkv<T>(heads, op.in(1), op.in(2)),
+        launch(head_launch(op), head_norm_heads<T, decltype(v)::value>,
+               static_cast<const T*>(op.in(0)), NormedQkv<T>(heads, op.in(1), op.in(2)),
                static_cast<T*>(op.out(0)), op.floats_out(1), op.floats_out(2), op.in_dims(0)[0],
                static_cast<float>(heads.epsilon));
       },
@@ -145,10 +105,10 @@ void run_head_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
       op,
       [&](auto type, auto v) {
         using T = decltype(type);
-        launch(normed_head_launch(op), head_norm_dgrad_heads<T, decltype(v)::value>,
+        launch(head_launch(op), head_norm_dgrad_heads<T, decltype(v)::value>,
                static_cast<const T*>(op.in(0)), static_cast<const T*>(op.in(1)), op.floats_in(2),
-               op.floats_in(3), normed_qkv<T>(heads, op.in(4), op.in(5)),
-               static_cast<T*>(op.out(0)), op.in_dims(0)[0]);
+               op.floats_in(3), NormedQkv<T>(heads, op.in(4), op.in(5)), static_cast<T*>(op.out(0)),
+               op.in_dims(0)[0]);
       },
       op.in(0), op.in(1), op.in(4), op.in(5), op.out(0));
 }
@@ -156,14 +116,8 @@ void run_head_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
 void run_head_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
   const auto& heads = op.attrs<HeadAttrs>();
   for (const size_t part : {size_t{0}, size_t{1}}) {
-    const int64_t first = part == 0 ? 0 : heads.query_heads;
-    const int64_t skip = first * heads.head_size * dtype_bytes(op.dtype());
-    WeightGradient g = weight_gradient_of(op, part);
-    g.dy = static_cast<const std::byte*>(op.in(0)) + skip;
-    g.x = static_cast<const std::byte*>(op.in(1)) + skip;
-    g.mean = op.floats_in(2) + first;
-    g.rstd = op.floats_in(3) + first;
-    g.rstd_stride = heads.query_heads + heads.kv_heads;
+    WeightGradient g = gradient_of_heads(op, part, 3);
+    g.mean = op.floats_in(2) + (part == 0 ? 0 : heads.query_heads);
     g.rstd_columns = heads.head_size;
     weight_gradient(op.dtype(), g, op.stream());
   }

@@ -230,7 +230,8 @@ TEST_CASE(
         .enabled = true, .bf16_master_weights_and_grads = true, .bf16_optimizer_states = true};
     c.parallel.tensor = 2;
     c.data.packing = SequencePacking::kDocuments;
-    m.qk_norm = m.qkv_bias = true;
+    m.qk_norm = QkNorm::kEachHead;
+    m.qkv_bias = true;
   });
   compared([](Config& c, ModelConfig& m) {
     c.fp16.enabled = true;
