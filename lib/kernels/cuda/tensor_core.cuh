@@ -2,8 +2,9 @@
 
 #include "kernels/cuda/elements.cuh"
 
-// The two instructions of the tensor cores that the kernels use. (The tests on machines without a
-// GPU have a file of this name that does the same on the host.)
+// Instructions that CUDA C++ has no name for: products on the tensor cores, loads of their operands,
+// copies into shared memory that run beside the kernel, powers of two. (The tests on machines
+// without a GPU have a file of this name that does the same on the host.)
 namespace ftrun::cuda {
 
 // FragmentA, B and C are fragments of mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
@@ -37,17 +38,68 @@ __device__ inline void multiply(FragmentC& c, const FragmentA& a, const Fragment
         : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
 
-/// Loads B from 16 rows of 8 elements in shared memory: lane i < 16 gives the address of row i (a
+/// FourBlocks are four blocks of 8 x 8 elements in the lanes of a warp: with g = lane / 4 and t =
+/// lane % 4, word i holds of block i row g, columns 2t and 2t+1; of a transposed one rows 2t and
+/// 2t+1 of column g.
+struct FourBlocks {
+  uint32_t r[4];
+};
+
+/// Returns an address in shared memory as PTX takes it.
+__device__ inline uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/// Loads four blocks from shared memory: lane i gives the address of row i % 8 of block i / 8 (a
 /// multiple of 16 bytes).
 template <class T>
-__device__ inline FragmentB load_rows_as_b(const T* row) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
-  FragmentB b;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\n"
-               : "=r"(b.r[0]), "=r"(b.r[1])
-               : "r"(address)
+__device__ inline FourBlocks load_blocks(const T* row) {
+  FourBlocks b;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(b.r[0]), "=r"(b.r[1]), "=r"(b.r[2]), "=r"(b.r[3])
+               : "r"(shared_address(row))
                : "memory");
   return b;
+}
+
+/// Loads four blocks as load_blocks() does, each of them transposed.
+template <class T>
+__device__ inline FourBlocks load_transposed_blocks(const T* row) {
+  FourBlocks b;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(b.r[0]), "=r"(b.r[1]), "=r"(b.r[2]), "=r"(b.r[3])
+               : "r"(shared_address(row))
+               : "memory");
+  return b;
+}
+
+/// Starts a copy of 4 or 16 bytes from global to shared memory, which runs beside the kernel; both
+/// addresses are multiples of the size. Without a source that `exists`, the bytes become 0. The
+/// thread that started it may read them after wait_for_copies(), others after a barrier as well.
+template <int Bytes>
+__device__ inline void start_copy(void* to, const void* from, bool exists) {
+  static_assert(Bytes == 4 || Bytes == 16);
+  const int source_bytes = exists ? Bytes : 0;
+  if constexpr (Bytes == 16)  // past the L1 cache, which takes whole packs alone
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(source_bytes)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(source_bytes)
+                 : "memory");
+}
+
+/// Waits until the copies that this thread has started are done.
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_all;\n" ::: "memory");
+}
+
+/// Returns 2^x within 2 units of the last place; results below the smallest normal number are 0.
+__device__ inline float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
 }
 
 }  // namespace ftrun::cuda

@@ -20,7 +20,7 @@ void require_head_size(int64_t head_size) {
 }
 
 /// Requires that the GPU has the shared memory of our kernels: of the GPUs that they are compiled
-/// for, those of 8.6 and 8.9 have less than heads above 128 need.
+/// for, those of 8.6, 8.9 and 12.0 have less than heads above 128 need in fp32.
 void require_own(const LayerGraph& graph, const Op& op, bool backward, const DeviceInfo& gpu) {
   const int64_t head_size = op.attrs.get<AttentionAttrs>().head_size;
   require_head_size(head_size);

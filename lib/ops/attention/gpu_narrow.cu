@@ -3,10 +3,10 @@
 #include "kernels/cuda/tensor_core.cuh"
 
 // Attention in bf16 and fp16 on the tensor cores, after FlashAttention-2 (Dao 2023): scores
-// exist in registers, tile by tile. Tiles are 64 tokens; four warps own 16 rows of the result
-// each. The backward pass runs twice over the scores, once for dq and once for dk and dv, so
-// that nothing is added by several blocks. D is the head size rounded up to 64, 128 or 256; what
-// is above the head size is 0.
+// exist in registers, tile by tile. Four warps share each tile of keys and values, which is copied
+// into shared memory while the one before it is computed. The backward pass runs twice over the
+// scores, once for dq and once for dk and dv, so that nothing is added by several blocks. D is the
+// head size rounded up to 64, 128 or 256; what is above the head size is 0.
 namespace ftrun::cuda {
 
 namespace {
@@ -14,16 +14,25 @@ namespace {
 constexpr int kTile = kAttentionBlock;
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
+/// Blocks of an SM that the registers are planned for: a third one would cost spills.
+constexpr int kLeastBlocks = 2;
 constexpr float kLog2e = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
 constexpr float kInfinity = __builtin_inff();
+/// Rows of a fragment's left operand.
+constexpr int kFragmentRows = 16;
 
-/// Elements between rows of a tile in shared memory: 16 bytes more than its width, so that the
-/// eight rows of a fragment lie in different banks.
+/// Groups of 16 queries that a warp owns. Two use each fragment of keys and values twice, which
+/// halves the reading of shared memory; heads of 256 leave registers for one.
 template <int D>
-inline constexpr int kStride = D + 8;
+inline constexpr int kQueryGroups = D <= 128 ? 2 : 1;
+/// Queries of a block of the kernels that go over keys.
 template <int D>
-inline constexpr int kTileElements = kTile* kStride<D>;
+inline constexpr int kQueryRows = kWarps* kFragmentRows* kQueryGroups<D>;
+/// Keys or queries that the backward pass computes and copies at a time. Two copies of 16 wide
+/// rows fit the shared memory of compute capability 8.6 and 8.9, two of 32 do not.
+template <int D>
+inline constexpr int kPart = D < 256 ? 32 : 16;
 
 // Places in the fragments of tensor_core.cuh: g and 2t of this lane.
 __device__ inline int lane_group() {
@@ -31,11 +40,6 @@ __device__ inline int lane_group() {
 }
 __device__ inline int lane_column() {
   return threadIdx.x % 4 * 2;
-}
-
-template <class T>
-__device__ inline uint32_t word(const T* p) {
-  return *reinterpret_cast<const uint32_t*>(p);
 }
 
 template <class T>
@@ -51,99 +55,172 @@ __device__ inline uint32_t pack(float low, float high) {
   return bits;
 }
 
-/// A[16,16] = rows and columns of a tile.
+/// Returns where 8 elements of a tile in shared memory lie, from a column that is a multiple of 8.
+/// Packs change places among eight by their row, so that the same pack of eight rows lies in
+/// different banks.
+template <int D>
+__device__ inline int pack_place(int row, int column) {
+  return row * D + column / 64 * 64 + ((column / 8 % 8) ^ (row % 8)) * 8;
+}
+
+/// LanePlaces are a lane's addresses of ldmatrix in a tile of rows of D: `row` and `pack` are those
+/// in a block of 16 x 16 elements whose row and column are multiples of 8 and 16. One object serves
+/// all blocks, so that few addresses stay in registers.
+template <int D>
+struct LanePlaces {
+  int first, pack;
+
+  __device__ LanePlaces(int row, int pack) : first(row * D), pack(pack ^ (row % 8)) {}
+  __device__ int at(int row, int column) const {
+    return first + row * D + column / 64 * 64 + ((column / 8 % 8) ^ pack) * 8;
+  }
+};
+/// Returns the places of rows in the order of FragmentA, and of rows whose transpose is a right
+/// operand.
+template <int D>
+__device__ inline LanePlaces<D> rows_in_order() {
+  const int lane = threadIdx.x % 32;
+  return {lane % 16, lane / 16};
+}
+/// Returns the places of rows that are columns of a right operand.
+template <int D>
+__device__ inline LanePlaces<D> rows_as_columns() {
+  const int lane = threadIdx.x % 32;
+  return {lane / 16 * 8 + lane % 8, lane / 8 % 2};
+}
+
+/// Loads A[16,16] = rows and columns of a tile.
 template <int D, class T>
 __device__ FragmentA rows_as_a(const T* tile, int row, int column) {
-  const T* const p = tile + (row + lane_group()) * kStride<D> + column + lane_column();
-  return {{word(p), word(p + 8 * kStride<D>), word(p + 8), word(p + 8 * kStride<D> + 8)}};
+  const FourBlocks found = load_blocks(tile + rows_in_order<D>().at(row, column));
+  return {{found.r[0], found.r[1], found.r[2], found.r[3]}};
 }
 
-/// B[16,8] = the transpose of 8 rows and 16 columns of a tile.
+/// FragmentsB are two neighbours: columns n and n + 8 of the right operand.
+struct FragmentsB {
+  FragmentB left, right;
+};
+__device__ inline FragmentsB as_fragments(const FourBlocks& found) {
+  return {{{found.r[0], found.r[1]}}, {{found.r[2], found.r[3]}}};
+}
+
+/// Loads B[16,16] = the transpose of 16 rows and columns of a tile.
 template <int D, class T>
-__device__ FragmentB rows_as_b(const T* tile, int row, int column) {
-  const T* const p = tile + (row + lane_group()) * kStride<D> + column + lane_column();
-  return {{word(p), word(p + 8)}};
+__device__ FragmentsB rows_as_b(const T* tile, int row, int column) {
+  return as_fragments(load_blocks(tile + rows_as_columns<D>().at(row, column)));
 }
 
-/// B[16,8] = 16 rows and 8 columns of a tile.
+/// Loads B[16,16] = 16 rows and columns of a tile.
 template <int D, class T>
-__device__ FragmentB block_as_b(const T* tile, int row, int column) {
-  return load_rows_as_b(tile + (row + threadIdx.x % 16) * kStride<D> + column);
+__device__ FragmentsB block_as_b(const T* tile, int row, int column) {
+  return as_fragments(load_transposed_blocks(tile + rows_in_order<D>().at(row, column)));
 }
 
-/// Rounds two neighbouring results to T, as the left operand of the next product.
-template <class T>
-__device__ inline FragmentA results_as_a(const FragmentC& left, const FragmentC& right) {
-  return {{pack<T>(left.r[0], left.r[1]), pack<T>(left.r[2], left.r[3]),
-           pack<T>(right.r[0], right.r[1]), pack<T>(right.r[2], right.r[3])}};
+/// Rounds results[16, 8 N] to T, as left operands of the next product: 16 columns each.
+template <class T, int N>
+__device__ inline void round_results(FragmentA (&rounded)[N / 2], const FragmentC (&results)[N]) {
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) {
+    const FragmentC &left = results[2 * i], &right = results[2 * i + 1];
+    rounded[i] = {{pack<T>(left.r[0], left.r[1]), pack<T>(left.r[2], left.r[3]),
+                   pack<T>(right.r[0], right.r[1]), pack<T>(right.r[2], right.r[3])}};
+  }
 }
 
-/// Loads a tile of `rows` rows (the others 0) of `width` elements, `stride` apart.
-template <int D, class T>
-__device__ void load_tile(T* tile, const T* from, int64_t stride, int rows, int width,
-                          bool vectors) {
-  constexpr int kPacks = D / 8;
-  for (int item = threadIdx.x; item < kTile * kPacks; item += kThreads) {
-    const int row = item / kPacks, column = item % kPacks * 8;
-    uint4 bits = {0, 0, 0, 0};
-    if (row < rows && column < width) {
-      const T* const p = from + row * stride + column;
-      if (vectors) {
-        bits = *reinterpret_cast<const uint4*>(p);
-      } else {
-        T parts[8];
-        for (int i = 0; i < 8; ++i) parts[i] = column + i < width ? p[i] : from_float<T>(0.0F);
-        memcpy(&bits, parts, sizeof bits);
+/// Starts copying a tile of R rows; those from `rows` on are 0. A row is `width` elements, `stride`
+/// apart. wait_for_copies() and a barrier make it readable.
+template <int D, int R, class T>
+__device__ void start_tile(T* tile, const T* from, int64_t stride, int rows, int width,
+                           bool vectors) {
+  constexpr int kPacks = D / 8, kRowsAtOnce = kThreads / kPacks;
+  static_assert(kThreads % kPacks == 0 && R % kRowsAtOnce == 0);
+  const int column = threadIdx.x % kPacks * 8, first = threadIdx.x / kPacks;
+  const T* source = from + first * stride + column;
+  if (vectors) {
+#pragma unroll
+    for (int row = first; row < first + R; row += kRowsAtOnce, source += kRowsAtOnce * stride) {
+      const bool exists = row < rows && column < width;
+      start_copy<16>(tile + pack_place<D>(row, column), exists ? source : from, exists);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int row = first; row < first + R; row += kRowsAtOnce, source += kRowsAtOnce * stride) {
+    T parts[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      parts[i] = row < rows && column + i < width ? source[i] : from_float<T>(0.0F);
+    uint4 bits;
+    memcpy(&bits, parts, sizeof bits);
+    *reinterpret_cast<uint4*>(tile + pack_place<D>(row, column)) = bits;
+  }
+}
+
+/// Computes scores[g][i] = rows `row` + 16 g .. of `left` against rows 8 i .. of `right`, that is
+/// left right^T.
+template <int D, int G, int N, class T>
+__device__ void products(FragmentC (&scores)[G][N], const T* left, int row, const T* right) {
+#pragma unroll
+  for (int g = 0; g < G; ++g)
+#pragma unroll
+    for (int i = 0; i < N; ++i) scores[g][i] = FragmentC{};
+#pragma unroll 4
+  for (int k = 0; k < D; k += 16) {
+    FragmentA a[G];
+#pragma unroll
+    for (int g = 0; g < G; ++g) a[g] = rows_as_a<D>(left, row + kFragmentRows * g, k);
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      const FragmentsB b = rows_as_b<D>(right, 8 * i, k);
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        multiply<T>(scores[g][i], a[g], b.left);
+        multiply<T>(scores[g][i + 1], a[g], b.right);
       }
     }
-    *reinterpret_cast<uint4*>(tile + row * kStride<D> + column) = bits;
   }
 }
 
-/// scores[i] = 16 rows of `left` from `row` against rows column + 8 i .. of `right`: left right^T.
-template <int D, int N, class T>
-__device__ void products(FragmentC (&scores)[N], const T* left, int row, const T* right,
-                         int column) {
+/// Adds weights[g][16, 16 N] times rows of a tile, from its column `first_column` on, to sums[g].
+template <int D, int G, int N, int Columns, class T>
+__device__ void add_product(FragmentC (&sums)[G][Columns], const FragmentA (&weights)[G][N],
+                            const T* tile, int first_column) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) scores[i] = FragmentC{};
+  for (int i = 0; i < N; ++i)
 #pragma unroll
-  for (int k = 0; k < D; k += 16) {
-    const FragmentA a = rows_as_a<D>(left, row, k);
+    for (int c = 0; c < Columns; c += 2) {
+      const FragmentsB b = block_as_b<D>(tile, 16 * i, first_column + 8 * c);
 #pragma unroll
-    for (int i = 0; i < N; ++i) multiply<T>(scores[i], a, rows_as_b<D>(right, column + 8 * i, k));
-  }
+      for (int g = 0; g < G; ++g) {
+        multiply<T>(sums[g][c], weights[g][i], b.left);
+        multiply<T>(sums[g][c + 1], weights[g][i], b.right);
+      }
+    }
 }
 
-/// Computes sums += weights[16, 8 N] times rows `row` .. of a tile, from its column `first_column`
-/// on.
-template <int D, int N, int Columns, class T>
-__device__ void add_product(FragmentC (&sums)[Columns], const FragmentC (&weights)[N],
-                            const T* tile, int row, int first_column) {
-#pragma unroll
-  for (int i = 0; i < N; i += 2) {
-    const FragmentA a = results_as_a<T>(weights[i], weights[i + 1]);
-#pragma unroll
-    for (int c = 0; c < Columns; ++c)
-      multiply<T>(sums[c], a, block_as_b<D>(tile, row + 8 * i, first_column + 8 * c));
-  }
-}
-
-/// Stores rows g and g+8 of a warp's 16 at `to` (a row is `stride` elements), scaled.
+/// Stores rows g and g+8 of 16 rows from `row` on in `to` (a row is `stride` elements), scaled.
+/// With `vectors` two neighbours are stored at once.
 template <int Columns, class T>
 __device__ void store_rows(const FragmentC (&sums)[Columns], T* to, int64_t stride, int row,
-                           int rows, int width, int first_column, const float (&factor)[2]) {
+                           int rows, int width, int first_column, const float (&factor)[2],
+                           bool vectors) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int own = row + lane_group() + 8 * half;
     if (own >= rows) continue;
 #pragma unroll
-    for (int c = 0; c < Columns; ++c)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int column = first_column + 8 * c + lane_column() + i;
-        if (column < width)
-          to[own * stride + column] = from_float<T>(sums[c].r[2 * half + i] * factor[half]);
+    for (int c = 0; c < Columns; ++c) {
+      const int column = first_column + 8 * c + lane_column();
+      T* const p = to + own * stride + column;
+      const float left = sums[c].r[2 * half] * factor[half],
+                  right = sums[c].r[2 * half + 1] * factor[half];
+      if (vectors) {
+        if (column < width) *reinterpret_cast<uint32_t*>(p) = pack<T>(left, right);
+      } else {
+        if (column < width) p[0] = from_float<T>(left);
+        if (column + 1 < width) p[1] = from_float<T>(right);
       }
+    }
   }
 }
 
@@ -156,18 +233,89 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffU, x, 2);
 }
 
-/// A block of 64 tokens of a row.
+/// TokenBlock is a block of tokens of a row.
 struct TokenBlock {
   /// Index in the row, and in the batch, of its first token; how many there are.
   int first;
   int64_t token;
   int rows;
 };
-template <class T>
-__device__ TokenBlock token_block(const AttentionArgs<T>& args, int row, int block) {
-  const int first = block * kTile;
+/// Returns the block of at most R tokens from the row's token `first` on.
+template <int R, class T>
+__device__ TokenBlock token_block(const AttentionArgs<T>& args, int row, int first) {
   return {first, static_cast<int64_t>(row) * args.row_tokens + first,
-          min(kTile, args.row_tokens - first)};
+          min(R, args.row_tokens - first)};
+}
+
+/// Sight says how many pairs of a tile of scores a causal mask, the documents and the window leave:
+/// none, all, or those that each pair's comparison finds.
+enum class Sight { kNone, kAll, kSome };
+
+/// WarpQueries are the queries of a warp: 16 G neighbours from row `warp_row` of a block on, of
+/// which this lane has rows g and g+8 of each 16. What it keeps is the same in all lanes; masked
+/// tiles are few and read what each query sees.
+template <int G>
+struct WarpQueries {
+  /// The warp's first and last query, as indices in the row (last < 0: none of them is computed),
+  /// and the least and greatest first key that one sees.
+  int first, last, least, greatest;
+
+  template <class T>
+  __device__ WarpQueries(const AttentionArgs<T>& args, const TokenBlock& own, int warp_row)
+      : first(own.first + warp_row), last(-1), least(args.row_tokens), greatest(0) {
+    const int own_end = min(own.rows, (warp_row / kTile + 1) * kTile);
+    if (warp_row < own.rows && !args.is_covered(own.token + own_end))
+      last = own.first + min(own.rows, warp_row + kFragmentRows * G) - 1;
+    for (int at = warp_row + threadIdx.x % 32; at < min(own.rows, warp_row + kFragmentRows * G);
+         at += 32) {
+      least = min(least, args.lowest[own.token + at]);
+      greatest = max(greatest, args.lowest[own.token + at]);
+    }
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      least = min(least, __shfl_xor_sync(0xffffffffU, least, step));
+      greatest = max(greatest, __shfl_xor_sync(0xffffffffU, greatest, step));
+    }
+  }
+
+  __device__ Sight sight(int first_key, int keys) const {
+    const int last_key = first_key + keys - 1;
+    if (first_key > last || last_key < least) return Sight::kNone;
+    return last_key <= first && first_key >= greatest ? Sight::kAll : Sight::kSome;
+  }
+};
+
+/// VisibleKeys are the keys that one query sees.
+struct VisibleKeys {
+  int lowest, query;
+
+  /// Those of row `at` of a block; a row that does not exist is not stored, and may see any.
+  template <class T>
+  __device__ VisibleKeys(const AttentionArgs<T>& args, const TokenBlock& own, int at)
+      : lowest(at < own.rows ? args.lowest[own.token + at] : 0), query(own.first + at) {}
+  __device__ bool has(int key) const { return key <= query && key >= lowest; }
+};
+
+/// Calls loop(form, masked): the loop over a tile's scores, in units of 1 / unit, with a comparison
+/// of each pair where `masked` is true. The branches are of the whole warp. Capped scores cost more
+/// than comparisons do, which they always have: the code of another loop would be long.
+template <class T, class Loop>
+__device__ void with_scores(const AttentionArgs<T>& args, float unit, Sight sight, Loop loop) {
+  with_scores(args, unit, [&](auto form) {
+    if constexpr (std::is_same_v<decltype(form), ScaledScores>) {
+      if (sight == Sight::kAll) return loop(form, std::false_type{});
+    }
+    loop(form, std::true_type{});
+  });
+}
+
+/// Returns the first key that a block of queries needs, a multiple of 64.
+template <class T>
+__device__ int first_key(const AttentionArgs<T>& args, int row, const TokenBlock& own) {
+  const int32_t* const needed = args.first_block + row * args.blocks + own.first / kTile;
+  int found = needed[0];
+  for (int i = 1; i * kTile < own.rows; ++i) found = min(found, needed[i]);
+  return found * kTile;
 }
 
 /// The running softmax of a warp's rows g and g+8: largest score (in powers of 2) and sum.
@@ -187,14 +335,14 @@ struct RunningSoftmax {
         largest = fmaxf(largest, fmaxf(scores[i].r[2 * half], scores[i].r[2 * half + 1]));
       largest = quad_max(largest);
       const float base = largest == -kInfinity ? 0.0F : largest;
-      shrink[half] = exp2f(max[half] - base);
+      shrink[half] = power_of_two(max[half] - base);
       max[half] = largest;
       float total = 0.0F;
 #pragma unroll
       for (int i = 0; i < N; ++i)
 #pragma unroll
         for (int c = 2 * half; c < 2 * half + 2; ++c) {
-          scores[i].r[c] = exp2f(scores[i].r[c] - base);
+          scores[i].r[c] = power_of_two(scores[i].r[c] - base);
           total += scores[i].r[c];
         }
       sum[half] = sum[half] * shrink[half] + total;
@@ -202,206 +350,303 @@ struct RunningSoftmax {
   }
 };
 
-template <int D, class T>
-__global__ void __launch_bounds__(kThreads) attention_forward(AttentionArgs<T> args) {
-  T* const q = shared_memory<T>();
-  T* const k = q + kTileElements<D>;
-  T* const v = k + kTileElements<D>;
-  const int block = args.blocks - 1 - blockIdx.x, head = blockIdx.y,
-            row = blockIdx.z;  // the longest first
-  const int kv_head = head / args.group, warp_row = threadIdx.x / 32 * 16;
-  const TokenBlock own = token_block(args, row, block);
-  if (args.is_covered(own.token + own.rows)) return;
-  load_tile<D>(q, args.query(own.token, head), args.width, own.rows, args.head_size, args.vectors);
-  int query[2], lowest[2];
+/// Scales the warp's sums, if any of its rows has to: after the first tiles most rows have met
+/// their largest score.
+template <int Columns>
+__device__ void shrink_sums(FragmentC (&sums)[Columns], const float (&shrink)[2]) {
+  if (__ballot_sync(0xffffffffU, shrink[0] != 1.0F || shrink[1] != 1.0F) == 0) return;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int at = warp_row + lane_group() + 8 * half;
-    query[half] = own.first + at;
-    lowest[half] = at < own.rows ? args.lowest[own.token + at] : 0;
-  }
-  RunningSoftmax softmax;
-  FragmentC sums[D / 8];
-  for (int key_block = args.first_block[row * args.blocks + block]; key_block <= block;
-       ++key_block) {
-    const TokenBlock keys = token_block(args, row, key_block);
-    __syncthreads();
-    load_tile<D>(k, args.key(keys.token, kv_head), args.width, keys.rows, args.head_size,
-                 args.vectors);
-    load_tile<D>(v, args.value(keys.token, kv_head), args.width, keys.rows, args.head_size,
-                 args.vectors);
-    __syncthreads();
-    FragmentC scores[kTile / 8];
-    products<D>(scores, q, warp_row, k, 0);
-    with_scores(args, kLog2e, [&](auto form) {
+  for (int i = 0; i < Columns; ++i)
 #pragma unroll
-      for (int i = 0; i < kTile / 8; ++i)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const int key = keys.first + 8 * i + lane_column() + c % 2;
-          const bool seen = key <= query[c / 2] && key >= lowest[c / 2];
-          scores[i].r[c] = seen ? form.score(scores[i].r[c]) : -kInfinity;
-        }
-    });
-    float shrink[2];
-    softmax.update(scores, shrink);
-#pragma unroll
-    for (int i = 0; i < D / 8; ++i)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) sums[i].r[c] *= shrink[c / 2];
-    add_product<D>(sums, scores, v, 0, 0);
-  }
-  float factor[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float sum = quad_sum(softmax.sum[half]);
-    factor[half] = 1.0F / sum;
-    const int at = warp_row + lane_group() + 8 * half;
-    if (lane_column() == 0 && at < own.rows)
-      args.lse[head * args.tokens + own.token + at] = (softmax.max[half] + log2f(sum)) * kLn2;
-  }
-  store_rows(sums, args.a + args.out(own.token, head), args.out_width, warp_row, own.rows,
-             args.head_size, 0, factor);
+    for (int c = 0; c < 4; ++c) sums[i].r[c] *= shrink[c / 2];
 }
 
-/// Scores of this many columns are in registers at a time in the backward pass. With 32, dq of the
-/// widest heads does not fit the registers of compute capability 8.0.
-constexpr int kPart = 32;
-template <int D>
-inline constexpr int kQueryPart = D < 256 ? kPart : 16;
-
-// dq of a block of queries.
+// Keys arrive while the weighted values of the tile before are added, values while the scores are
+// computed: one tile of each is enough.
 template <int D, class T>
-__global__ void __launch_bounds__(kThreads) attention_dq(AttentionArgs<T> args) {
+__global__ void __launch_bounds__(kThreads, kLeastBlocks) attention_forward(AttentionArgs<T> args) {
+  constexpr int G = kQueryGroups<D>;
   T* const q = shared_memory<T>();
-  T* const da = q + kTileElements<D>;
-  T* const k = da + kTileElements<D>;
-  T* const v = k + kTileElements<D>;
-  const int block = args.blocks - 1 - blockIdx.x, head = blockIdx.y, row = blockIdx.z;
-  const int kv_head = head / args.group, warp_row = threadIdx.x / 32 * 16;
-  const TokenBlock own = token_block(args, row, block);
+  T* const k = q + kQueryRows<D> * D;
+  T* const v = k + kTile * D;
+  const int block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y,
+            row = blockIdx.z;  // the longest first
+  const int kv_head = head / args.group, warp_row = threadIdx.x / 32 * kFragmentRows * G,
+            lane_row = warp_row + lane_group();
+  const TokenBlock own = token_block<kQueryRows<D>>(args, row, block * kQueryRows<D>);
   if (args.is_covered(own.token + own.rows)) return;
-  load_tile<D>(q, args.query(own.token, head), args.width, own.rows, args.head_size, args.vectors);
-  load_tile<D>(da, args.da + args.out(own.token, head), args.out_width, own.rows, args.head_size,
-               args.vectors);
-  int query[2], lowest[2];
-  float lse[2], delta[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int at = warp_row + lane_group() + 8 * half;
-    const bool exists = at < own.rows;
-    const int64_t token = own.token + (exists ? at : 0);
-    query[half] = exists ? own.first + at : -1;  // sees nothing
-    lowest[half] = args.lowest[token];
-    lse[half] = args.lse[head * args.tokens + token] * kLog2e;
-    delta[half] = args.delta[head * args.tokens + token];
-  }
-  FragmentC sums[D / 8];
-  for (int key_block = args.first_block[row * args.blocks + block]; key_block <= block;
-       ++key_block) {
-    const TokenBlock keys = token_block(args, row, key_block);
+  const auto start_keys = [&](int from) {
+    const TokenBlock keys = token_block<kTile>(args, row, from);
+    start_tile<D, kTile>(k, args.key(keys.token, kv_head), args.width, keys.rows, args.head_size,
+                         args.vectors);
+  };
+  const auto start_values = [&](int from) {
+    const TokenBlock keys = token_block<kTile>(args, row, from);
+    start_tile<D, kTile>(v, args.value(keys.token, kv_head), args.width, keys.rows, args.head_size,
+                         args.vectors);
+  };
+  int first = first_key(args, row, own);
+  start_tile<D, kQueryRows<D>>(q, args.query(own.token, head), args.width, own.rows, args.head_size,
+                               args.vectors);
+  start_keys(first);
+  const WarpQueries<G> queries(args, own, warp_row);
+  RunningSoftmax softmax[G];
+  FragmentC sums[G][D / 8];
+  for (const int end = own.first + own.rows; first < end; first += kTile) {
+    wait_for_copies();
     __syncthreads();
-    load_tile<D>(k, args.key(keys.token, kv_head), args.width, keys.rows, args.head_size,
-                 args.vectors);
-    load_tile<D>(v, args.value(keys.token, kv_head), args.width, keys.rows, args.head_size,
-                 args.vectors);
+    start_values(first);
+    const Sight sight = queries.sight(first, kTile);
+    FragmentC scores[G][kTile / 8];
+    if (sight != Sight::kNone) products<D>(scores, q, warp_row, k);
+    wait_for_copies();
     __syncthreads();
-#pragma unroll 1
-    for (int part = 0; part < kTile; part += kQueryPart<D>) {
-      FragmentC scores[kQueryPart<D> / 8], dp[kQueryPart<D> / 8];
-      products<D>(scores, q, warp_row, k, part);
-      products<D>(dp, da, warp_row, v, part);
-      with_scores(args, kLog2e, [&](auto form) {
+    if (first + kTile < end) start_keys(first + kTile);
+    if (sight == Sight::kNone) continue;
+    with_scores(args, kLog2e, sight, [&](auto form, auto masked) {
 #pragma unroll
-        for (int i = 0; i < kQueryPart<D> / 8; ++i)
+      for (int g = 0; g < G; ++g)
 #pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            const int key = keys.first + part + 8 * i + lane_column() + c % 2, half = c / 2;
-            const bool seen = key <= query[half] && key >= lowest[half];
-            const float product = scores[i].r[c];
-            const float weight = seen ? exp2f(form.score(product) - lse[half]) : 0.0F;
-            scores[i].r[c] = weight * (dp[i].r[c] - delta[half]) * form.slope(product);
-          }
-      });
-      add_product<D>(sums, scores, k, part, 0);
+        for (int half = 0; half < 2; ++half) {
+          const VisibleKeys visible(args, own, lane_row + kFragmentRows * g + 8 * half);
+#pragma unroll
+          for (int i = 0; i < kTile / 8; ++i)
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+              float& score = scores[g][i].r[2 * half + c];
+              const bool seen =
+                  !decltype(masked)::value || visible.has(first + 8 * i + lane_column() + c);
+              score = seen ? form.score(score) : -kInfinity;
+            }
+        }
+    });
+    FragmentA weights[G][kTile / 16];
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      float shrink[2];
+      softmax[g].update(scores[g], shrink);
+      round_results<T>(weights[g], scores[g]);
+      shrink_sums(sums[g], shrink);
     }
+    add_product<D>(sums, weights, v, 0);
   }
+  if (queries.last < 0) return;
+#pragma unroll
+  for (int g = 0; g < G; ++g) {
+    const int group_row = warp_row + kFragmentRows * g;
+    float factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = quad_sum(softmax[g].sum[half]);
+      factor[half] = 1.0F / sum;
+      const int at = group_row + lane_group() + 8 * half;
+      if (lane_column() == 0 && at < own.rows)
+        args.lse[head * args.tokens + own.token + at] = (softmax[g].max[half] + log2f(sum)) * kLn2;
+    }
+    store_rows(sums[g], args.a + args.out(own.token, head), args.out_width, group_row, own.rows,
+               args.head_size, 0, factor, args.vectors);
+  }
+}
+
+// Computes dq of a block of queries. Parts of keys and values arrive while the part before is
+// computed.
+template <int D, class T>
+__global__ void __launch_bounds__(kThreads, kLeastBlocks) attention_dq(AttentionArgs<T> args) {
+  constexpr int G = kQueryGroups<D>, kKeys = kPart<D>;
+  T* const q = shared_memory<T>();
+  T* const da = q + kQueryRows<D> * D;
+  T* const parts = da + kQueryRows<D> * D;
+  const int block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, row = blockIdx.z;
+  const int kv_head = head / args.group, warp_row = threadIdx.x / 32 * kFragmentRows * G,
+            lane_row = warp_row + lane_group();
+  const TokenBlock own = token_block<kQueryRows<D>>(args, row, block * kQueryRows<D>);
+  if (args.is_covered(own.token + own.rows)) return;
+  // The parts of keys and values that arrive, and of those that are computed.
+  const auto keys_of = [&](int first) { return parts + first / kKeys % 2 * (2 * kKeys * D); };
+  const auto start_part = [&](int first) {
+    const TokenBlock keys = token_block<kKeys>(args, row, first);
+    T* const k = keys_of(first);
+    start_tile<D, kKeys>(k, args.key(keys.token, kv_head), args.width, keys.rows, args.head_size,
+                         args.vectors);
+    start_tile<D, kKeys>(k + kKeys * D, args.value(keys.token, kv_head), args.width, keys.rows,
+                         args.head_size, args.vectors);
+  };
+  int first = first_key(args, row, own);
+  start_tile<D, kQueryRows<D>>(q, args.query(own.token, head), args.width, own.rows, args.head_size,
+                               args.vectors);
+  start_tile<D, kQueryRows<D>>(da, args.da + args.out(own.token, head), args.out_width, own.rows,
+                               args.head_size, args.vectors);
+  start_part(first);
+  const WarpQueries<G> queries(args, own, warp_row);
+  float lse[G][2], delta[G][2];
+#pragma unroll
+  for (int g = 0; g < G; ++g)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int at = warp_row + kFragmentRows * g + lane_group() + 8 * half;
+      const int64_t token = head * args.tokens + own.token + (at < own.rows ? at : 0);
+      lse[g][half] = args.lse[token] * kLog2e;
+      delta[g][half] = args.delta[token];
+    }
+  FragmentC sums[G][D / 8];
+  for (const int end = own.first + own.rows; first < end; first += kKeys) {
+    wait_for_copies();
+    __syncthreads();
+    if (first + kKeys < end) start_part(first + kKeys);
+    const Sight sight = queries.sight(first, kKeys);
+    if (sight == Sight::kNone) continue;
+    const T* const k = keys_of(first);
+    FragmentC scores[G][kKeys / 8], dp[G][kKeys / 8];
+    products<D>(scores, q, warp_row, k);
+    products<D>(dp, da, warp_row, k + kKeys * D);
+    FragmentA ds[G][kKeys / 16];
+    with_scores(args, kLog2e, sight, [&](auto form, auto masked) {
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const VisibleKeys visible(args, own, lane_row + kFragmentRows * g + 8 * half);
+#pragma unroll
+          for (int i = 0; i < kKeys / 8; ++i)
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+              const bool seen =
+                  !decltype(masked)::value || visible.has(first + 8 * i + lane_column() + c);
+              float& score = scores[g][i].r[2 * half + c];
+              const float product = score,
+                          weight = seen ? power_of_two(form.score(product) - lse[g][half]) : 0.0F;
+              score = weight * (dp[g][i].r[2 * half + c] - delta[g][half]) * form.slope(product);
+            }
+        }
+        round_results<T>(ds[g], scores[g]);
+      }
+    });
+    add_product<D>(sums, ds, k, 0);
+  }
+  if (queries.last < 0) return;
   const float factor[2] = {args.scale, args.scale};
-  store_rows(sums, args.dqkv + own.token * args.width + head * args.head_size, args.width, warp_row,
-             own.rows, args.head_size, 0, factor);
+#pragma unroll
+  for (int g = 0; g < G; ++g)
+    store_rows(sums[g], args.dqkv + own.token * args.width + head * args.head_size, args.width,
+               warp_row + kFragmentRows * g, own.rows, args.head_size, 0, factor, args.vectors);
 }
 
 /// Columns of dk and dv that one block keeps in registers; larger heads take several blocks.
 template <int D>
 inline constexpr int kOutColumns = D < 128 ? D : 128;
 
-// dk and dv of a block of keys: rows of the scores are keys here, columns queries.
+/// QueryNumbers are what dk and dv need of each query of a part.
+template <int D>
+struct QueryNumbers {
+  float lse[kPart<D>], delta[kPart<D>];
+  int lowest[kPart<D>];
+};
+
+/// Returns the first token of a row that sees none of the keys of a block and of those before: the
+/// first key block never falls along a row, as starts never fall.
+template <class T>
+__device__ int end_of_queries(const AttentionArgs<T>& args, int row, int key_block) {
+  int end = key_block + 1;
+  for (;;) {
+    const int block = end + static_cast<int>(threadIdx.x % 32);
+    const bool sees =
+        block < args.blocks && args.first_block[row * args.blocks + block] <= key_block;
+    const unsigned blind = ~__ballot_sync(0xffffffffU, sees);
+    end += blind == 0 ? 32 : __ffs(static_cast<int>(blind)) - 1;
+    if (blind != 0) return min(end * kTile, args.row_tokens);
+  }
+}
+
+// Computes dk and dv of a block of keys: rows of the scores are keys here, columns queries. Parts
+// of queries arrive while the part before is computed.
 template <int D, class T>
-__global__ void __launch_bounds__(kThreads) attention_dkv(AttentionArgs<T> args) {
+__global__ void __launch_bounds__(kThreads, kLeastBlocks) attention_dkv(AttentionArgs<T> args) {
+  constexpr int kQueries = kPart<D>;
   // (gcc 12 does not see that a generic lambda reads what is static.)
-  [[maybe_unused]] __shared__ float lse[kTile], delta[kTile];
-  [[maybe_unused]] __shared__ int lowest[kTile];
+  [[maybe_unused]] __shared__ QueryNumbers<D> numbers[2];
   T* const k = shared_memory<T>();
-  T* const v = k + kTileElements<D>;
-  T* const q = v + kTileElements<D>;
-  T* const da = q + kTileElements<D>;
+  T* const v = k + kTile * D;
+  T* const parts = v + kTile * D;
   const int key_block = blockIdx.x, row = blockIdx.z;  // the first blocks are the longest
   const int kv_head = blockIdx.y % args.kv_heads,
             first_column = blockIdx.y / args.kv_heads * kOutColumns<D>;
-  const int warp_row = threadIdx.x / 32 * 16;
-  const TokenBlock own = token_block(args, row, key_block);
+  const int warp_row = threadIdx.x / 32 * kFragmentRows;
+  const TokenBlock own = token_block<kTile>(args, row, key_block * kTile);
   if (args.is_covered(own.token + own.rows)) return;
-  load_tile<D>(k, args.key(own.token, kv_head), args.width, own.rows, args.head_size, args.vectors);
-  load_tile<D>(v, args.value(own.token, kv_head), args.width, own.rows, args.head_size,
-               args.vectors);
-  const int first_key = own.first + warp_row + lane_group();
-  FragmentC dk[kOutColumns<D> / 8], dv[kOutColumns<D> / 8];
-  for (int head = kv_head * args.group; head < (kv_head + 1) * args.group; ++head)
-    for (int block = key_block; block < args.blocks; ++block) {
-      // It never falls along a row, as starts never fall: no later query sees these keys.
-      if (args.first_block[row * args.blocks + block] > key_block) break;
-      const TokenBlock queries = token_block(args, row, block);
-      __syncthreads();
-      load_tile<D>(q, args.query(queries.token, head), args.width, queries.rows, args.head_size,
-                   args.vectors);
-      load_tile<D>(da, args.da + args.out(queries.token, head), args.out_width, queries.rows,
-                   args.head_size, args.vectors);
-      if (threadIdx.x < kTile) {
-        const bool exists = static_cast<int>(threadIdx.x) < queries.rows;
-        const int64_t token = queries.token + (exists ? threadIdx.x : 0);
-        lse[threadIdx.x] = args.lse[head * args.tokens + token] * kLog2e;
-        delta[threadIdx.x] = args.delta[head * args.tokens + token];
-        lowest[threadIdx.x] = exists ? args.lowest[token] : args.row_tokens;  // sees nothing
-      }
-      __syncthreads();
-#pragma unroll 1
-      for (int part = 0; part < kTile; part += kPart) {
-        FragmentC weights[kPart / 8], ds[kPart / 8];
-        products<D>(weights, k, warp_row, q, part);
-        products<D>(ds, v, warp_row, da, part);
-        with_scores(args, kLog2e, [&](auto form) {
-#pragma unroll
-          for (int i = 0; i < kPart / 8; ++i)
-#pragma unroll
-            for (int c = 0; c < 4; ++c) {
-              const int at = part + 8 * i + lane_column() + c % 2, key = first_key + c / 2 * 8;
-              const bool seen = key <= queries.first + at && key >= lowest[at];
-              const float product = weights[i].r[c];
-              const float weight = seen ? exp2f(form.score(product) - lse[at]) : 0.0F;
-              weights[i].r[c] = weight;
-              ds[i].r[c] = weight * (ds[i].r[c] - delta[at]) * form.slope(product);
-            }
-        });
-        add_product<D>(dv, weights, da, part, first_column);
-        add_product<D>(dk, ds, q, part, first_column);
-      }
+  const auto start_part = [&](int at, int head, int first) {
+    const TokenBlock queries = token_block<kQueries>(args, row, first);
+    T* const q = parts + at * (2 * kQueries * D);
+    start_tile<D, kQueries>(q, args.query(queries.token, head), args.width, queries.rows,
+                            args.head_size, args.vectors);
+    start_tile<D, kQueries>(q + kQueries * D, args.da + args.out(queries.token, head),
+                            args.out_width, queries.rows, args.head_size, args.vectors);
+    // Queries beyond the row have rows of 0 and numbers of 0, and add nothing.
+    if (threadIdx.x >= kQueries) return;
+    const int i = threadIdx.x;
+    const bool exists = i < queries.rows;
+    const int64_t token = queries.token + (exists ? i : 0);
+    start_copy<4>(&numbers[at].lse[i], args.lse + head * args.tokens + token, exists);
+    start_copy<4>(&numbers[at].delta[i], args.delta + head * args.tokens + token, exists);
+    start_copy<4>(&numbers[at].lowest[i], args.lowest + token, exists);
+  };
+  start_tile<D, kTile>(k, args.key(own.token, kv_head), args.width, own.rows, args.head_size,
+                       args.vectors);
+  start_tile<D, kTile>(v, args.value(own.token, kv_head), args.width, own.rows, args.head_size,
+                       args.vectors);
+  const int end = end_of_queries(args, row, key_block), last_head = (kv_head + 1) * args.group - 1;
+  const int warp_key = own.first + warp_row, last_warp_key = warp_key + kFragmentRows - 1;
+  FragmentC dk[1][kOutColumns<D> / 8], dv[1][kOutColumns<D> / 8];
+  int head = kv_head * args.group, first = own.first;
+  start_part(0, head, first);
+  for (int at = 0;; at ^= 1) {
+    wait_for_copies();
+    __syncthreads();
+    const int part = first;
+    first += kQueries;
+    if (first >= end) {
+      first = own.first;
+      ++head;
     }
+    if (head <= last_head) start_part(at ^ 1, head, first);
+    const int last_query = min(part + kQueries, args.row_tokens) - 1;
+    const auto& of = numbers[at];
+    if (last_query >= warp_key && of.lowest[0] <= last_warp_key) {
+      const bool all = part >= last_warp_key && of.lowest[last_query - part] <= warp_key;
+      const T* const q = parts + at * (2 * kQueries * D);
+      FragmentC weights[1][kQueries / 8], ds[1][kQueries / 8];
+      products<D>(weights, k, warp_row, q);
+      products<D>(ds, v, warp_row, q + kQueries * D);
+      with_scores(args, kLog2e, all ? Sight::kAll : Sight::kSome, [&](auto form, auto masked) {
+#pragma unroll
+        for (int i = 0; i < kQueries / 8; ++i)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) {
+            const int query = 8 * i + lane_column() + c % 2,
+                      key = warp_key + lane_group() + c / 2 * 8;
+            const bool seen =
+                !decltype(masked)::value || (key <= part + query && key >= of.lowest[query]);
+            const float product = weights[0][i].r[c];
+            const float weight =
+                seen ? power_of_two(form.score(product) - of.lse[query] * kLog2e) : 0.0F;
+            weights[0][i].r[c] = weight;
+            ds[0][i].r[c] = weight * (ds[0][i].r[c] - of.delta[query]) * form.slope(product);
+          }
+      });
+      FragmentA left[1][kQueries / 16];
+      round_results<T>(left[0], weights[0]);
+      add_product<D>(dv, left, q + kQueries * D, first_column);
+      round_results<T>(left[0], ds[0]);
+      add_product<D>(dk, left, q, first_column);
+    }
+    if (head > last_head) break;
+  }
   const float scaled[2] = {args.scale, args.scale}, one[2] = {1.0F, 1.0F};
   T* const keys =
       args.dqkv + own.token * args.width + (args.query_heads + kv_head) * args.head_size;
-  store_rows(dk, keys, args.width, warp_row, own.rows, args.head_size, first_column, scaled);
-  store_rows(dv, keys + args.kv_heads * args.head_size, args.width, warp_row, own.rows,
-             args.head_size, first_column, one);
+  store_rows(dk[0], keys, args.width, warp_row, own.rows, args.head_size, first_column, scaled,
+             args.vectors);
+  store_rows(dv[0], keys + args.kv_heads * args.head_size, args.width, warp_row, own.rows,
+             args.head_size, first_column, one, args.vectors);
 }
 
 template <class Body>
@@ -414,8 +659,14 @@ void with_padded_head(int64_t head_size, Body body) {
     body(std::integral_constant<int, 256>{});
 }
 
-/// Tiles in shared memory: q, k, v; q, k, v and the gradient.
-constexpr int kForwardTiles = 3, kBackwardTiles = 4;
+/// Rows of tiles in shared memory: queries, keys and values; queries and their gradient, two parts
+/// of keys and values; keys and values, two parts of queries and their gradient.
+template <int D>
+inline constexpr int kForwardRows = kQueryRows<D> + 2 * kTile;
+template <int D>
+inline constexpr int kDqRows = 2 * kQueryRows<D> + 4 * kPart<D>;
+template <int D>
+inline constexpr int kDkvRows = 2 * kTile + 4 * kPart<D>;
 
 /// Calls `body` with a value of the type.
 template <class Body>
@@ -426,12 +677,14 @@ void with_narrow_type(DType dtype, Body body) {
     body(Bf16{});
 }
 
-template <class T>
-Launch attention_launch(const AttentionArgs<T>& args, int heads, int tiles, int tile_elements,
+/// Returns a launch of a block for `block_rows` tokens of each row and `heads` heads, with
+/// `shared_rows` rows of D elements in shared memory.
+template <int D, class T>
+Launch attention_launch(const AttentionArgs<T>& args, int block_rows, int heads, int shared_rows,
                         cudaStream_t stream) {
   const auto rows = static_cast<unsigned>(args.tokens / args.row_tokens);
-  return {dim3(static_cast<unsigned>(args.blocks), static_cast<unsigned>(heads), rows), kThreads,
-          static_cast<size_t>(tiles) * static_cast<size_t>(tile_elements) * sizeof(T), stream};
+  return {dim3(blocks(divide_up(args.row_tokens, block_rows)), static_cast<unsigned>(heads), rows),
+          kThreads, static_cast<size_t>(shared_rows) * D * sizeof(T), stream};
 }
 
 }  // namespace
@@ -440,14 +693,19 @@ SharedMemory attention_shared_narrow(int64_t head_size, bool backward) {
   SharedMemory found{};
   with_padded_head(head_size, [&](auto padded) {
     constexpr int D = decltype(padded)::value;
-    const int tiles = backward ? kBackwardTiles : kForwardTiles;
-    // Beside the tiles, dk and dv's kernel keeps three numbers a query.
-    const int64_t numbers = backward ? 3 * kTile * static_cast<int64_t>(sizeof(float)) : 0;
-    found.bytes =
-        static_cast<int64_t>(tiles) * kTileElements<D> * static_cast<int64_t>(sizeof(Bf16)) +
-        numbers;
-    found.text = cat(tiles, " tiles of ", kTile, " x ", kStride<D>, " x ", sizeof(Bf16), " bytes",
-                     numbers > 0 ? cat(" and ", numbers) : std::string());
+    constexpr auto kBytes = static_cast<int64_t>(D * sizeof(Bf16));
+    const auto take = [&](int rows, int64_t numbers) {
+      if (rows * kBytes + numbers <= found.bytes) return;
+      found.bytes = rows * kBytes + numbers;
+      found.text = cat(rows, " rows of ", D, " x ", sizeof(Bf16), " bytes",
+                       numbers > 0 ? cat(" and ", numbers) : std::string());
+    };
+    if (backward) {
+      take(kDqRows<D>, 0);
+      take(kDkvRows<D>, static_cast<int64_t>(2 * sizeof(QueryNumbers<D>)));
+    } else {
+      take(kForwardRows<D>, 0);
+    }
   });
   return found;
 }
@@ -458,7 +716,7 @@ void attention_forward_narrow(DType dtype, const Attention& a, cudaStream_t stre
     const auto args = attention_args<T>(a);
     with_padded_head(a.attrs.head_size, [&](auto padded) {
       constexpr int D = decltype(padded)::value;
-      launch(attention_launch(args, args.query_heads, kForwardTiles, kTileElements<D>, stream),
+      launch(attention_launch<D>(args, kQueryRows<D>, args.query_heads, kForwardRows<D>, stream),
              attention_forward<D, T>, args);
     });
   });
@@ -470,10 +728,10 @@ void attention_backward_narrow(DType dtype, const Attention& a, cudaStream_t str
     const auto args = attention_args<T>(a);
     with_padded_head(a.attrs.head_size, [&](auto padded) {
       constexpr int D = decltype(padded)::value;
-      launch(attention_launch(args, args.query_heads, kBackwardTiles, kTileElements<D>, stream),
+      launch(attention_launch<D>(args, kQueryRows<D>, args.query_heads, kDqRows<D>, stream),
              attention_dq<D, T>, args);
-      launch(attention_launch(args, args.kv_heads * (D / kOutColumns<D>), kBackwardTiles,
-                              kTileElements<D>, stream),
+      launch(attention_launch<D>(args, kTile, args.kv_heads * (D / kOutColumns<D>), kDkvRows<D>,
+                                 stream),
              attention_dkv<D, T>, args);
     });
   });

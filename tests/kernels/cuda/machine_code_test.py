@@ -28,18 +28,18 @@ NUMBERS = {"find_delta", "qk_dot_rows", "squared_lengths", "statistics_rows"}
 CONVERTING = {"scatter_rows", "add_elements_into", "convert_elements"}
 SIZES = {"float": 4, "__half": 2, "__nv_bfloat16": 2}
 
-# Threads and tiles in shared memory of attention's kernels on tensor cores
-# (ops/attention/gpu_narrow.cu).
+# Threads of attention's kernels on tensor cores, and rows of their tiles in shared memory, for heads
+# of 64, 128 and 256 (ops/attention/gpu_narrow.cu).
 THREADS = 128
-TILES = {"attention_forward": 3, "attention_dq": 4, "attention_dkv": 4}
-# Blocks that an SM of each architecture holds at once, of heads of 64, 128 and 256; 0: the tiles do
-# not fit, and the run is refused before it starts.
+ROWS = {"attention_forward": (256, 256, 192), "attention_dq": (384, 384, 192),
+        "attention_dkv": (256, 256, 192)}
+# Blocks that an SM of each architecture holds at once, of heads of 64, 128 and 256.
 BLOCKS = {
-    "80": {"attention_forward": (4, 3, 1), "attention_dq": (4, 2, 1), "attention_dkv": (3, 2, 1)},
-    "89": {"attention_forward": (3, 1, 1), "attention_dq": (2, 1, 0), "attention_dkv": (2, 1, 0)},
-    "90": {"attention_forward": (4, 3, 2), "attention_dq": (4, 3, 1), "attention_dkv": (3, 2, 1)},
-    "100": {"attention_forward": (4, 3, 2), "attention_dq": (4, 3, 1), "attention_dkv": (3, 2, 1)},
-    "120": {"attention_forward": (3, 1, 1), "attention_dq": (2, 1, 0), "attention_dkv": (2, 1, 0)},
+    "80": {"attention_forward": (2, 2, 1), "attention_dq": (2, 1, 1), "attention_dkv": (2, 2, 1)},
+    "89": {"attention_forward": (2, 1, 1), "attention_dq": (2, 1, 1), "attention_dkv": (2, 1, 1)},
+    "90": {"attention_forward": (2, 2, 2), "attention_dq": (2, 2, 2), "attention_dkv": (2, 2, 2)},
+    "100": {"attention_forward": (2, 2, 2), "attention_dq": (2, 2, 2), "attention_dkv": (2, 2, 2)},
+    "120": {"attention_forward": (2, 1, 1), "attention_dq": (2, 1, 1), "attention_dkv": (2, 1, 1)},
 }
 HEADS = (64, 128, 256)
 KIB = 1024
@@ -154,7 +154,7 @@ def local_memory(kernel):
 
 
 def is_attention(kernel):
-    return kernel.base in TILES and bool(kernel.arguments)
+    return kernel.base in ROWS and bool(kernel.arguments)
 
 
 def tensor_cores(kernel):
@@ -170,7 +170,7 @@ def vector_bits(kernel):
     numbers = [int(one) for one in kernel.arguments if one.isdigit()]
     if not types or not numbers or numbers[0] not in (4, 8):
         return None
-    if kernel.base in TILES or kernel.base == "update_elements":
+    if kernel.base in ROWS or kernel.base == "update_elements":
         return None
     read = types[0] * numbers[0] * 8
     return read, types[1] * numbers[0] * 8 if kernel.base in CONVERTING else read
@@ -196,7 +196,7 @@ def blocks_of(kernel, head):
     """Blocks of attention that an SM holds, by registers and by shared memory."""
     sm, block = SHARED[kernel.architecture]
     own = kernel.shared - (RESERVED if int(kernel.architecture) >= 90 else 0)
-    shared = TILES[kernel.base] * 64 * (head + 8) * 2 + own
+    shared = ROWS[kernel.base][HEADS.index(head)] * head * 2 + own
     if shared > block:
         return 0
     warps = THREADS // 32
@@ -244,7 +244,7 @@ def main():
         if name in own and wide < LEAST_CHECKED:
             faults.append(f"sm_{name}: the accesses of {wide} kernels are checked, at least "
                           f"{LEAST_CHECKED} expected")
-        if attention != len(TILES) * len(HEADS) * 2:
+        if attention != len(ROWS) * len(HEADS) * 2:
             faults.append(f"sm_{name}: {attention} kernels of attention on tensor cores")
     print("\n".join(faults) if faults else "no faults")
     sys.exit(1 if faults else 0)

@@ -27,6 +27,12 @@ struct Warp {
   int living = 0;
 };
 
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
 enum class Awaited { kNothing, kBarrier, kCollective };
 
 /// A thread's stack is entered once, and then lives as long as the process: a switch of whole
@@ -39,6 +45,7 @@ struct Thread {
   int number = 0;
   bool ended = true;
   unsigned collectives = 0;
+  std::vector<Copy> copies;
   Awaited awaited = Awaited::kNothing;
   /// The barriers that were open before the awaited one, or the awaited collective's turn.
   int64_t which = 0;
@@ -104,6 +111,7 @@ void open_barrier() {
 void thread_main() {
   for (;;) {
     (*block.body)();
+    if (!block.running->copies.empty()) fail("ends while copies of a thread run");
     block.running->ended = true;
     --block.living;
     --block.warps[static_cast<size_t>(block.running->number / 32)].living;
@@ -213,6 +221,22 @@ void run(Size grid, Size size, size_t shared_bytes, bool last_first,
 void require_aligned(const void* address, size_t bytes) {
   if (reinterpret_cast<uintptr_t>(address) % bytes != 0)
     fail("moves a word at an address that is no multiple of its size");
+}
+
+void start_copy(void* to, const void* from, size_t bytes) {
+  require_aligned(to, bytes);
+  if (from != nullptr) require_aligned(from, bytes);
+  std::memset(to, kPattern, bytes);
+  block.running->copies.push_back({to, from, bytes});
+}
+
+void wait_for_copies() {
+  for (const Copy& copy : block.running->copies)
+    if (copy.from == nullptr)
+      std::memset(copy.to, 0, copy.bytes);
+    else
+      std::memcpy(copy.to, copy.from, copy.bytes);
+  block.running->copies.clear();
 }
 
 void* shared_memory() {

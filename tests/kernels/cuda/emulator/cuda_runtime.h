@@ -11,7 +11,7 @@
 #define __global__
 #define __device__
 #define __constant__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 // Blocks run one after the other.
 #define __shared__ static
 
@@ -84,6 +84,10 @@ inline int atomicAdd(int* address, int value) {
 }
 inline int __popc(unsigned x) {
   return __builtin_popcount(x);
+}
+/// Returns the place of the lowest bit that is set, counted from 1; 0 where none is.
+inline int __ffs(int x) {
+  return __builtin_ffs(x);
 }
 /// Multiplies, never as a part of a fused multiply-add.
 inline float __fmul_rn(float a, float b) {

@@ -259,17 +259,22 @@ TEST_CASE(
       for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad})
         REQUIRE(refusal({head_size, dtype}, kind) == "");
   emulator::runtime().block_shared = 101376;  // of 8.6 and 8.9
-  for (const int64_t head_size : {64, 128})
-    for (const DType dtype : {DType::kF32, DType::kBF16})
-      for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad})
+  for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad}) {
+    for (const int64_t head_size : {64, 128})
+      for (const DType dtype : {DType::kF32, DType::kBF16})
         REQUIRE(refusal({head_size, dtype}, kind) == "");
+    for (const int64_t head_size : {192, 256})
+      REQUIRE(refusal({head_size, DType::kBF16}, kind) == "");
+  }
+  emulator::runtime().block_shared = 98000;
   REQUIRE(refusal({192, DType::kBF16}, OpKind::kAttentionDgrad) ==
-          "the gradient of attention with heads of 192 elements in bf16 needs 135936 bytes of "
+          "the gradient of attention with heads of 192 elements in bf16 needs 98688 bytes of "
           "shared memory a block "
-          "(4 tiles of 64 x 264 x 2 bytes and 768); the emulator, on the host of compute "
-          "capability 9.0 has 101376\n"
+          "(192 rows of 256 x 2 bytes and 384); the emulator, on the host of compute "
+          "capability 9.0 has 98000\n"
           "  remedy: train this model on a GPU of compute capability 8.0 or 9.0, or set "
           "\"device\": \"cpu\"");
+  emulator::runtime().block_shared = 101376;
   REQUIRE_THAT(
       refusal({256, DType::kF32}, OpKind::kAttention),
       Catch::StartsWith(

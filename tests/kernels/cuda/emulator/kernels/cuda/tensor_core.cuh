@@ -1,8 +1,5 @@
 #pragma once
 
-#include <cstdio>
-#include <cstdlib>
-
 #include "kernels/cuda/elements.cuh"
 
 // Stands for lib/kernels/cuda/tensor_core.cuh: the same fragments, computed on the host from what
@@ -49,18 +46,57 @@ void multiply(FragmentC& c, const FragmentA& a, const FragmentB& b) {
     for (int k = 0; k < 16; ++k) c.r[i] += rows[i / 2][k] * columns[i % 2][k];
 }
 
+struct FourBlocks {
+  uint32_t r[4];
+};
+
+/// Returns the rows' addresses that the lanes give, each of which has to be a multiple of 16.
 template <class T>
-FragmentB load_rows_as_b(const T* row) {
-  if (emulator::lane() < 16 && reinterpret_cast<uintptr_t>(row) % 16 != 0) {
-    std::fprintf(stderr, "emulator: ldmatrix from an address that is no multiple of 16\n");
-    std::abort();
+const emulator::Exchanged& exchange_rows(const T* row) {
+  emulator::require_aligned(row, 16);
+  return emulator::exchange(row);
+}
+
+template <class T>
+FourBlocks load_blocks(const T* row) {
+  const auto& all = exchange_rows(row);
+  const int group = emulator::lane() / 4, column = emulator::lane() % 4 * 2;
+  FourBlocks b;
+  for (int i = 0; i < 4; ++i) {
+    const T* const own = emulator::from_lane<const T*>(all, 8 * i + group);
+    b.r[i] = static_cast<uint32_t>(own[column].bits) | static_cast<uint32_t>(own[column + 1].bits)
+                                                           << 16;
   }
-  const auto& all = emulator::exchange(row);
+  return b;
+}
+
+template <class T>
+FourBlocks load_transposed_blocks(const T* row) {
+  const auto& all = exchange_rows(row);
   const int column = emulator::lane() / 4, pair = emulator::lane() % 4 * 2;
-  const auto at = [&](int r) {
-    return static_cast<uint32_t>(emulator::from_lane<const T*>(all, r)[column].bits);
-  };
-  return {{at(pair) | at(pair + 1) << 16, at(pair + 8) | at(pair + 9) << 16}};
+  FourBlocks b;
+  for (int i = 0; i < 4; ++i) {
+    const auto at = [&](int r) {
+      return static_cast<uint32_t>(emulator::from_lane<const T*>(all, 8 * i + r)[column].bits);
+    };
+    b.r[i] = at(pair) | at(pair + 1) << 16;
+  }
+  return b;
+}
+
+template <int Bytes>
+void start_copy(void* to, const void* from, bool exists) {
+  static_assert(Bytes == 4 || Bytes == 16);
+  emulator::start_copy(to, exists ? from : nullptr, Bytes);
+}
+
+inline void wait_for_copies() {
+  emulator::wait_for_copies();
+}
+
+inline float power_of_two(float x) {
+  const float y = exp2f(x);
+  return y < 0x1p-126F ? 0.0F : y;
 }
 
 }  // namespace ftrun::cuda
