@@ -21,7 +21,7 @@ constexpr int kComparisons = 9;
 /// Viewers read a process as 32 bits without a sign; TraceFile has the upper half.
 constexpr int64_t kProcesses = int64_t{1} << 31;
 
-double seconds_of(std::chrono::steady_clock::time_point time) {
+double clock_seconds(std::chrono::steady_clock::time_point time) {
   return std::chrono::duration<double>(time.time_since_epoch()).count();
 }
 
@@ -30,7 +30,8 @@ Picoseconds picoseconds(double seconds) {
 }
 
 /// Lists what ran, by begin, `late` seconds later than the trace has it.
-std::vector<RecordedInstr> recorded(const Program& program, const RunTrace& trace, double late) {
+std::vector<RecordedInstr> instrs_that_ran(const Program& program, const RunTrace& trace,
+                                           double late) {
   std::vector<RecordedInstr> instrs;
   for (size_t i = 0; i < trace.instrs.size(); ++i) {
     const Interval& ran = trace.instrs[i];
@@ -86,7 +87,7 @@ std::vector<ClockOffset> StepTracer::compare_clocks() {
   for (int i = 0; i < kComparisons; ++i) {
     std::array<double, 1> none{};
     session_.sum(none, "comparing clocks");
-    ends.push_back(of_all(seconds_of(std::chrono::steady_clock::now()), "times of clocks"));
+    ends.push_back(of_all(clock_seconds(std::chrono::steady_clock::now()), "times of clocks"));
   }
   const std::vector<ClockOffset> compared = clock_offsets(ends);
   double within = 0;
@@ -105,7 +106,7 @@ std::string StepTracer::measured(int64_t step, const RunTrace& trace, double lat
   const int rank = session_.rank();
   add_instrs(events, (step * session_.world() + rank) % kProcesses,
              cat("measured rank ", rank, ", step ", step), program_,
-             recorded(program_, trace, late));
+             instrs_that_ran(program_, trace, late));
   return events.text();
 }
 
@@ -115,7 +116,7 @@ void StepTracer::write(int64_t step, const RunTrace& trace) {
   const std::vector<ClockOffset> clocks = compare_clocks();
   const auto own = static_cast<size_t>(session_.rank());
   const std::vector<double> begins =
-      of_all(seconds_of(trace.begin) - clocks[own].seconds, "begins of a step");
+      of_all(clock_seconds(trace.begin) - clocks[own].seconds, "begins of a step");
   double first = std::numeric_limits<double>::infinity();
   for (const int rank : traced_) first = std::min(first, begins[static_cast<size_t>(rank)]);
   const bool is_traced_rank = std::binary_search(traced_.begin(), traced_.end(), session_.rank());
