@@ -2,9 +2,9 @@
 
 #include "kernels/cuda/elements.cuh"
 
-// Instructions that CUDA C++ has no name for: products on the tensor cores, loads of their operands,
-// copies into shared memory that run beside the kernel, powers of two. (The tests on machines
-// without a GPU have a file of this name that does the same on the host.)
+// Instructions that CUDA C++ has no name for: products on the tensor cores, loads of their
+// operands, copies into shared memory that run beside the kernel, powers of two. (The tests on
+// machines without a GPU have a file of this name that does the same on the host.)
 namespace ftrun::cuda {
 
 // FragmentA, B and C are fragments of mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"):

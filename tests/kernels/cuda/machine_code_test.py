@@ -28,8 +28,8 @@ NUMBERS = {"find_delta", "qk_dot_rows", "squared_lengths", "statistics_rows"}
 CONVERTING = {"scatter_rows", "add_elements_into", "convert_elements"}
 SIZES = {"float": 4, "__half": 2, "__nv_bfloat16": 2}
 
-# Threads of attention's kernels on tensor cores, and rows of their tiles in shared memory, for heads
-# of 64, 128 and 256 (ops/attention/gpu_narrow.cu).
+# Threads of attention's kernels on tensor cores, and rows of their tiles in shared memory, for
+# heads of 64, 128 and 256 (ops/attention/gpu_narrow.cu).
 THREADS = 128
 ROWS = {"attention_forward": (256, 256, 192), "attention_dq": (384, 384, 192),
         "attention_dkv": (256, 256, 192)}

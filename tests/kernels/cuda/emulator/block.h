@@ -24,8 +24,8 @@ void run(Size grid, Size block, size_t shared_bytes, bool last_first,
 /// Prints and aborts where an address is not a multiple of `bytes`.
 void require_aligned(const void* address, size_t bytes);
 
-/// Starts a copy into shared memory of this thread; from null: of zeros. Until wait_for_copies() the
-/// bytes are neither what they were nor what they become.
+/// Starts this thread's copy of `bytes` bytes into shared memory; from null: of zeros. Until
+/// wait_for_copies() the bytes are neither what they were nor what they become.
 void start_copy(void* to, const void* from, size_t bytes);
 /// Ends this thread's copies.
 void wait_for_copies();
