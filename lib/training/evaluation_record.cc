@@ -150,7 +150,7 @@ void EvaluationRecord::restore(const std::string& text) {
   nonfinite_set_ = json.value("nonfinite_set", "");
   last_loss_is_finite_ = json.value("last_loss_is_finite", true);
   if (best_metric_ && json.contains("best") && json["best"].at("metric") == keep_best_.metric &&
-      json["best"].at("more") == keep_best_.mode == BestMode::kMax) {
+      json["best"].at("more") == (keep_best_.mode == BestMode::kMax)) {
     best_ = best_from(json["best"].at("now"));
     before_ = best_from(json["best"].at("before"));
   }

@@ -207,7 +207,7 @@ void Recorder::record(const TracedStep& step) {
   folder_.require_own();
   if (!trace_) {
     trace_.emplace(paths().trace(), first_step_);
-    say(cat("traced steps: ", paths().trace(), ", for ui.perfetto.dev"));
+    print(cat("traced steps: ", paths().trace(), ", for ui.perfetto.dev"));
   }
   trace_->add(step);
 }
