@@ -149,7 +149,7 @@ std::vector<SizeModel> models_of(const TableOptions& options) {
 }
 
 /// Reads the machine whose GPU the rows are compared with; empty where none is named.
-std::optional<Machine> machine_of(const TableOptions& options) {
+std::optional<Machine> compared_machine(const TableOptions& options) {
   if (options.machine.empty()) return std::nullopt;
   Machine machine = read_machine_file(options.machine);
   if (machine.memory == 0)
@@ -205,7 +205,7 @@ Json print_rows(const std::vector<AnsweredModel>& all, const std::vector<SizeGpu
 }  // namespace
 
 int size_table(const TableOptions& options, Answer& answer) {
-  const std::optional<Machine> machine = machine_of(options);
+  const std::optional<Machine> machine = compared_machine(options);
   const std::vector<SizeGpu> gpus = gpus_of(machine);
   std::vector<int64_t> ranks = options.gpus;
   if (ranks.empty()) ranks = {4, kExplained, 64};
