@@ -154,8 +154,8 @@ TEST_CASE("a snapshot stays as it was while training goes on, whose numbers it d
     fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
       RankRig rig(saving_config_of(l), fixtures::model_of_many_blocks(), groups);
       train(rig, 1, 2);
-      std::future<void> reader = std::async(
-          std::launch::async, [&, slices = rig.state.snapshot()] { kept.add(slices); });
+      std::future<void> reader =
+          std::async(std::launch::async, [&, slices = rig.state.snapshot()] { kept.add(slices); });
       train(rig, 3, 4);
       reader.get();
       rig.state.release_snapshot();

@@ -674,8 +674,7 @@ TEST_CASE("a run that fails waits for its save, and says where it is") {
   SavingRun run(folder.path(), in_background());
   run.disk->open = false;
   run.step();
-  const std::future<void> opener =
-      std::async(std::launch::async, [&] { run.disk->open = true; });
+  const std::future<void> opener = std::async(std::launch::async, [&] { run.disk->open = true; });
   const std::string log = logged(
       [&] { run.checkpointer->leave(Error(ExitCode::kNumerical, "the loss is nan", "lower it")); });
   CHECK(log.find(cat("saved ", run.folder_of(1))) != std::string::npos);
