@@ -26,12 +26,18 @@ struct RankOnGpu {
   RankGroups groups;
 };
 
+/// MeshTraining is the result of training on a mesh, and the state that it began with.
+struct MeshTraining {
+  SavedState start;
+  TrainingOutcome outcome;
+};
+
 /// Trains on the processor without `connect`.
-TrainingOutcome train_mesh(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
-                           const GroupOnGpu& connect) {
+MeshTraining train_mesh(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
+                        const GroupOnGpu& connect) {
   Config config = meshed(plain, mesh);
   TrainingOutcome outcome;
-  WholeState whole;
+  WholeState start, whole;
   const StateOptions options = options_of(mesh, config, model);
   if (connect) config.device = DeviceKind::kCuda;
   on_mesh(options, [&](Rendezvous& rendezvous, const RankGroups& host) {
@@ -40,13 +46,14 @@ TrainingOutcome train_mesh(const Config& plain, const ModelConfig& model, const 
     RankRig rig(config, model, there ? there->groups : host, there ? there->gpu.get() : nullptr);
     // Small gradients would be 0 in fp16 without it.
     if (config.fp16.enabled) rig.gradient_multiple = 4096;
+    start.add(rig.state.slices());
     TrainingOutcome own;
     train_steps(rig, kMeshSteps, own);
     whole.add(rig.state.slices());
     if (rendezvous.rank() == 0) outcome = own;
   });
   outcome.state = whole.take();
-  return outcome;
+  return {start.take(), std::move(outcome)};
 }
 
 }  // namespace
@@ -58,15 +65,20 @@ void compare_on_mesh(Config config, const ModelConfig& model, const TrainingMesh
   // Adam divides by the size of a gradient: with its usual epsilon rounding errors
   // alone would move weights.
   config.optimizer.eps = 1e-2;
-  const TrainingOutcome expected = train_mesh(config, model, mesh, {}),
-                        found = train_mesh(config, model, mesh, connect);
+  const auto [start, expected] = train_mesh(config, model, mesh, {});
+  const TrainingOutcome found = train_mesh(config, model, mesh, connect).outcome;
   REQUIRE(expected.losses[0] != expected.losses[1]);
   const Differences all = differences(found, expected);
-  REQUIRE(all.loss < (narrow ? 5e-3 : 1e-5));
-  REQUIRE(all.norm < (narrow ? 5e-2 : 2e-4));
+  REQUIRE(all.loss < (narrow ? 5e-4 : 1e-5));
+  REQUIRE(all.norm < (narrow ? 2e-2 : 2e-4));
+  // Two steps move most weights by less than 1e-2 and some by 2e-5: a bound on the difference alone
+  // would hold for ranks that train nothing. Emulated GPUs differ by 0.4 of the movement at most
+  // (16 bits, a matrix of an adapter that began as zeros), by 8e-5 of it in fp32.
+  const Differences moved = differences({expected.losses, expected.norms, start}, expected);
   for (const auto& [tensor, difference] : all.weights) {
     INFO(tensor);
-    REQUIRE(difference < (narrow ? 2e-2 : 1e-4));
+    REQUIRE(difference < (narrow ? 5e-3 : 1e-4));
+    REQUIRE(difference <= (narrow ? 0.75 : 0.05) * moved.weights.at(tensor));
   }
 }
 
