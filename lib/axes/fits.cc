@@ -3,13 +3,13 @@
 namespace ftrun {
 
 std::optional<ModelMisfit> model_misfit(const Config& config, const ModelConfig& model,
-                                        bool contradicts) {
+                                        bool config_has_errors) {
   const FitCheck* const checks[] = {
 #define FTRUN_CUT_AXIS(name) &fit_checks::name,
 #include "axes/axes.inc"
   };
   for (const FitCheck* check : checks) {
-    if (contradicts && !check->of_any_config) continue;
+    if (config_has_errors && !check->of_any_config) continue;
     if (auto misfit = check->misfit(config, model)) return misfit;
   }
   return std::nullopt;

@@ -19,7 +19,7 @@ struct ModelMisfit {
 struct FitCheck {
   /// Explains why; nothing where it fits.
   std::optional<ModelMisfit> (*misfit)(const Config&, const ModelConfig&);
-  /// Says that the check may be asked though the config's own keys contradict each other.
+  /// The check also runs when the config's own keys contradict each other.
   bool of_any_config;
 };
 namespace fit_checks {
@@ -28,8 +28,9 @@ namespace fit_checks {
 }  // namespace fit_checks
 
 /// Explains why a model cannot be cut along the axes of a config; nothing where it can. If the
-/// config's own keys contradict each other, only the axes that do not mind are asked.
+/// config's own keys contradict each other (`config_has_errors`), only the checks that do not need
+/// a consistent config run.
 std::optional<ModelMisfit> model_misfit(const Config& config, const ModelConfig& model,
-                                        bool contradicts = false);
+                                        bool config_has_errors = false);
 
 }  // namespace ftrun

@@ -13,7 +13,7 @@ struct Grouping {
   std::function<GroupId&(StateGroups&)> which;
   /// Returns the group of a rank; without ranks where there is none.
   std::function<RankGroup(int)> of_rank;
-  /// A group of its own though another has the same ranks.
+  /// Opens a communicator of its own even if another group has the same ranks.
   bool apart = false;
 };
 

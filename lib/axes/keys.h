@@ -22,9 +22,9 @@ struct Required {
 
 /// AxisRanks says which ranks have a place of their own along an axis.
 enum class AxisRanks : uint8_t {
-  kData,    // those that train on different samples
-  kModel,   // those that compute one model together: they multiply the data-parallel ranks
-  kFolded,  // the axis cuts the places of others and adds no ranks
+  kData,          // those that train on different samples
+  kModel,         // those that compute one model together: they multiply the data-parallel ranks
+  kWithinOthers,  // the axis cuts the places of others and adds no ranks
 };
 
 /// AxisSupport says how far an axis can be used.

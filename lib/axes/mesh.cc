@@ -12,7 +12,7 @@ RankMesh rank_mesh(const Config& config) {
   });
 }
 
-StateOptions axis_places(const Config& config, int rank) {
+StateOptions place_options(const Config& config, int rank) {
   const RankMesh mesh = rank_mesh(config);
   const MeshPoint place = mesh.coordinate(rank);
   StateOptions state;
@@ -34,7 +34,7 @@ RankMesh state_mesh(const StateOptions& state) {
                    .tp = state.tensor.count});
 }
 
-int state_rank(const StateOptions& state) {
+int global_rank(const StateOptions& state) {
   return state_mesh(state).rank_at({.pp = state.pipeline_stage,
                                     .dp_replicate = state.replica,
                                     .dp_shard = state.dp_shard.index,

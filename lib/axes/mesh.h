@@ -11,11 +11,11 @@ namespace ftrun {
 /// tp those that share each layer, along pp the stages of a pipeline.
 RankMesh rank_mesh(const Config& config);
 
-/// Returns options that say only the place of a rank along each axis of rank_mesh().
-StateOptions axis_places(const Config& config, int rank);
+/// Makes StateOptions whose places are those of `rank`; all else has its default.
+StateOptions place_options(const Config& config, int rank);
 
-/// Return the ranks of such options as a mesh, and the rank that has them.
+/// Return the ranks of such options as a mesh, and the global number of the rank that has them.
 RankMesh state_mesh(const StateOptions& state);
-int state_rank(const StateOptions& state);
+int global_rank(const StateOptions& state);
 
 }  // namespace ftrun

@@ -43,7 +43,7 @@ struct FoundFolder {
   std::string folder;
   /// The snapshot's commit; "" for a folder that was named by its path.
   std::string commit;
-  /// Says whether the repository is in the cache too, but the folder of that relative path was
+  /// The repository is in the cache too, but the folder of that relative path was
   /// taken.
   bool hides_cached = false;
 };

@@ -17,7 +17,7 @@ struct LogOptions {
   /// Path of a log file that is appended to, made for this user only; "" for none.
   /// Error(kEnvironment).
   std::string file;
-  /// Says whether stderr gets the lines; false keeps it quiet (a rank whose output the supervisor
+  /// The lines go to stderr; false keeps it quiet (a rank whose output the supervisor
   /// does not forward).
   bool to_stderr = true;
 };

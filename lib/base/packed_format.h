@@ -30,7 +30,7 @@ struct PackedFormat {
   /// kNf4: says whether scales are 8-bit codes themselves, 256 neighbouring ones with a scale and
   /// all with an offset.
   bool double_quantized = false;
-  /// Says whether records hold the scales (F32) that those codes stand for: used where one record's
+  /// Records hold the scales (F32) that those codes stand for: used where one record's
   /// codes would have different scales. The numbers are the same.
   bool holds_scales = false;
 

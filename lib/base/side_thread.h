@@ -10,9 +10,9 @@
 
 namespace ftrun {
 
-/// SideThread is a thread that does pieces of work, one after another in the order in which they
-/// came, while its owner prepares others. The destructor waits for the one under way and drops the
-/// rest. It has one owner.
+/// SideThread is a thread that runs pieces of work, one after another in the order in which they
+/// were started, while its owner prepares others. The destructor waits for the one under way and
+/// drops the rest. It has one owner.
 class SideThread {
  public:
   SideThread();

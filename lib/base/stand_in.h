@@ -6,7 +6,8 @@
 
 namespace ftrun {
 
-/// StandIn is what has a file's name if the file itself was never fetched.
+/// StandIn describes a placeholder in place of a file that was never fetched: a Git LFS or
+/// git-annex pointer, or a web page.
 struct StandIn {
   /// "a Git LFS pointer"; empty where the file is itself.
   std::string kind;

@@ -23,7 +23,7 @@ struct FailureReport {
   /// The rank that this one names as the cause: it held this one up, or its part of common work
   /// failed; -1 for none.
   int culprit = -1;
-  /// Says whether the GPU, memory or processor of the cause failed, whatever it was given.
+  /// The GPU, memory or processor of the cause failed, whatever it was given.
   bool of_device = false;
 };
 

@@ -16,7 +16,7 @@ struct RankEnd {
   int exit_code = 0;
   /// The signal that ended it, 0 for none.
   int signal = 0;
-  /// Says whether the supervisor had already asked the ranks to stop: then the end is not a failure
+  /// The supervisor had already asked the ranks to stop: then the end is not a failure
   /// of its own.
   bool told_to_stop = false;
   /// The rank's work when it ended, as it showed it; "" if nothing is known.
@@ -67,7 +67,7 @@ struct FailureSummary {
   /// The rank that was the cause, -1 when all ended well, and its message, or how it ended.
   int rank = -1;
   std::string reason;
-  /// Says whether the failure may go away with that rank: a signal ended it, it held up the others,
+  /// The failure may go away with that rank: a signal ended it, it held up the others,
   /// its GPU failed, or it held other bits than its replicas. Errors of files, memory or the
   /// network may as well hit any other rank.
   bool belongs_to_rank = false;

@@ -45,7 +45,7 @@ struct LaunchEnvironment {
   std::string token;
   /// The launcher's name of the job, "" where it gives none.
   std::string job;
-  /// Says whether torchrun's agent serves the store already: rank 0 must then join as a client.
+  /// torchrun's agent serves the store already: rank 0 must then join as a client.
   bool agent_store = false;
   /// The number of times that torchrun's agent has restarted its workers.
   int agent_restarts = 0;

@@ -44,9 +44,9 @@ struct PeerView {
   int global_rank = 0;
   PeerIdentity identity;
   ProcessState process = ProcessState::kUnknown;
-  /// Says whether the control connection gave no sign of life although it should have.
+  /// The control connection gave no sign of life although it should have.
   bool silent = false;
-  /// Says whether the peer's last heartbeat could be read, so that its activity is known.
+  /// The peer's last heartbeat could be read, so that its activity is known.
   bool heard = true;
   /// The peer's collective of the group at hand.
   CollectiveRecord record;

@@ -56,7 +56,7 @@ struct SupervisorOptions {
   /// Options of the notice that ranks which were asked to stop have not ended yet; `say` is not
   /// used.
   WaitNoticeOptions notices;
-  /// Whether standard output [0] and standard error [1] are terminals.
+  /// Standard output [0] and standard error [1] are terminals.
   std::array<bool, 2> terminal = {false, false};
   /// Called each time that ranks fail, before the failure is logged.
   std::function<void(const FailureSummary&)> on_failure;

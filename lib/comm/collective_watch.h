@@ -85,7 +85,7 @@ class CollectiveWatch {
   std::deque<WatchedCollective> entries_;
   std::chrono::milliseconds limit_;
   bool stopping_ = false;
-  /// Says whether the first entry has begun; only the thread uses it.
+  /// The first entry has begun; only the thread uses it.
   bool begun_ = false;
   bool gave_up_ = false;
   Clock::time_point since_;

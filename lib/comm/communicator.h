@@ -141,7 +141,7 @@ class Communicator {
     std::function<std::vector<PeerView>(const std::vector<int>&)> view_ranks = {};
     /// Adds in rank order on GPUs (comm/device_communicator.h); null leaves sums to the transport.
     SumBlocks sum_blocks = {};
-    /// Says whether members of a group of GPUs send each other messages, for which they are
+    /// Members of a group of GPUs send each other messages, for which they are
     /// connected when the group is opened.
     bool carries_messages = false;
     /// The time for which a thread that waits for a GPU may stay away after an abort.

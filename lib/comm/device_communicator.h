@@ -126,7 +126,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   bool gave_up_ = false;
   std::mutex lost_mutex_;
   std::condition_variable lost_changed_;
-  /// Says whether a rank is missing; the error follows once it is known which.
+  /// A rank is missing; the error follows once it is known which.
   bool losing_ = false;
   /// An Error, or this device's RankError.
   std::exception_ptr lost_;

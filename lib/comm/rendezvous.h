@@ -26,7 +26,7 @@ struct RendezvousOptions {
   /// none.
   int board_fd = -1;
   int local_rank = 0;
-  /// Says whether torchrun's agent serves the store: every rank joins as a client.
+  /// torchrun's agent serves the store: every rank joins as a client.
   bool agent_store = false;
   /// Restarts so far, where one launcher counts them for all ranks, so that ranks of different
   /// attempts do not mix.

@@ -90,7 +90,7 @@ struct Rendezvous::Impl {
   /// Absence says which ranks are waited for.
   struct Absence {
     std::vector<int> ranks;
-    /// Says whether the wait is for the first one, which has arrived but not finished collecting
+    /// The wait is for the first one, which has arrived but not finished collecting
     /// the replies.
     bool has_arrived = false;
 

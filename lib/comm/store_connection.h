@@ -33,7 +33,7 @@ struct StoreSilent : std::runtime_error {
 struct StoreConnection {
   c10::intrusive_ptr<c10d::Store> store;
   StoreWorker worker;
-  /// Says whether the server answers at once or not at all: no operation waits there.
+  /// The server answers at once or not at all: no operation waits there.
   bool prompt;
   std::atomic<bool> silent = false;
 

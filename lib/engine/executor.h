@@ -37,7 +37,7 @@ struct StepSums {
 
 /// StepDecision is the caller's decision, made from the sums.
 struct StepDecision {
-  /// Says whether the sums are finite; otherwise the instructions marked `if_finite` are left out.
+  /// The sums are finite; otherwise the instructions marked `if_finite` are left out.
   bool finite = true;
   /// The factor of each gradient before it enters the update.
   float gradient_scale = 1;
@@ -61,7 +61,7 @@ struct StepRun {
   OptimizerConfig optimizer;
   /// Votes of this rank, summed over all ranks together with the loss.
   Votes votes;
-  /// Says whether to note when each instruction runs (Executor::trace()).
+  /// The run notes when each instruction runs (Executor::trace()).
   bool traced = false;
 
   /// The votes of all ranks.
@@ -75,7 +75,7 @@ struct StepRun {
   double correct_tokens = 0;
   /// The norm of the decision.
   double gradient_norm = 0;
-  /// Says whether the decision called the sums finite, so that the updates ran.
+  /// The decision called the sums finite, so that the updates ran.
   bool finite = true;
   /// Seconds of communication with other ranks during which compute was idle; on a GPU known only
   /// where it is timed.
@@ -182,13 +182,13 @@ class Executor {
   std::vector<TypedSpan> norm_parts_;
   std::vector<double*> norm_sums_;
   std::optional<TypedSpan> loss_;
-  /// Says whether the program has a kDecide.
+  /// The program has a kDecide.
   bool decides_ = false;
   bool loss_recorded_ = false;
   StepRun* step_ = nullptr;
   std::optional<DeviceTimes> times_;
   RunTrace trace_;
-  /// Says whether the lanes note the times of this run's instructions.
+  /// The lanes note the times of this run's instructions.
   bool lanes_trace_ = false;
   /// Times by lane, because lanes write at the same time, and kind.
   std::vector<std::array<double, kInstrKinds>> seconds_;

@@ -30,7 +30,7 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
     : program_(program),
       gpu_(gpu),
       groups_(std::move(groups)),
-      bridge_rings_(static_cast<size_t>(lane_count(program))) {
+      transfer_rings_(static_cast<size_t>(lane_count(program))) {
   on_host_.resize(program.instrs.size(), 0);
   for (const Instr& instr : program.instrs) {
     gpu.open_lane(instr.lane);
@@ -63,7 +63,7 @@ bool GpuDevice::leaves_all_to_device() const {
 }
 
 /// Says whether numbers change between the tiers: what a copy cannot do.
-bool GpuDevice::bridges(const Instr& instr) const {
+bool GpuDevice::crosses_tiers(const Instr& instr) const {
   if (instr.kind != InstrKind::kCopy && instr.kind != InstrKind::kAccumulate) return false;
   const Buffer& from = program_.at(instr.reads[0].buffer);
   const Buffer& to = program_.at(instr.writes[0].buffer);
@@ -77,7 +77,7 @@ bool GpuDevice::works_on_host(const Instr& instr) const {
   switch (instr.kind) {
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:
-      return instr.lane == Lane::kDisk || bridges(instr) ||
+      return instr.lane == Lane::kDisk || crosses_tiers(instr) ||
              (on_host(instr.reads[0]) && on_host(instr.writes[0]));
     case InstrKind::kClear:
     case InstrKind::kMeasure:
@@ -111,8 +111,8 @@ void GpuDevice::plan(const Instr& instr) {
       else
         ++host_sums_;
     }
-  auto& ring = bridge_rings_[static_cast<size_t>(instr.lane)];
-  if (bridges(instr) && !ring) ring.emplace(gpu_, kBridgeBytes);
+  auto& ring = transfer_rings_[static_cast<size_t>(instr.lane)];
+  if (crosses_tiers(instr) && !ring) ring.emplace(gpu_, kBridgeBytes);
 }
 
 void GpuDevice::make_events() {
@@ -329,7 +329,7 @@ void GpuDevice::copy(Lane lane, const TypedSpan& from, const TypedSpan& to) {
   const bool to_host = to.tier != Tier::kDevice;
   if (from_host && to_host) return host_.copy(lane, from, to);
   if (from.dtype == to.dtype) return kernels().copy(to.data, from.data, to.bytes(), stream);
-  if (to_host) return fold_into_host(lane, from, to, &HostDevice::copy);
+  if (to_host) return apply_on_host(lane, from, to, &HostDevice::copy);
   if (from_host) return convert_to_device(lane, from, to);
   kernels().convert(from.data, from.dtype, to.data, to.dtype, to.count, stream);
 }
@@ -339,13 +339,14 @@ void GpuDevice::add(Lane lane, const TypedSpan& from, const TypedSpan& to) {
   const bool to_host = to.tier != Tier::kDevice;
   require(to_host || !from_host, "nothing of the host tier is added to what lies on the device");
   if (from_host) return host_.add(lane, from, to);
-  if (to_host) return fold_into_host(lane, from, to, &HostDevice::add);
+  if (to_host) return apply_on_host(lane, from, to, &HostDevice::add);
   kernels().add_into(to.data, to.dtype, from.data, from.dtype, from.count, gpu_.stream(lane));
 }
 
 /// Folds device memory into host memory: while host code takes in one piece, the next one comes.
-void GpuDevice::fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan& to, Fold fold) {
-  PinnedRing& ring = *bridge_rings_[static_cast<size_t>(lane)];
+void GpuDevice::apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan& to,
+                              HostAction action) {
+  PinnedRing& ring = *transfer_rings_[static_cast<size_t>(lane)];
   const DeviceStream stream = gpu_.stream(lane);
   const int64_t most = ring.slot_bytes() / dtype_bytes(from.dtype);
   struct Coming {
@@ -365,14 +366,14 @@ void GpuDevice::fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan
     const int64_t next = now.first + now.piece.count;
     const Coming then = next < from.count ? send(next) : Coming{};
     ring.wait(now.slot);
-    (host_.*fold)(lane, now.piece, to.part(now.first, now.piece.count));
+    (host_.*action)(lane, now.piece, to.part(now.first, now.piece.count));
     if (next >= from.count) return;
     now = then;
   }
 }
 
 void GpuDevice::convert_to_device(Lane lane, const TypedSpan& from, const TypedSpan& to) {
-  PinnedRing& ring = *bridge_rings_[static_cast<size_t>(lane)];
+  PinnedRing& ring = *transfer_rings_[static_cast<size_t>(lane)];
   const DeviceStream stream = gpu_.stream(lane);
   const int64_t most = ring.slot_bytes() / dtype_bytes(to.dtype);
   for (int64_t first = 0; first < to.count; first += most) {

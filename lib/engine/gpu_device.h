@@ -56,15 +56,15 @@ class GpuDevice final : public LaneDevice {
   bool is_finite(Lane lane, const TypedSpan& numbers) override;
 
  private:
-  /// Fold is what host code does with a piece of device memory that has arrived.
-  using Fold = void (HostDevice::*)(Lane lane, const TypedSpan& piece, const TypedSpan& to);
+  /// HostAction is what host code does with a piece of device memory that has arrived.
+  using HostAction = void (HostDevice::*)(Lane lane, const TypedSpan& piece, const TypedSpan& to);
 
   DeviceKernels& kernels() const { return gpu_.kernels(); }
   InstrId id_of(const Instr& instr) const {
     return static_cast<InstrId>(&instr - program_.instrs.data());
   }
   Tier tier(const Range& range) const { return program_.at(range.buffer).tier; }
-  bool bridges(const Instr& instr) const;
+  bool crosses_tiers(const Instr& instr) const;
   bool works_on_host(const Instr& instr) const;
   void plan(const Instr& instr);
   bool leaves_all_to_device() const;
@@ -75,7 +75,7 @@ class GpuDevice final : public LaneDevice {
   void make_events();
   void make_timings();
   void make_staging();
-  void fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan& to, Fold fold);
+  void apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan& to, HostAction action);
   void convert_to_device(Lane lane, const TypedSpan& from, const TypedSpan& to);
   double number_at(Lane lane, const void* address);
   void send_scalars(DeviceStream stream);
@@ -98,7 +98,7 @@ class GpuDevice final : public LaneDevice {
   /// Events of each instruction, made before the first run that is timed.
   std::vector<Timing> timings_;
   std::optional<GpuEvent> run_begin_;
-  /// Says whether the times of this run are noted.
+  /// The times of this run are noted.
   bool is_timed_ = false;
 
   /// Sizes that plan() found to be needed, in bytes or elements.
@@ -139,7 +139,7 @@ class GpuDevice final : public LaneDevice {
   std::optional<PinnedRing> batch_ring_;
   std::optional<PinnedRing> sum_ring_;
   /// Pinned rings for data between the device and the host tier, by lane.
-  std::vector<std::optional<PinnedRing>> bridge_rings_;
+  std::vector<std::optional<PinnedRing>> transfer_rings_;
 };
 
 }  // namespace ftrun

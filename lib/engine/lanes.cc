@@ -19,7 +19,7 @@ Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort,
       one_launcher_(one_launcher),
       done_(lanes_, 0),
       runs_(lanes_, 0),
-      sleepers_(lanes_) {
+      waiters_(lanes_) {
   plan(program);
   for (size_t lane = 0; lane < lanes_; ++lane)
     if (is_between_stages(program, static_cast<Lane>(lane))) stage_lanes_.push_back(lane);
@@ -64,7 +64,7 @@ void Lanes::plan(const Program& program) {
 template <typename Over>
 void Lanes::wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const Over& over) {
   if (over()) return;
-  Sleeper& self = sleepers_[worker];
+  Waiter& self = waiters_[worker];
   self.over = std::cref(over);
   self.woken.wait(lock, std::cref(over));
   self.over = nullptr;
@@ -143,7 +143,7 @@ bool Lanes::stages_done_before(const LaneInstr& step) const {
 
 /// Wakes the lanes whose waits are done, with the mutex held.
 void Lanes::wake_finished() {
-  for (Sleeper& sleeper : sleepers_)
+  for (Waiter& sleeper : waiters_)
     if (sleeper.over && sleeper.over()) sleeper.woken.notify_one();
 }
 

@@ -90,12 +90,12 @@ class Lanes {
   /// The waits of the calling thread.
   Waited waited_;
   std::mutex mutex_;
-  /// Sleeper is a thread that waits, and its condition: whoever fulfils it wakes only this thread.
-  struct Sleeper {
+  /// Waiter is a thread that waits, and its condition: whoever fulfils it wakes only this thread.
+  struct Waiter {
     std::condition_variable woken;
     std::function<bool()> over;
   };
-  std::vector<Sleeper> sleepers_;
+  std::vector<Waiter> waiters_;
   std::vector<std::thread> threads_;
 };
 

@@ -53,11 +53,11 @@ void reduce_over(const std::vector<GroupId>& groups, DType dtype, const Range& r
   }
 }
 
-/// Brings a reduced part to where the update reads it: the first is copied, later ones are added.
+/// Copies the first reduced part to the gradient that the update reads, and adds later ones.
 /// Where the compute lane would do it and other ranks make shares of the gradient, the lane of the
 /// reduction does it instead, so that computation is not held up.
-void collect(const Program& program, const StateSpec& state, const Range& part, const Range& to,
-             UnitId id, bool first, std::vector<Instr>& into) {
+void add_to_gradient(const Program& program, const StateSpec& state, const Range& part,
+                     const Range& to, UnitId id, bool first, std::vector<Instr>& into) {
   if (part == to) return;
   Instr instr = make_copy(program, part, to, id);
   if (!first) instr.kind = InstrKind::kAccumulate;
@@ -77,7 +77,8 @@ int32_t GradientReduction::chunk_of(UnitId id) const {
   bug("a gradient is made by a layer of the stage");
 }
 
-Range GradientReduction::place(const ParamPlace& place, int64_t bytes, int32_t micro_batch) {
+Range GradientReduction::gradient_range(const ParamPlace& place, int64_t bytes,
+                                        int32_t micro_batch) {
   const UnitId id = place.unit;
   const StateSpec& state = placement_.spec(id);
   const int32_t of = state.reduces_micro_batches ? micro_batch : -1;
@@ -145,14 +146,14 @@ Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
   const Range own = placement_.gradient(id, placement_.part(id));
   const Range to = state.reduces_micro_batches ? own : use.whole;
   if (!has_gradient_peers(state)) {
-    collect(program_, state, use.whole, to, id, first, reduction.before);
+    add_to_gradient(program_, state, use.whole, to, id, first, reduction.before);
     return reduction;
   }
   const DType sent = state.communication.dtype;
   const Range wire = to_wire(program_, state, use, reduction);
   if (!state.cuts_optimizer || !state.reduce_scatter) {
     reduce_over({state.shard, state.replica}, sent, wire, id, reduction);
-    collect(program_, state, wire, to, id, first, reduction.after);
+    add_to_gradient(program_, state, wire, to, id, first, reduction.after);
     return reduction;
   }
   const bool direct = state.reduces_micro_batches && first &&
@@ -163,10 +164,10 @@ Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
       direct ? own : Range{wire.buffer, wire.offset + state.place.index * bytes, bytes};
   reduction.collective =
       make_collective(InstrKind::kReduceScatter, {state.shard, sent}, wire, part, id);
-  // Every micro-batch does so: what leaves the device must be complete before, and where
-  // gradients are kept must not change the order of their sum.
+  // Replicas are summed after every micro-batch: a gradient that leaves the device must be
+  // complete, and the tier of gradients must not change the order of sums.
   reduce_over({state.replica}, sent, part, id, reduction);
-  collect(program_, state, part, own, id, first, reduction.after);
+  add_to_gradient(program_, state, part, own, id, first, reduction.after);
   return reduction;
 }
 

@@ -13,10 +13,10 @@
 
 namespace ftrun {
 
-/// GradientUse is one use of a unit's gradient by the lists that write it, in a micro-batch or (-1)
-/// in all of the step.
+/// GradientUse is one use of a unit's gradient by the lists that write it.
 struct GradientUse {
   UnitId unit = -1;
+  /// The micro-batch; -1: all micro-batches of the step share the gradient.
   int32_t micro_batch = -1;
   /// The stage's chunk whose backward completes the gradient.
   int32_t chunk = 0;
@@ -44,12 +44,12 @@ class GradientReduction {
       : program_(program), model_(model), options_(options), placement_(placement) {}
 
   /// Returns the range into which a list writes a parameter's gradient in a micro-batch.
-  Range place(const ParamPlace& place, int64_t bytes, int32_t micro_batch);
+  Range gradient_range(const ParamPlace& place, int64_t bytes, int32_t micro_batch);
   const std::vector<GradientUse>& uses() const { return uses_; }
 
-  /// Says whether a tensor's gradient is cleared before the first list of a backward pass that
-  /// writes the unit's: the head's list adds only to a tied matrix, and the embedding's then adds
-  /// to all that it writes.
+  /// Says whether a tensor's gradient must be zero before backward. In a unit with a tied matrix
+  /// the embedding's backward adds to all gradients it writes, also to those that the head did not
+  /// write before it.
   bool begins_as_zero(UnitId id, TensorId tensor) const;
   /// Zeroes the bytes of a gradient that lists leave unwritten; empty where they write all of it.
   std::vector<Instr> clear_padding(const GradientUse& use) const;

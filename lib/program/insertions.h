@@ -14,7 +14,7 @@ struct Insertion {
   size_t at = 0;
   bool after = false;
   /// The instructions may not start before the compute instruction that precedes them is done,
-  /// because what they bring takes memory.
+  /// because their results need memory that is free only then.
   bool held = false;
   std::vector<Instr> instrs;
 };

@@ -167,7 +167,7 @@ struct Binding {
   Range range;
 };
 
-/// Details of an instruction that only some kinds have.
+// The structs below are details of instructions: only some kinds have one.
 
 /// LayerOps is the detail of an instruction that runs a layer's list: the graph in the model, the
 /// operations [first_op, first_op + op_count) of the list, without collectives, and the storage of
@@ -181,9 +181,11 @@ struct LayerOps {
   bool accumulate = false;
 };
 
-/// Exchange is the detail of collectives and transfers. An exchange of a layer's list has its layer
-/// and micro-batch, one of gradients or parameters a unit, one between stages of a pipeline a
-/// micro-batch.
+/// Exchange is the detail of collectives and transfers. An instruction has these
+/// members of Instr, by what is exchanged:
+/// * in a layer's list: `layer` and `micro_batch`
+/// * gradients or parameters: `unit`
+/// * between stages of a pipeline: `micro_batch`
 struct Exchange {
   GroupId group = kNoGroup;
   DType dtype = DType::kF32;

@@ -66,7 +66,7 @@ void add_groups(const RankMesh& mesh, const Grouping& grouping, std::vector<Rank
 
 StateGroups state_groups(const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
-  const int rank = state_rank(state);
+  const int rank = global_rank(state);
   StateGroups groups;
   std::vector<ProgramGroup>& list = groups.list;
   for (const Grouping& grouping : groupings(mesh, state)) {

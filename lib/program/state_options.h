@@ -55,7 +55,7 @@ struct StateOptions {
   PipelineLayout pipeline;
   int pipeline_stage = 0;
   bool ties_ends = false;
-  /// Says whether gradients are reduced to shards. False: stage 1 sums whole gradients on every
+  /// Gradients are reduced to shards. False: stage 1 sums whole gradients on every
   /// rank (DeepSpeed's reduce_scatter).
   bool reduce_scatter = true;
   /// The dtype in which gradients are sent: their own, or another that they are converted to and

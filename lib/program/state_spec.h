@@ -50,7 +50,7 @@ struct StateSpec {
   bool counted = true;
   /// Another stage has a copy of the unit and makes a share of its gradient.
   bool copied = false;
-  /// Says whether the unit trains. A frozen one has no gradient and no optimizer state and is never
+  /// The unit trains. A frozen one has no gradient and no optimizer state and is never
   /// updated; its parameters are held and gathered like those of others.
   bool trainable = true;
   /// Ranks that hold a part each of what is cut, and ranks that hold the same as this one.

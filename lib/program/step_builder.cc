@@ -364,7 +364,8 @@ void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::set<
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = graph.at(layer.params[i].value).grad;
     if (id < 0 || !made.contains(id)) continue;
-    places[id] = gradients_.place(partition_.places[l][i], graph.at(id).bytes(), micro_batch);
+    places[id] =
+        gradients_.gradient_range(partition_.places[l][i], graph.at(id).bytes(), micro_batch);
   }
 }
 

@@ -61,7 +61,7 @@ Tier tier_of(OffloadDevice device) {
 }
 
 StateOptions state_options(const Config& config, const ModelDescription& model, int rank) {
-  StateOptions state = axis_places(config, rank);
+  StateOptions state = place_options(config, rank);
   state.stage = static_cast<int>(config.zero.stage);
   state.pipeline = pipeline_layout(config, model);
   state.ties_ends = model.tied && state.pipeline.last_stage() != state.pipeline.first_stage();

@@ -56,7 +56,7 @@ UnitPlacement::UnitPlacement(Program& program, const ModelDescription& model,
 }
 
 /// Adds a buffer; one that is not persistent has the number of its first unit in its name.
-BufferId UnitPlacement::add_buffer(Program& program, const HomeOptions& options, Tier tier,
+BufferId UnitPlacement::add_buffer(Program& program, const UnitBufferOptions& options, Tier tier,
                                    int64_t elements, UnitId first) {
   std::string name = options.name;
   if (tier != Tier::kDevice) name += cat(".", tier_name(tier));
@@ -72,7 +72,7 @@ BufferId UnitPlacement::add_buffer(Program& program, const HomeOptions& options,
 /// Units that lie one after another, by the buffers that they lie in: in one where it is
 /// persistent, else in several, each of which has memory only while something of it is there.
 std::vector<std::vector<UnitId>> UnitPlacement::by_buffer(
-    const HomeOptions& options, const FlatLayout& layout,
+    const UnitBufferOptions& options, const FlatLayout& layout,
     const std::vector<int64_t>& elements) const {
   const int64_t enough =
       options.which ? std::numeric_limits<int64_t>::max() : options_.gradient_buffer_bytes;
@@ -91,12 +91,12 @@ std::vector<std::vector<UnitId>> UnitPlacement::by_buffer(
   return buffers;
 }
 
-std::vector<UnitPlacement::Home> UnitPlacement::place(
-    Program& program, const HomeOptions& options,
+std::vector<UnitPlacement::UnitBuffer> UnitPlacement::place(
+    Program& program, const UnitBufferOptions& options,
     const std::function<TierPart(const StateSpec&)>& part_of) const {
   std::vector<TierPart> parts;
   for (const StateSpec& spec : specs_) parts.push_back(part_of(spec));
-  std::vector<Home> homes(parts.size());
+  std::vector<UnitBuffer> homes(parts.size());
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
     std::vector<int64_t> elements(parts.size(), 0);
     for (size_t u = 0; u < parts.size(); ++u) {
@@ -129,7 +129,7 @@ void UnitPlacement::place_parameters(Program& program, DType compute) {
     };
     const auto first = std::find_if(specs_.begin(), specs_.end(), is_in_it);
     if (first == specs_.end()) continue;
-    const std::vector<Home> homes =
+    const std::vector<UnitBuffer> homes =
         place(program,
               {.which = which,
                .name = name,
@@ -204,8 +204,9 @@ void UnitPlacement::place_straddling(Program& program, const ModelDescription& m
                                              tier, elements, -1);
 }
 
-Range UnitPlacement::range(const std::vector<Home>& homes, UnitId id, const ShardRange& elements) {
-  const Home& home = homes[static_cast<size_t>(id)];
+Range UnitPlacement::range(const std::vector<UnitBuffer>& homes, UnitId id,
+                           const ShardRange& elements) {
+  const UnitBuffer& home = homes[static_cast<size_t>(id)];
   return {home.buffer, home.format.bytes(home.offset + elements.begin - home.first),
           home.format.bytes(elements.size())};
 }

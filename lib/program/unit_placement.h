@@ -18,8 +18,8 @@
 
 namespace ftrun {
 
-/// StraddlingScales lays out the scales of tensors that straddle blocks: those of a tier in one
-/// buffer, one state that is codes after another, each with the blocks of all tensors.
+/// StraddlingScales places the scales of tensors that straddle blocks. Each tier has one buffer. It
+/// holds one quantized state after another; each of these holds the scales of all tensors.
 struct StraddlingScales {
   std::vector<StraddlingTensor> tensors;
   /// The states that are codes.
@@ -62,33 +62,37 @@ class UnitPlacement {
   /// with the padding that reaches past the unit's end.
   ShardRange part(UnitId id) const { return {cut_.begin(id), cut_.begin(id) + cut_.held(id)}; }
 
-  /// Return where elements of a unit lie: the parameters that layers read, the gradient that the
-  /// update reads, the weights that the optimizer updates, which may be those parameters, and its
-  /// states. A buffer may hold all of a unit that is cut.
+  // The functions below return where elements of a unit lie. A buffer may hold all of a unit that
+  // is cut.
+
+  /// Returns the range of parameters as layers read them.
   Range parameters(UnitId id, const ShardRange& elements) const {
     return range(parameters_, id, elements);
   }
+  /// Returns the range of the gradient as the update reads it.
   Range gradient(UnitId id, const ShardRange& elements) const {
     return range(gradients_, id, elements);
   }
+  /// Returns the range of the master copy, or of the parameters where there is none.
   Range weights(UnitId id, const ShardRange& elements) const {
     return range(spec(id).has_master ? masters_ : parameters_, id, elements);
   }
+  /// Returns the range of the optimizer state `number`.
   Range state(size_t number, UnitId id, const ShardRange& elements) const {
     return range(states_[number], id, elements);
   }
   const StraddlingScales& straddling() const { return straddling_; }
 
  private:
-  /// Home is the place where this rank keeps a unit's state of one kind.
-  struct Home {
+  /// UnitBuffer says where this rank keeps a unit's state of one kind.
+  struct UnitBuffer {
     BufferId buffer = -1;
     /// Element of the buffer at which element `first` of the unit lies.
     int64_t offset = 0;
     int64_t first = 0;
     StorageFormat format;
   };
-  struct HomeOptions {
+  struct UnitBufferOptions {
     /// The kind of state. Nothing: gradients, which live within a step.
     std::optional<Persistent> which;
     std::string name;
@@ -104,12 +108,13 @@ class UnitPlacement {
     /// The rank holds its part, not a whole copy.
     bool cut = false;
   };
-  static Range range(const std::vector<Home>& homes, UnitId id, const ShardRange& elements);
-  std::vector<Home> place(Program& program, const HomeOptions& options,
-                          const std::function<TierPart(const StateSpec&)>& part_of) const;
-  std::vector<std::vector<UnitId>> by_buffer(const HomeOptions& options, const FlatLayout& layout,
+  static Range range(const std::vector<UnitBuffer>& homes, UnitId id, const ShardRange& elements);
+  std::vector<UnitBuffer> place(Program& program, const UnitBufferOptions& options,
+                                const std::function<TierPart(const StateSpec&)>& part_of) const;
+  std::vector<std::vector<UnitId>> by_buffer(const UnitBufferOptions& options,
+                                             const FlatLayout& layout,
                                              const std::vector<int64_t>& elements) const;
-  static BufferId add_buffer(Program& program, const HomeOptions& options, Tier tier,
+  static BufferId add_buffer(Program& program, const UnitBufferOptions& options, Tier tier,
                              int64_t elements, UnitId first);
   void place_parameters(Program& program, DType compute);
   void place_gradients(Program& program);
@@ -121,10 +126,10 @@ class UnitPlacement {
   const StateGroups groups_;
   const std::vector<StateSpec> specs_;
   const Sharding cut_;
-  std::vector<Home> parameters_;
-  std::vector<Home> gradients_;
-  std::vector<Home> masters_;
-  std::vector<std::vector<Home>> states_;
+  std::vector<UnitBuffer> parameters_;
+  std::vector<UnitBuffer> gradients_;
+  std::vector<UnitBuffer> masters_;
+  std::vector<std::vector<UnitBuffer>> states_;
   StraddlingScales straddling_;
 };
 

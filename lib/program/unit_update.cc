@@ -19,17 +19,18 @@
 namespace ftrun {
 namespace {
 
-int64_t norm_runs(const UnitPlacement& placement) {
-  int64_t runs = 0;
+int64_t norm_range_count(const UnitPlacement& placement) {
+  int64_t ranges = 0;
   for (const Unit& unit : placement.partition().units)
-    runs += static_cast<int64_t>(placement.spec(unit.id).norm_ranges.size());
-  return runs;
+    ranges += static_cast<int64_t>(placement.spec(unit.id).norm_ranges.size());
+  return ranges;
 }
 
-/// Counts the ranks that each have a slot of every run: one where those of all would be too many.
+/// Counts the ranks that each have a slot of every norm range: one where those of all would be too
+/// many.
 int64_t ranks_with_slots(const StateOptions& options, const UnitPlacement& placement) {
   const int64_t ranks = int64_t{state_place(options).count} * options.tensor.count;
-  return norm_runs(placement) * ranks <= options.most_norm_slots ? ranks : 1;
+  return norm_range_count(placement) * ranks <= options.most_norm_slots ? ranks : 1;
 }
 
 /// UnitUpdate holds the updates of one interval of a unit, with the copies between tiers that they
@@ -37,7 +38,7 @@ int64_t ranks_with_slots(const StateOptions& options, const UnitPlacement& place
 struct UnitUpdate {
   UnitId unit = -1;
   /// The staging buffer, of the two of a name, that the update uses: neighbours use different ones.
-  int turn = 0;
+  int staging_slot = 0;
   std::vector<Instr> before;
   std::vector<Instr> updates;
   std::vector<Instr> after;
@@ -83,8 +84,8 @@ void emit_gathers(UpdateQueue& queue, size_t done, Program& program) {
   }
 }
 
-/// Emits updates that need no copies first, beside those that the first two intervals wait for:
-/// between intervals they would stand where the next one's copies begin.
+/// Emits in-place updates while the copies of the first two staged intervals run. Between staged
+/// intervals they would delay the next interval's copies.
 void emit_updates(UpdateQueue& in_place, UpdateQueue& staged, Program& program) {
   for (size_t k = 0; k < std::min<size_t>(staged.list.size(), 2); ++k)
     emit_all(staged.list[k].before, program);
@@ -140,10 +141,10 @@ class UpdateStaging {
     return operands;
   }
 
-  /// Brings what the optimizer has written to where layers read it. Their own copy is made in the
-  /// same pass over memory where it lies on the same tier or has another dtype (then it is the last
-  /// of `written`, and true is returned); to another tier it travels.
-  bool hand_on(std::vector<Range>& written, const Range& parameters, UnitUpdate& plan) {
+  /// Writes updated weights to the parameters that layers read. On the same tier, or in another
+  /// dtype, the update writes them itself: their range is appended to `written`, and the result is
+  /// true. Parameters in another tier are copied there afterwards, by instructions of `plan`.
+  bool write_parameters(std::vector<Range>& written, const Range& parameters, UnitUpdate& plan) {
     const StateSpec& state = placement_.spec(plan.unit);
     const Tier here = tier_of(written[0]);
     const Tier there = tier_of(parameters);
@@ -172,7 +173,7 @@ class UpdateStaging {
   /// overlap the next one's work, and no more is staged than that.
   Range staged(const std::string& name, Tier tier, const StorageFormat& format, int64_t elements,
                const UnitUpdate& plan) {
-    const std::string full = cat(name, ".", tier_name(tier), ".", plan.turn);
+    const std::string full = cat(name, ".", tier_name(tier), ".", plan.staging_slot);
     const int64_t bytes = format.bytes(elements);
     auto found = buffers_.find(full);
     if (found == buffers_.end()) {
@@ -202,7 +203,7 @@ class UpdateStaging {
 
   Program& program_;
   const UnitPlacement& placement_;
-  /// Staging buffers by name, tier and turn.
+  /// Staging buffers by name, tier and slot.
   std::map<std::string, BufferId> buffers_;
 };
 
@@ -271,7 +272,7 @@ class UpdateBuilder {
 
   void plan_updates(const Unit& unit, std::vector<UnitUpdate>& updates) {
     for (const ShardRange& interval : intervals_of(unit.id)) {
-      updates.push_back({.unit = unit.id, .turn = static_cast<int>(updates.size() % 2)});
+      updates.push_back({.unit = unit.id, .staging_slot = static_cast<int>(updates.size() % 2)});
       plan_update(unit, interval, updates.back());
     }
   }
@@ -281,7 +282,7 @@ class UpdateBuilder {
     const UpdateOperands operands = staging_.bring_operands(interval, true, plan);
     std::vector<Range> weights{operands.weights};
     const bool writes_copy =
-        placement_.spec(unit.id).has_master && staging_.hand_on(weights, parameters, plan);
+        placement_.spec(unit.id).has_master && staging_.write_parameters(weights, parameters, plan);
     for (Instr& instr : plan.after) instr.if_finite = true;
 
     // Padding around a tensor that straddles blocks stays as it is, in the copy too.
@@ -378,7 +379,7 @@ class UpdateBuilder {
       std::vector<UpdatePart> parts = parts_of(unit, interval);
       std::erase_if(parts, [](const UpdatePart& part) { return part.kind.straddling < 0; });
       if (parts.empty()) continue;
-      measures.push_back({.unit = unit.id, .turn = static_cast<int>(measures.size() % 2)});
+      measures.push_back({.unit = unit.id, .staging_slot = static_cast<int>(measures.size() % 2)});
       UnitUpdate& plan = measures.back();
       const UpdateOperands operands = staging_.bring_operands(interval, false, plan);
       for (const UpdatePart& part : parts)
@@ -452,7 +453,7 @@ class UpdateBuilder {
 }  // namespace
 
 int64_t norm_slots(const StateOptions& options, const UnitPlacement& placement) {
-  return std::max<int64_t>(1, norm_runs(placement) * ranks_with_slots(options, placement));
+  return std::max<int64_t>(1, norm_range_count(placement) * ranks_with_slots(options, placement));
 }
 
 void add_norm(Program& program, const StateOptions& options, const UnitPlacement& placement,

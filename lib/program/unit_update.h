@@ -9,9 +9,10 @@
 
 namespace ftrun {
 
-/// Counts the slots of the norm buffer (F64): one for each run and rank that may hold a part of it,
-/// added in this order; or, where these would exceed StateOptions::most_norm_slots, one for each
-/// run, in which the exchange adds up all ranks' parts.
+/// Counts the slots of the norm buffer (F64): one for each norm range (NormRange) and rank that may
+/// hold a part of it, added in this order; or, where these would exceed
+/// StateOptions::most_norm_slots, one for each range, in which the exchange adds up all ranks'
+/// parts.
 int64_t norm_slots(const StateOptions& options, const UnitPlacement& placement);
 
 /// Adds the sum of squares of this rank's part of the gradients to the program, and the exchange of

@@ -13,7 +13,7 @@ struct AddressSpace {
   /// The limited memory, and the limit: "its address space (ulimit -v)", "its private memory
   /// (ulimit -d)"; "" for nothing.
   std::string of;
-  /// Says whether memory that ranks share counts too.
+  /// Memory that ranks share counts too.
   bool bounds_shared = false;
 };
 

@@ -25,7 +25,7 @@ struct ProgressStyle {
   /// Columns of the terminal; the line stays below that many, so that it never wraps.
   int width = 80;
   bool colour = false;
-  /// Says whether the bar is of block characters (UTF-8) in place of '#'.
+  /// The bar is of block characters (UTF-8) in place of '#'.
   bool unicode = false;
 };
 
@@ -40,7 +40,7 @@ std::string live_progress_text(const ProgressState& state, const ProgressStyle& 
 std::string plain_progress_text(const ProgressState& state);
 
 struct ProgressOptions {
-  /// Says whether one line is redrawn, in place of many lines.
+  /// A single line is redrawn, in place of many lines.
   bool live = false;
   bool colour = false;
   bool unicode = false;

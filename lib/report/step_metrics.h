@@ -45,7 +45,7 @@ bool is_nonfinite(const std::vector<EvaluationResult>& results);
 struct StepMetrics {
   /// Counted from 1; 0 is the state before training.
   int64_t step = 0;
-  /// Says whether a step was trained. For a mere evaluation (before the first step) only `step` of
+  /// A step was trained. For a mere evaluation (before the first step) only `step` of
   /// the other fields is written.
   bool trained = true;
   /// Samples read by all ranks since training began, this step included.

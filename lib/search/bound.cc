@@ -105,7 +105,7 @@ int64_t sampled_micro_batches(const Layout& layout) {
 Bounds::GraphCost& Bounds::GraphCost::operator+=(const GraphCost& other) {
   forward += other.forward;
   backward += other.backward;
-  apart += other.apart;
+  backward_split += other.backward_split;
   exchange += other.exchange;
   saved += other.saved;
   saved_for_weights += other.saved_for_weights;
@@ -117,7 +117,7 @@ Bounds::GraphCost& Bounds::GraphCost::operator+=(const GraphCost& other) {
 Bounds::GraphCost Bounds::GraphCost::operator-(const GraphCost& other) const {
   return {forward - other.forward,
           backward - other.backward,
-          apart - other.apart,
+          backward_split - other.backward_split,
           exchange - other.exchange,
           saved - other.saved,
           saved_for_weights - other.saved_for_weights,
@@ -134,7 +134,7 @@ Bounds::GraphCost Bounds::cost_of(const LayerGraph& graph, const Layout& layout)
   GraphCost cost;
   cost.forward = kernels(graph.forward);
   cost.backward = kernels(graph.backward);
-  cost.apart = kernels(graph.input_grad) + kernels(graph.weight_grad);
+  cost.backward_split = kernels(graph.input_grad) + kernels(graph.weight_grad);
   cost.exchange = list_exchange(task_, graph, graph.forward, crossing) +
                   list_exchange(task_, graph, graph.backward, crossing);
   cost.saved = plan_saved(graph).bytes;
@@ -232,7 +232,7 @@ double Bounds::compute_seconds(const ModelCosts& costs, const PipelineLayout& cu
           costs.prefix_costs[static_cast<size_t>(cut.layers(first_part, layers).first)];
       around = before.forward + (apart ? 0 : before.backward);
     }
-    const double one = cost.forward + (apart ? cost.apart : cost.backward);
+    const double one = cost.forward + (apart ? cost.backward_split : cost.backward);
     const auto times = static_cast<double>(layout.accumulation);
     most = std::max(most, std::max(around + times * one, times * cost.exchange));
   }
@@ -409,7 +409,7 @@ Bound Bounds::of(const Layout& layout, const StateFacts& facts) {
   const double compute = shared.compute + update_seconds(update, layout),
                exchange = exchange_seconds_of(stages, layout, facts);
   bound.seconds = (1 - kSlack) * std::max(compute, exchange);
-  bound.in_turn = compute + exchange;
+  bound.seconds_without_overlap = compute + exchange;
   return bound;
 }
 

@@ -25,7 +25,7 @@ struct Bound {
   double seconds = 0;
   /// The seconds if nothing overlapped: not a bound, but an estimate of which layouts are worth
   /// planning.
-  double in_turn = 0;
+  double seconds_without_overlap = 0;
   MemoryNeed memory;
 };
 
@@ -51,9 +51,10 @@ class Bounds {
   /// GraphCost is the time and memory of a graph for one micro-batch.
   struct GraphCost {
     double forward = 0;
-    /// Seconds of backward as one list, and as two.
+    /// Seconds of backward as one list.
     double backward = 0;
-    double apart = 0;
+    /// Seconds of backward as two lists: input gradients, and weight gradients.
+    double backward_split = 0;
     /// Seconds of the exchange between tensor ranks.
     double exchange = 0;
     /// Bytes that forward saves for backward. Where gradients are two lists: bytes saved for the

@@ -36,7 +36,7 @@ void copy_order(const Layout& from, Layout& to) {
 
 }  // namespace
 
-const LayoutRules::Tried& LayoutRules::ask(const Layout& layout) {
+const LayoutRules::TryResult& LayoutRules::ask(const Layout& layout) {
   const auto [known, added] = tried_.try_emplace(layout);
   if (!added) return known->second;
   const std::variant<Config, std::string> tried = try_layout(task_, layout);
@@ -49,9 +49,9 @@ const LayoutRules::Tried& LayoutRules::ask(const Layout& layout) {
 
 /// Looks for a legal layout on the mesh among those with plain state: each stage of ZeRO, with the
 /// smallest and the largest micro-batch.
-const LayoutRules::Base& LayoutRules::base_of(const Layout& layout) {
+const LayoutRules::LegalStart& LayoutRules::legal_start_of(const Layout& layout) {
   const auto [known, added] = bases_.try_emplace({layout.data, layout.tensor, layout.pipeline});
-  Base& base = known->second;
+  LegalStart& base = known->second;
   if (!added) return base;
   const int64_t rows = layout.micro_batch * layout.accumulation;
   for (const int64_t micro_batch : {int64_t{1}, rows})
@@ -62,7 +62,7 @@ const LayoutRules::Base& LayoutRules::base_of(const Layout& layout) {
                          .zero = zero,
                          .micro_batch = micro_batch,
                          .accumulation = rows / micro_batch};
-      const Tried& tried = ask(plain);
+      const TryResult& tried = ask(plain);
       if (base.first == nullptr) base.first = &tried;
       if (!tried.is_legal()) continue;
       base.layout = plain;
@@ -72,19 +72,19 @@ const LayoutRules::Base& LayoutRules::base_of(const Layout& layout) {
 }
 
 /// Asks about the first layout of its kind that comes here, whose aspects are legal by themselves.
-const LayoutRules::Tried& LayoutRules::of_kind(const Layout& layout) {
+const LayoutRules::TryResult& LayoutRules::of_kind(const Layout& layout) {
   const auto several = [](int64_t number) { return static_cast<int64_t>(number > 1); };
   Layout kind = layout;
   for (int64_t Layout::*number : {&Layout::data, &Layout::replicas, &Layout::tensor,
                                   &Layout::pipeline, &Layout::micro_batch, &Layout::accumulation})
     kind.*number = several(layout.*number);
-  const Tried*& known = kinds_[{layout.ranks(), kind}];
+  const TryResult*& known = kinds_[{layout.ranks(), kind}];
   if (known == nullptr) known = &ask(layout);
   return *known;
 }
 
 LayoutRules::Verdict LayoutRules::of(const Layout& layout) {
-  const Base& base = base_of(layout);
+  const LegalStart& base = legal_start_of(layout);
   if (!base.layout) return {.refusal = &base.first->refusal};
   Layout order = *base.layout, state = *base.layout, recompute = *base.layout;
   copy_order(layout, order);
@@ -92,10 +92,10 @@ LayoutRules::Verdict LayoutRules::of(const Layout& layout) {
   copy_state(few, state);
   recompute.recompute = layout.recompute;
   for (const Layout& aspect : {order, recompute})
-    if (const Tried& tried = ask(aspect); !tried.is_legal()) return {.refusal = &tried.refusal};
-  const Tried& of_state = ask(state);
+    if (const TryResult& tried = ask(aspect); !tried.is_legal()) return {.refusal = &tried.refusal};
+  const TryResult& of_state = ask(state);
   if (!of_state.is_legal()) return {.refusal = &of_state.refusal};
-  const Tried& together = of_kind(few);
+  const TryResult& together = of_kind(few);
   if (!together.is_legal()) return {.refusal = &together.refusal};
   return {.facts = &of_state.facts};
 }

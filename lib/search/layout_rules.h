@@ -36,8 +36,8 @@ class LayoutRules {
   int64_t asked() const { return static_cast<int64_t>(tried_.size()); }
 
  private:
-  /// Tried is the result for one layout: a refusal, or facts.
-  struct Tried {
+  /// TryResult is the result for one layout: a refusal, or facts.
+  struct TryResult {
     std::string refusal;
     StateFacts facts;
 
@@ -48,20 +48,21 @@ class LayoutRules {
   using KindKey = std::pair<int64_t, Layout>;
   /// MeshKey has the data, tensor and pipeline ranks of a mesh.
   using MeshKey = std::array<int64_t, 3>;
-  /// Base holds a legal layout on a mesh, where one was found; else the refusal of the plainest.
-  struct Base {
+  /// LegalStart holds a legal layout on a mesh, where one was found; else the refusal of the
+  /// plainest.
+  struct LegalStart {
     std::optional<Layout> layout;
-    const Tried* first = nullptr;
+    const TryResult* first = nullptr;
   };
 
-  const Tried& ask(const Layout& layout);
-  const Base& base_of(const Layout& layout);
-  const Tried& of_kind(const Layout& layout);
+  const TryResult& ask(const Layout& layout);
+  const LegalStart& legal_start_of(const Layout& layout);
+  const TryResult& of_kind(const Layout& layout);
 
   const SearchTask& task_;
-  std::map<Layout, Tried> tried_;
-  std::map<MeshKey, Base> bases_;
-  std::map<KindKey, const Tried*> kinds_;
+  std::map<Layout, TryResult> tried_;
+  std::map<MeshKey, LegalStart> bases_;
+  std::map<KindKey, const TryResult*> kinds_;
 };
 
 }  // namespace ftrun

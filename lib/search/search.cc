@@ -235,7 +235,8 @@ class Search {
     std::iota(by_bound.begin(), by_bound.end(), size_t{0});
     std::vector<size_t> by_guess = by_bound;
     std::stable_sort(by_guess.begin(), by_guess.end(), [&](size_t a, size_t b) {
-      return candidates_[a].bound.in_turn < candidates_[b].bound.in_turn;
+      return candidates_[a].bound.seconds_without_overlap <
+             candidates_[b].bound.seconds_without_overlap;
     });
     const auto may_win = [&](size_t i) {
       return candidates_[i].fits && candidates_[i].bound.seconds < best_ && !exact_.contains(i);

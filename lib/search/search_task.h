@@ -30,7 +30,7 @@ struct SearchTask {
   /// device's.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
-  /// Says whether layouts may keep state in main memory beside a GPU, or on disk.
+  /// Layouts may keep state in main memory beside a GPU, or on disk.
   bool offloads = true;
 };
 

@@ -15,9 +15,9 @@ struct StateFacts {
   double state_bytes = 0;
   double gradient_bytes = 0;
   double exchanged_bytes = 0;
-  /// Says whether weights have a master copy in fp32 beside those that layers read.
+  /// Weights have a master copy in fp32 beside those that layers read.
   bool has_master = false;
-  /// Says whether ranks keep a second set of the weights' shards (zero_hpz_partition_size).
+  /// Ranks keep a second set of the weights' shards (zero_hpz_partition_size).
   bool has_secondary_shards = false;
   /// The share of optimizer state that goes elsewhere, where some does.
   double offloaded_share = 1;

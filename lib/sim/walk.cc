@@ -294,7 +294,7 @@ void Walk::advance_lanes(int32_t number) {
 void Walk::arrive(Turn turn) {
   const Course::Step& now = step(turn);
   if (now.if_finite && !at(turn.rank).decided)
-    return refuse(cat("rank ", number(turn), ": ", place(turn), " starts before the decision"));
+    return set_fault(cat("rank ", number(turn), ": ", place(turn), " starts before the decision"));
   if (now.group != kNoGroup && takes_part(now)) return join_collective(turn, now.group);
   ready_.push_back(turn);
 }
@@ -302,12 +302,12 @@ void Walk::arrive(Turn turn) {
 void Walk::join_collective(Turn turn, GroupId id) {
   const int32_t group = world_.group_of(static_cast<size_t>(turn.rank), id);
   if (group == World::kStranger)
-    return refuse(cat("rank ", number(turn), " ", doing(turn), ", of which it is no member"));
+    return set_fault(cat("rank ", number(turn), " ", doing(turn), ", of which it is no member"));
   Meeting& meeting = meetings_[static_cast<size_t>(group)];
   if (meeting.arrived == 0)
     meeting.first = turn;
   else if (step(meeting.first).announced != step(turn).announced)
-    return refuse(difference(meeting.first, turn));
+    return set_fault(difference(meeting.first, turn));
   const auto& members = world_.groups[static_cast<size_t>(group)].members;
   if (++meeting.arrived < static_cast<int32_t>(members.size())) return;
   meeting.arrived = 0;
@@ -348,7 +348,7 @@ void Walk::advance(Turn turn) {
 
 // The words for faults.
 
-void Walk::refuse(const std::string& fault) {
+void Walk::set_fault(const std::string& fault) {
   if (fault_.empty()) fault_ = fault;
 }
 

@@ -155,7 +155,7 @@ class Walk {
   }
   Turn missing(Turn turn) const;
   Turn held_by(Turn turn) const;
-  void refuse(const std::string& fault);
+  void set_fault(const std::string& fault);
   int number(Turn turn) const;
   std::string place(Turn turn) const;
   std::string group_name(Turn turn) const;

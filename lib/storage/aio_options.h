@@ -29,7 +29,7 @@ struct AioOptions {
   int intra_op_parallelism = 1;
   /// Says whether each block goes to the kernel in a system call of its own.
   bool single_submit = false;
-  /// Says whether blocks are submitted while others are in flight; false waits for all of these
+  /// Blocks are submitted while others are in flight; false waits for all of these
   /// first.
   bool overlap_events = true;
 

@@ -106,9 +106,9 @@ class Checkpointer : public Saver {
   /// A text that names the step of the exported weights, if it is not the last one.
   std::string weights_of_;
   std::unique_ptr<BackgroundSave> under_way_;
-  /// Says whether all ranks' saves have ended, by the last step's votes.
+  /// All ranks' saves have ended, by the last step's votes.
   bool all_have_ended_ = false;
-  /// Says whether a save is due by rank 0's clock (checkpoint.every_minutes).
+  /// A save is due by rank 0's clock (checkpoint.every_minutes).
   bool due_by_time_ = false;
   /// The clock's time when the last save began, or was skipped.
   double last_begun_;

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-std::string encode(const StageSeconds& seconds) {
+std::string encode(const StageActionSeconds& seconds) {
   std::ostringstream text;
   text.precision(9);
   text << seconds.waited << ' ' << seconds.after;
@@ -20,9 +20,9 @@ std::string encode(const StageSeconds& seconds) {
   return text.str();
 }
 
-StageSeconds decode(const std::string& text) {
+StageActionSeconds decode(const std::string& text) {
   std::istringstream figures(text);
-  StageSeconds seconds;
+  StageActionSeconds seconds;
   figures >> seconds.waited >> seconds.after;
   for (double action = 0; figures >> action;) seconds.actions.push_back(action);
   return seconds;
@@ -30,8 +30,8 @@ StageSeconds decode(const std::string& text) {
 
 }  // namespace
 
-void StageSeconds::add(const PipelineSeconds& step, const std::vector<ScheduleAction>& list,
-                       const PipelineLayout& pipeline, int stage, int32_t layers) {
+void StageActionSeconds::add(const PipelineSeconds& step, const std::vector<ScheduleAction>& list,
+                             const PipelineLayout& pipeline, int stage, int32_t layers) {
   waited += step.waited_for_stages + step.waited_at_end;
   after += step.after;
   actions.resize(list.size());
@@ -45,7 +45,7 @@ void StageSeconds::add(const PipelineSeconds& step, const std::vector<ScheduleAc
   actions.front() += step.before;
 }
 
-void StageSeconds::add(const StageSeconds& other) {
+void StageActionSeconds::add(const StageActionSeconds& other) {
   waited += other.waited;
   after += other.after;
   actions.resize(other.actions.size());
@@ -53,9 +53,9 @@ void StageSeconds::add(const StageSeconds& other) {
 }
 
 std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement placement,
-                                   const std::vector<StageSeconds>& stages) {
+                                   const std::vector<StageActionSeconds>& stages) {
   ActionSeconds seconds;
-  for (const StageSeconds& stage : stages) seconds.push_back(stage.actions);
+  for (const StageActionSeconds& stage : stages) seconds.push_back(stage.actions);
   const ScheduleTimeline timeline = run_timeline(lists, placement, seconds);
   double makespan = 0;
   for (size_t s = 0; s < stages.size(); ++s)
@@ -85,7 +85,7 @@ void PipelineUse::end_step() {
 void PipelineUse::total(Session& session) {
   if (lists_.empty() || steps_ == 0) return;
   const RankMesh mesh = state_mesh(options().state);
-  std::vector<StageSeconds> stages(lists_.size());
+  std::vector<StageActionSeconds> stages(lists_.size());
   const std::vector<std::string> texts = session.exchange("pipeline", encode(sums_));
   for (size_t rank = 0; rank < texts.size(); ++rank)
     stages[static_cast<size_t>(mesh.place_on(static_cast<int>(rank), kStageAxes))].add(

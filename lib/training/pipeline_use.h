@@ -12,8 +12,9 @@
 
 namespace ftrun {
 
-/// StageSeconds holds the seconds of a stage in the same steps, of one rank or of all its ranks.
-struct StageSeconds {
+/// StageActionSeconds holds the seconds of a stage in the same steps, of one rank or of all its
+/// ranks.
+struct StageActionSeconds {
   /// Seconds waited for other stages.
   double waited = 0;
   /// Seconds of each action of the stage's list in all its layers, and from the gradient norm to
@@ -25,7 +26,7 @@ struct StageSeconds {
   /// the first action.
   void add(const PipelineSeconds& step, const std::vector<ScheduleAction>& list,
            const PipelineLayout& pipeline, int stage, int32_t layers);
-  void add(const StageSeconds& other);
+  void add(const StageActionSeconds& other);
 };
 
 /// IdleShare is the share of a stage's steps, until the decision, that it waits for other stages.
@@ -38,7 +39,7 @@ struct IdleShare {
   double by_schedule = 0;
 };
 std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement placement,
-                                   const std::vector<StageSeconds>& stages);
+                                   const std::vector<StageActionSeconds>& stages);
 
 /// PipelineUse compares the time that each stage of a pipeline waits for the others in the steps of
 /// a run with the waits that follow from its schedule.
@@ -66,7 +67,7 @@ class PipelineUse {
   /// The lists of all stages; none if there is one stage.
   StageActions lists_;
   int64_t steps_ = 0;
-  StageSeconds sums_;
+  StageActionSeconds sums_;
   /// The shares by stage.
   std::vector<IdleShare> idle_;
 };

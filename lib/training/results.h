@@ -17,7 +17,7 @@ namespace ftrun {
 /// Results are what a run makes of the trained weights at its end: an export, and a sample of text.
 
 struct ExportOutcome {
-  /// Says whether `stop` gave it up, and nothing of it stays.
+  /// `stop` gave it up, and nothing of it stays.
   bool stopped = false;
   /// A failure of the writer only, between pieces: the other ranks do not know of it.
   std::exception_ptr failure;

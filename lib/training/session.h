@@ -103,7 +103,7 @@ class Session {
 
   int rank_;
   int world_;
-  /// Says whether comm.timeout is auto.
+  /// comm.timeout is auto.
   const bool auto_timeout_;
   std::chrono::milliseconds timeout_;
   double slowest_step_ = 0;

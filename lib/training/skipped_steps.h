@@ -15,7 +15,7 @@ struct NonfiniteSearch {
   /// The place where a value was first not finite; "" when every layer's values are finite and only
   /// a sum of gradients is not.
   std::string place;
-  /// Says whether the step came out finite from the same weights and data.
+  /// The step came out finite from the same weights and data.
   bool finite_now = false;
 };
 

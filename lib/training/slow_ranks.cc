@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<std::string_view, kRankPhases> kPhaseTexts{"computing", "waiting for its data",
                                                                 "waiting for its disk"};
 
-double total(const RankSeconds& seconds) {
+double total(const SecondsByRankPhase& seconds) {
   return std::accumulate(seconds.begin(), seconds.end(), 0.0);
 }
 
@@ -27,18 +27,19 @@ SlowRanks::SlowRanks(int rank, std::vector<int> teams, Sum sum)
       sum_(std::move(sum)),
       slow_(teams_.size(), 0) {}
 
-std::vector<std::string> SlowRanks::step(int64_t number, const RankSeconds& seconds) {
+std::vector<std::string> SlowRanks::step(int64_t number, const SecondsByRankPhase& seconds) {
   seconds_.push_back(seconds);
   if (static_cast<int64_t>(seconds_.size()) < kComparedSteps) return {};
   const auto middle = seconds_.begin() + kComparedSteps / 2;
-  std::nth_element(seconds_.begin(), middle, seconds_.end(),
-                   [](const RankSeconds& a, const RankSeconds& b) { return total(a) < total(b); });
+  std::nth_element(
+      seconds_.begin(), middle, seconds_.end(),
+      [](const SecondsByRankPhase& a, const SecondsByRankPhase& b) { return total(a) < total(b); });
   std::vector<double> sums(teams_.size() * kRankPhases, 0.0);
   std::copy(middle->begin(), middle->end(),
             sums.begin() + static_cast<std::ptrdiff_t>(rank_ * kRankPhases));
   seconds_.clear();
   sum_(sums);
-  std::vector<RankSeconds> all(teams_.size());
+  std::vector<SecondsByRankPhase> all(teams_.size());
   for (size_t r = 0; r < all.size(); ++r)
     std::copy_n(sums.begin() + static_cast<std::ptrdiff_t>(r * kRankPhases), kRankPhases,
                 all[r].begin());
@@ -48,7 +49,8 @@ std::vector<std::string> SlowRanks::step(int64_t number, const RankSeconds& seco
   return lines;
 }
 
-std::string SlowRanks::judge(size_t rank, const std::vector<RankSeconds>& all, int64_t number) {
+std::string SlowRanks::judge(size_t rank, const std::vector<SecondsByRankPhase>& all,
+                             int64_t number) {
   std::vector<double> totals;
   std::array<std::vector<double>, kRankPhases> phases;
   for (size_t r = 0; r < all.size(); ++r) {

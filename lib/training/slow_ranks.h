@@ -13,8 +13,8 @@ namespace ftrun {
 /// does not count.
 enum class RankPhase : uint8_t { kCompute, kData, kDisk };
 inline constexpr size_t kRankPhases = 3;
-/// RankSeconds holds seconds by RankPhase.
-using RankSeconds = std::array<double, kRankPhases>;
+/// SecondsByRankPhase holds seconds by RankPhase.
+using SecondsByRankPhase = std::array<double, kRankPhases>;
 
 /// SlowRanks finds stragglers, ranks that hold the others up. Each rank reports its own working
 /// time in the median step of a window of steps. A rank that took much longer than the median of
@@ -38,15 +38,15 @@ class SlowRanks {
 
   /// Notes this rank's seconds of a step, after each step. Collective. Returns on all ranks alike a
   /// line for each rank that is slow now and was not before, or is no longer slow; else nothing.
-  std::vector<std::string> step(int64_t number, const RankSeconds& seconds);
+  std::vector<std::string> step(int64_t number, const SecondsByRankPhase& seconds);
 
  private:
-  std::string judge(size_t rank, const std::vector<RankSeconds>& all, int64_t number);
+  std::string judge(size_t rank, const std::vector<SecondsByRankPhase>& all, int64_t number);
 
   const size_t rank_;
   const std::vector<int> teams_;
   Sum sum_;
-  std::vector<RankSeconds> seconds_;
+  std::vector<SecondsByRankPhase> seconds_;
   /// Windows in a row in which a rank was slow.
   std::vector<int> slow_;
 };

@@ -11,7 +11,7 @@ struct StopCosts {
   double longest_step = 0;
   /// The longest save, including the comparison of replicas before it.
   double longest_save = 0;
-  /// Says whether a save in the background may be in progress when the signal comes; it is finished
+  /// A save in the background may be in progress when the signal comes; it is finished
   /// first.
   bool saves_in_background = false;
 

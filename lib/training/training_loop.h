@@ -14,7 +14,7 @@ struct LoopPlan {
   SchedulerConfig lr_schedule;
   /// Steps of the whole run, resumed or not.
   int64_t total_steps = 0;
-  /// Says whether this is rank 0, whose clock decides what is due by time.
+  /// This is rank 0, whose clock decides what is due by time.
   bool is_first = true;
 };
 

@@ -138,7 +138,7 @@ std::vector<IdleShare> idle_of(const Choice& choice, const InstrSeconds& seconds
                                             pipeline.chunks(), choice.options.micro_batches);
   const std::vector<StepProgram> steps = choice.steps();
   const std::vector<PipelineSeconds> found = TimedWorld(steps, seconds).run();
-  std::vector<StageSeconds> stages(lists.size());
+  std::vector<StageActionSeconds> stages(lists.size());
   for (size_t stage = 0; stage < stages.size(); ++stage)
     stages[stage].add(found[stage], lists[stage], pipeline, static_cast<int>(stage),
                       static_cast<int32_t>(choice.built.model.layers.size()));

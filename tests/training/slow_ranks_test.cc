@@ -15,7 +15,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 /// Seconds of a rank in a step.
-using Times = std::function<RankSeconds(int rank, int64_t step)>;
+using Times = std::function<SecondsByRankPhase(int rank, int64_t step)>;
 
 /// Lists what is said after each step in which anything is, on all ranks alike: the ranks one after
 /// another, with the sums that their own calls ask for made from all ranks' times.
@@ -47,7 +47,7 @@ TEST_CASE(
     "it is over") {
   const auto times = [](size_t phase) {
     return [phase](int rank, int64_t step) {
-      RankSeconds seconds{1.0, 0.01, 0.1};
+      SecondsByRankPhase seconds{1.0, 0.01, 0.1};
       if (rank == 2 && step > 30 && step <= 70) seconds[phase] += 1.2;
       return seconds;
     };
@@ -68,7 +68,7 @@ TEST_CASE(
 TEST_CASE("one of two ranks is named too, wherever it stands") {
   for (const int slow : {0, 1}) {
     const auto found = said({0, 0}, 20, [&](int rank, int64_t) {
-      return RankSeconds{rank == slow ? 2.0 : 1.0, 0, 0};
+      return SecondsByRankPhase{rank == slow ? 2.0 : 1.0, 0, 0};
     });
     REQUIRE(found.size() == 1);
     REQUIRE(found[0].second.starts_with(cat("rank ", slow, " is slow")));
@@ -76,10 +76,12 @@ TEST_CASE("one of two ranks is named too, wherever it stands") {
 }
 
 TEST_CASE("stages that have more to do are not slow; one beside a rank of the same stage is") {
-  const auto uneven = [](int rank, int64_t) { return RankSeconds{rank < 2 ? 1.0 : 3.0, 0, 0}; };
+  const auto uneven = [](int rank, int64_t) {
+    return SecondsByRankPhase{rank < 2 ? 1.0 : 3.0, 0, 0};
+  };
   REQUIRE(said({0, 0, 1, 1}, 100, uneven).empty());
   const auto slow = [](int rank, int64_t) {
-    return RankSeconds{rank == 1 ? 2.0 : rank < 2 ? 1.0 : 3.0, 0, 0};
+    return SecondsByRankPhase{rank == 1 ? 2.0 : rank < 2 ? 1.0 : 3.0, 0, 0};
   };
   REQUIRE(said({0, 0, 1, 1}, 20, slow).size() == 1);
 }
@@ -90,14 +92,14 @@ TEST_CASE("ten thousand even steps raise no alarm, nor does a single slow window
   // times as long.
   std::uniform_real_distribution<double> noise(1.0, 1.25);
   REQUIRE(said({0, 0, 0, 0}, 10000, [&](int, int64_t) {
-            return RankSeconds{noise(random) * (random() % 50 == 0 ? 10 : 1) * 0.1, 0, 0};
+            return SecondsByRankPhase{noise(random) * (random() % 50 == 0 ? 10 : 1) * 0.1, 0, 0};
           }).empty());
   REQUIRE(said({0, 0, 0}, 100, [](int rank, int64_t step) {
-            return RankSeconds{rank == 1 && step > 40 && step <= 50 ? 3.0 : 1.0, 0, 0};
+            return SecondsByRankPhase{rank == 1 && step > 40 && step <= 50 ? 3.0 : 1.0, 0, 0};
           }).empty());
   // Steps that take next to no time are not looked at.
   REQUIRE(said({0, 0}, 100, [](int rank, int64_t) {
-            return RankSeconds{rank == 1 ? 0.015 : 0.001, 0, 0};
+            return SecondsByRankPhase{rank == 1 ? 0.015 : 0.001, 0, 0};
           }).empty());
 }
 

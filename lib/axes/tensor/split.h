@@ -9,10 +9,11 @@
 
 namespace ftrun {
 
-// Tensor parallelism as Shoeybi et al. 2019 ("Megatron-LM") split a decoder: the rows of the query,
-// key, value, gate and up matrices and of both vocabulary matrices are shared out among t ranks,
-// and the columns of the output and down matrices. With sequence parallelism (Korthikanti et al.
-// 2022) what lies between those products is shared out by tokens. All ranks have the same number of
+// Tensor parallelism as Shoeybi et al. 2019 ("Megatron-LM") split a decoder among t ranks: the
+// query, key, value, gate and up matrices and both vocabulary matrices by output features (rows of
+// W [out, in]; Megatron's ColumnParallelLinear), and the output and down matrices by input features
+// (columns; RowParallelLinear). With sequence parallelism (Korthikanti et al. 2022) what lies
+// between those products is shared out by tokens. All ranks have the same number of
 // rows of a vocabulary: missing ones are padding of the last rank's (TensorInfo::padding). They
 // have the same number of tokens, too: rows are padded at their ends (BatchShape::row_padding).
 

@@ -96,7 +96,7 @@ __device__ inline void wait_for_copies() {
 }
 
 /// Returns 2^x within 2 units of the last place; results below the smallest normal number are 0.
-__device__ inline float power_of_two(float x) {
+__device__ inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
   return y;

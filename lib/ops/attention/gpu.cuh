@@ -15,6 +15,7 @@ struct AttentionArgs {
   float* lse;
   const T* da;
   T* dqkv;
+  /// The first key that each token's query sees.
   const int32_t* lowest;
   const int32_t* first_block;
   const float* delta;

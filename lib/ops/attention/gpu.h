@@ -26,7 +26,7 @@ struct Attention {
   int64_t tokens;
   /// Scratch, as ops/attention/gpu_workspace.h lays it out: I32[N], I32[batch rows, blocks], F32[H,
   /// N].
-  int32_t* lowest;
+  int32_t* lowest;  // the first key that each token's query sees
   int32_t* first_block;
   float* delta;
   /// I32: tokens before this one are computed elsewhere, and blocks of them leave at once. Null:

@@ -14,8 +14,8 @@ namespace {
 constexpr int kTile = kAttentionBlock;
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-/// Blocks of an SM that the registers are planned for: a third one would cost spills.
-constexpr int kLeastBlocks = 2;
+/// The launch bound: blocks of an SM that the registers are planned for. A third would cost spills.
+constexpr int kMinBlocksPerSm = 2;
 constexpr float kLog2e = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
 constexpr float kInfinity = __builtin_inff();
@@ -63,14 +63,14 @@ __device__ inline int pack_place(int row, int column) {
   return row * D + column / 64 * 64 + ((column / 8 % 8) ^ (row % 8)) * 8;
 }
 
-/// LanePlaces are a lane's addresses of ldmatrix in a tile of rows of D: `row` and `pack` are those
-/// in a block of 16 x 16 elements whose row and column are multiples of 8 and 16. One object serves
-/// all blocks, so that few addresses stay in registers.
+/// LdmatrixOffsets are a lane's addresses of ldmatrix in a tile of rows of D: `row` and `pack` are
+/// those in a block of 16 x 16 elements whose row and column are multiples of 8 and 16. One object
+/// serves all blocks, so that few addresses stay in registers.
 template <int D>
-struct LanePlaces {
+struct LdmatrixOffsets {
   int first, pack;
 
-  __device__ LanePlaces(int row, int pack) : first(row * D), pack(pack ^ (row % 8)) {}
+  __device__ LdmatrixOffsets(int row, int pack) : first(row * D), pack(pack ^ (row % 8)) {}
   __device__ int at(int row, int column) const {
     return first + row * D + column / 64 * 64 + ((column / 8 % 8) ^ pack) * 8;
   }
@@ -78,13 +78,13 @@ struct LanePlaces {
 /// Returns the places of rows in the order of FragmentA, and of rows whose transpose is a right
 /// operand.
 template <int D>
-__device__ inline LanePlaces<D> rows_in_order() {
+__device__ inline LdmatrixOffsets<D> rows_in_order() {
   const int lane = threadIdx.x % 32;
   return {lane % 16, lane / 16};
 }
 /// Returns the places of rows that are columns of a right operand.
 template <int D>
-__device__ inline LanePlaces<D> rows_as_columns() {
+__device__ inline LdmatrixOffsets<D> rows_as_columns() {
   const int lane = threadIdx.x % 32;
   return {lane / 16 * 8 + lane % 8, lane / 8 % 2};
 }
@@ -247,13 +247,13 @@ __device__ TokenBlock token_block(const AttentionArgs<T>& args, int row, int fir
           min(R, args.row_tokens - first)};
 }
 
-/// Sight says how many pairs of a tile of scores a causal mask, the documents and the window leave:
-/// none, all, or those that each pair's comparison finds.
-enum class Sight { kNone, kAll, kSome };
+/// TileMask says whether masks (causal, documents, window) hide all scores of a tile, none, or
+/// some. For some, each score is compared by itself.
+enum class TileMask { kAllMasked, kNoneMasked, kPartlyMasked };
 
 /// WarpQueries are the queries of a warp: 16 G neighbours from row `warp_row` of a block on, of
-/// which this lane has rows g and g+8 of each 16. What it keeps is the same in all lanes; masked
-/// tiles are few and read what each query sees.
+/// which this lane has rows g and g+8 of each 16. Its members are equal in all lanes. Only partly
+/// masked tiles, which are few, read the first visible key of each query.
 template <int G>
 struct WarpQueries {
   /// The warp's first and last query, as indices in the row (last < 0: none of them is computed),
@@ -278,10 +278,11 @@ struct WarpQueries {
     }
   }
 
-  __device__ Sight sight(int first_key, int keys) const {
+  __device__ TileMask mask_of(int first_key, int keys) const {
     const int last_key = first_key + keys - 1;
-    if (first_key > last || last_key < least) return Sight::kNone;
-    return last_key <= first && first_key >= greatest ? Sight::kAll : Sight::kSome;
+    if (first_key > last || last_key < least) return TileMask::kAllMasked;
+    return last_key <= first && first_key >= greatest ? TileMask::kNoneMasked
+                                                      : TileMask::kPartlyMasked;
   }
 };
 
@@ -289,7 +290,8 @@ struct WarpQueries {
 struct VisibleKeys {
   int lowest, query;
 
-  /// Those of row `at` of a block; a row that does not exist is not stored, and may see any.
+  /// Makes the keys of the query in row `at`. A row beyond the block is never stored, so its value
+  /// does not matter.
   template <class T>
   __device__ VisibleKeys(const AttentionArgs<T>& args, const TokenBlock& own, int at)
       : lowest(at < own.rows ? args.lowest[own.token + at] : 0), query(own.first + at) {}
@@ -297,13 +299,14 @@ struct VisibleKeys {
 };
 
 /// Calls loop(form, masked): the loop over a tile's scores, in units of 1 / unit, with a comparison
-/// of each pair where `masked` is true. The branches are of the whole warp. Capped scores cost more
-/// than comparisons do, which they always have: the code of another loop would be long.
+/// of each pair where `masked` is true. All lanes of a warp take the same branch. Capped scores are
+/// always compared: their tanh costs more than the comparison, and a second loop would double the
+/// code.
 template <class T, class Loop>
-__device__ void with_scores(const AttentionArgs<T>& args, float unit, Sight sight, Loop loop) {
+__device__ void with_scores(const AttentionArgs<T>& args, float unit, TileMask mask, Loop loop) {
   with_scores(args, unit, [&](auto form) {
     if constexpr (std::is_same_v<decltype(form), ScaledScores>) {
-      if (sight == Sight::kAll) return loop(form, std::false_type{});
+      if (mask == TileMask::kNoneMasked) return loop(form, std::false_type{});
     }
     loop(form, std::true_type{});
   });
@@ -323,10 +326,10 @@ struct RunningSoftmax {
   float max[2] = {-kInfinity, -kInfinity};
   float sum[2] = {0.0F, 0.0F};
 
-  /// Scores become weights; returns by what earlier results must shrink. Rows that see nothing of
-  /// this tile keep their sums.
+  /// Replaces scores by weights exp2(score - max), and sets `rescale` to the factors by which
+  /// earlier sums must be rescaled. Rows that see nothing of this tile keep their sums.
   template <int N>
-  __device__ void update(FragmentC (&scores)[N], float (&shrink)[2]) {
+  __device__ void update(FragmentC (&scores)[N], float (&rescale)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float largest = max[half];
@@ -335,17 +338,17 @@ struct RunningSoftmax {
         largest = fmaxf(largest, fmaxf(scores[i].r[2 * half], scores[i].r[2 * half + 1]));
       largest = quad_max(largest);
       const float base = largest == -kInfinity ? 0.0F : largest;
-      shrink[half] = power_of_two(max[half] - base);
+      rescale[half] = exp2_approx(max[half] - base);
       max[half] = largest;
       float total = 0.0F;
 #pragma unroll
       for (int i = 0; i < N; ++i)
 #pragma unroll
         for (int c = 2 * half; c < 2 * half + 2; ++c) {
-          scores[i].r[c] = power_of_two(scores[i].r[c] - base);
+          scores[i].r[c] = exp2_approx(scores[i].r[c] - base);
           total += scores[i].r[c];
         }
-      sum[half] = sum[half] * shrink[half] + total;
+      sum[half] = sum[half] * rescale[half] + total;
     }
   }
 };
@@ -353,18 +356,19 @@ struct RunningSoftmax {
 /// Scales the warp's sums, if any of its rows has to: after the first tiles most rows have met
 /// their largest score.
 template <int Columns>
-__device__ void shrink_sums(FragmentC (&sums)[Columns], const float (&shrink)[2]) {
-  if (__ballot_sync(0xffffffffU, shrink[0] != 1.0F || shrink[1] != 1.0F) == 0) return;
+__device__ void rescale_sums(FragmentC (&sums)[Columns], const float (&rescale)[2]) {
+  if (__ballot_sync(0xffffffffU, rescale[0] != 1.0F || rescale[1] != 1.0F) == 0) return;
 #pragma unroll
   for (int i = 0; i < Columns; ++i)
 #pragma unroll
-    for (int c = 0; c < 4; ++c) sums[i].r[c] *= shrink[c / 2];
+    for (int c = 0; c < 4; ++c) sums[i].r[c] *= rescale[c / 2];
 }
 
 // Keys arrive while the weighted values of the tile before are added, values while the scores are
 // computed: one tile of each is enough.
 template <int D, class T>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks) attention_forward(AttentionArgs<T> args) {
+__global__ void __launch_bounds__(kThreads, kMinBlocksPerSm)
+    attention_forward(AttentionArgs<T> args) {
   constexpr int G = kQueryGroups<D>;
   T* const q = shared_memory<T>();
   T* const k = q + kQueryRows<D> * D;
@@ -396,14 +400,14 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attention_forward(Atte
     wait_for_copies();
     __syncthreads();
     start_values(first);
-    const Sight sight = queries.sight(first, kTile);
+    const TileMask mask = queries.mask_of(first, kTile);
     FragmentC scores[G][kTile / 8];
-    if (sight != Sight::kNone) products<D>(scores, q, warp_row, k);
+    if (mask != TileMask::kAllMasked) products<D>(scores, q, warp_row, k);
     wait_for_copies();
     __syncthreads();
     if (first + kTile < end) start_keys(first + kTile);
-    if (sight == Sight::kNone) continue;
-    with_scores(args, kLog2e, sight, [&](auto form, auto masked) {
+    if (mask == TileMask::kAllMasked) continue;
+    with_scores(args, kLog2e, mask, [&](auto form, auto masked) {
 #pragma unroll
       for (int g = 0; g < G; ++g)
 #pragma unroll
@@ -423,10 +427,10 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attention_forward(Atte
     FragmentA weights[G][kTile / 16];
 #pragma unroll
     for (int g = 0; g < G; ++g) {
-      float shrink[2];
-      softmax[g].update(scores[g], shrink);
+      float rescale[2];
+      softmax[g].update(scores[g], rescale);
       round_results<T>(weights[g], scores[g]);
-      shrink_sums(sums[g], shrink);
+      rescale_sums(sums[g], rescale);
     }
     add_product<D>(sums, weights, v, 0);
   }
@@ -451,7 +455,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attention_forward(Atte
 // Computes dq of a block of queries. Parts of keys and values arrive while the part before is
 // computed.
 template <int D, class T>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks) attention_dq(AttentionArgs<T> args) {
+__global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dq(AttentionArgs<T> args) {
   constexpr int G = kQueryGroups<D>, kKeys = kPart<D>;
   T* const q = shared_memory<T>();
   T* const da = q + kQueryRows<D> * D;
@@ -493,14 +497,14 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attention_dq(Attention
     wait_for_copies();
     __syncthreads();
     if (first + kKeys < end) start_part(first + kKeys);
-    const Sight sight = queries.sight(first, kKeys);
-    if (sight == Sight::kNone) continue;
+    const TileMask mask = queries.mask_of(first, kKeys);
+    if (mask == TileMask::kAllMasked) continue;
     const T* const k = keys_of(first);
     FragmentC scores[G][kKeys / 8], dp[G][kKeys / 8];
     products<D>(scores, q, warp_row, k);
     products<D>(dp, da, warp_row, k + kKeys * D);
     FragmentA ds[G][kKeys / 16];
-    with_scores(args, kLog2e, sight, [&](auto form, auto masked) {
+    with_scores(args, kLog2e, mask, [&](auto form, auto masked) {
 #pragma unroll
       for (int g = 0; g < G; ++g) {
 #pragma unroll
@@ -514,7 +518,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attention_dq(Attention
                   !decltype(masked)::value || visible.has(first + 8 * i + lane_column() + c);
               float& score = scores[g][i].r[2 * half + c];
               const float product = score,
-                          weight = seen ? power_of_two(form.score(product) - lse[g][half]) : 0.0F;
+                          weight = seen ? exp2_approx(form.score(product) - lse[g][half]) : 0.0F;
               score = weight * (dp[g][i].r[2 * half + c] - delta[g][half]) * form.slope(product);
             }
         }
@@ -535,15 +539,15 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attention_dq(Attention
 template <int D>
 inline constexpr int kOutColumns = D < 128 ? D : 128;
 
-/// QueryNumbers are what dk and dv need of each query of a part.
+/// QueryStatistics are the numbers of each query of a part that dk and dv are computed from.
 template <int D>
-struct QueryNumbers {
+struct QueryStatistics {
   float lse[kPart<D>], delta[kPart<D>];
   int lowest[kPart<D>];
 };
 
-/// Returns the first token of a row that sees none of the keys of a block and of those before: the
-/// first key block never falls along a row, as starts never fall.
+/// Returns the end of the queries that see any key of a block. `first_block` never decreases along
+/// a row, so all later queries see none.
 template <class T>
 __device__ int end_of_queries(const AttentionArgs<T>& args, int row, int key_block) {
   int end = key_block + 1;
@@ -560,10 +564,10 @@ __device__ int end_of_queries(const AttentionArgs<T>& args, int row, int key_blo
 // Computes dk and dv of a block of keys: rows of the scores are keys here, columns queries. Parts
 // of queries arrive while the part before is computed.
 template <int D, class T>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks) attention_dkv(AttentionArgs<T> args) {
+__global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(AttentionArgs<T> args) {
   constexpr int kQueries = kPart<D>;
   // (gcc 12 does not see that a generic lambda reads what is static.)
-  [[maybe_unused]] __shared__ QueryNumbers<D> numbers[2];
+  [[maybe_unused]] __shared__ QueryStatistics<D> numbers[2];
   T* const k = shared_memory<T>();
   T* const v = k + kTile * D;
   T* const parts = v + kTile * D;
@@ -616,22 +620,24 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks) attention_dkv(Attentio
       FragmentC weights[1][kQueries / 8], ds[1][kQueries / 8];
       products<D>(weights, k, warp_row, q);
       products<D>(ds, v, warp_row, q + kQueries * D);
-      with_scores(args, kLog2e, all ? Sight::kAll : Sight::kSome, [&](auto form, auto masked) {
+      with_scores(args, kLog2e, all ? TileMask::kNoneMasked : TileMask::kPartlyMasked,
+                  [&](auto form, auto masked) {
 #pragma unroll
-        for (int i = 0; i < kQueries / 8; ++i)
+                    for (int i = 0; i < kQueries / 8; ++i)
 #pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            const int query = 8 * i + lane_column() + c % 2,
-                      key = warp_key + lane_group() + c / 2 * 8;
-            const bool seen =
-                !decltype(masked)::value || (key <= part + query && key >= of.lowest[query]);
-            const float product = weights[0][i].r[c];
-            const float weight =
-                seen ? power_of_two(form.score(product) - of.lse[query] * kLog2e) : 0.0F;
-            weights[0][i].r[c] = weight;
-            ds[0][i].r[c] = weight * (ds[0][i].r[c] - of.delta[query]) * form.slope(product);
-          }
-      });
+                      for (int c = 0; c < 4; ++c) {
+                        const int query = 8 * i + lane_column() + c % 2,
+                                  key = warp_key + lane_group() + c / 2 * 8;
+                        const bool seen = !decltype(masked)::value ||
+                                          (key <= part + query && key >= of.lowest[query]);
+                        const float product = weights[0][i].r[c];
+                        const float weight =
+                            seen ? exp2_approx(form.score(product) - of.lse[query] * kLog2e) : 0.0F;
+                        weights[0][i].r[c] = weight;
+                        ds[0][i].r[c] =
+                            weight * (ds[0][i].r[c] - of.delta[query]) * form.slope(product);
+                      }
+                  });
       FragmentA left[1][kQueries / 16];
       round_results<T>(left[0], weights[0]);
       add_product<D>(dv, left, q + kQueries * D, first_column);
@@ -702,7 +708,7 @@ SharedMemory attention_shared_narrow(int64_t head_size, bool backward) {
     };
     if (backward) {
       take(kDqRows<D>, 0);
-      take(kDkvRows<D>, static_cast<int64_t>(2 * sizeof(QueryNumbers<D>)));
+      take(kDkvRows<D>, static_cast<int64_t>(2 * sizeof(QueryStatistics<D>)));
     } else {
       take(kForwardRows<D>, 0);
     }

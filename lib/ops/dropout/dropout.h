@@ -22,7 +22,7 @@ struct DropoutAttrs {
   int64_t site = 0;
   /// Place of column 0 in the rows of all tensor-parallel ranks.
   int64_t first_column = 0;
-  /// Says whether the result is the rest that dropout takes away: x - y.
+  /// The result is the rest that dropout takes away: x - y.
   bool rest = false;
   /// The number of ranks as LinearAttrs has it, where no product reads x itself.
   int64_t gradient_ranks = 1;

@@ -27,10 +27,10 @@ struct LinearAttrs {
   /// Ranks that have other rows of w (column parallelism of the transposed product): the gradient
   /// with respect to x that each makes is a share of a sum over them. 1: it is whole.
   int64_t gradient_ranks = 1;
-  /// Says whether this rank adds b. Where it is false, b is given and gets its gradient, but
+  /// This rank adds b. Where it is false, b is given and gets its gradient, but
   /// another rank adds it, since the results are summed.
   bool adds_bias = true;
-  /// Says whether w gets a gradient. Where it is false, w never trains, and another product of the
+  /// W gets a gradient. Where it is false, w never trains, and another product of the
   /// layer has it too.
   bool weight_gradient = true;
   bool operator==(const LinearAttrs&) const = default;

@@ -94,7 +94,7 @@ inline void wait_for_copies() {
   emulator::wait_for_copies();
 }
 
-inline float power_of_two(float x) {
+inline float exp2_approx(float x) {
   const float y = exp2f(x);
   return y < 0x1p-126F ? 0.0F : y;
 }
