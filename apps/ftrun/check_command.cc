@@ -128,7 +128,7 @@ int check_command(const CheckOptions& options, Answer& answer) {
   if (!runs_here) warnings.push_back(machine.str());
   if (answer.is_wanted()) fill(answer, loaded, plan, warnings, runs_here);
   if (options.data) check_data(loaded.config, *loaded.model);
-  std::cout << "the config is good" << (runs_here ? "\n" : ", and this machine cannot run it\n");
+  std::cout << "the config is good" << (runs_here ? "\n" : ", but this machine cannot run it\n");
   return 0;
 }
 

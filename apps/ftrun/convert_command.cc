@@ -308,7 +308,7 @@ int export_step(const ConvertOptions& options) {
   const Config trained = config_of(meta);
   const bool adapter = trained.adapter.type == AdapterType::kLora;
   if (options.merge && !adapter)
-    throw Error(ExitCode::kUsage, cat("--merge: ", step, " holds no adapter"), "leave --merge out");
+    throw Error(ExitCode::kUsage, cat("--merge: ", step, " holds no adapter"), "remove --merge");
   const RecordedModel base = options.model.empty() ? recorded_model(step) : given_model(options);
   ExportSource source = export_source(options, trained, base.folder, step);
   require_same_model(step, checkpoint_weights(step), source.model, source.target.source_folder);

@@ -139,10 +139,10 @@ std::string version_text() {
   }
   return cat("ftrun ", build.version,
              build.git_commit.empty() ? "" : cat(" (commit ", build.git_commit, ")"), "\nLibTorch ",
-             build.libtorch.empty() ? "none: check, plan and the like alone"
+             build.libtorch.empty() ? "none: only check, plan and the like work"
                                     : cat(build.libtorch, ", ", torch),
              "\nCUDA ",
-             build.cuda.empty() ? "none: processors alone"
+             build.cuda.empty() ? "none: trains only on processors"
                                 : cat(build.cuda, ", kernels for ", gpu_architectures()),
              "\n", build.compiler);
 }

@@ -83,7 +83,8 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
     throw Error(ExitCode::kUsage,
                 cat("--schedule: ", config.gradient_accumulation_steps,
                     " micro-batches cannot be drawn, at most ", kMostMicroBatches),
-                "write fewer gradient_accumulation_steps: the middle of a step is like itself");
+                cat("set gradient_accumulation_steps to at most ", kMostMicroBatches,
+                    " for this picture: further micro-batches repeat the same pattern"));
   const auto count = static_cast<int32_t>(config.gradient_accumulation_steps);
   const PipelineSchedule schedule = pipeline_schedule(config);
   const ModelDescription model = training_model(config, model_config, 0);
@@ -96,9 +97,9 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
       chunks > 1 ? cat(chunks, " parts each, ") : "", count,
       count == 1 ? " micro-batch\n" : " micro-batches\n", schedule_picture(timeline, width),
       legend(schedule, chunks), "\n", stages_table(model, layout, lists, timeline),
-      "work: of the dearest stage's; idle: of the step; in flight: most micro-batches of a part "
-      "whose activations\nthe stage keeps, whole: those that do not wait for weight gradients "
-      "alone\n",
+      "work: share of the slowest stage's; idle: share of the step; in flight: most micro-batches "
+      "of a part whose\nactivations the stage keeps; whole: of these, those that do not wait only "
+      "for weight gradients\n",
       "idle over all stages: ", percent_text(timeline.idle_share(), 1), "\n");
 }
 

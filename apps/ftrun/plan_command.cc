@@ -72,7 +72,7 @@ void refuse_rank(int64_t rank, int64_t ranks) {
   if (rank < ranks) return;
   throw Error(ExitCode::kUsage,
               cat("--rank ", rank, ": the run has ", count_text(ranks, "rank"), ", counted from 0"),
-              ranks == 1 ? "leave --rank out" : cat("give a rank from 0 to ", ranks - 1));
+              ranks == 1 ? "remove --rank" : cat("give a rank from 0 to ", ranks - 1));
 }
 
 void print_memory(const LoadedConfig& loaded, const StepPlan& plan, const MemoryPlan& memory) {
@@ -94,7 +94,7 @@ const Program& shown_program(const PlanOptions& options, const StepPlan& plan) {
   if (!options.text) return plan.train.program;
   if (!plan.text)
     throw Error(ExitCode::kUsage, "--text: the run writes no samples of text",
-                "set train.generate.prompt_tokens and data.validation, or leave --text out");
+                "set train.generate.prompt_tokens and data.validation, or remove --text");
   return plan.text->program;
 }
 
@@ -316,7 +316,7 @@ int plan_command(PlanOptions options, Answer& answer) {
 void add_shown_options(CLI::App& command, PlanOptions& options) {
   command.add_flag("--memory", options.memory,
                    "memory alone, and which changes of the config would save most of it");
-  command.add_flag("--program", options.program, "the step program alone, an instruction a line");
+  command.add_flag("--program", options.program, "only the step program, an instruction a line");
   command.add_flag("--schedule", options.schedule,
                    "the pipeline alone: its picture, and what each stage waits and keeps");
   CLI::Option* evaluation = command.add_flag(

@@ -45,7 +45,7 @@ void refuse_two_models(const WrittenConfig& config, const NamedModel& model) {
   problem.message =
       cat("model.path: the config names the model ", config.get<std::string>("model.path"),
           ", and the plan is for ", model.name);
-  problem.remedy = "leave --model and --params out, or model.path";
+  problem.remedy = "remove --model and --params, or model.path";
   throw RefusedConfig(Error(ExitCode::kUsage, to_text(problem)), {problem});
 }
 

@@ -64,8 +64,7 @@ std::map<std::string, std::string> layout_comments(const Layout& layout) {
 /// Says what would help where nothing fits.
 std::string too_large_remedy(const SearchTask& task, const SearchResult& result) {
   if (result.on_more_nodes)
-    return cat("--nodes ", result.more_nodes, " would do (",
-               result.more_nodes * task.machine.devices,
+    return cat("use --nodes ", result.more_nodes, " (", result.more_nodes * task.machine.devices,
                " devices: ", layout_text(result.on_more_nodes->layout), ", ",
                rank_memory_text(result.on_more_nodes->memory),
                " a rank); or train an adapter "
@@ -115,10 +114,12 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
   const Evaluation& nearest = *result.nearest;
   const int64_t budget = device_budget(task, ranks_of_node(nearest.layout, task.nodes));
   std::string text =
-      cat("none of ", result.counts.legal, " layouts fits on ", place,
-          result.proved ? "" : cat(" as far as they were planned (", result.counts.planned, ")"),
-          ": the nearest needs ", rank_memory_text(nearest.memory), " of a rank's ",
-          human_bytes(budget));
+      cat("none of ",
+          result.proved ? cat(result.counts.legal, " layouts")
+                        : cat("the ", result.counts.planned, " layouts planned so far (of ",
+                              result.counts.legal, ")"),
+          " fits on ", place, ": the nearest needs ", rank_memory_text(nearest.memory),
+          " of a rank's ", human_bytes(budget));
   if (nearest.memory.device > budget)
     text += cat(", ", human_bytes(nearest.memory.device - budget), " too much");
   const int64_t host = host_budget(task, ranks_of_node(nearest.layout, task.nodes));

@@ -79,7 +79,7 @@ LaunchEnvironment find_launch(const TrainOptions& options) {
   throw Error(ExitCode::kUsage,
               cat("--nproc ", *options.source.nproc, ": ", launch_name(launch.kind),
                   " has started ", launch.world, " ranks already"),
-              "leave --nproc out, or start ftrun without that launcher");
+              "remove --nproc, or start ftrun without that launcher");
 }
 
 /// Returns the launch of one of several processes that are a rank each, as ranks_of_nodes() found.

@@ -298,7 +298,7 @@ bool is_cached(int fd) {
       refuse_reading(path, why, ExitCode::kEnvironment, kMoreFiles);
     case EIO:
       refuse_reading(path, why, ExitCode::kEnvironment,
-                     "look at that disk: it cannot read what was written");
+                     "check that disk (dmesg, smartctl): it cannot read what was written");
     default:
       refuse_reading(path, why);
   }

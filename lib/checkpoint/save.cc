@@ -253,7 +253,7 @@ void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup
 [[noreturn]] void refuse_after_commit(const std::string& name, const std::string& trouble) {
   throw Error(ExitCode::kEnvironment,
               cat("checkpoint ", name, " was written, but what follows a save failed: ", trouble),
-              "look at that disk; --resume auto goes on from the checkpoint");
+              "check that disk (dmesg, smartctl); --resume auto goes on from the checkpoint");
 }
 
 /// Says whether a leftover is a folder, not a link to one: nothing else is made here under such a

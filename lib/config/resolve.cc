@@ -88,9 +88,10 @@ void resolve_quantization(Resolving& r) {
 void resolve_checkpoint(Resolving& r) {
   if (r.config.checkpoint.keep_last != 1) return;
   r.config.checkpoint.keep_last = 2;
-  r.notice("checkpoint.keep_last",
-           "checkpoint.keep_last 1 is raised to 2: one is left where the newest turns out to be "
-           "damaged");
+  r.notice(
+      "checkpoint.keep_last",
+      "checkpoint.keep_last 1 is raised to 2, so that an older checkpoint remains if the newest "
+      "is damaged");
 }
 
 /// Resolves the packing: rows of conversations are cut by documents, because attention from one

@@ -188,7 +188,7 @@ void note_decay(Resolving& r) {
              cat("scheduler: total_num_steps ", s.total_num_steps, " < the run's ", steps,
                  " steps: those after the schedule's end train with its last learning rate, ",
                  number_text(last_rate(r.config))),
-             "leave total_num_steps out for a schedule as long as the run");
+             "remove total_num_steps for a schedule as long as the run");
 }
 
 void note_rise(Resolving& r) {

@@ -173,7 +173,7 @@ void declare_elasticity(Schema& s) {
   rows.key("min_time", &C::min_time, "Shortest time between two sizes.")
       .at_least(0)
       .in("minutes")
-      .notice("ranks leave when they fail, whenever that is; more ranks are another start");
+      .notice("failed ranks leave at once, and adding ranks needs a new start");
   rows.key("version", &C::version,
            "0.1 counts ranks; 0.2 counts machines, and other numbers of ranks get a batch of their "
            "own.")

@@ -89,8 +89,8 @@ std::string problem_of(JsonlField field, const JsonValue& value) {
     case JsonlField::kOtherMask:
       return all_ones ? "" : cat("is not read: ", kWriteLabels);
     case JsonlField::kPreference:
-      return "makes the line a preference; answers to imitate are read alone: write a line of "
-             "input_ids for each of them";
+      return "makes the line a preference, and ftrun has no preference training: write one line of "
+             "input_ids for each answer to learn";
     case JsonlField::kDesirable:
       if (says_yes(value.text)) return "";
       return says_no(value.text) ? cat("is ", shown(value.text),
@@ -108,8 +108,8 @@ std::string problem_of(JsonlField field, const JsonValue& value) {
     case JsonlField::kMedia: {
       const bool number = value.text.find_first_not_of("0123456789.-+eE") == value.text.npos;
       return number ? ""
-                    : "holds what is no token, and tokens alone are trained on: remove it where "
-                      "they do not need it";
+                    : "holds images, audio or video, and ftrun trains only on tokens: remove the "
+                      "field if the text makes sense without it";
     }
     default:
       return "";

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/limit_remedies.h"
 #include "base/median.h"
 #include "base/processors.h"
 #include "base/round_up.h"
@@ -310,10 +311,16 @@ class Child {
   explicit Child(const std::function<std::string()>& body) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
-      throw Error(ExitCode::kEnvironment, "no pipe to measure with", "");
+      throw Error(ExitCode::kEnvironment,
+                  cat("cannot create a pipe for the benchmark process: ", errno_text(errno)),
+                  kMoreFiles);
     const pid_t parent = ::getpid();
     id_ = ::fork();
-    if (id_ < 0) throw Error(ExitCode::kEnvironment, "no process to measure with", "");
+    if (id_ < 0) {
+      const std::string why = errno_text(errno);
+      throw Error(ExitCode::kEnvironment, cat("cannot start the benchmark process: ", why),
+                  more_threads_remedy());
+    }
     if (id_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(1);  // it died before
@@ -343,7 +350,8 @@ class Child {
     const int status = wait_for_end();
     ::close(from_);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-      throw Error(ExitCode::kEnvironment, cat("a process that measured failed: ", all), "");
+      throw Error(ExitCode::kEnvironment, cat("the benchmark process failed: ", all),
+                  "run ftrun bench machine again, with --quick");
     return all;
   }
 

@@ -425,7 +425,7 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
     throw Error(ExitCode::kEnvironment,
                 cat("the other ranks send ", received, " rows of ", site.what,
                     " to a rank that has room for ", room),
-                "plan room for more of them");
+                "report this: the program reserves too few rows");
   for (std::vector<int64_t>* counts : {&sends, &receives})
     for (int64_t& count : *counts) count *= exchange.row;
   TypedSpan to = span_of(instr.writes[0]);

@@ -92,9 +92,9 @@ RankError difference(const std::map<std::string, std::vector<int>>& versions, in
                   ", which all must hold alike: a memory or processor there changed them")
             : cat(ranks_text(everyone), " do not hold the same bits of ", tensor, " after step ",
                   step, ", which they must: a memory or processor of one of them changed them"),
-      "look at these machines; --resume auto goes on from the last checkpoint, before which this "
-      "was compared too (processors of different kinds may round differently: train.check_replicas "
-      "0 then)");
+      "check the memory, processors and GPUs of these machines (dmesg, nvidia-smi -q); --resume "
+      "auto goes on from the last checkpoint, before which this was compared too (if the ranks run "
+      "on different CPU models, rounding may differ: set train.check_replicas: 0)");
   const bool one = known && few.size() == 1;
   return {error, one ? few.front() : RankError::kThisRank, one};
 }
@@ -240,10 +240,11 @@ void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
       if (versions.size() > 1) throw difference(versions, step);
     }
   throw Error(ExitCode::kEnvironment,
-              cat("what ranks hold alike had different hashes after step ", step,
-                  ", and has the same when they are taken again: a memory or processor of one of "
-                  "them computes wrongly now and then"),
-              "look at these machines; --resume auto goes on from the last checkpoint");
+              cat("replicas had different hashes after step ", step,
+                  ", and equal hashes when these were computed again: a memory or processor of one "
+                  "of the ranks computes wrongly now and then"),
+              "check the memory, processors and GPUs of these machines (dmesg, nvidia-smi -q); "
+              "--resume auto goes on from the last checkpoint");
 }
 
 }  // namespace ftrun

@@ -86,7 +86,7 @@ PackedFormat fit_packed(const ModelConfig& config, const TensorSplit& split, Pac
             split.degree > 1 ? cat(" on ", split.degree, " tensor-parallel ranks") : "", "\n  ",
             join(problems, "\n  ")),
         cat(others.empty() ? "" : cat("what fits: ", join(others, ", "), "; or "),
-            split.degree > 1 ? "use another parallel.tensor, or " : "", "leave quantization out"));
+            split.degree > 1 ? "use another parallel.tensor, or " : "", "remove quantization"));
   }
   for (const Weight& weight : weights)
     if (format.double_quantized && !keeps_runs(weight.tensor, kPackedRecord))

@@ -276,7 +276,7 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
     throw Error(ExitCode::kUsage,
                 cat("threads is ", place.threads, ", and the machine ", machine.name,
                     " was measured with ", rates.threads, " for ", count_text(ranks_here, "rank")),
-                "leave threads out");
+                "remove threads");
   std::vector<const Program*> programs;
   for (int32_t c = 0; c < classes.count(); ++c) programs.push_back(&all.plan(c).train.program);
   World world = world_of(classes, programs, all.plan(0).options.state);

@@ -83,7 +83,7 @@ void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine) 
   if (nodes == 1)
     throw Error(ExitCode::kUsage,
                 cat("--network ", bandwidth, ": there is one node, so nothing goes between nodes"),
-                "add --nodes, or leave --network out");
+                "add --nodes, or remove --network");
   if (machine.cluster.bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("--network ", bandwidth, ": the machine ", machine.name,

@@ -264,7 +264,7 @@ void SwapFile::read_beside(void* data, int64_t bytes, int64_t offset) const {
       throw Error(ExitCode::kEnvironment,
                   cat(path_, ": reading ", human_bytes(bytes - done), " at ", offset + done,
                       " failed: ", n < 0 ? errno_text(errno) : "the file ends there"),
-                  "look at that disk");
+                  "check that disk (dmesg, smartctl)");
     done += n;
   }
 }

@@ -85,8 +85,9 @@ void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& not
   if (threads.used <= threads.share)
     notes.push_back(cat(plural(threads.used), " a rank: ", threads.limited_by));
   else
-    notes.push_back(cat("threads: ", threads.used, " share the time of ", threads.share,
-                        ", and will wait for it: ", threads.limited_by, "; leave threads out for ",
+    notes.push_back(cat("threads is ", threads.used, ", but a rank's share is ", threads.share,
+                        " (", threads.limited_by,
+                        "), so threads wait for each other; remove threads to use ",
                         plural(threads.share), " a rank"));
 }
 

@@ -373,8 +373,7 @@ TEST_CASE("the lengths of a schedule and of the run are compared") {
             steps + "}\nscheduler: " + scheduler)
             .problems);
   };
-  const std::string remedy =
-      "\n  remedy: leave total_num_steps out for a schedule as long as the run";
+  const std::string remedy = "\n  remedy: remove total_num_steps for a schedule as long as the run";
   const auto short_one = [&](const std::string& place, const std::string& rate) {
     return Lines{place +
                  ": notice: scheduler: total_num_steps 10 < the run's 20 steps: those after the "
@@ -480,8 +479,8 @@ TEST_CASE("never fewer than two checkpoints are kept") {
   REQUIRE(raised.config.checkpoint.keep_last == 2);
   REQUIRE(raised.problems.size() == 1);
   REQUIRE(to_text(raised.problems.front()) ==
-          "c.yaml:1:47: notice: checkpoint.keep_last 1 is raised to 2: one is left where the "
-          "newest turns out to be damaged");
+          "c.yaml:1:47: notice: checkpoint.keep_last 1 is raised to 2, so that an older "
+          "checkpoint remains if the newest is damaged");
   for (const int64_t kept : {0, 2, 3}) {
     const Resolution as_written = resolved(cat("{", kT, "8, checkpoint: {keep_last: ", kept, "}}"));
     REQUIRE(as_written.config.checkpoint.keep_last == kept);

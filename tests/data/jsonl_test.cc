@@ -120,8 +120,8 @@ TEST_CASE("fields that could change what is trained on are refused by name", "[j
        "\"loss_mask\" holds \"a at index 0, expected 0 or 1"},
       {R"("prompt_mask":[1,0,0],"labels":[1,2,3])", "\"prompt_mask\" is not read: " + labels},
       {R"("rejected_input_ids":[1])",
-       "\"rejected_input_ids\" makes the line a preference; answers to imitate are read alone: "
-       "write a line of input_ids for each of them"},
+       "\"rejected_input_ids\" makes the line a preference, and ftrun has no preference "
+       "training: write one line of input_ids for each answer to learn"},
       {R"("label":false)",
        "\"label\" is false: what the line says must not be imitated; remove the line"},
       {R"("label":3)",
@@ -131,8 +131,8 @@ TEST_CASE("fields that could change what is trained on are refused by name", "[j
        "\"train\" is false, expected true; remove a line that is not to be trained on"},
       {R"("target_ids":[1,2,3])", "\"target_ids\" is not read: " + labels},
       {R"("pixel_values":[[0.5]])",
-       "\"pixel_values\" holds what is no token, and tokens alone are trained on: remove it where "
-       "they do not need it"},
+       "\"pixel_values\" holds images, audio or video, and ftrun trains only on tokens: remove "
+       "the field if the text makes sense without it"},
   };
   for (const auto& [field, problem] : cases) {
     INFO(field);

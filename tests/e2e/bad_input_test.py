@@ -155,7 +155,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def command_lines():
         config = job.config("lines")
         expect(ftrun("plan", "--config", config, "--rank", 9), 2,
-               "ftrun: --rank 9: the run has 1 rank, counted from 0\n  remedy: leave --rank out\n")
+               "ftrun: --rank 9: the run has 1 rank, counted from 0\n  remedy: remove --rank\n")
         expect(ftrun("plan", "--config", config, "--nproc", 4, "--rank", 9), 2,
                "ftrun: --rank 9: the run has 4 ranks, counted from 0\n  remedy: give a rank from 0 "
                "to 3\n")

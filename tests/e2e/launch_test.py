@@ -77,7 +77,7 @@ with tempfile.TemporaryDirectory() as scratch:
             "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": "29500"}), 2)
         assert refused.stderr == ("ftrun: --nproc 4: torchrun has started 2 ranks already\n"
-                                  "  remedy: leave --nproc out, or start ftrun without that "
+                                  "  remedy: remove --nproc, or start ftrun without that "
                                   "launcher\n"), refused.stderr
 
     @waiting

@@ -68,7 +68,7 @@ with tempfile.TemporaryDirectory() as scratch:
             told = must(limited("-v 1000000", command, "--config", config)).stdout
             remedied(told, "notice: not on this machine: " + needs_more, remedy)
         assert must(limited("-v 1000000", "check", "--config",
-                            config)).stdout.endswith("the config is good, and this machine cannot "
+                            config)).stdout.endswith("the config is good, but this machine cannot "
                                                      "run it\n")
         remedied(must(limited("-v 1000000", "--config", config), 5).stderr,
                  "ftrun: out of memory before the start: " + needs_more, remedy)

@@ -59,7 +59,7 @@ with tempfile.TemporaryDirectory() as scratch:
         config = job.config("named")
         told = must(ftrun("plan", "--model", "gpt2", "--config", config), 2).stderr
         assert re.search(r"model\.path: the config names the model .*, and the plan is for gpt2\n"
-                         r" +remedy: leave --model and --params out, or model\.path", told), told
+                         r" +remedy: remove --model and --params, or model\.path", told), told
         for arguments, code, word in (
                 (("--model", "gpt2", "--params", "1B"), 2, "excludes --params"),
                 (("--model", "gpt2x"), 2, 'did you mean "gpt2"?'),
