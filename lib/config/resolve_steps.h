@@ -32,6 +32,8 @@ struct Resolving {
 void resolve_mesh(Resolving& r);
 /// Gives a section without type the only type there is.
 void resolve_adapter(Resolving& r);
+/// Requires a type of quantization, and a block that kernels have.
+void resolve_quantization(Resolving& r);
 void resolve_train(Resolving& r);
 /// Keeps at least two checkpoints.
 void resolve_checkpoint(Resolving& r);
