@@ -110,7 +110,8 @@ struct CheckpointMeta {
   std::string config_hash;
   /// Degrees of the mesh and the world size ("world_size", "data", "tensor", ...).
   std::map<std::string, int64_t> topology;
-  /// Anything else, by name; kept unchanged.
+  /// Anything else, by name; kept unchanged: kConfigRecord, kImportRecord (import.h), kBaseRecord
+  /// and kEvaluationRecord (inputs/resume_policy.h).
   std::map<std::string, std::string> extra;
 };
 

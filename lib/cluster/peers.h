@@ -50,7 +50,7 @@ struct PeerView {
   bool heard = true;
   /// The peer's collective of the group at hand.
   CollectiveRecord record;
-  /// Everything that it shows.
+  /// The content of its board (cluster/board_table.h).
   RankState state;
 };
 

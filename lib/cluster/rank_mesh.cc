@@ -13,6 +13,7 @@ MeshAxis axis_at(int i) {
 }
 
 }  // namespace
+
 int MeshPoint::at(MeshAxis axis) const {
   switch (axis) {
 #define FTRUN_MESH_AXIS(kind, name, what) \

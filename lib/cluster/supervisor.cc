@@ -35,6 +35,7 @@ namespace ftrun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+/// The time that ranks have after SIGTERM when one of them hangs or is stopped.
 constexpr std::chrono::milliseconds kGraceOfHang{1000};
 /// The time between two checks whether the wait for ranks that were asked to stop is to be logged.
 constexpr std::chrono::milliseconds kLookAtWaits{500};
@@ -47,7 +48,8 @@ std::vector<int> forwarded_signals() {
   return signals;
 }
 
-/// Takes the signals out of their handlers while it lives: they arrive on a descriptor instead.
+/// SignalQueue takes the signals out of their handlers while it lives: they arrive on a descriptor
+/// instead.
 class SignalQueue {
  public:
   SignalQueue() {
@@ -228,7 +230,7 @@ class Supervisor {
   Clock::time_point forwarded_at_;
   std::optional<WaitNotice> stop_notice_;
   bool failed_ = false;    // a rank ended otherwise than asked
-  bool stopping_ = false;  // and the others were asked to end
+  bool stopping_ = false;  // the ranks that still ran were asked to end
 };
 
 std::vector<std::string> Supervisor::environment_of(int local_rank, int port) const {

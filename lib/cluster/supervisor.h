@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -55,7 +56,7 @@ struct SupervisorOptions {
   /// Options of the notice that ranks which were asked to stop have not ended yet; `say` is not
   /// used.
   WaitNoticeOptions notices;
-  /// Says which of our own streams are terminals.
+  /// Whether standard output [0] and standard error [1] are terminals.
   std::array<bool, 2> terminal = {false, false};
   /// Called each time that ranks fail, before the failure is logged.
   std::function<void(const FailureSummary&)> on_failure;

@@ -29,34 +29,62 @@ struct Resolving {
 };
 
 // The steps of resolve(), in the order they run; each reads what those before it decided.
+
+// resolve_mesh.cc
 void resolve_mesh(Resolving& r);
+
+// resolve.cc
+void resolve_train(Resolving& r);
 /// Gives a section without type the only type there is.
 void resolve_adapter(Resolving& r);
+<<<<<<< HEAD
 /// Requires a type of quantization, and a block that kernels have.
 void resolve_quantization(Resolving& r);
 void resolve_train(Resolving& r);
+=======
+/// Requires a type, and a block that kernels have.
+void resolve_quantization(Resolving& r);
+>>>>>>> wt/mend
 /// Keeps at least two checkpoints.
 void resolve_checkpoint(Resolving& r);
+
+// resolve_evaluation.cc
 /// Decides whether more of keep_best's metric is better.
 void resolve_best_mode(Resolving& r);
 /// Checks the names of the validation sets, and the keys that keep, stop and export by their
 /// metrics.
 void check_evaluation(Resolving& r);
+
+// resolve.cc
 void resolve_data(Resolving& r);
+
+// resolve_training.cc
 void resolve_precision(Resolving& r);
+
+// resolve_batch.cc
 void resolve_batch(Resolving& r);
+
+// resolve_elasticity.cc
 /// Chooses the batch instead of resolve_batch() if elasticity is enabled.
 void resolve_elasticity(Resolving& r);
+
+// axes/pipeline/keys.cc
 /// Resolves the parts of a stage by the schedule, and reports what keeps the pipeline from running
 /// as written.
 void resolve_pipeline(Resolving& r);
+
+// resolve_training.cc
 void resolve_optimizer(Resolving& r);
 void resolve_scheduler(Resolving& r);
 void resolve_zero(Resolving& r);
+
+// resolve.cc
 /// Chooses GPUs for device: auto, if there are some that can run the config.
 void resolve_device(Resolving& r);
 /// Gives "auto" keys that no rule decides their default.
 void resolve_remaining(Resolving& r);
+
+// resolve_checks.cc
 void check_contradictions(Resolving& r);
 
 /// Formats the value of a key, by the schema.

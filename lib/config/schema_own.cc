@@ -12,23 +12,21 @@ void declare_model_and_data(Schema& s) {
   model.key(
       "path", &ModelSection::path,
       "Folder in Hugging Face layout (config.json, *.safetensors, tokenizer files), or the name of "
-      "a "
-      "model that the Hugging Face cache holds: owner/name, owner/name@revision. A folder of that "
-      "path comes first. Needed to train.");
+      "a model that the Hugging Face cache holds: owner/name, owner/name@revision. A folder of "
+      "that path comes first. Needed to train.");
   model.key("padding_row_gradient", &ModelSection::padding_row_gradient,
             "trained: the embedding's row of config.json's pad_token_id is trained as any other; "
-            "transformers: it gets no "
-            "gradient from the tokens that are read, as there (padding_idx), for runs that are "
-            "compared.");
+            "transformers: it gets no gradient from the tokens that are read, as there "
+            "(padding_idx), for runs that are compared.");
 
   auto data = section(
       s, {.path = "data", .doc = "Tokenised data sets.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.data; });
   data.key("train", &DataConfig::train,
            "Data set file, or a list of them read one after the other; or a list of {path, "
-           "weight}: data "
-           "sets that are mixed by weight. A data set of the Hugging Face cache is named "
-           "owner/name or owner/name@revision: its train.bin or train.jsonl. Needed to train.")
+           "weight}: data sets that are mixed by weight. A data set of the Hugging Face cache is "
+           "named owner/name or owner/name@revision: its train.bin or train.jsonl. Needed to "
+           "train.")
       .or_weighted();
   data.key("train_weights", &DataConfig::train_weights,
            "Relative weight of each entry of train: its share of the tokens that are trained on. "
@@ -113,8 +111,8 @@ void declare_train(Schema& s) {
   train
       .key("check_replicas", &TrainConfig::check_replicas,
            "Steps after which ranks compare what several of them hold alike (whole parameters, "
-           "replicas), by hashes, as "
-           "before each checkpoint: a memory or processor that changed a bit is named; 0 = never.")
+           "replicas), by hashes, as before each checkpoint: a memory or processor that changed a "
+           "bit is named; 0 = never.")
       .at_least(0)
       .in("steps");
 
@@ -274,9 +272,8 @@ void declare_parallel(Schema& s) {
       s,
       {.path = "elastic",
        .doc = "With how many ranks a run may go on. A rank with two failures of its own in a row "
-              "and no new checkpoint leaves with its "
-              "replica: there are fewer data-parallel ranks then, with the same train_batch_size. "
-              "On one machine, under ftrun's own restarts.",
+              "and no new checkpoint leaves with its replica: there are fewer data-parallel ranks "
+              "then, with the same train_batch_size. On one machine, under ftrun's own restarts.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.elastic; });
   elastic
@@ -310,9 +307,8 @@ void declare_checkpoint(Schema& s) {
       .in("minutes");
   rows.key("background", &CheckpointConfig::background,
            "Training waits only until the state has been copied to main memory (on a disk tier: "
-           "noted), and goes on "
-           "while the checkpoint is written. false: it waits for the whole of it, and needs no "
-           "memory for a copy.");
+           "noted), and goes on while the checkpoint is written. false: it waits for the whole of "
+           "it, and needs no memory for a copy.");
   rows.key("if_busy", &CheckpointConfig::if_busy,
            "When a checkpoint is due and the one before is still being written: wait for it, or "
            "skip this one.");
@@ -376,19 +372,16 @@ void declare_rest(Schema& s) {
       "Library that multiplies matrices; auto: by vendor and instructions of the processor.");
   kernels.key("attention", &KernelsConfig::attention,
               "Who computes attention on GPUs. cudnn: cuDNN 9 in bf16 (heads of up to 128 "
-              "elements, on compute capability 9.x 256 and "
-              "documents of a row as sequences of their own; other bits than own), own kernels "
-              "elsewhere. amx: on processors "
-              "with matrix units for bf16 (Intel's AMX) these multiply in bf16 (other bits). auto: "
-              "cudnn on compute capability 9.0, "
-              "where it was measured, if cuDNN 9.19 or later is installed, documents with heads of "
-              "96 elements and more alone, as own is faster "
-              "for smaller ones; else own, as amx has run on no such processor yet.");
+              "elements, on compute capability 9.x 256 and documents of a row as sequences of "
+              "their own; other bits than own), own kernels elsewhere. amx: on processors with "
+              "matrix units for bf16 (Intel's AMX) these multiply in bf16 (other bits). auto: "
+              "cudnn on compute capability 9.0, where it was measured, if cuDNN 9.19 or later is "
+              "installed, documents with heads of 96 elements and more alone, as own is faster for "
+              "smaller ones; else own, as amx has run on no such processor yet.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
               "On GPUs without offload and pipelines: a step is recorded once (CUDA graphs) and "
-              "started as a whole, which saves "
-              "small models the time to start their kernels (2 to 3 % of a step of SmolLM2-135M on "
-              "an H200).");
+              "started as a whole, which saves small models the time to start their kernels (2 to "
+              "3 % of a step of SmolLM2-135M on an H200).");
 
   auto comm = section(
       s, {.path = "comm", .doc = "Communication between ranks.", .vocabulary = kOwn},
@@ -406,9 +399,8 @@ void declare_rest(Schema& s) {
       .in("seconds");
   comm.key("deterministic", &CommConfig::deterministic,
            "On GPUs: sums add in rank order, 16 bits in fp32, by kernels of our own instead of "
-           "NCCL's, whose order "
-           "and rounding follow its topology. Costs a second pass over what is summed and 32 MiB a "
-           "group. On processors sums always are so.");
+           "NCCL's, whose order and rounding follow its topology. Costs a second pass over what is "
+           "summed and 32 MiB a group. On processors sums always are so.");
 
   auto out = section(
       s, {.path = "export", .doc = "The Hugging Face folder at the end.", .vocabulary = kOwn},

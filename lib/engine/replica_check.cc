@@ -93,9 +93,8 @@ RankError difference(const std::map<std::string, std::vector<int>>& versions, in
             : cat(ranks_text(everyone), " do not hold the same bits of ", tensor, " after step ",
                   step, ", which they must: a memory or processor of one of them changed them"),
       "look at these machines; --resume auto goes on from the last checkpoint, before which this "
-      "was "
-      "compared too (processors of different kinds may round differently: train.check_replicas 0 "
-      "then)");
+      "was compared too (processors of different kinds may round differently: train.check_replicas "
+      "0 then)");
   const bool one = known && few.size() == 1;
   return {error, one ? few.front() : RankError::kThisRank, one};
 }

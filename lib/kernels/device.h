@@ -94,8 +94,7 @@ class DeviceKernels {
   virtual bool is_done(DeviceEvent event) = 0;
   virtual double milliseconds(DeviceEvent begin, DeviceEvent end) = 0;
 
-  // --- names for profilers
-  // -------------------------------------------------------------------------
+  // --- names for profilers -----------------------------------------------------------------------
   /// Shows work that the calling thread gives to streams until pop_range() as `name` (NVTX). Nearly
   /// free where no profiler looks.
   virtual void push_range(const char* name) = 0;

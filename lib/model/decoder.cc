@@ -48,8 +48,8 @@ bool has_norm_bias(const ModelConfig& c) {
   return c.norm == NormKind::kLayer && c.norm_bias;
 }
 
-// TensorTable adds tensors in the order of a Hugging Face state dict: a module's weight, then its
-// bias.
+/// TensorTable adds tensors in the order of a Hugging Face state dict: a module's weight, then its
+/// bias.
 class TensorTable {
  public:
   TensorTable(std::vector<TensorInfo>& tensors, const TensorSplit& split, LoraInit begin)
@@ -231,7 +231,7 @@ class TensorTable {
     tensor.initial = {InitialSource::kRowLengths, low.scale};
     return add(std::move(tensor));
   }
-  /// PEFT's.
+  /// The size of PEFT's orthogonal initialisation.
   static constexpr double kOrthogonalSize = 0.1;
   /// Returns how torch.nn.Linear's weight begins: Kaiming uniform with a = sqrt(5), which is 1 /
   /// sqrt(inputs).
@@ -268,7 +268,7 @@ std::vector<LinearProduct> products_of(const ProductModule& module,
   return found;
 }
 
-// Adds the tensors of a block; `c` is the whole model's config.
+/// Adds the tensors of a block; `c` is the whole model's config.
 BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const TensorSplit& split,
                                int64_t layer, const BlockAdapter& adapter) {
   const TensorNames& names = tensor_names(c.family);
@@ -486,8 +486,8 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
   return p;
 }
 
-// SplitProducts emits the products of a layer as one of the tensor-parallel ranks computes them,
-// with what the ranks exchange around them.
+/// SplitProducts emits the products of a layer as one of the tensor-parallel ranks computes them,
+/// with what the ranks exchange around them.
 class SplitProducts {
  public:
   SplitProducts(GraphBuilder& g, const TensorSplit& split)
@@ -557,7 +557,7 @@ class SplitProducts {
 
 /// BlockKind is what blocks of one model differ in beside what they make again and their adapters.
 struct BlockKind {
-  /// 0 where it does not shorten rows.
+  /// Tokens of the sliding window; 0: none, or as long as the row.
   int64_t window = 0;
   /// An index of ModelConfig::rotations(); -1: it does not rotate.
   int rotation = 0;
@@ -681,7 +681,7 @@ class BlockBuilder {
   ValueId x_ = -1, rope_ = -1, starts_ = -1;
 };
 
-// Builds a rank's graph of a block.
+/// Builds a rank's graph of a block.
 BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, const BlockKind& kind,
                        bool train, const ModelDtypes& dtypes, const RecomputePolicy& recompute,
                        const TensorSplit& split, const BlockAdapter& adapter, double dropout) {
@@ -749,7 +749,7 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t,
   return used;
 }
 
-// DecoderBuilder builds layers and graphs into one description.
+/// DecoderBuilder builds layers and graphs into one description.
 class DecoderBuilder {
  public:
   DecoderBuilder(const ModelConfig& config, const BatchShape& batch, Mode mode,

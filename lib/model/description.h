@@ -31,7 +31,7 @@ enum class InitialSource : uint8_t {
   kRowLengths,  // of W + `size` B A of the module, in the numbers that layers read
 };
 
-/// Initial is that source, with the size of the values that it draws.
+/// Initial says how a tensor's first values are made: their source, and the size of drawn ones.
 struct Initial {
   InitialSource kind = InitialSource::kFolder;
   double size = 0;

@@ -31,15 +31,11 @@ constexpr const char* kIntroduction =
 
 constexpr const char* kRotations =
     "`longrope` (also `su`) has factors for rows of up to `original_max_position_embeddings` "
-    "tokens, "
-    "and others for longer rows. transformers chooses by the longest row of each batch; a run "
-    "chooses "
-    "once, by `data.sequence_length`, for training and evaluation alike, and says which it took. "
-    "`yarn` has all keys that transformers reads; other keys of its object are refused by name, as "
-    "are "
-    "those of `longrope`. A `data.sequence_length` beyond the positions that the model was made "
-    "for is "
-    "noted, with the scaling that would reach it.\n\n";
+    "tokens, and others for longer rows. transformers chooses by the longest row of each batch; a "
+    "run chooses once, by `data.sequence_length`, for training and evaluation alike, and says "
+    "which it took. `yarn` has all keys that transformers reads; other keys of its object are "
+    "refused by name, as are those of `longrope`. A `data.sequence_length` beyond the positions "
+    "that the model was made for is noted, with the scaling that would reach it.\n\n";
 
 /// Makes the config.json of a small model of a family, without dropout.
 Json small_config(const Family& family) {

@@ -240,7 +240,7 @@ class Prefetch {
   /// Elements whose last reader an instruction is.
   std::vector<int64_t> ends_;
   std::vector<size_t> places_;
-  /// Windows that have met their first reader.
+  /// Spans that have met their first reader.
   size_t read_ = 0;
   /// Elements placed whose first reader is still to come, and whose last one is.
   int64_t ahead_ = 0;
@@ -259,8 +259,8 @@ std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& 
   GatherBuilder gathers(program, placement, std::move(secondary));
   const std::vector<size_t> places = Prefetch(program, limits, spans).run();
   std::vector<Insertion> insertions;
-  for (size_t w = 0; w < spans.size(); ++w)
-    insertions.push_back({.at = places[w], .held = true, .instrs = gathers.of(spans[w])});
+  for (size_t i = 0; i < spans.size(); ++i)
+    insertions.push_back({.at = places[i], .held = true, .instrs = gathers.of(spans[i])});
   return insertions;
 }
 

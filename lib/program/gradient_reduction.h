@@ -25,7 +25,8 @@ struct GradientUse {
 
 /// Reduction holds the instructions that reduce one unit's gradient.
 struct Reduction {
-  /// Instructions after the last list that writes the gradient.
+  /// Instructions between the last list that writes the gradient and the collective: the conversion
+  /// to the dtype that is sent.
   std::vector<Instr> before;
   /// The collective, which may be joined with those of other units; none where no other rank has a
   /// gradient.

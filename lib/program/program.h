@@ -148,9 +148,9 @@ enum class InstrKind : uint8_t {
   kCopy,          // reads[0] into writes[0], converted where dtypes differ, or to another tier
   kAccumulate,    // reads[0] added to writes[0]
   kGradientNorm,  // sum of squares of reads[i] into writes[i] (one F64 each)
-  kDecide,        // the caller's decision on the updates: norm (reads[0]) and loss (reads[1]) to it
-  kMeasure,  // the largest numbers that the states of one range become: the new scales of codes
-  kUpdate,   // optimizer over one range of parameters
+  kDecide,        // asks the caller whether and how to update, by norm (reads[0]), loss (reads[1])
+  kMeasure,       // computes the new scales of 8-bit states: the largest number of each block
+  kUpdate,        // optimizer over one range of parameters
 };
 inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
 

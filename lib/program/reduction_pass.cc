@@ -13,16 +13,17 @@
 namespace ftrun {
 namespace {
 
-/// Made is a gradient and the lists that write it.
-struct Made {
+/// WrittenGradient is a gradient and the lists that write it.
+struct WrittenGradient {
   GradientUse use;
   Touches by;
 };
 
 /// Finds the lists by the bytes that they write: one range may be of several gradients
 /// that lie next to each other.
-std::vector<Made> find_made(const Program& program, const std::vector<GradientUse>& uses) {
-  std::vector<Made> made;
+std::vector<WrittenGradient> find_written_gradients(const Program& program,
+                                                    const std::vector<GradientUse>& uses) {
+  std::vector<WrittenGradient> made;
   std::map<std::pair<BufferId, int64_t>, size_t> by_begin;
   for (const GradientUse& use : uses) {
     by_begin[{use.whole.buffer, use.whole.offset}] = made.size();
@@ -33,7 +34,7 @@ std::vector<Made> find_made(const Program& program, const std::vector<GradientUs
     if (found != by_begin.begin()) --found;
     const auto end = by_begin.lower_bound({range.buffer, range.offset + range.bytes});
     for (; found != end; ++found) {
-      Made& one = made[found->second];
+      WrittenGradient& one = made[found->second];
       if (!overlaps(one.use.whole, range)) continue;
       one.by.first = std::min(one.by.first, i);
       one.by.last = i;
@@ -54,8 +55,8 @@ size_t last_list(const Program& program) {
 
 /// Sorts by micro-batch and chunk, and within one as gradients lie in their buffer, so that buckets
 /// are one range: the last unit first, as backward makes them.
-void sort_by_position(std::vector<Made>& made) {
-  std::sort(made.begin(), made.end(), [](const Made& a, const Made& b) {
+void sort_by_position(std::vector<WrittenGradient>& made) {
+  std::sort(made.begin(), made.end(), [](const WrittenGradient& a, const WrittenGradient& b) {
     return std::tuple(a.use.micro_batch, -a.use.chunk, -a.use.unit) <
            std::tuple(b.use.micro_batch, -b.use.chunk, -b.use.unit);
   });
@@ -66,7 +67,7 @@ class Reductions {
   Reductions(const Program& program, GradientReduction& gradients, int64_t bucket_elements)
       : gradients_(gradients), filler_(program, bucket_elements) {}
 
-  void add(const Made& made) {
+  void add(const WrittenGradient& made) {
     require(made.by.first != Touches::kNone, "a gradient is written");
     const std::pair backward(made.use.micro_batch, made.use.chunk);
     if (backward != backward_) begin_backward(backward);
@@ -117,15 +118,15 @@ class Reductions {
 
 std::vector<Insertion> reduce_gradients(const Program& program, GradientReduction& gradients,
                                         int64_t bucket_elements) {
-  std::vector<Made> made = find_made(program, gradients.uses());
+  std::vector<WrittenGradient> made = find_written_gradients(program, gradients.uses());
   // Reducing copied units at the end avoids a hang: a stage would wait for another's share while
   // that waits for work of this one.
   const size_t end = last_list(program);
-  for (Made& one : made)
+  for (WrittenGradient& one : made)
     if (gradients.is_shared_by_stages(one.use.unit)) one.by.last = end;
   sort_by_position(made);
   Reductions reductions(program, gradients, bucket_elements);
-  for (const Made& one : made) reductions.add(one);
+  for (const WrittenGradient& one : made) reductions.add(one);
   return reductions.take();
 }
 

@@ -37,7 +37,7 @@ struct EvaluationResult {
   bool is_nonfinite() const;
 };
 
-/// Says whether any of them is.
+/// Says whether the loss of any set is NaN or infinity.
 bool is_nonfinite(const std::vector<EvaluationResult>& results);
 
 /// StepMetrics are what one optimizer step reports; one line of metrics.jsonl, and one for each
@@ -65,7 +65,7 @@ struct StepMetrics {
   std::optional<double> exposed_communication_seconds;
   /// Present with dynamic or static loss scaling.
   std::optional<double> loss_scale;
-  /// Says whether the update was left out because a gradient was not finite.
+  /// The update was left out because the loss or a gradient was not finite.
   bool skipped = false;
   /// The evaluations after this step, in the order of the config.
   std::vector<EvaluationResult> evaluations;

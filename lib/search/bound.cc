@@ -144,61 +144,63 @@ Bounds::GraphCost Bounds::cost_of(const LayerGraph& graph, const Layout& layout)
   return cost;
 }
 
-Bounds::CardKey Bounds::card_key(const Layout& layout) {
+Bounds::ModelCostsKey Bounds::model_costs_key(const Layout& layout) {
   return {layout.tensor, layout.micro_batch, layout.recompute, layout.ranks()};
 }
 
-Bounds::Card Bounds::make_card(const Layout& layout) const {
-  Card card;
+Bounds::ModelCosts Bounds::make_model_costs(const Layout& layout) const {
+  ModelCosts costs;
   try {
     const std::variant<Config, std::string> tried = try_layout(task_, layout);
     if (const auto* refusal = std::get_if<std::string>(&tried))
       throw Error(ExitCode::kUsage, *refusal);
     const Config& config = std::get<Config>(tried);
-    card.model = training_model(config, task_.model, 0);
+    costs.model = training_model(config, task_.model, 0);
     std::vector<GraphCost> graphs;
-    for (const LayerGraph& graph : card.model.graphs) graphs.push_back(cost_of(graph, layout));
-    card.until.emplace_back();
-    for (const Layer& layer : card.model.layers) {
-      card.until.push_back(card.until.back());
-      card.until.back() += graphs[static_cast<size_t>(layer.graph)];
+    for (const LayerGraph& graph : costs.model.graphs) graphs.push_back(cost_of(graph, layout));
+    costs.prefix_costs.emplace_back();
+    for (const Layer& layer : costs.model.layers) {
+      costs.prefix_costs.push_back(costs.prefix_costs.back());
+      costs.prefix_costs.back() += graphs[static_cast<size_t>(layer.graph)];
     }
     const auto by = pipeline_partition(config.pipeline.partition);
     require(by.has_value(), "pipeline.partition was checked");
-    card.weights = layer_weights(card.model, *by);
-    card.whole_weights = whole_weights(card.weights);
+    costs.weights = layer_weights(costs.model, *by);
+    costs.whole_weights = whole_weights(costs.weights);
   } catch (const Error& error) {
-    card.failure = error;
+    costs.failure = error;
   }
-  return card;
+  return costs;
 }
 
 void Bounds::prepare(std::span<const Layout> layouts) {
-  std::map<CardKey, const Layout*> missing;
+  std::map<ModelCostsKey, const Layout*> missing;
   for (const Layout& layout : layouts)
-    if (!cards_.contains(card_key(layout))) missing.try_emplace(card_key(layout), &layout);
-  const std::vector<std::pair<CardKey, const Layout*>> wanted(missing.begin(), missing.end());
-  std::vector<Card> made(wanted.size());
-  side_by_side(wanted.size(), [&](size_t i) { made[i] = make_card(*wanted[i].second); });
-  for (size_t i = 0; i < wanted.size(); ++i) cards_.emplace(wanted[i].first, std::move(made[i]));
+    if (!model_costs_.contains(model_costs_key(layout)))
+      missing.try_emplace(model_costs_key(layout), &layout);
+  const std::vector<std::pair<ModelCostsKey, const Layout*>> wanted(missing.begin(), missing.end());
+  std::vector<ModelCosts> made(wanted.size());
+  side_by_side(wanted.size(), [&](size_t i) { made[i] = make_model_costs(*wanted[i].second); });
+  for (size_t i = 0; i < wanted.size(); ++i)
+    model_costs_.emplace(wanted[i].first, std::move(made[i]));
 }
 
-const Bounds::Card& Bounds::card_of(const Layout& layout) {
+const Bounds::ModelCosts& Bounds::model_costs_of(const Layout& layout) {
   prepare({&layout, 1});
-  const Card& card = cards_.at(card_key(layout));
-  if (card.failure) throw *card.failure;
-  return card;
+  const ModelCosts& costs = model_costs_.at(model_costs_key(layout));
+  if (costs.failure) throw *costs.failure;
+  return costs;
 }
 
 /// Cuts the model as pipeline_layout() does.
-Bounds::PipelineCut& Bounds::cut_of(const Card& card, const Layout& layout) {
+Bounds::PipelineCut& Bounds::cut_of(const ModelCosts& costs, const Layout& layout) {
   const auto stages = static_cast<int>(layout.pipeline), chunks = static_cast<int>(layout.chunks);
   const ChunkPlacement placement =
       stages == 1 ? ChunkPlacement::kLoop : placement_of(layout.schedule);
   std::vector<int64_t> blocks;
   if (stages > 1) {
-    std::vector<int64_t>& known = blocks_[{card.whole_weights, stages * chunks}];
-    if (known.empty()) known = balanced_blocks(card.weights, stages * chunks);
+    std::vector<int64_t>& known = blocks_[{costs.whole_weights, stages * chunks}];
+    if (known.empty()) known = balanced_blocks(costs.weights, stages * chunks);
     blocks = known;
   }
   PipelineCut& cut = cuts_[{layout.tensor, stages, chunks, placement, blocks}];
@@ -210,9 +212,9 @@ Bounds::PipelineCut& Bounds::cut_of(const Card& card, const Layout& layout) {
 /// Computes the seconds of the busiest stage: it begins when a micro-batch has passed the layers
 /// before its first one, computes all its actions one after another, and, where its last one is a
 /// gradient with respect to its input, others go on from there.
-double Bounds::compute_seconds(const Card& card, const PipelineLayout& cut,
+double Bounds::compute_seconds(const ModelCosts& costs, const PipelineLayout& cut,
                                const Layout& layout) const {
-  const auto layers = static_cast<int32_t>(card.model.layers.size());
+  const auto layers = static_cast<int32_t>(costs.model.layers.size());
   const bool apart = runs_apart(layout);
   double most = 0;
   for (int stage = 0; stage < cut.stages(); ++stage) {
@@ -221,13 +223,13 @@ double Bounds::compute_seconds(const Card& card, const PipelineLayout& cut,
     for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
       const int part = cut.part_of(stage, chunk);
       const LayerRange range = cut.layers(part, layers);
-      cost += card.between(range);
+      cost += costs.between(range);
       first_part = std::min(first_part, part);
     }
     double around = 0;
     if (cut.stages() > 1) {
       const GraphCost& before =
-          card.until[static_cast<size_t>(cut.layers(first_part, layers).first)];
+          costs.prefix_costs[static_cast<size_t>(cut.layers(first_part, layers).first)];
       around = before.forward + (apart ? 0 : before.backward);
     }
     const double one = cost.forward + (apart ? cost.apart : cost.backward);
@@ -237,11 +239,12 @@ double Bounds::compute_seconds(const Card& card, const PipelineLayout& cut,
   return most;
 }
 
-const std::vector<Bounds::StageWeights>& Bounds::weights_of(const Card& card, PipelineCut& cut,
+const std::vector<Bounds::StageWeights>& Bounds::weights_of(const ModelCosts& costs,
+                                                            PipelineCut& cut,
                                                             const StateFacts& facts) {
   std::vector<StageWeights>& stages = cut.weights[{facts.persistence_threshold, facts.has_master}];
   if (!stages.empty()) return stages;
-  const ModelDescription& model = card.model;
+  const ModelDescription& model = costs.model;
   for (int stage = 0; stage < cut.layout.stages(); ++stage) {
     StageWeights& sum = stages.emplace_back();
     std::set<TensorId> seen;
@@ -314,13 +317,13 @@ double Bounds::exchange_seconds_of(const std::vector<StageWeights>& stages, cons
 /// Computes the bytes that a stage has saved at once for all micro-batches in flight: for each of
 /// its chunks, until the backward pass, or else until the gradients with respect to inputs and
 /// weights are computed.
-int64_t Bounds::saved_of(const Card& card, const PipelineLayout& cut, int stage,
+int64_t Bounds::saved_of(const ModelCosts& costs, const PipelineLayout& cut, int stage,
                          const Layout& layout) const {
   std::vector<GraphCost> chunks;
   for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
     const LayerRange range =
-        cut.layers(cut.part_of(stage, chunk), static_cast<int32_t>(card.model.layers.size()));
-    chunks.push_back(card.between(range));
+        cut.layers(cut.part_of(stage, chunk), static_cast<int32_t>(costs.model.layers.size()));
+    chunks.push_back(costs.between(range));
   }
   if (cut.stages() == 1) return chunks.front().saved;
   const bool apart = runs_apart(layout);
@@ -378,12 +381,12 @@ Bounds::SharedCosts& Bounds::shared_costs_of(const Layout& layout) {
   SharedCosts& shared = known->second;
   if (!added) return shared;
   try {
-    shared.card = &card_of(layout);
-    shared.cut = &cut_of(*shared.card, layout);
+    shared.costs = &model_costs_of(layout);
+    shared.cut = &cut_of(*shared.costs, layout);
     const PipelineLayout& cut = shared.cut->layout;
-    shared.compute = compute_seconds(*shared.card, cut, layout);
+    shared.compute = compute_seconds(*shared.costs, cut, layout);
     for (int stage = 0; stage < cut.stages(); ++stage)
-      shared.saved.push_back(saved_of(*shared.card, cut, stage, layout));
+      shared.saved.push_back(saved_of(*shared.costs, cut, stage, layout));
   } catch (...) {
     shared_costs_.erase(known);
     throw;
@@ -393,7 +396,7 @@ Bounds::SharedCosts& Bounds::shared_costs_of(const Layout& layout) {
 
 Bound Bounds::of(const Layout& layout, const StateFacts& facts) {
   const SharedCosts& shared = shared_costs_of(layout);
-  const std::vector<StageWeights>& stages = weights_of(*shared.card, *shared.cut, facts);
+  const std::vector<StageWeights>& stages = weights_of(*shared.costs, *shared.cut, facts);
   Bound bound;
   double update = 0;
   for (size_t stage = 0; stage < stages.size(); ++stage) {

@@ -68,21 +68,24 @@ class Bounds {
   };
   /// Weights holds the weight of each layer for the cut of a pipeline.
   using Weights = std::vector<int64_t>;
-  struct Card {
+  /// ModelCosts holds the model of one tensor degree, micro-batch and recompute, and the costs of
+  /// its layers.
+  struct ModelCosts {
     ModelDescription model;
     /// The costs of the first k layers.
-    std::vector<GraphCost> until;
+    std::vector<GraphCost> prefix_costs;
     std::vector<double> weights;
     Weights whole_weights;
-    /// The error that kept the card from being made.
+    /// The error that kept these from being made.
     std::optional<Error> failure;
 
     /// Returns the cost of a range of layers.
     GraphCost between(LayerRange range) const {
-      return until[static_cast<size_t>(range.end)] - until[static_cast<size_t>(range.first)];
+      return prefix_costs[static_cast<size_t>(range.end)] -
+             prefix_costs[static_cast<size_t>(range.first)];
     }
   };
-  using CardKey = std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>;
+  using ModelCostsKey = std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>;
   /// StageWeights counts the weights of a stage, by bytes and by elements that train.
   struct StageWeights {
     double bytes = 0;
@@ -101,33 +104,34 @@ class Bounds {
   };
   /// SharedCosts holds the costs of layouts that differ only in their state.
   struct SharedCosts {
-    const Card* card = nullptr;
+    const ModelCosts* costs = nullptr;
     PipelineCut* cut = nullptr;
     double compute = 0;
     /// The most bytes that each stage has saved at once.
     std::vector<int64_t> saved;
   };
 
-  static CardKey card_key(const Layout& layout);
-  Card make_card(const Layout& layout) const;
-  const Card& card_of(const Layout& layout);
-  PipelineCut& cut_of(const Card& card, const Layout& layout);
+  static ModelCostsKey model_costs_key(const Layout& layout);
+  ModelCosts make_model_costs(const Layout& layout) const;
+  const ModelCosts& model_costs_of(const Layout& layout);
+  PipelineCut& cut_of(const ModelCosts& costs, const Layout& layout);
   SharedCosts& shared_costs_of(const Layout& layout);
   GraphCost cost_of(const LayerGraph& graph, const Layout& layout) const;
-  double compute_seconds(const Card& card, const PipelineLayout& cut, const Layout& layout) const;
+  double compute_seconds(const ModelCosts& costs, const PipelineLayout& cut,
+                         const Layout& layout) const;
   double exchange_seconds_of(const std::vector<StageWeights>& stages, const Layout& layout,
                              const StateFacts& facts);
   double update_seconds(double bytes, const Layout& layout) const;
-  const std::vector<StageWeights>& weights_of(const Card& card, PipelineCut& cut,
+  const std::vector<StageWeights>& weights_of(const ModelCosts& costs, PipelineCut& cut,
                                               const StateFacts& facts);
   double seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing);
-  int64_t saved_of(const Card& card, const PipelineLayout& cut, int stage,
+  int64_t saved_of(const ModelCosts& costs, const PipelineLayout& cut, int stage,
                    const Layout& layout) const;
   MemoryNeed memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,
                        const StateFacts& facts) const;
 
   const SearchTask& task_;
-  std::map<CardKey, Card> cards_;
+  std::map<ModelCostsKey, ModelCosts> model_costs_;
   /// Numbers of blocks by the weights of layers and the number of parts.
   std::map<std::pair<Weights, int64_t>, std::vector<int64_t>> blocks_;
   /// Cuts by tensor ranks, stages, chunks, their placement, and numbers of blocks.

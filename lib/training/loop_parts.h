@@ -90,6 +90,7 @@ class Journal {
 
   virtual void print(const std::string& line) = 0;
   virtual void warn(const std::string& line) = 0;
+  /// Changes run.json on the first rank, and replaces the file.
   virtual void update(const std::function<void(RunManifest&)>& change) = 0;
   /// Collective: updates the manifest; a failure on the first rank is a failure on all.
   virtual void update_together(const std::string& what,

@@ -39,7 +39,7 @@ void TrainingLoop::run() {
   if (!parts_.stop.reached()) progress_.skipped.refuse_none_trained(progress_.step);
 }
 
-/// Saves what is due after a step.
+/// Compares replicas and saves where that is due after a step, then reviews the stop lead.
 void TrainingLoop::end_step() {
   const bool saves = parts_.saver.will_save(progress_);
   if (saves) parts_.data.await_before_saving(parts_.stop);

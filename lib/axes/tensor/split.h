@@ -42,11 +42,12 @@ ModelConfig local_config(const ModelConfig& config, const TensorSplit& split);
 int kv_copies(const ModelConfig& config, const TensorSplit& split);
 
 /// Describe what a rank has of a tensor of this name and shape: its share of the rows or columns,
-/// of rows that `copies` neighbouring ranks have together, or all of it.
+/// of rows that `copies` neighbouring ranks have together, or all of it. `gradient_is_term`: its
+/// gradient on a rank is a term of a sum over the ranks.
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies = 1);
 TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split);
 TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
-                      bool partial_gradient);
+                      bool gradient_is_term);
 
 /// Returns TensorInfo::local of tensor-parallel rank `index`, seen from any rank.
 Box local_part(const TensorInfo& tensor, int index);

@@ -16,10 +16,10 @@ namespace ftrun::cuda {
 struct Attention {
   const void* qkv;
   const int32_t* starts;
-  /// Forward writes them, backward reads them.
+  /// The result, and the log-sum-exp of the scores: forward writes them, backward reads them.
   void* a;
   float* lse;
-  /// Backward only.
+  /// The result's gradient, and the gradient of qkv: backward only.
   const void* da;
   void* dqkv;
   AttentionAttrs attrs;
