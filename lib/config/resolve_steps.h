@@ -37,14 +37,8 @@ void resolve_mesh(Resolving& r);
 void resolve_train(Resolving& r);
 /// Gives a section without type the only type there is.
 void resolve_adapter(Resolving& r);
-<<<<<<< HEAD
-/// Requires a type of quantization, and a block that kernels have.
-void resolve_quantization(Resolving& r);
-void resolve_train(Resolving& r);
-=======
 /// Requires a type, and a block that kernels have.
 void resolve_quantization(Resolving& r);
->>>>>>> wt/mend
 /// Keeps at least two checkpoints.
 void resolve_checkpoint(Resolving& r);
 
