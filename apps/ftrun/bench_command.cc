@@ -49,7 +49,11 @@ int bench_command(const BenchOptions& options) {
   if (!options.out.empty()) refuse_existing("--out", options.out);
   const std::string path = options.out.empty() ? own_path() : options.out;
   // Minutes of measuring follow.
-  require_place_for("--out", path);
+  if (options.out.empty())
+    require_place_for("the machine's file", path,
+                      "give this user the right to write there, or name another file with --out");
+  else
+    require_place_for("--out", path);
   const MachineInfo host = read_machine();
   warn_of_load(host.cores);
   const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,

@@ -29,15 +29,15 @@ inline void refuse_existing(const char* option, const std::string& path) {
 
 /// Refuses a file of `option` whose folder is missing or may not be written to with
 /// Error(kEnvironment), before any work is done for it.
-inline void require_place_for(const char* option, const std::string& path) {
+inline void require_place_for(
+    const char* option, const std::string& path,
+    const char* remedy = "give this user the right to write there, or name another place") {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
   std::error_code ignored;
   std::string why = writing_problem(folder);
   if (why.empty() && !std::filesystem::exists(folder, ignored)) why = cat(folder, ": is not there");
-  if (!why.empty())
-    throw Error(ExitCode::kEnvironment, cat(option, " ", path, ": ", why),
-                "give this user the right to write there, or name another place");
+  if (!why.empty()) throw Error(ExitCode::kEnvironment, cat(option, " ", path, ": ", why), remedy);
 }
 
 /// Refuses what is not a place for a new file of `option`: errors of refuse_existing() and

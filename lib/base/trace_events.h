@@ -16,6 +16,10 @@ struct TraceEvent {
   int64_t bytes = 0;
 };
 
+/// The processes of events that a run measures lie below it; those from it on belong to events that
+/// the file of an earlier run of the folder held. Viewers read a process as 32 bits without a sign.
+inline constexpr int64_t kMostNewProcesses = int64_t{1} << 31;
+
 /// TraceEvents collects events as JSON, one a line, in the "Trace Event Format" that Chrome's and
 /// Perfetto's viewers read. Names must hold neither quotes nor backslashes.
 class TraceEvents {

@@ -8,10 +8,9 @@
 namespace ftrun {
 namespace {
 
-constexpr MeshAxis kAxes[] = {
-#define FTRUN_MESH_AXIS(kind, name, what) MeshAxis::kind,
-#include "axes/axes.inc"
-};
+MeshAxis axis_at(int i) {
+  return kMeshAxisRows[static_cast<size_t>(i)].axis;
+}
 
 }  // namespace
 
@@ -44,10 +43,10 @@ MeshAxes RankGroup::axes() const {
 
 RankMesh::RankMesh(const MeshPoint& sizes) : sizes_(sizes) {
   for (int i = kMeshAxes - 1; i >= 0; --i) {
-    const int size = sizes_.at(kAxes[i]);
+    const int size = sizes_.at(axis_at(i));
     if (size < 1) {
       throw Error(ExitCode::kUsage,
-                  cat("the mesh has ", size, " ranks along ", axis_name(kAxes[i])),
+                  cat("the mesh has ", size, " ranks along ", axis_name(axis_at(i))),
                   "every degree of parallelism is at least 1");
     }
     strides_[i] = world_;
@@ -70,8 +69,8 @@ MeshPoint RankMesh::coordinate(int rank) const {
 int RankMesh::rank_at(const MeshPoint& place) const {
   int rank = 0;
   for (int i = 0; i < kMeshAxes; ++i) {
-    const int index = place.at(kAxes[i]);
-    require(index >= 0 && index < sizes_.at(kAxes[i]), "the place lies inside the mesh");
+    const int index = place.at(axis_at(i));
+    require(index >= 0 && index < sizes_.at(axis_at(i)), "the place lies inside the mesh");
     rank += index * strides_[i];
   }
   return rank;
@@ -79,14 +78,14 @@ int RankMesh::rank_at(const MeshPoint& place) const {
 
 int RankMesh::places(MeshAxes axes) const {
   int count = 1;
-  for (const MeshAxis axis : kAxes)
+  for (const auto& [axis, name, cuts] : kMeshAxisRows)
     if (axes.contains(axis)) count *= size(axis);
   return count;
 }
 
 int RankMesh::place_on(int rank, MeshAxes axes) const {
   int at = 0;
-  for (const MeshAxis axis : kAxes)
+  for (const auto& [axis, name, cuts] : kMeshAxisRows)
     if (axes.contains(axis)) at = at * size(axis) + place(rank, axis);
   return at;
 }
@@ -94,9 +93,9 @@ int RankMesh::place_on(int rank, MeshAxes axes) const {
 int RankMesh::offset_of(int place, MeshAxes axes) const {
   int offset = 0;
   for (int i = kMeshAxes - 1; i >= 0; --i) {
-    if (!axes.contains(kAxes[i])) continue;
-    offset += place % size(kAxes[i]) * strides_[i];
-    place /= size(kAxes[i]);
+    if (!axes.contains(axis_at(i))) continue;
+    offset += place % size(axis_at(i)) * strides_[i];
+    place /= size(axis_at(i));
   }
   return offset;
 }
@@ -114,7 +113,7 @@ GroupSpan RankMesh::every_kth(MeshAxes axes, int k) const {
 /// Writes "dp_shard+cp", "dp_shard/2" or "(dp_shard+cp)%4", without axes of size 1.
 std::string RankMesh::label_of(const GroupSpan& span) const {
   std::vector<std::string> names;
-  for (const MeshAxis axis : kAxes)
+  for (const auto& [axis, name, cuts] : kMeshAxisRows)
     if (size(axis) > 1 && span.axes.contains(axis)) names.emplace_back(axis_name(axis));
   const std::string line = join(names, "+");
   if (span.count == places(span.axes)) return line;
@@ -137,7 +136,7 @@ RankGroup RankMesh::group_of(int rank, const std::vector<GroupSpan>& spans) cons
     group.ranks = std::move(wider);
     if (span.count == 1) continue;
     labels.push_back(label_of(span));
-    for (const MeshAxis axis : kAxes)
+    for (const auto& [axis, name, cuts] : kMeshAxisRows)
       if (size(axis) == 1) span.axes.remove({axis});
     group.spans.push_back(span);
   }
@@ -178,7 +177,7 @@ std::vector<RankGroup> RankMesh::groups(MeshAxes axes) const {
 
 std::string RankMesh::place_text(int rank) const {
   std::vector<std::string> parts;
-  for (const MeshAxis axis : kAxes) {
+  for (const auto& [axis, name, cuts] : kMeshAxisRows) {
     if (size(axis) > 1) parts.push_back(cat(axis_name(axis), " ", place(rank, axis)));
   }
   const std::string where = parts.empty() ? "" : " (" + join(parts, ", ") + ")";

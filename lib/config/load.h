@@ -37,7 +37,9 @@ LoadResult load_config_texts(const std::vector<ConfigText>& texts,
 LoadResult load_config_text(const std::string& name, const std::string& text,
                             const std::vector<std::string>& overrides = {});
 
-/// Reads back the config that effective_json() wrote: all of its keys have their values.
+/// Reads back the config that effective_json() wrote. Keys that a rule decides at each start
+/// (device, checkpoint.keep_best.mode) have their defaults where the record says "auto", as have
+/// keys that this version does not know.
 Config recorded_config(const std::string& json);
 
 }  // namespace ftrun

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "base/error.h"
 #include "config/config.h"
 #include "config/schema.h"
 
@@ -24,8 +25,11 @@ class WrittenConfig {
   /// key's member.
   template <typename T>
   T get(const std::string& path) const {
+    const FieldValue& found = written_or_default(path);
     T value{};
-    from_value(value, written_or_default(path));
+    from_value(value, found);
+    if constexpr (std::is_enum_v<T>)
+      require(name_of(value) == std::get<std::string>(found), "the value is decided");
     return value;
   }
   /// Gives a key a value, in the place of the one that it has.

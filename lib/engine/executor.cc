@@ -129,7 +129,7 @@ void Executor::run(StepRun& step) {
   lanes_trace_ = traced && !device_->is_asynchronous();
   if (traced) begin_trace();
   device_->begin_run(step.scalars, traced);
-  trace_.begin = std::chrono::steady_clock::now();
+  if (traced) trace_.begin = std::chrono::steady_clock::now();
   // Libraries set themselves up in the first run, which may not be recorded; a recording holds no
   // times of instructions.
   if (device_->can_record() && ++runs_ > 1 && !looks_for_nonfinite_ && !traced)

@@ -480,7 +480,10 @@ const StatePiece& ModelState::parameters_of(UnitId unit) const {
 std::pair<const Unit*, int64_t> ModelState::place_of(TensorId tensor) const {
   for (const Unit& unit : partition_.units)
     for (const Slice& slice : unit.slices)
-      if (slice.tensor == tensor) return {&unit, slice.position_in_unit};
+      if (slice.tensor == tensor) {
+        require(slice.offset == 0, "a tensor lies in its unit as one slice");
+        return {&unit, slice.position_in_unit};
+      }
   bug("every tensor is in a unit");
 }
 

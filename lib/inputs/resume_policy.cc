@@ -57,7 +57,7 @@ bool may_change(const std::string& field) {
 }
 
 /// Returns the saved config, with the seed that the checkpoint records beside it.
-std::string recorded_config(const CheckpointMeta& saved, const std::string& now) {
+std::string config_to_compare(const CheckpointMeta& saved, const std::string& now) {
   const auto kept = saved.extra.find(kConfigRecord);
   const std::string& text = kept == saved.extra.end() ? now : kept->second;
   auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -158,7 +158,7 @@ RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now) {
     return before;
   }
   before.seed = saved.seed;
-  before.config = recorded_config(saved, now.config);
+  before.config = config_to_compare(saved, now.config);
   for (auto& [axis, ranks] : before.topology)
     if (const auto known = saved.topology.find(axis); known != saved.topology.end())
       ranks = known->second;

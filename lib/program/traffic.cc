@@ -133,7 +133,7 @@ class Formula {
 
   int64_t sum(const TrafficTerms& known) const {
     int64_t bytes = 0;
-    int64_t over_shards = 0;  // times the shards
+    int64_t over_shards = 0;     // times the shards
     int64_t over_secondary = 0;  // times the ranks with secondary shards
     for (const Unit& unit : partition_.units) {
       if (!spec(unit.id).held) continue;

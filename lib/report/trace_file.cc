@@ -13,9 +13,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The first process of events that are kept: new ones have processes below it.
-constexpr int64_t kKeptProcesses = int64_t{1} << 31;
-
 /// Reads the events of a trace of ours.
 Json events_in(const std::string& path) {
   const std::string text = read_file(path);
@@ -43,7 +40,8 @@ std::string kept_events(const Json& events, int64_t first_step) {
   for (Json event : events) {
     if (step_of(event) <= 0 || step_of(event) >= first_step || !event.contains("pid")) continue;
     const auto next = static_cast<int64_t>(processes.size());
-    event["pid"] = kKeptProcesses + processes.try_emplace(event["pid"].dump(), next).first->second;
+    event["pid"] =
+        kMostNewProcesses + processes.try_emplace(event["pid"].dump(), next).first->second;
     kept += (kept.empty() ? "" : ",\n") + event.dump();
   }
   return kept;
@@ -61,7 +59,10 @@ void TraceFile::add(const TracedStep& step) {
   measured.add(step.measured);
   all.add(step.predicted);
   all.add(measured.text());
-  write_file_atomic(posix_files(), path_, trace_text(all.text(), Json(step.notes).dump()));
+  write_file_atomic(
+      posix_files(), path_,
+      trace_text(all.text(),
+                 Json(step.notes).dump(-1, ' ', false, Json::error_handler_t::replace)));
   measured_ = measured.text();
 }
 

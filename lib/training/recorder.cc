@@ -205,11 +205,10 @@ void Recorder::record(const StepMetrics& metrics) {
 
 void Recorder::record(const TracedStep& step) {
   folder_.require_own();
-  if (!trace_) {
-    trace_.emplace(paths().trace(), first_step_);
-    print(cat("traced steps: ", paths().trace(), ", for ui.perfetto.dev"));
-  }
+  const bool is_first = !trace_;
+  if (is_first) trace_.emplace(paths().trace(), first_step_);
   trace_->add(step);
+  if (is_first) print(cat("traced steps: ", paths().trace(), ", for ui.perfetto.dev"));
 }
 
 void Recorder::record(int64_t step, const std::vector<TextSample>& samples) {

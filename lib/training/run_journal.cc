@@ -80,7 +80,7 @@ void RunJournal::record(const TracedStep& step) {
   if (!recorder_) return;
   try {
     recorder_->record(step);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     warn(cat("step ", step.step, " is not traced: ", error.what()));
   }
 }

@@ -53,6 +53,8 @@ void RunStepper::open_slow_ranks(const Config& config) {
 
 void RunStepper::run(StepRun& step) {
   use_.begin_step();
+  // Elastic runs may have lost all ranks that are to be traced.
+  step.traced = step.traced && tracer_.has_value();
   setup_.train_executor().run(step);
   use_.end_step(step.finite);
 }
@@ -67,10 +69,12 @@ void RunStepper::note(const StepMetrics& metrics) {
     for (const InstrKind kind : kinds) sum += spent[static_cast<size_t>(kind)];
     return sum;
   };
+  // A traced step is not replayed on GPUs, and takes longer than the others.
+  if (tracer_ && tracer_->traces(metrics.step))
+    return tracer_->write(metrics.step, executor.trace());
   times_.note(metrics, {.layers = seconds(kLayerKinds),
                         .update = seconds(kUpdateKinds),
                         .stages = pipeline.waited_for_stages + pipeline.waited_at_end});
-  if (tracer_) tracer_->write(metrics.step, executor.trace());
 }
 
 NonfiniteSearch RunStepper::find_nonfinite(const StepRun& step) {

@@ -18,8 +18,6 @@ namespace {
 
 /// Collectives by which the clocks of nodes are compared.
 constexpr int kComparisons = 9;
-/// Viewers read a process as 32 bits without a sign; TraceFile has the upper half.
-constexpr int64_t kProcesses = int64_t{1} << 31;
 
 double clock_seconds(std::chrono::steady_clock::time_point time) {
   return std::chrono::duration<double>(time.time_since_epoch()).count();
@@ -104,14 +102,14 @@ std::vector<ClockOffset> StepTracer::compare_clocks() {
 std::string StepTracer::measured(int64_t step, const RunTrace& trace, double late) const {
   TraceEvents events(step);
   const int rank = session_.rank();
-  add_instrs(events, (step * session_.world() + rank) % kProcesses,
+  add_instrs(events, (step * session_.world() + rank) % kMostNewProcesses,
              cat("measured rank ", rank, ", step ", step), program_,
              instrs_that_ran(program_, trace, late));
   return events.text();
 }
 
 void StepTracer::write(int64_t step, const RunTrace& trace) {
-  if (!is_traced(config_, step)) return;
+  require(traces(step), "the step is traced");
   session_.show_phase(cat("the trace of step ", step));
   const std::vector<ClockOffset> clocks = compare_clocks();
   const auto own = static_cast<size_t>(session_.rank());
@@ -121,8 +119,10 @@ void StepTracer::write(int64_t step, const RunTrace& trace) {
   for (const int rank : traced_) first = std::min(first, begins[static_cast<size_t>(rank)]);
   const bool is_traced_rank = std::binary_search(traced_.begin(), traced_.end(), session_.rank());
   const std::string events = is_traced_rank ? measured(step, trace, begins[own] - first) : "";
+  const std::vector<std::string> of_ranks = session_.exchange("trace", events);
+  if (session_.rank() != 0) return;
   TraceEvents all;
-  for (const std::string& text : session_.exchange("trace", events)) all.add(text);
+  for (const std::string& text : of_ranks) all.add(text);
   journal_.record(TracedStep{
       .step = step,
       .measured = all.text(),

@@ -33,7 +33,8 @@ class StepTracer {
   StepTracer(const TraceConfig& config, Session& session, const Program& program,
              std::vector<int> traced, Journal& journal, const PredictedStep& predicted);
 
-  /// Records the step, if it is traced. Collective in that case. `trace` is this rank's.
+  bool traces(int64_t step) const { return is_traced(config_, step); }
+  /// Records a step that is traced. Collective. `trace` is this rank's.
   void write(int64_t step, const RunTrace& trace);
 
  private:

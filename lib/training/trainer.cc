@@ -210,6 +210,10 @@ void Trainer::open_outputs() {
     const std::string rise =
         config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
     if (!rise.empty()) journal_.warn(rise);
+    for (const int64_t step : config_.train.trace.steps)
+      if (step > total_steps_)
+        journal_.warn(cat("train.trace.steps: step ", step, " is beyond the run's ", total_steps_,
+                          " steps, and is not traced"));
     identity_.start(data_);
   });
 }

@@ -160,6 +160,7 @@ __device__ void start_tile(T* tile, const T* from, int64_t stride, int rows, int
 /// left right^T.
 template <int D, int G, int N, class T>
 __device__ void products(FragmentC (&scores)[G][N], const T* left, int row, const T* right) {
+  __syncwarp();  // lanes that loads have parted load and multiply together
 #pragma unroll
   for (int g = 0; g < G; ++g)
 #pragma unroll
@@ -185,6 +186,7 @@ __device__ void products(FragmentC (&scores)[G][N], const T* left, int row, cons
 template <int D, int G, int N, int Columns, class T>
 __device__ void add_product(FragmentC (&sums)[G][Columns], const FragmentA (&weights)[G][N],
                             const T* tile, int first_column) {
+  __syncwarp();  // lanes that loads have parted load and multiply together
 #pragma unroll
   for (int i = 0; i < N; ++i)
 #pragma unroll
@@ -488,6 +490,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dq(Attent
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int at = warp_row + kFragmentRows * g + lane_group() + 8 * half;
+      // A row that does not exist has the numbers of another, and is not stored.
       const int64_t token = head * args.tokens + own.token + (at < own.rows ? at : 0);
       lse[g][half] = args.lse[token] * kLog2e;
       delta[g][half] = args.delta[token];
@@ -585,8 +588,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(Atten
     start_tile<D, kQueries>(q + kQueries * D, args.da + args.out(queries.token, head),
                             args.out_width, queries.rows, args.head_size, args.vectors);
     // Queries beyond the row have rows of 0 and numbers of 0, and add nothing.
-    if (threadIdx.x >= kQueries) return;
     const int i = threadIdx.x;
+    if (i >= kQueries) return;
     const bool exists = i < queries.rows;
     const int64_t token = queries.token + (exists ? i : 0);
     start_copy<4>(&numbers[at].lse[i], args.lse + head * args.tokens + token, exists);

@@ -70,7 +70,7 @@ function table(columns, rows, classOf) {
   made.append(head);
   rows.forEach((row, at) => {
     const line = element('tr', null, classOf ? classOf(at) : '');
-    row.forEach((cell, i) => line.append(cell.below ? element('td', cell.below, 'sub') : element('td', cell, columns[i].number ? 'number' : columns[i].className)));
+    row.forEach((cell, i) => line.append(cell?.below ? element('td', cell.below, 'sub') : element('td', cell, columns[i].number ? 'number' : columns[i].className)));
     made.append(line);
   });
   scroll.tabIndex = 0;

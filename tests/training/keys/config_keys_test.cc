@@ -390,13 +390,12 @@ const std::map<std::string, RunKey>& run_keys() {
       {"export.enabled", {"lib/training/trainer.cc", "config_.model_export.enabled"}},
       {"export.dtype", {"lib/inputs/export_options.cc", "config.model_export.dtype"}},
       // How a pipeline is cut and run.
-      {"parallel.schedule", {"lib/program/pipeline_plan.cc", ": config.parallel.schedule;"}},
-      {"parallel.virtual_stages",
-       {"lib/program/pipeline_plan.cc", "config.parallel.virtual_stages"}},
+      {"parallel.schedule", {"lib/axes/pipeline/plan.cc", ": config.parallel.schedule;"}},
+      {"parallel.virtual_stages", {"lib/axes/pipeline/plan.cc", "config.parallel.virtual_stages"}},
       {"parallel.pipeline_layers",
-       {"lib/program/pipeline_plan.cc", "config.parallel.pipeline_layers"}},
+       {"lib/axes/pipeline/plan.cc", "config.parallel.pipeline_layers"}},
       {"pipeline.partition",
-       {"lib/program/pipeline_plan.cc", "pipeline_partition(config.pipeline.partition)"}},
+       {"lib/axes/pipeline/plan.cc", "pipeline_partition(config.pipeline.partition)"}},
       // Where and how it is computed.
       {"device", {"lib/training/session.cc", "request.config.device"}},
       {"threads", {"lib/training/trainer.cc", "config_.threads"}},
@@ -426,11 +425,11 @@ const std::map<std::string, RunKey>& run_keys() {
       {"elasticity.ignore_non_elastic_batch_info",
        {"lib/config/resolve_elasticity.cc", "c.elasticity.ignore_non_elastic_batch_info"}},
       // Other ways to say how many ranks there are, and what they share (not yet).
-      {"parallel.data", {"lib/config/ranks.cc", "c.parallel.data != 0"}},
+      {"parallel.data", {"lib/config/ranks.cc", "mesh.data != 0"}},
       // What the supervisor does when a rank keeps failing.
       {"elastic.min_ranks", {"lib/config/elastic.cc", "config.elastic.min_ranks"}},
-      {"pipeline.stages", {"lib/config/resolve_mesh.cc", "r.config.pipeline.stages"}},
-      {"sequence_parallel_size", {"lib/config/resolve_mesh.cc", "r.config.sequence_parallel_size"}},
+      {"pipeline.stages", {"lib/axes/pipeline/keys.cc", "c.pipeline.stages"}},
+      {"sequence_parallel_size", {"lib/axes/context/keys.cc", "c.sequence_parallel_size"}},
       {"elasticity.model_parallel_size",
        {"lib/config/resolve_elasticity.cc", "e.model_parallel_size"}},
   };
@@ -439,6 +438,7 @@ const std::map<std::string, RunKey>& run_keys() {
 
 std::string content(const std::string& path) {
   std::ifstream in(testing::source_dir() + "/" + path);
+  REQUIRE(in.is_open());
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
