@@ -371,7 +371,7 @@ void declare_rest(Schema& s) {
       "products", &KernelsConfig::products,
       "Library that multiplies matrices; auto: by vendor and instructions of the processor.");
   kernels.key("attention", &KernelsConfig::attention,
-              "Who computes attention on GPUs. cudnn: cuDNN 9 in bf16 (heads of up to 128 "
+              "Implementation of attention on GPUs. cudnn: cuDNN 9 in bf16 (heads of up to 128 "
               "elements, on compute capability 9.x 256 and documents of a row as sequences of "
               "their own; other bits than own), own kernels elsewhere. amx: on processors with "
               "matrix units for bf16 (Intel's AMX) these multiply in bf16 (other bits). auto: "

@@ -181,8 +181,8 @@ struct LayerOps {
   bool accumulate = false;
 };
 
-/// Exchange is the detail of collectives and transfers. An instruction has these
-/// members of Instr, by what is exchanged:
+/// Exchange is the detail of collectives and transfers. An instruction has these members of Instr,
+/// by what is exchanged:
 /// * in a layer's list: `layer` and `micro_batch`
 /// * gradients or parameters: `unit`
 /// * between stages of a pipeline: `micro_batch`

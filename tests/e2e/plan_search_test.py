@@ -124,8 +124,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def the_clock_ends_a_search_where_nothing_fits():
         config = job.config("clock", **settings)
         told = search(config, "--device-memory", "1KiB", "--seconds", 0.001, code=5).stderr
-        assert re.search(r"none of (\d+ layouts|the \d+ layouts planned so far \(of \d+\)) fits on 2 "
-                         r"processors ", told), told
+        assert re.search(r"none of (\d+ layouts|the \d+ layouts planned so far \(of \d+\)) fits "
+                         r"on 2 processors ", told), told
         assert ("remedy: give more time (--seconds): it was over before 2 nodes were looked at; "
                 "or train an adapter" in told), told
 
