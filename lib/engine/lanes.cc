@@ -143,8 +143,8 @@ bool Lanes::stages_done_before(const LaneInstr& step) const {
 
 /// Wakes the lanes whose waits are done, with the mutex held.
 void Lanes::wake_finished() {
-  for (Waiter& sleeper : waiters_)
-    if (sleeper.over && sleeper.over()) sleeper.woken.notify_one();
+  for (Waiter& waiter : waiters_)
+    if (waiter.over && waiter.over()) waiter.woken.notify_one();
 }
 
 void Lanes::wait_for(const LaneInstr& step) {
