@@ -147,17 +147,21 @@ with tempfile.TemporaryDirectory() as scratch:
                 measured = lanes[f"measured rank {rank}, step {step}"]
                 predicted = lanes.get(f"predicted rank {rank}", lanes["predicted rank 0"])
                 assert set(measured) >= set(predicted) and "dp_shard" in measured, measured.keys()
+                whole = (max(spans[-1][1] for spans in measured.values())
+                         - min(spans[0][0] for spans in measured.values()))
+                # Another rank may begin before rank 0, whose step is in the metrics, and wait.
+                assert rank > 0 or whole <= took[step], (whole, took[step])
                 for lane, spans in measured.items():
                     begins.append(spans[0][0])
                     assert all(one[1] <= two[0] + 0.01 for one, two in zip(spans, spans[1:])), spans
-                    assert 0 < sum(end - begin for begin, end, _ in spans) <= took[step], lane
+                    assert 0 < sum(end - begin for begin, end, _ in spans) <= whole + 0.01, lane
                     assert is_within(predicted.get(lane, []), spans), (lane, predicted, spans)
                 # A layer's forward begins when its weights have been gathered.
                 gathered = min(end for _, end, name in measured["dp_shard"])
                 forward = min(begin for begin, _, name in measured["compute"]
                               if name.startswith("forward layer 0"))
                 assert gathered <= forward + 0.01, (gathered, forward)
-            assert min(begins) >= 0 and max(begins) < took[step], begins
+            assert min(begins) >= 0, begins
         facts = data_of(job.out("traced") / "report.html")["runs"][0]["facts"]
         assert "traced steps: trace.json in the run's folder, for ui.perfetto.dev" in facts, facts
         # A run that goes on adds to the trace; it never takes the place of another file.
