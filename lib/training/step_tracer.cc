@@ -109,7 +109,7 @@ std::string StepTracer::measured(int64_t step, const RunTrace& trace, double lat
 }
 
 void StepTracer::write(int64_t step, const RunTrace& trace) {
-  require(traces(step), "the step is traced");
+  if (!traces(step)) return;
   session_.show_phase(cat("the trace of step ", step));
   const std::vector<ClockOffset> clocks = compare_clocks();
   const auto own = static_cast<size_t>(session_.rank());

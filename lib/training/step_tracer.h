@@ -34,7 +34,7 @@ class StepTracer {
              std::vector<int> traced, Journal& journal, const PredictedStep& predicted);
 
   bool traces(int64_t step) const { return is_traced(config_, step); }
-  /// Records a step that is traced. Collective. `trace` is this rank's.
+  /// Records the step, if it is traced. Collective in that case. `trace` is this rank's.
   void write(int64_t step, const RunTrace& trace);
 
  private:
