@@ -241,7 +241,8 @@ TEST_CASE("requests that break the rules are bugs, told with the rule") {
   REQUIRE_THROWS_WITH(file.wait(ticket),
                       Contains("a swap ticket is known and was not waited for yet"));
   const auto other = file.write(data.data(), 4096, 0);  // takes the same place
-  REQUIRE_THROWS_WITH(file.wait(ticket), Contains("a swap ticket is known and was not waited for yet"));
+  REQUIRE_THROWS_WITH(file.wait(ticket),
+                      Contains("a swap ticket is known and was not waited for yet"));
   file.wait(other);
 }
 
