@@ -35,7 +35,7 @@ ROWS = {"attention_forward": (256, 256, 192), "attention_dq": (384, 384, 192),
         "attention_dkv": (256, 256, 192)}
 # Blocks that an SM of each architecture holds at once, of heads of 64, 128 and 256.
 BLOCKS = {
-    "80": {"attention_forward": (2, 2, 1), "attention_dq": (2, 1, 1), "attention_dkv": (2, 2, 1)},
+    "80": {"attention_forward": (2, 2, 1), "attention_dq": (2, 1, 1), "attention_dkv": (3, 2, 1)},
     "89": {"attention_forward": (2, 1, 1), "attention_dq": (2, 1, 1), "attention_dkv": (2, 1, 1)},
     "90": {"attention_forward": (2, 2, 2), "attention_dq": (2, 2, 2), "attention_dkv": (2, 2, 2)},
     "100": {"attention_forward": (2, 2, 2), "attention_dq": (2, 2, 2), "attention_dkv": (2, 2, 2)},
