@@ -132,7 +132,7 @@ class Wandb:
         known = getattr(self.run, "summary", None) if getattr(self.run, "resumed", False) else None
         last = known.get("step") if known is not None else None
         self.first_step = last if isinstance(last, int) else 0
-        # Of the last one an evaluation may be missing: wandb has the last value of each name.
+        # The last step may lack an evaluation: wandb has the last value of each name.
         self.last = {name: number(known.get(name))
                      for name in known.keys()} if isinstance(last, int) else {}
 

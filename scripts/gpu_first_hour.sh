@@ -32,7 +32,7 @@ step_limit=540
 most_bytes=$((64 << 20))
 binaries=(ftrun test_cuda test_engine_cuda test_nccl_gpu gpu_kernel_bench)
 modules=(libftrun_engine.so libftrun_cuda.so libftrun_nccl.so)
-# What a packed folder has, and the file by which it is known as one.
+# Entries of a packed folder; the last is the file by which it is known as one.
 packed=(bin lib tests scripts resources.txt)
 
 say() { printf '[gpu] %s\n' "$*"; }
@@ -96,7 +96,7 @@ keep() {
 
 verdict_of() { sed -n 's/.*"verdict": "\([^"]*\)".*/\1/p' "$results/$1.json" 2>/dev/null; }
 
-# What an exit code means; $2 is the verdict of a step that went well. 127 of our own programs is the loader's word
+# verdict CODE WORD: the meaning of an exit code; WORD is that of a step that went well. 127 of our own programs is the loader's word
 # that a library is missing, a failure: with_tool and python_with say 126 of tools that the machine lacks.
 verdict() {
   case $1 in

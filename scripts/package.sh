@@ -61,7 +61,7 @@ torch=$("$work/tree/bin/ftrun" --version | sed -n '2s/^LibTorch \([^+,]*\).*/\1/
 [ -n "$version" ] || die 'the build does not say its version'
 mkdir -p "$out"
 
-# Of the symbols that the files need, the newest glibc: "2.34".
+# The newest glibc among those whose symbols the files need: "2.34".
 glibc=$(objdump -T "$work"/tree/bin/* "$work"/tree/lib/*.so | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1 | cut -d _ -f 2)
 
 # put FILE: into the output folder, whole or not at all; one of that name is an earlier package of this version.
@@ -84,7 +84,7 @@ pack_wheel() {
   {
     printf 'Metadata-Version: 2.1\nName: ftrun\nVersion: %s\nSummary: Fine-tunes large language models, one binary\n' "$version"
     printf 'License: Apache-2.0\nRequires-Python: >=3.10\nRequires-Dist: torch==%s\n' "$torch"
-    # What computes products on processors where MKL is slow, and what the scripts beside the binary import.
+    # Packages that compute products where MKL is slow, and those that the scripts beside the binary import.
     sed -n 's/^product_packages=(\(.*\))/\1/p' scripts/setup.sh | tr ' ' '\n' | sed 's/^/Requires-Dist: /'
     printf 'Provides-Extra: scripts\n'
     printf 'Requires-Dist: %s; extra == "scripts"\n' numpy xxhash tokenizers jinja2 transformers safetensors gguf

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "axes/fits.h"
 #include "axes/pipeline/plan.h"
@@ -82,21 +83,17 @@ std::string numbered(size_t count, const char* noun) {
 
 void add_notice(const Origins& origins, const char* key, const std::string& message,
                 const std::string& remedy, Report& report) {
-  Problem problem;
-  problem.severity = Severity::kNotice;
-  problem.at = place_of(origins, key);
-  problem.message = message;
-  problem.remedy = remedy;
-  report.add({problem});
+  report.add({Problem{place_of(origins, key), message, remedy, Severity::kNotice}});
+}
+
+/// Makes the problem of a place from the error that what is written there ends in.
+Problem problem_at(Position at, const Error& error) {
+  return {std::move(at), error.message(), error.remedy()};
 }
 
 /// Adds what is wrong with the model that model.path names.
 void add_model_problem(const Origins& origins, const Error& error, Report& report) {
-  Problem problem;
-  problem.at = origins.position("model.path");
-  problem.message = error.message();
-  problem.remedy = error.remedy();
-  report.add_error(problem);
+  report.add_error(problem_at(origins.position("model.path"), error));
   report.model_is_wrong = true;
 }
 
@@ -201,11 +198,7 @@ void check_weights(const Config& config, const ModelConfig& model, Report& repor
 void check_model_fit(const Config& config, const ModelConfig& model, Report& report) {
   const std::optional<ModelMisfit> misfit = model_misfit(config, model, report.config_is_wrong);
   if (!misfit) return;
-  Problem problem;
-  problem.at = place_of(config.origins, misfit->key);
-  problem.message = misfit->error.message();
-  problem.remedy = misfit->error.remedy();
-  report.add({problem});
+  report.add({problem_at(place_of(config.origins, misfit->key), misfit->error)});
 }
 
 /// Notes that the adapter was trained on a base that was quantized in another way: an adapter fits
@@ -245,11 +238,7 @@ void check_trained(const Config& config, const ModelConfig& model, Report& repor
     require_adapter(trained, begun);
     check_base(config, begun, report);
   } catch (const Error& error) {
-    Problem problem;
-    problem.at = place_of(config.origins, key);
-    problem.message = error.message();
-    problem.remedy = error.remedy();
-    report.add({problem});
+    report.add({problem_at(place_of(config.origins, key), error)});
   }
 }
 
@@ -301,11 +290,7 @@ void note_longrope(const Config& config, const ModelConfig& model, Report& repor
 /// Adds a problem of a data set that the config names.
 void add_data_problem(const Origins& origins, const std::string& key, const Error& error,
                       Report& report) {
-  Problem problem;
-  problem.at = origins.position(key);
-  problem.message = error.message();
-  problem.remedy = error.remedy();
-  report.add_error(problem);
+  report.add_error(problem_at(origins.position(key), error));
   report.data_is_wrong = true;
 }
 

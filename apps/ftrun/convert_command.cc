@@ -389,7 +389,7 @@ int merge_folder(const ConvertOptions& options) {
   for (const Problem& problem : loaded.problems)
     if (problem.severity == Severity::kError)
       throw Error(ExitCode::kBadInput, cat(folder, ": ", to_text(problem)), problem.remedy);
-  // Of what training would need, the folder gives the adapter alone.
+  // The folder gives only the adapter of what training would need.
   Config trained = resolve(loaded.written, {}).config;
   trained.quantization = quantization_of_base(options, adapter);
   const ExportSource source = export_source(

@@ -22,11 +22,7 @@ std::string why_none_leaves(const LoadedConfig& loaded, const LaunchEnvironment&
 }
 
 std::string notice_at(const Config& config, const char* key, const std::string& message) {
-  Problem problem;
-  problem.severity = Severity::kNotice;
-  problem.at = place_of(config.origins, key);
-  problem.message = message;
-  return to_text(problem);
+  return to_text(Problem{place_of(config.origins, key), message, "", Severity::kNotice});
 }
 
 }  // namespace

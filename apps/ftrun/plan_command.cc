@@ -237,9 +237,9 @@ void print_sizes(const RankPlan& shown, const MemoryPlan& memory, bool savings) 
 /// Prints what is unwise in a training, and what this machine lacks for it. Returns the warnings.
 std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions& options) {
   std::vector<std::string> warnings;
+  if (!shown.trains()) return warnings;
   const LoadedConfig& loaded = shown.loaded;
   const std::string crossing = crossing_notice(loaded, shown.all, options.nodes);
-  if (!shown.trains()) return warnings;
   if (!crossing.empty()) {
     warnings.push_back(crossing);
     std::cout << "\nwarning: " << crossing << '\n';

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "config/config.h"
 
@@ -55,6 +56,11 @@ struct AxisKeys {
   std::string_view name() const {
     const std::string_view whole = key.value;
     return whole.substr(whole.rfind('.') + 1);
+  }
+  /// Lists the keys of the degree: its own and DeepSpeed's, if there is one.
+  std::vector<std::string_view> degree_keys() const {
+    if (other_key.value == nullptr) return {key.value};
+    return {key.value, other_key.value};
   }
   int64_t& of(ParallelConfig& mesh) const { return mesh.*degree.value; }
   int64_t of(const ParallelConfig& mesh) const { return mesh.*degree.value; }

@@ -22,7 +22,8 @@ inline constexpr StepPartName kCollectives{"exposed_communication", "waits for c
 inline constexpr StepPartName kStages{"other_stages", "waits for other stages"};
 inline constexpr StepPartName kCopies{"copies", "waits for copies"};
 inline constexpr StepPartName kDisk{"disk", "waits for the disk"};
-/// What runs do not measure apart: kOther, kCopies, kDisk and waits for ranks that end later.
+/// The rest, which runs do not measure by part: kOther, kCopies, kDisk and waits for ranks that end
+/// later.
 inline constexpr StepPartName kRest{"rest", "all else"};
 
 /// The parts in which runs measure a step, and together the whole of it.

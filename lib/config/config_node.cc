@@ -60,10 +60,19 @@ bool read_float(const std::string& text, double& value) {
 
 }  // namespace
 
-const ConfigNode* ConfigNode::find(std::string_view key) const {
+const ConfigEntry* ConfigNode::entry(std::string_view key) const {
   for (const ConfigEntry& entry : entries)
-    if (entry.key == key) return &entry.value;
+    if (entry.key == key) return &entry;
   return nullptr;
+}
+
+ConfigEntry* ConfigNode::entry(std::string_view key) {
+  return const_cast<ConfigEntry*>(std::as_const(*this).entry(key));
+}
+
+const ConfigNode* ConfigNode::find(std::string_view key) const {
+  const ConfigEntry* found = entry(key);
+  return found == nullptr ? nullptr : &found->value;
 }
 
 ConfigNode* ConfigNode::find(std::string_view key) {
@@ -173,9 +182,8 @@ void merge_into(ConfigNode& base, const ConfigNode& over) {
     return;
   }
   for (const ConfigEntry& entry : over.entries) {
-    const auto known = std::find_if(base.entries.begin(), base.entries.end(),
-                                    [&](const ConfigEntry& e) { return e.key == entry.key; });
-    if (known == base.entries.end()) {
+    ConfigEntry* known = base.entry(entry.key);
+    if (known == nullptr) {
       base.entries.push_back(entry);
     } else if (known->value.is_map() && entry.value.is_map()) {
       merge_into(known->value, entry.value);

@@ -37,6 +37,9 @@ struct ConfigNode {
   }
   /// Finds the value at "a.b.c", or null.
   const ConfigNode* at_path(std::string_view path) const;
+  /// Finds the entry of a key, or null.
+  const ConfigEntry* entry(std::string_view key) const;
+  ConfigEntry* entry(std::string_view key);
   /// Finds the value of a key, or null.
   const ConfigNode* find(std::string_view key) const;
   ConfigNode* find(std::string_view key);

@@ -13,18 +13,12 @@
 namespace ftrun {
 namespace {
 
-ConfigEntry* find_entry(ConfigNode& map, std::string_view key) {
-  for (ConfigEntry& entry : map.entries)
-    if (entry.key == key) return &entry;
-  return nullptr;
-}
-
 // Renames the spelling `from` to the key `to`, unless both are written.
 void rename(ConfigNode& map, const std::string& section, const std::string& from,
             const std::string& to, Problems& problems) {
-  ConfigEntry* entry = find_entry(map, from);
+  ConfigEntry* entry = map.entry(from);
   if (entry == nullptr) return;
-  if (const ConfigEntry* other = find_entry(map, to); other != nullptr) {
+  if (const ConfigEntry* other = map.entry(to); other != nullptr) {
     problems.error(entry->at,
                    cat(joined_key(section, from), ": written beside \"", to, "\" (line ",
                        other->at.line, "), which is the same key"),
@@ -81,7 +75,7 @@ void expand_plain_values(ConfigNode& root, Problems& problems) {
 // Expands cpu_offload: true to offload_optimizer: {device: cpu}; the same for parameters.
 void expand_cpu_offload(ConfigNode& zero, const std::string& from, const std::string& to,
                         Problems& problems) {
-  const ConfigEntry* entry = find_entry(zero, from);
+  const ConfigEntry* entry = zero.entry(from);
   if (entry == nullptr) return;
   const ConfigNode value = entry->value;
   const Position at = entry->at;
@@ -107,7 +101,7 @@ void expand_cpu_offload(ConfigNode& zero, const std::string& from, const std::st
 }
 
 void rename_bfloat16(ConfigNode& root, Problems& problems) {
-  ConfigEntry* old = find_entry(root, "bfloat16");
+  ConfigEntry* old = root.entry("bfloat16");
   if (old == nullptr) return;
   const ConfigNode* fresh = root.find("bf16");
   if (fresh != nullptr && fresh->kind != ConfigNodeKind::kNull) {
@@ -117,7 +111,7 @@ void rename_bfloat16(ConfigNode& root, Problems& problems) {
   }
   problems.notice(old->at, "bfloat16: the old spelling of bf16");
   root.erase("bf16");
-  old = find_entry(root, "bfloat16");
+  old = root.entry("bfloat16");
   old->written = old->key;
   old->key = "bf16";
 }
@@ -154,7 +148,7 @@ void drop_gpt_neox_companions(ConfigNode& root, Problems& problems) {
 // Reads max_grad_norm, other programs' word for gradient_clipping.
 void move_max_grad_norm(ConfigNode& root, ConfigNode& section, const std::string& written,
                         Problems& problems) {
-  const ConfigEntry* found = find_entry(section, "max_grad_norm");
+  const ConfigEntry* found = section.entry("max_grad_norm");
   if (found == nullptr) return;
   const ConfigEntry old = *found;
   section.erase("max_grad_norm");
@@ -227,19 +221,19 @@ bool split_weighted(const ConfigNode& item, ConfigNode& paths, ConfigNode& weigh
 // Splits data.train: [{path, weight}] into data.train: [path] and data.train_weights: [weight].
 void split_weighted_train(ConfigNode& root, Problems& problems) {
   ConfigNode* data = root.find("data");
-  ConfigEntry* train = data == nullptr ? nullptr : find_entry(*data, "train");
+  ConfigEntry* train = data == nullptr ? nullptr : data->entry("train");
   if (train == nullptr || train->value.kind != ConfigNodeKind::kList) return;
   const std::vector<ConfigNode> items = train->value.items;
   if (std::none_of(items.begin(), items.end(),
                    [](const ConfigNode& item) { return item.is_map(); }))
     return;
-  if (const ConfigEntry* other = find_entry(*data, "train_weights"); other != nullptr) {
+  if (const ConfigEntry* other = data->entry("train_weights"); other != nullptr) {
     problems.error(other->at,
                    cat("data.train_weights: written beside the weights in data.train (line ",
                        train->at.line, ")"),
                    "keep one of the two");
     data->erase("train_weights");
-    train = find_entry(*data, "train");
+    train = data->entry("train");
   }
   const Position at = train->value.at;
   ConfigNode paths, weights;
@@ -255,15 +249,15 @@ void split_weighted_train(ConfigNode& root, Problems& problems) {
 // data.validation_names: [a, b, b].
 void split_named_validation(ConfigNode& root, Problems& problems) {
   ConfigNode* data = root.find("data");
-  ConfigEntry* validation = data == nullptr ? nullptr : find_entry(*data, "validation");
+  ConfigEntry* validation = data == nullptr ? nullptr : data->entry("validation");
   if (validation == nullptr || !validation->value.is_map()) return;
-  if (const ConfigEntry* other = find_entry(*data, "validation_names"); other != nullptr) {
+  if (const ConfigEntry* other = data->entry("validation_names"); other != nullptr) {
     problems.error(other->at,
                    cat("data.validation_names: written beside the names in data.validation (line ",
                        validation->at.line, ")"),
                    "keep one of the two");
     data->erase("validation_names");
-    validation = find_entry(*data, "validation");
+    validation = data->entry("validation");
   }
   ConfigNode paths, names;
   paths.kind = names.kind = ConfigNodeKind::kList;

@@ -52,16 +52,10 @@ bool is_on(const ConfigNode& value) {
   }
 }
 
-ConfigEntry* entry_of(ConfigNode& map, std::string_view key) {
-  for (ConfigEntry& entry : map.entries)
-    if (entry.key == key) return &entry;
-  return nullptr;
-}
-
 void expand_peft_file(ConfigNode& adapter, Problems& problems) {
   for (const std::string_view key : kOfPeft) adapter.erase(key);
   for (const std::string_view key : kOfOurs)
-    if (const ConfigEntry* entry = entry_of(adapter, key); entry != nullptr) {
+    if (const ConfigEntry* entry = adapter.entry(key); entry != nullptr) {
       problems.error(entry->at, cat("adapter.", key, ": no key of a file of PEFT"),
                      "remove it from the file");
       adapter.erase(key);
@@ -74,7 +68,7 @@ void refuse_other_arithmetic(ConfigNode& adapter, bool of_peft, Problems& proble
   // PEFT sets it by the class of each module, whatever the file says.
   adapter.erase("fan_in_fan_out");
   for (const std::string_view key : kOtherArithmetic) {
-    const ConfigEntry* entry = entry_of(adapter, key);
+    const ConfigEntry* entry = adapter.entry(key);
     if (entry == nullptr) continue;
     if (is_on(entry->value))
       problems.error(entry->at,
@@ -90,10 +84,8 @@ void refuse_other_arithmetic(ConfigNode& adapter, bool of_peft, Problems& proble
 /// Refuses initial values that PEFT computes from the base's weights: it subtracts B A from the
 /// base, and the adapter then belongs to the changed base.
 void refuse_other_beginnings(ConfigNode& adapter, Problems& problems) {
-  const auto entry =
-      std::find_if(adapter.entries.begin(), adapter.entries.end(),
-                   [](const ConfigEntry& e) { return e.key == "init_lora_weights"; });
-  if (entry == adapter.entries.end() || entry->value.kind != ConfigNodeKind::kText) return;
+  const ConfigEntry* entry = adapter.entry("init_lora_weights");
+  if (entry == nullptr || entry->value.kind != ConfigNodeKind::kText) return;
   const std::string& text = entry->value.text;
   if (text.starts_with("pissa") || text == "olora" || text == "loftq" || text == "corda" ||
       text == "lora_ga") {
@@ -110,7 +102,7 @@ void refuse_other_beginnings(ConfigNode& adapter, Problems& problems) {
 
 /// Reads a single text in place of a list of modules.
 void split_modules(ConfigNode& adapter, const std::string& list, const std::string& pattern) {
-  ConfigEntry* entry = entry_of(adapter, list);
+  ConfigEntry* entry = adapter.entry(list);
   if (entry == nullptr || entry->value.kind != ConfigNodeKind::kText) return;
   if (entry->value.text != "all-linear") {
     entry->written = entry->key;
@@ -127,9 +119,9 @@ void split_modules(ConfigNode& adapter, const std::string& list, const std::stri
 /// Splits {expression: number} into a list of expressions and one of numbers.
 void split_pattern(ConfigNode& adapter, const std::string& key, const std::string& numbers,
                    Problems& problems) {
-  ConfigEntry* entry = entry_of(adapter, key);
+  ConfigEntry* entry = adapter.entry(key);
   if (entry == nullptr || !entry->value.is_map()) return;
-  if (const ConfigEntry* other = entry_of(adapter, numbers); other != nullptr) {
+  if (const ConfigEntry* other = adapter.entry(numbers); other != nullptr) {
     problems.error(other->at,
                    cat("adapter.", numbers, ": written beside adapter.", key, " (line ",
                        entry->at.line, "), which has its numbers"),
@@ -162,9 +154,8 @@ bool names_unquantized(const ConfigNode& modules) {
 /// Refuses settings of bitsandbytes that contradict the type or that ftrun does not implement.
 void refuse_other_quantization(const ConfigNode& quantization, Problems& problems) {
   const auto entry = [&](std::string_view key) {
-    const auto found = std::find_if(quantization.entries.begin(), quantization.entries.end(),
-                                    [&](const ConfigEntry& e) { return e.key == key; });
-    return found == quantization.entries.end() || !is_on(found->value) ? nullptr : &*found;
+    const ConfigEntry* found = quantization.entry(key);
+    return found == nullptr || !is_on(found->value) ? nullptr : found;
   };
   const ConfigEntry* type = entry("type");
   if (type == nullptr) type = entry("bnb_4bit_quant_type");
@@ -202,7 +193,7 @@ void desugar_adapter(ConfigNode& root, bool of_peft, Problems& problems) {
   split_modules(*adapter, "exclude_modules", "exclude_pattern");
   split_pattern(*adapter, "rank_pattern", "rank_pattern_ranks", problems);
   split_pattern(*adapter, "alpha_pattern", "alpha_pattern_alphas", problems);
-  if (ConfigEntry* layers = entry_of(*adapter, "layers_to_transform");
+  if (ConfigEntry* layers = adapter->entry("layers_to_transform");
       layers != nullptr && layers->value.kind == ConfigNodeKind::kInt) {
     ConfigNode list;
     list.kind = ConfigNodeKind::kList;
@@ -210,7 +201,7 @@ void desugar_adapter(ConfigNode& root, bool of_peft, Problems& problems) {
     list.items.push_back(layers->value);
     layers->value = std::move(list);
   }
-  if (ConfigEntry* begin = entry_of(*adapter, "init_lora_weights");
+  if (ConfigEntry* begin = adapter->entry("init_lora_weights");
       begin != nullptr && begin->value.kind == ConfigNodeKind::kBool)
     begin->value = ConfigNode::of_text(begin->value.at, begin->value.boolean ? "true" : "false");
 }

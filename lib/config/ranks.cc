@@ -14,9 +14,10 @@ namespace {
 ParallelConfig requested_mesh(const WrittenConfig& c) {
   ParallelConfig mesh;
   for (const AxisKeys* axis : kAxes) {
-    axis->of(mesh) = c.get<int64_t>(axis->key.value);
-    if (axis->other_key.value != nullptr)
-      axis->of(mesh) = std::max(axis->of(mesh), c.get<int64_t>(axis->other_key.value));
+    int64_t degree = 0;
+    for (const std::string_view key : axis->degree_keys())
+      degree = std::max(degree, c.get<int64_t>(std::string(key)));
+    axis->of(mesh) = degree;
   }
   return mesh;
 }

@@ -14,7 +14,7 @@ namespace ftrun {
 /// every value is decided.
 class WrittenConfig {
  public:
-  /// Where keys and sections are written, those that are "auto" too.
+  /// The places where keys and sections are written, also of those that are "auto".
   Origins origins;
   /// The commit of a model found by its name on the Hub, once it is looked up; not a key.
   std::string model_commit;

@@ -20,6 +20,11 @@ namespace {
 /// Bytes of a GPU's memory that are brought to the host at a time.
 constexpr int64_t kPiece = int64_t{4} << 20;
 
+/// Remedy of state that a machine has changed.
+constexpr const char* kRemedy =
+    "check the memory, processors and GPUs of these machines (dmesg, nvidia-smi -q); --resume auto "
+    "goes on from the last checkpoint";
+
 /// Writes "rank 1", "ranks 0 and 2", "ranks 0, 1 and 2".
 std::string ranks_text(const std::vector<int>& ranks) {
   std::vector<std::string> names;
@@ -92,9 +97,10 @@ RankError difference(const std::map<std::string, std::vector<int>>& versions, in
                   ", which all must hold alike: a memory or processor there changed them")
             : cat(ranks_text(everyone), " do not hold the same bits of ", tensor, " after step ",
                   step, ", which they must: a memory or processor of one of them changed them"),
-      "check the memory, processors and GPUs of these machines (dmesg, nvidia-smi -q); --resume "
-      "auto goes on from the last checkpoint, before which this was compared too (if the ranks run "
-      "on different CPU models, rounding may differ: set train.check_replicas: 0)");
+      cat(kRemedy,
+          ", before which this was compared too (if the ranks run on different CPU models, "
+          "rounding "
+          "may differ: set train.check_replicas: 0)"));
   const bool one = known && few.size() == 1;
   return {error, one ? few.front() : RankError::kThisRank, one};
 }
@@ -243,8 +249,7 @@ void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
               cat("replicas had different hashes after step ", step,
                   ", and equal hashes when these were computed again: a memory or processor of one "
                   "of the ranks computes wrongly now and then"),
-              "check the memory, processors and GPUs of these machines (dmesg, nvidia-smi -q); "
-              "--resume auto goes on from the last checkpoint");
+              kRemedy);
 }
 
 }  // namespace ftrun

@@ -200,7 +200,8 @@ class ModuleChoice {
   }
 
   /// Finds the value of the first expression that matches; `written` are the expressions of `all`.
-  /// One that matches after another is marked as used too: without that one it would count.
+  /// An expression that matches after another is marked as used too: without that other it would
+  /// count.
   template <class T>
   std::optional<T> first_match(const std::vector<std::pair<Pattern, T>>& all,
                                const std::vector<std::pair<std::string, T>>& written,

@@ -407,7 +407,7 @@ class UpdateBuilder {
   }
 
   /// Leaves the largest of the scales of tensor ranks, and of the ranks of `cut_over`, in a buffer.
-  /// What lies on the host goes through the device, where ranks communicate.
+  /// Scales on the host go through the device, where ranks communicate.
   void exchange_scales(const Range& scales, const std::set<GroupId>& cut_over) {
     std::vector<GroupId> groups(cut_over.begin(), cut_over.end());
     const GroupId tensor = placement_.groups().tensor;

@@ -13,7 +13,7 @@ struct TracedStep {
   /// Events that are marked with their step.
   std::string measured;
   std::string predicted;
-  /// What the reader of the trace should know, by topic.
+  /// Notes for the reader of the trace, by topic.
   std::map<std::string, std::string> notes;
 };
 

@@ -430,7 +430,7 @@ class Search {
       Search search(larger, {.seconds = std::min(left, limits_.seconds * kNodesShare)});
       search.longest_ = longest_;
       search.find_bounds();
-      // What is too large by its bound is too large.
+      // A layout that is too large by its bound is too large.
       if (search.result_.counts.legal == search.result_.counts.too_large) continue;
       const std::optional<Evaluation> found = search.least_memory();
       if (!found || !found->fits) continue;

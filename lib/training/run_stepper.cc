@@ -62,6 +62,9 @@ void RunStepper::run(StepRun& step) {
 void RunStepper::note(const StepMetrics& metrics) {
   session_.note_step(metrics.step_seconds);
   const Executor& executor = setup_.train_executor();
+  // A traced step is not replayed on GPUs, and takes longer than the others.
+  if (tracer_ && tracer_->traces(metrics.step))
+    return tracer_->write(metrics.step, executor.trace());
   const std::array<double, kInstrKinds> spent = executor.seconds();
   const PipelineSeconds& pipeline = executor.pipeline_seconds();
   const auto seconds = [&](const auto& kinds) {
@@ -69,9 +72,6 @@ void RunStepper::note(const StepMetrics& metrics) {
     for (const InstrKind kind : kinds) sum += spent[static_cast<size_t>(kind)];
     return sum;
   };
-  // A traced step is not replayed on GPUs, and takes longer than the others.
-  if (tracer_ && tracer_->traces(metrics.step))
-    return tracer_->write(metrics.step, executor.trace());
   times_.note(metrics, {.layers = seconds(kLayerKinds),
                         .update = seconds(kUpdateKinds),
                         .stages = pipeline.waited_for_stages + pipeline.waited_at_end});

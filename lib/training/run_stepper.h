@@ -44,8 +44,8 @@ class RunStepper : public Stepper {
   Session& session_;
   TrainingSetup& setup_;
   ResourceUse use_;
-  std::optional<StepTracer> tracer_;
   StepTimes times_;
+  std::optional<StepTracer> tracer_;
   LoadWatch load_;
   std::optional<ReplicaCheck> replicas_;
   std::optional<SlowRanks> slow_ranks_;

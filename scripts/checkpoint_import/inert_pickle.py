@@ -20,7 +20,7 @@ from script_errors import UserError
 from text_files import LFS_HEAD, refuse_pointer
 
 LARGEST_PICKLE = 256 << 20
-# Of these no checkpoint has any: that a file names them is said, though naming does nothing here.
+# Modules that no checkpoint names: a file that does is reported, though naming does nothing here.
 NEVER = re.compile(r"(os|posix|nt|subprocess|sys|shutil|socket|pty|runpy|importlib|ctypes|code|pdb|"
                    r"webbrowser|"
                    r"commands|multiprocessing)(\.|$)")
@@ -545,7 +545,7 @@ class TorchFile:
     """A file of torch.save, or a part of one that holds such a file. Entries are read in place:
     nothing is unpacked, and no name in the file is taken for a path."""
 
-    # For files saved with torch.serialization.set_crc32_options(False).
+    # False reads files that were saved with torch.serialization.set_crc32_options(False).
     check_sums = True
 
     def __init__(self, path, begin=0, length=None):

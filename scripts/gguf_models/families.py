@@ -245,10 +245,10 @@ FAMILIES = {family.model_type: family for family in (
 
 # Multimodal classes whose decoder is handed over.
 MULTIMODAL = ("gemma3", "mistral3")
-# How names of the other parts' tensors begin, as transformers 4 and 5 write them.
+# Prefixes of the other parts' tensors, as transformers 4 and 5 write them.
 OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.",
                "model.multi_modal_projector.")
-# What stands before the names of a decoder in a multimodal model, and what before those of the
+# Prefixes of a decoder's names in a multimodal model, each with the one that takes its place in the
 # decoder alone.
 INSIDE = (("language_model.", ""), ("model.language_model.", "model."))
 

@@ -400,7 +400,7 @@ def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
         what, calls = "", checked_calls(call if isinstance(call, list) else [call], number, place)
     if fields.passed_over and unread is not None:
         unread += [f"message.{key}" for key in fields.passed_over]
-    # What has no meaning of its own is passed to the template, which may know it.
+    # Fields without a meaning of their own are passed to the template, which may know them.
     if fields.others:
         refuse_or_count({k: v for k, v in fields.others.items()
                          if canonical(k) not in map(canonical, REASONING)}, place,

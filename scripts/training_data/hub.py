@@ -4,11 +4,11 @@ import re
 
 from script_errors import UserError
 
-# As lib/base/hub_cache.cc reads them.
+# Names of the Hub, as lib/base/hub_cache.cc reads them.
 NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,"
                   r"95})(?:@([^\s\\]+))?")
 
-# What names a file is none of the Hub's, whether it is there or not.
+# Endings of a file's name, which is none of the Hub's, whether the file is there or not.
 IS_FILE = re.compile(r"\.(txt|text|md|jsonl?|ndjson|parquet|arrow|csv|tsv|py|html?|gz|zst|zip|"
                      r"bin)$", re.IGNORECASE)
 

@@ -98,7 +98,7 @@ def remove_stale(out, folder):
     # tells whether it is in use
     except OSError:
         return
-    # With the lock closed: a network file system keeps an open file, and the folder with it.
+    # The lock is closed by now: a network file system keeps an open file, and the folder with it.
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -65,7 +65,7 @@ TEST_CASE(
   CHECK(config.gradient_accumulation_steps == 1);
   CHECK(config.parallel.data == 2);
   CHECK(config.parallel.virtual_stages == 1);
-  // It was read for as many runs as one likes.
+  // A written config is resolved for any number of ranks.
   CHECK(resolve(written, {.world_size = 4}).config.train_micro_batch_size_per_gpu == 2);
   CHECK(written.values().size() == 2);
 }
@@ -90,7 +90,7 @@ TEST_CASE("every value is decided but those that fall where their object is know
   CHECK(open == Lines{"checkpoint.keep_best.mode", "comm.backend", "data.format",
                       "data.token_dtype", "device", "export.dtype", "kernels.attention",
                       "kernels.products"});
-  // Of these a later start decides two anew; here they have their values.
+  // A later start decides two of these anew; here they have their values.
   CHECK(r.config.left_auto == std::set<std::string>{"checkpoint.keep_best.mode", "device"});
   CHECK(r.config.device == DeviceKind::kCpu);
 }

@@ -29,12 +29,12 @@ VISION = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
 MISTRAL = {"model_type": "mistral", "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48,
            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
            "head_dim": 8, "sliding_window": None, "max_position_embeddings": 64}
-# Of each kind: the class of its decoder, the decoder's settings and the whole model's.
+# Kinds of models: the class of the decoder, the decoder's settings and the whole model's.
 KINDS = {"Gemma3": ("Gemma3ForCausalLM", TEXT, {"mm_tokens_per_image": 4, "image_token_index": 90,
                                                 "boi_token_index": 91, "eoi_token_index": 92}),
          "Mistral3": ("MistralForCausalLM", MISTRAL, {"image_token_index": 90,
                                                       "tie_word_embeddings": False})}
-# How names begin in files, and how in the memory of transformers 5, which some files have too.
+# Prefixes of names in files, and in the memory of transformers 5, which some files have too.
 NEW_NAMES = {"language_model.model.": "model.language_model.",
              "language_model.lm_head.": "lm_head.", "vision_tower.": "model.vision_tower.",
              "multi_modal_projector.": "model.multi_modal_projector."}

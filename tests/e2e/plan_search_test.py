@@ -26,7 +26,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return must(ftrun("plan", "--search", "--config", config, "--machine", machine, *limit,
                           *arguments), code)
 
-    # What several cases ask about is searched once.
+    # A search that several cases ask about runs once.
     found = job.scratch / "found.yaml"
     answer = json.loads(search(job.config("asked", **settings), "--out", found,
                                "--json").stdout)["result"]["search"]

@@ -30,7 +30,7 @@ FIRST = re.compile(r"(?:of|what|where|wherever|how|who|whoever|whom|whose|which|
 
 VALUE = re.compile(r"(?:(?:one|each|it|true|false)\b(?!\()|\"\"|-1)", re.I)
 
-# What the comment of a function may begin with, and plurals that look like verbs but are none.
+# Words that the comment of a function may begin with; plurals that look like verbs but are none.
 VERB = re.compile(r"(?:Collective[:.] )?(?:[A-Za-z][a-z]+s|Return|Emit|Compute|Describe)\b|"
                   r"Collective\.|[\w\[\], ]{1,24}(?:\([^)]*\) )?\+?= ", 0)
 NOUN = re.compile(r"(?:Bytes|Ranks|Elements|Rows|Tokens|Seconds|Steps|Units|Keys|Values|Ways|Parts|"

@@ -52,7 +52,7 @@ StateOptions data_ranks(const Session& session) {
   return state;
 }
 
-/// What rank 0's journal got of a step that rank r began r ms after rank 0.
+/// Returns what rank 0's journal got of a step that rank r began r ms after rank 0.
 std::vector<TracedStep> traces_of(const std::vector<std::string>& nodes, const TraceConfig& config,
                                   const std::vector<int>& traced, int64_t step) {
   std::vector<TrainRequest> requests;
