@@ -251,8 +251,9 @@ void note_bubble(const Config& config, Report& report) {
 
 /// Says how an adapter is served, which should be known before it is trained.
 void note_serving(const Config& config, Report& report) {
-  const std::string limits = serving_limits(config.adapter);
-  if (!limits.empty()) add_notice(config.origins, "adapter", limits, "", report);
+  for (const std::string& limits :
+       serving_limits(config.adapter, config.quantization.type != QuantizationType::kNone))
+    add_notice(config.origins, "adapter", limits, "", report);
 }
 
 /// Notes that more positions are asked for than the model was trained on, which is allowed, and

@@ -46,7 +46,7 @@ struct ExportOptions {
   int64_t shard_bytes = 50'000'000'000;
   /// Elements that the export asks for at once. It holds no more in memory, except for a tensor
   /// that the file holds transposed, which it holds whole.
-  int64_t piece_elements = 4 << 20;
+  int64_t piece_elements = 1 << 20;
 };
 
 /// ExportPart is a model tensor that a tensor of the file holds.

@@ -209,6 +209,9 @@ class Communicator {
   /// reports as received. Unlike stats() it knows nothing of collectives. None where the back end
   /// cannot see it. Not beside a collective that runs.
   virtual std::optional<int64_t> transported_bytes() const { return std::nullopt; }
+  /// Returns a bound of the bytes that the back end takes for itself while collectives run, beside
+  /// its callers' buffers and what it maps of peers.
+  virtual int64_t working_bytes() const { return 0; }
   /// Sets the limit of every later wait.
   virtual void set_timeout(std::chrono::milliseconds timeout) { setup_.timeout = timeout; }
   /// Throws Error(kPeerLost) when a collective among GPUs, whose wait() does not wait on the host,

@@ -28,7 +28,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
-constexpr int64_t kStagingBytes = 4 << 20;  // for pieces that are exchanged and added here
+/// Collectives whose transport takes memory of its own, as much as they move, run in pieces of at
+/// most so many bytes.
+constexpr int64_t kStagingBytes = 2 << 20;
+/// Pieces that are in memory at the same time at most: outgoing_ and incoming_, what c10d gathers
+/// into before it copies, and freed ones that stay with the heaps of Gloo's threads.
+constexpr int64_t kMostPieces = 10;
 // A collective gives up by itself at the timeout; only if it does not do we. Messages do not.
 constexpr std::chrono::milliseconds kSlack{2000};
 // The time between two looks whether another thread of this rank has given up, or a peer has.
@@ -76,6 +81,7 @@ class GlooCommunicator final : public Communicator {
     if (sockets_.empty()) return std::nullopt;
     return received_bytes(sockets_) - received_before_;
   }
+  int64_t working_bytes() const override { return kMostPieces * kStagingBytes; }
   void shutdown() override { barrier({"shutdown"}); }
   void abort(const std::string& reason) noexcept override;
 
@@ -130,6 +136,7 @@ class GlooCommunicator final : public Communicator {
   void reduce_scatter_now(const Collective& work);
   void exchange_and_add(const CollectiveRecord& record, int64_t count, void* out);
   void gather_bytes(const void* in, void* out, int64_t bytes);
+  void gather_piece(const void* in, void* out, int64_t bytes);
   void all_gather_now(const Collective& work) {
     gather_bytes(work.in, work.out, payload_bytes(work.record));
   }
@@ -268,11 +275,16 @@ void GlooCommunicator::all_reduce_now(const Collective& work) {
   // Two addends have one order, and integers any. Gloo's own sum of fp16 converts one by one.
   const bool ordered = size() == 2 && record.dtype != DType::kF16;
   if (floating && record.op == ReduceOp::kSum && !ordered) return all_reduce_pieces(work);
-  std::vector<at::Tensor> tensors = {view_of(work.out, record.count, scalar_type(record.dtype))};
+  const int64_t width = dtype_bytes(record.dtype), step = kStagingBytes / width;
   c10d::AllreduceOptions options;
   options.reduceOp = reduce_op(record.op);
   options.timeout = setup().timeout;
-  await(group_->allreduce(tensors, options));
+  for (int64_t start = 0; start < record.count; start += step) {
+    std::vector<at::Tensor> tensors = {view_of(static_cast<std::byte*>(work.out) + start * width,
+                                               std::min(step, record.count - start),
+                                               scalar_type(record.dtype))};
+    await(group_->allreduce(tensors, options));
+  }
 }
 
 /// Reduces in pieces: a rank adds its own part of every piece, then the parts are gathered.
@@ -348,7 +360,22 @@ void GlooCommunicator::move_blocks(const Collective& work, bool check) {
   exchange_bytes(work.in, sent, work.out, received, std::move(blocks));
 }
 
+/// Gathers blocks of `bytes`, in pieces where all of them together are larger than the staging
+/// memory.
 void GlooCommunicator::gather_bytes(const void* in, void* out, int64_t bytes) {
+  if (bytes * size() <= kStagingBytes) return gather_piece(in, out, bytes);
+  const int64_t step = std::max<int64_t>(kStagingBytes / size(), 1);
+  for (int64_t start = 0; start < bytes; start += step) {
+    const int64_t some = std::min(step, bytes - start);
+    std::byte* pieces = staging(incoming_);
+    gather_piece(static_cast<const std::byte*>(in) + start, pieces, some);
+    for (int block = 0; block < size(); ++block)
+      std::memcpy(static_cast<std::byte*>(out) + block * bytes + start, pieces + block * some,
+                  static_cast<size_t>(some));
+  }
+}
+
+void GlooCommunicator::gather_piece(const void* in, void* out, int64_t bytes) {
   if (bytes == 0) return;
   at::Tensor input = bytes_of(in, bytes);
   at::Tensor output = bytes_of(out, bytes * size());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -15,32 +16,53 @@ namespace {
 constexpr std::array<int64_t, 9> kServedRanks{1, 8, 16, 32, 64, 128, 256, 320, 512};
 constexpr int64_t kServedByDefault = 16;
 
-/// Lists settings with which vLLM refuses the adapter or computes another one.
-std::vector<std::string> unserved(const AdapterConfig& adapter) {
+constexpr std::string_view kMerge =
+    "; merged into its base it serves it: ftrun convert RUN --merge --out FOLDER";
+
+/// Lists settings that both servers lack.
+std::vector<std::string> unserved_everywhere(const AdapterConfig& adapter) {
   std::vector<std::string> settings;
   if (adapter.use_dora) settings.emplace_back("use_dora");
   if (!adapter.modules_to_save.empty()) settings.emplace_back("modules_to_save");
   if (adapter.bias != AdapterBias::kNone) settings.emplace_back("bias");
+  return settings;
+}
+
+std::string unchanged_limits(std::string_view server, const std::vector<std::string>& settings) {
+  return cat(server, " does not serve this adapter as it is (", join(settings, ", "), ")", kMerge);
+}
+
+/// Describes the limits of vLLM; "" where it has none.
+std::string vllm_limits(const AdapterConfig& adapter) {
+  std::vector<std::string> settings = unserved_everywhere(adapter);
   if (!adapter.rank_pattern.empty()) settings.emplace_back("rank_pattern");
   if (!adapter.alpha_pattern.empty()) settings.emplace_back("alpha_pattern");
-  return settings;
+  if (!settings.empty()) return unchanged_limits("vLLM", settings);
+  const auto* served = std::lower_bound(kServedRanks.begin(), kServedRanks.end(), adapter.r);
+  if (served == kServedRanks.end())
+    return cat("vLLM serves adapters of a rank up to ", kServedRanks.back(), ", this one has r ",
+               adapter.r, kMerge);
+  return *served > kServedByDefault ? cat("vLLM serves this adapter with --max-lora-rank ", *served)
+                                    : "";
+}
+
+/// Describes the limits of llama.cpp; "" where it has none.
+std::string llama_cpp_limits(const AdapterConfig& adapter, bool quantized_base) {
+  std::vector<std::string> settings = unserved_everywhere(adapter);
+  if (!adapter.alpha_pattern.empty()) settings.emplace_back("alpha_pattern");
+  if (adapter.use_rslora && !adapter.rank_pattern.empty())
+    settings.emplace_back("use_rslora with rank_pattern");
+  if (quantized_base) settings.emplace_back("a base that is quantized in training");
+  return settings.empty() ? "" : unchanged_limits("llama.cpp", settings);
 }
 
 }  // namespace
 
-std::string serving_limits(const AdapterConfig& adapter) {
-  if (adapter.type != AdapterType::kLora) return "";
-  const std::vector<std::string> settings = unserved(adapter);
-  if (!settings.empty())
-    return cat("vLLM does not serve this adapter as it is (", join(settings, ", "),
-               "); merged into its base it serves it: ftrun convert RUN --merge --out FOLDER");
-  const auto* served = std::lower_bound(kServedRanks.begin(), kServedRanks.end(), adapter.r);
-  if (served == kServedRanks.end())
-    return cat("vLLM serves adapters of a rank up to ", kServedRanks.back(), ", this one has r ",
-               adapter.r,
-               "; merged into its base it serves it: ftrun convert RUN --merge --out FOLDER");
-  return *served > kServedByDefault ? cat("vLLM serves this adapter with --max-lora-rank ", *served)
-                                    : "";
+std::vector<std::string> serving_limits(const AdapterConfig& adapter, bool quantized_base) {
+  if (adapter.type != AdapterType::kLora) return {};
+  std::vector<std::string> limits{vllm_limits(adapter), llama_cpp_limits(adapter, quantized_base)};
+  std::erase(limits, "");
+  return limits;
 }
 
 }  // namespace ftrun

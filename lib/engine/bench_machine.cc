@@ -23,7 +23,7 @@
 #include "base/processors.h"
 #include "base/round_up.h"
 #include "comm/listen_socket.h"
-#include "comm/open.h"
+#include "engine/measure_exchanges.h"
 #include "graph/cost.h"
 #include "graph/op_spec.h"
 #include "kernels/kernels.h"
@@ -35,16 +35,9 @@
 namespace ftrun {
 namespace {
 
-double lower_quartile(std::vector<double> values) {
-  const auto place = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
-  std::nth_element(values.begin(), place, values.end());
-  return *place;
-}
-
 using Clock = std::chrono::steady_clock;
 
-/// Measures the seconds of a call: the lower quartile of at least 5 samples over a tenth of a
-/// second, as other programs can only add time.
+/// Measures the seconds of a call, in at least 5 samples over a tenth of a second.
 double seconds_of(const std::function<void()>& body) {
   body();
   std::vector<double> samples;
@@ -54,7 +47,7 @@ double seconds_of(const std::function<void()>& body) {
     body();
     samples.push_back(seconds_since(start));
   }
-  return lower_quartile(std::move(samples));
+  return middle_mean(std::move(samples));
 }
 
 /// Freed gives memory back by free().
@@ -93,10 +86,17 @@ class GraphBench {
       }
   }
 
+  /// Runs the first product of the forward list.
+  void run_product() {
+    const auto op = std::ranges::find_if(
+        graph_.forward, [](const Op& one) { return op_name(one.kind).starts_with("linear"); });
+    run_op(graph_, *op, storage_, {.scalars = &scalars_});
+  }
+
   /// Calls f(operation, seconds).
   template <class F>
   void for_each(const F& f) const {
-    for (const auto& [op, samples] : seconds_) f(*op, lower_quartile(samples));
+    for (const auto& [op, samples] : seconds_) f(*op, middle_mean(samples));
   }
   const LayerGraph& graph() const { return graph_; }
 
@@ -412,55 +412,28 @@ Rates measure_beside_others(int ranks, int processors, bool quick) {
   return rates;
 }
 
-/// Measures collectives by bytes, as rank 0 sees them.
-std::string measure_exchanges_as(int rank, int ranks, int port, int listen_fd,
+/// Measures as one of `ranks` ranks what they exchange; returns the text of a machine that holds
+/// the curves.
+std::string measure_exchanges_as(int rank, int ranks, int processors, int port, int listen_fd,
                                  const std::string& token) {
-  set_kernel_threads(1);
-  const auto rendezvous = Rendezvous::connect(
-      {.rank = rank, .world = ranks, .port = port, .listen_fd = listen_fd, .token = token});
-  std::vector<int> members(static_cast<size_t>(ranks));
-  for (int i = 0; i < ranks; ++i) members[static_cast<size_t>(i)] = i;
-  const auto group = open_communicator(*rendezvous, "bench", members, {});
+  const auto [config, batch] = sampled_models(true)[1];
+  const SampledModel sampled(config, batch, DType::kF32);
+  GraphBench& layer = *sampled.benches[static_cast<size_t>(sampled.model.layers[1].graph)];
   Machine machine{.name = "measured",
                   .rates = {Rates{.memory = 1e9, .products = {{DType::kF32, 1e9}}}}};
-  std::map<std::string, std::vector<std::pair<double, double>>> points;
-  for (const int64_t bytes :
-       {int64_t{1} << 12, int64_t{1} << 16, int64_t{1} << 20, int64_t{1} << 24}) {
-    const int64_t part = bytes / 4 / ranks, full = part * ranks;
-    CommBuffer whole = group->allocate(full * 4), own = group->allocate(part * 4);
-    std::memset(whole.as<float>(), 0, static_cast<size_t>(full) * 4);
-    std::memset(own.as<float>(), 0, static_cast<size_t>(part) * 4);
-    float* const mine = whole.as<float>() + rank * part;
-    const auto note = [&](const char* kind, const std::function<void()>& body) {
-      std::vector<double> samples;
-      for (int round = 0; round < 12; ++round) {
-        group->barrier({"start"});
-        const auto start = Clock::now();
-        body();
-        if (round > 1) samples.push_back(seconds_since(start));
-      }
-      points[cat(kind, " ", ranks)].emplace_back(static_cast<double>(full * 4),
-                                                 lower_quartile(samples));
-    };
-    note("all_reduce", [&] {
-      group->all_reduce(whole.as<float>(), full, DType::kF32, ReduceOp::kSum, {"bench"}).wait();
-    });
-    note("reduce_scatter", [&] {
-      group
-          ->reduce_scatter(whole.as<float>(), own.as<float>(), part, DType::kF32, ReduceOp::kSum,
-                           {"bench"})
-          .wait();
-    });
-    note("all_gather",
-         [&] { group->all_gather(mine, whole.as<float>(), part, DType::kF32, {"bench"}).wait(); });
-  }
-  for (auto& [kind, measured] : points) machine.exchanges[kind] = Curve(std::move(measured));
-  group->shutdown();
-  rendezvous->shutdown();
+  machine.exchanges = measure_exchanges({.rank = rank,
+                                         .ranks = ranks,
+                                         .port = port,
+                                         .listen_fd = listen_fd,
+                                         .token = token,
+                                         .processors = processors,
+                                         .threads = std::max(1, processors / ranks),
+                                         .work = [&] { layer.run_product(); }});
   return machine_text(machine);
 }
 
-std::map<std::string, Curve> measure_exchanges(int ranks) {
+/// Measures what `ranks` ranks exchange on `processors` processors.
+std::map<std::string, Curve> measure_exchanges_of(int ranks, int processors) {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   std::random_device random;
   const std::string token = cat(random(), random());
@@ -468,8 +441,8 @@ std::map<std::string, Curve> measure_exchanges(int ranks) {
   for (int rank = 0; rank < ranks; ++rank)
     children.push_back(std::make_unique<Child>([&] {
       if (rank > 0) socket.fd.reset();
-      return measure_exchanges_as(rank, ranks, socket.port, rank == 0 ? socket.fd.release() : -1,
-                                  token);
+      return measure_exchanges_as(rank, ranks, processors, socket.port,
+                                  rank == 0 ? socket.fd.release() : -1, token);
     }));
   socket.fd.reset();
   std::map<std::string, Curve> found =
@@ -490,10 +463,10 @@ Machine bench_machine(const BenchRequest& request) {
                     machine.devices / ranks, machine.devices == ranks ? " thread" : " threads"));
     machine.rates.push_back(measure_beside_others(ranks, machine.devices, request.quick));
   }
-  // Two ranks exchange on one processor, too.
-  for (int ranks = 2; ranks <= std::max(machine.devices, 2); ranks *= 2) {
+  // Runs of two and four ranks are common on machines with fewer processors, too.
+  for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
     request.say(cat("measuring what ", ranks, " ranks exchange"));
-    machine.exchanges.merge(measure_exchanges(ranks));
+    machine.exchanges.merge(measure_exchanges_of(ranks, machine.devices));
   }
   // The node's link stands for numbers of ranks that were not measured, and for transfers.
   if (const auto pair = machine.exchanges.find("all_gather 2"); pair != machine.exchanges.end()) {

@@ -30,7 +30,8 @@ struct MemoryReport {
   /// The most bytes of peers' memory while a collective runs.
   int64_t peers = 0;
   /// A bound of what the process takes beside once it trains: the heap of executors, loader and
-  /// records, and the kernels' buffers of each thread (tests/bench/memory_bench.py).
+  /// records, the kernels' buffers of each thread, and what communicators work in
+  /// (tests/bench/memory_bench.py).
   int64_t working = 0;
   /// The most that the process held while it trained, of its own and shared memory.
   int64_t measured = 0;

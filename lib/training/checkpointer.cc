@@ -316,7 +316,8 @@ void Checkpointer::export_model(StopAgreement& stop) {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
     if (outcome.stopped) return;
     parts_.journal.print(cat("exported ", export_folder(config_), weights_of_));
-    if (const std::string limits = serving_limits(config_.adapter); !limits.empty())
+    for (const std::string& limits :
+         serving_limits(config_.adapter, config_.quantization.type != QuantizationType::kNone))
       parts_.journal.print(limits);
     if (!outcome.unmoved.empty()) parts_.journal.warn(outcome.unmoved);
   });

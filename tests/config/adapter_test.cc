@@ -56,19 +56,30 @@ TEST_CASE("a section of adapters without a type is LoRA, one of type none and no
 TEST_CASE("what a server does not take is said with the remedy") {
   CHECK(serving_limits(read("train: {steps: 1}")).empty());
   CHECK(serving_limits(read("adapter: {r: 16}")).empty());
+  using Lines = std::vector<std::string>;
   CHECK(serving_limits(read("adapter: {r: 17}")) ==
-        "vLLM serves this adapter with --max-lora-rank 32");
+        Lines{"vLLM serves this adapter with --max-lora-rank 32"});
   CHECK(serving_limits(read("adapter: {r: 320}")) ==
-        "vLLM serves this adapter with --max-lora-rank 320");
+        Lines{"vLLM serves this adapter with --max-lora-rank 320"});
   const std::string merged =
       "; merged into its base it serves it: ftrun convert RUN --merge --out FOLDER";
   CHECK(serving_limits(read("adapter: {r: 513}")) ==
-        "vLLM serves adapters of a rank up to 512, this one has r 513" + merged);
-  CHECK(serving_limits(
-            read("adapter: {r: 64, use_dora: true, modules_to_save: [embed_tokens], bias: all}")) ==
-        "vLLM does not serve this adapter as it is (use_dora, modules_to_save, bias)" + merged);
+        Lines{"vLLM serves adapters of a rank up to 512, this one has r 513" + merged});
+  CHECK(
+      serving_limits(
+          read("adapter: {r: 64, use_dora: true, modules_to_save: [embed_tokens], bias: all}")) ==
+      Lines{"vLLM does not serve this adapter as it is (use_dora, modules_to_save, bias)" + merged,
+            "llama.cpp does not serve this adapter as it is (use_dora, modules_to_save, bias)" +
+                merged});
   CHECK(serving_limits(read("adapter: {rank_pattern: {q_proj: 4}, alpha_pattern: {q_proj: 4}}")) ==
-        "vLLM does not serve this adapter as it is (rank_pattern, alpha_pattern)" + merged);
+        Lines{"vLLM does not serve this adapter as it is (rank_pattern, alpha_pattern)" + merged,
+              "llama.cpp does not serve this adapter as it is (alpha_pattern)" + merged});
+  CHECK(
+      serving_limits(read("adapter: {use_rslora: true, rank_pattern: {q_proj: 4}}"), true) ==
+      Lines{"vLLM does not serve this adapter as it is (rank_pattern)" + merged,
+            "llama.cpp does not serve this adapter as it is (use_rslora with rank_pattern, a base "
+            "that is quantized in training)" +
+                merged});
 }
 
 TEST_CASE("modules are names or one expression, patterns keep the order they are written in") {

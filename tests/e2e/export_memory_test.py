@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from runner import BINARY, Job, case, peak_kib, run_cases, tiny_model, tiny_weights
 
 VOCABULARIES = {"small": 400, "large": 600_000}  # two matrices of 77 MB in the large one
-# Pieces of 4 Mi elements (16 MiB each), as they are read and as they are written, and pages of
+# Pieces of 1 Mi elements (4 MiB each), as they are read and as they are written, and pages of
 # files in between: less than one matrix.
 MOST_KIB = 64 << 10
 

@@ -9,16 +9,16 @@ import pathlib
 import sys
 import tempfile
 
-from runner import config, ftrun, must, near, preload, steps, write_config
+from runner import accumulation, config, ftrun, must, near, preload, steps, write_config
 from safetensors.numpy import load_file
 
-SOURCE, NAMES = pathlib.Path(sys.argv[1]), sys.argv[2:]
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(SOURCE / "tests/model"))
 from reference import FAMILIES, write_families  # noqa: E402
 
 
-def make_references(folder):
-    write_families(folder, NAMES or tuple(FAMILIES))
+def make_references(folder, names):
+    write_families(folder, names or tuple(FAMILIES))
     return sorted(p for p in pathlib.Path(folder).iterdir() if p.is_dir())
 
 
@@ -79,24 +79,34 @@ LONGROPE = {"phi3": "is above longrope's original_max_position_embeddings, 16: l
 NOTE = "token 7, the model's pad_token_id, is trained on: its row of the embedding "
 
 
-def check_family(folder, ranks, scratch, layout=None):
+def has_padding(folder):
+    return folder.name.startswith("padding")
+
+
+def config_of(folder, out, ranks=1, changes=None):
+    """The config of a family's small model on so many ranks, with the changes of a layout."""
+    changes = changes or {}
+    value = config(folder / "model", folder / "data" / "train.bin", out, **changes)
+    value["gradient_accumulation_steps"] = accumulation(changes, ranks, 2)
+    if has_padding(folder):
+        value["model"]["padding_row_gradient"] = "transformers"
+    value["export"] = {"dtype": "fp32"}
+    return value
+
+
+def check_family(folder, ranks, scratch, layout=None, changes=None):
+    """Trains on a layout, with the changes of a config that it has or else those of LAYOUTS;
+    returns the largest differences of loss and gradient norm."""
     reference = json.loads((folder / "reference.json").read_text())
     out = scratch / f"{folder.name}-{layout or ranks}"
     s = reference["settings"]
-    value = config(folder / "model", folder / "data" / "train.bin", out, **LAYOUTS.get(layout, {}))
-    value["gradient_accumulation_steps"] = s["accumulation"] // (1
-                                                                 if layout in ("tensor", "pipeline")
-                                                                 else ranks)
-    has_padding = folder.name.startswith("padding")
-    if has_padding:
-        value["model"]["padding_row_gradient"] = "transformers"
-    value["export"] = {"dtype": "fp32"}
+    value = config_of(folder, out, ranks, LAYOUTS.get(layout, {}) if changes is None else changes)
     # Two threads of such small models mostly wait for each other; where windows and norms of
     # queries and keys are, two all the same.
     value["threads"] = 2 if ranks == 1 and folder.name.startswith(("mistral", "qwen3")) else 1
     done = must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
     assert (((NOTE + "gets no gradient from where it is read, as in transformers") in done.stdout)
-            == has_padding), done.stdout
+            == has_padding(folder)), done.stdout
     rotated_by, said = LONGROPE.get(folder.name, ""), done.stdout + done.stderr
     assert (said.count("factor rotates all rows of the run\n") == bool(rotated_by)
             and rotated_by in said), said
@@ -107,15 +117,17 @@ def check_family(folder, ranks, scratch, layout=None):
     check_weights(out, reference, () if rotates_whole_heads(folder) else KEY_BIASES)
     print(f"{folder.name}, {layout or f'{ranks} rank(s)'}: loss within {loss:.1e}, gradient norm "
           f"within {norm:.1e}", flush=True)
+    return loss, norm
 
 
-def check_untrained_bytes(folder, scratch):
+def check_untrained_bytes(folder, scratch, ranks=2):
     """Tensors that files hold in other pieces than ranks come back bit by bit as they were read."""
-    out = scratch / f"{folder.name}-untrained"
-    value = config(folder / "model", folder / "data" / "train.bin", out, **LAYOUTS["tensor"])
+    out = scratch / f"{folder.name}-untrained-{ranks}"
+    value = config(folder / "model", folder / "data" / "train.bin", out,
+                   **(LAYOUTS["tensor"] if ranks == 2 else {}))
     value["train"]["steps"], value["export"] = 1, {"dtype": "fp32"}
     value["optimizer"]["params"]["lr"] = 0.0
-    must(ftrun("--config", write_config(scratch, value), "--nproc", 2))
+    must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
     expected = load_file(folder / "model" / "model.safetensors")
     found = load_file(out / "export" / "model" / "model.safetensors")
     assert set(found) == set(expected), set(found) ^ set(expected)
@@ -149,12 +161,12 @@ def check_trained_padding(folder, scratch):
          1e-6)
 
 
-def main():
+def main(names):
     preload()
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        folders = make_references(scratch / "references")
-        assert len(folders) == len(NAMES) if NAMES else len(folders) >= 10, folders
+        folders = make_references(scratch / "references", names)
+        assert len(folders) == len(names) if names else len(folders) >= 10, folders
         for folder in folders:
             for ranks in (1,) if folder.name in ONE_RANK else (1, 2):
                 check_family(folder, ranks, scratch)
@@ -162,8 +174,9 @@ def main():
                 check_family(folder, 2, scratch, layout)
             if folder.name in ("stablelm_norms", "cohere_norms"):
                 check_untrained_bytes(folder, scratch)
-        if not NAMES:
+        if not names:
             check_trained_padding(scratch / "references" / "padding_untied", scratch)
 
 
-main()
+if __name__ == "__main__":
+    main(sys.argv[2:])

@@ -1,0 +1,184 @@
+#include "engine/measure_exchanges.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <ctime>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/median.h"
+#include "base/text.h"
+#include "comm/open.h"
+#include "kernels/kernels.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The sizes of the whole buffer that are measured, in bytes.
+constexpr int64_t kMeasuredBytes[] = {1 << 12, 1 << 16, 1 << 20, 1 << 24};
+constexpr int kWarmUpRounds = 2;
+constexpr int kRounds = 16;
+/// The least seconds of a point: a curve has no zeros.
+constexpr double kLeastSeconds = 1e-6;
+
+/// CollectiveThread runs collectives for the thread that computes, as a lane of a group does in a
+/// step (engine/lanes.h).
+class CollectiveThread {
+ public:
+  CollectiveThread() : thread_([this] { serve(); }) {}
+  ~CollectiveThread() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  CollectiveThread(const CollectiveThread&) = delete;
+  CollectiveThread& operator=(const CollectiveThread&) = delete;
+
+  /// Runs `body` on the thread and waits for its end. Rethrows what it throws.
+  void run(const std::function<void()>& body) {
+    std::unique_lock lock(mutex_);
+    body_ = &body;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return body_ == nullptr; });
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+
+ private:
+  void serve() {
+    run_kernels_on_this_thread();
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stopping_ || body_ != nullptr; });
+      if (stopping_) return;
+      lock.unlock();
+      std::exception_ptr error;
+      try {
+        (*body_)();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock.lock();
+      error_ = std::move(error);
+      body_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const std::function<void()>* body_ = nullptr;
+  std::exception_ptr error_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+/// Returns the seconds of processor time that the calling thread has used.
+double thread_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// ExchangeTimer times collectives of one group.
+class ExchangeTimer {
+ public:
+  ExchangeTimer(Communicator& group, const ExchangeRequest& request)
+      : group_(group), request_(request) {}
+
+  /// Times a collective: after a piece of work, but at least what it takes by itself.
+  double seconds_of(const std::function<void()>& collective) {
+    return std::max({alone(collective), beside_work(collective), kLeastSeconds});
+  }
+
+ private:
+  double alone(const std::function<void()>& collective) {
+    std::vector<double> samples;
+    for (int round = 0; round < kRounds; ++round) {
+      group_.barrier({"start"});
+      const auto start = Clock::now();
+      collective();
+      if (round >= kWarmUpRounds) samples.push_back(seconds_since(start));
+    }
+    return middle_mean(std::move(samples));
+  }
+
+  double beside_work(const std::function<void()>& collective) {
+    std::vector<double> samples;
+    for (int round = 0; round < kRounds; ++round) {
+      const auto start = Clock::now();
+      const double used = thread_seconds();
+      request_.work();
+      const double worked = work_seconds(seconds_since(start), thread_seconds() - used);
+      thread_.run(collective);
+      if (round >= kWarmUpRounds) samples.push_back(seconds_since(start) - worked);
+    }
+    return middle_mean(std::move(samples));
+  }
+
+  /// Returns the seconds that a piece of work takes without any wait for others: where the ranks
+  /// outnumber the processors each of them has its share of these.
+  double work_seconds(double elapsed, double used) const {
+    const int threads = request_.ranks * request_.threads;
+    return threads <= request_.processors ? elapsed : used * threads / request_.processors;
+  }
+
+  Communicator& group_;
+  const ExchangeRequest& request_;
+  CollectiveThread thread_;
+};
+
+}  // namespace
+
+std::map<std::string, Curve> measure_exchanges(const ExchangeRequest& request) {
+  set_kernel_threads(request.threads);
+  const auto rendezvous = Rendezvous::connect({.rank = request.rank,
+                                               .world = request.ranks,
+                                               .port = request.port,
+                                               .listen_fd = request.listen_fd,
+                                               .token = request.token});
+  std::vector<int> members(static_cast<size_t>(request.ranks));
+  std::iota(members.begin(), members.end(), 0);
+  const auto group = open_communicator(*rendezvous, "bench", members, {});
+  std::map<std::string, std::vector<std::pair<double, double>>> points;
+  {
+    ExchangeTimer timer(*group, request);
+    for (const int64_t bytes : kMeasuredBytes) {
+      const int64_t part = bytes / 4 / request.ranks, full = part * request.ranks;
+      const CommBuffer whole = group->allocate(full * 4), own = group->allocate(part * 4);
+      float* const all = whole.as<float>();
+      float* const block = own.as<float>();
+      std::memset(all, 0, static_cast<size_t>(full) * 4);
+      std::memset(block, 0, static_cast<size_t>(part) * 4);
+      const auto note = [&](const char* kind, const std::function<void()>& collective) {
+        points[cat(kind, " ", request.ranks)].emplace_back(static_cast<double>(full * 4),
+                                                           timer.seconds_of(collective));
+      };
+      note("all_reduce",
+           [&] { group->all_reduce(all, full, DType::kF32, ReduceOp::kSum, {"bench"}).wait(); });
+      note("reduce_scatter", [&] {
+        group->reduce_scatter(all, block, part, DType::kF32, ReduceOp::kSum, {"bench"}).wait();
+      });
+      note("all_gather", [&] {
+        group->all_gather(all + request.rank * part, all, part, DType::kF32, {"bench"}).wait();
+      });
+    }
+  }
+  group->shutdown();
+  rendezvous->shutdown();
+  std::map<std::string, Curve> curves;
+  for (auto& [kind, measured] : points) curves[kind] = Curve(std::move(measured));
+  return curves;
+}
+
+}  // namespace ftrun
