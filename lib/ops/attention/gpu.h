@@ -33,10 +33,12 @@ struct Attention {
   /// none are.
   const int32_t* uncovered;
 };
-/// SharedMemory is that of a block of the kernel that asks for most.
+/// SharedMemory is the shared memory that a block of an attention kernel needs: of several kernels,
+/// the one that needs most.
 struct SharedMemory {
   int64_t bytes;
-  /// The size's explanation: "4 tiles of 64 x 264 x 2 bytes".
+  /// The arithmetic of the size: "192 rows of 64 x 2 bytes and 512", the last number being further
+  /// bytes.
   std::string text;
 };
 SharedMemory attention_shared_f32(int64_t head_size, bool backward);
