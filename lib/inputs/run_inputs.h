@@ -32,7 +32,7 @@ class DataFingerprints {
   /// waits.
   std::vector<std::pair<std::string, std::string>> finish();
   /// Says whether no fingerprint is left to be found.
-  bool all_taken() const { return unknown_.empty(); }
+  bool all_found() const { return unknown_.empty(); }
 
  private:
   std::map<std::string, std::unique_ptr<FingerprintJob>> unknown_;

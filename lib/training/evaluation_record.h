@@ -42,7 +42,7 @@ class EvaluationRecord {
   bool is_best(int64_t step) const { return best_ && best_->step == step; }
   /// Forgets a best checkpoint that could not be written or no longer exists; the previous best is
   /// the best again.
-  void lose_best(int64_t step);
+  void forget_best(int64_t step);
   /// Returns the metric by which the best checkpoint is chosen; "" where none is kept.
   const std::string& metric() const { return keep_best_.metric; }
 

@@ -55,12 +55,12 @@ class Session {
   std::vector<std::string> exchange(const std::string& what, const std::string& text);
   /// Collective: runs `work` on this rank; an Error of any rank is thrown on all ranks, its message
   /// preceded by `what` ("reading the data") and the rank.
-  void together(const std::string& what, const std::function<void()>& work);
+  void run_together(const std::string& what, const std::function<void()>& work);
   /// Collective: returns rank 0's text on every rank; an Error of rank 0 is thrown on all. The
   /// other ranks wait as long as rank 0 lives.
-  std::string first_tells(const std::string& what, const std::function<std::string()>& text);
+  std::string broadcast_text(const std::string& what, const std::function<std::string()>& text);
   /// Collective: returns rank 0's answer to a question, in the same way.
-  bool first_decides(const std::string& what, const std::function<bool()>& question);
+  bool broadcast_decision(const std::string& what, const std::function<bool()>& question);
   /// Collective: throws Error(kUsage) naming each node that differs from rank 0's, with the facts
   /// that differ. `topic` distinguishes this comparison from others.
   void require_same(const std::string& topic, const std::vector<NodeFact>& facts);

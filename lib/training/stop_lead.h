@@ -37,7 +37,7 @@ class StopLead {
   void write_counters(std::map<std::string, int64_t>& counters) const;
   /// Says whether a cost has grown by more than a tenth, and by more than 50 ms, since
   /// note_written().
-  bool has_news() const;
+  bool has_grown() const;
   void note_written() { written_ = costs_; }
 
   void note_step(double seconds);
