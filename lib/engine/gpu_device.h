@@ -67,7 +67,7 @@ class GpuDevice final : public LaneDevice {
   bool crosses_tiers(const Instr& instr) const;
   bool works_on_host(const Instr& instr) const;
   void plan(const Instr& instr);
-  bool leaves_all_to_device() const;
+  bool runs_all_on_device() const;
   void stage_input(void* to, const void* from, int64_t bytes, DeviceStream stream);
   void wait_for(DeviceStream stream);
   void check_groups();

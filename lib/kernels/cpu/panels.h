@@ -20,7 +20,7 @@ inline constexpr bool kIsNarrow = !std::is_same_v<S, Compute<S>>;
 
 /// Widens: to[i] = from[i], in the type that S is computed with.
 template <class S>
-void take_elements(const S* from, Compute<S>* to, int64_t count) {
+void widen_elements(const S* from, Compute<S>* to, int64_t count) {
   if constexpr (kIsNarrow<S>)
     vector_kernels<S>().widen(from, to, count);
   else
@@ -29,7 +29,7 @@ void take_elements(const S* from, Compute<S>* to, int64_t count) {
 
 /// Rounds: to[i] = from[i], in the type S.
 template <class S>
-void put_elements(const Compute<S>* from, S* to, int64_t count) {
+void narrow_elements(const Compute<S>* from, S* to, int64_t count) {
   if constexpr (kIsNarrow<S>)
     vector_kernels<S>().narrow(from, to, count);
   else
