@@ -58,7 +58,7 @@ class MeshAxes {
 
   constexpr bool contains(MeshAxis axis) const { return (marks_ & mark(axis)) != 0; }
   constexpr bool contains(MeshAxes axes) const { return (axes.marks_ & ~marks_) == 0; }
-  constexpr bool meets(MeshAxes axes) const { return (axes.marks_ & marks_) != 0; }
+  constexpr bool intersects(MeshAxes axes) const { return (axes.marks_ & marks_) != 0; }
   constexpr bool empty() const { return marks_ == 0; }
   constexpr void add(MeshAxes axes) { marks_ |= axes.marks_; }
   constexpr void remove(MeshAxes axes) { marks_ &= ~axes.marks_; }

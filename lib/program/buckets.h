@@ -31,7 +31,7 @@ class BucketFiller {
   /// Closes the open buckets: collectives added later do not join them.
   void close();
   /// Closes the open buckets and returns all buckets, sorted by `last`.
-  std::vector<Bucket> take();
+  std::vector<Bucket> finish();
 
  private:
   size_t find(const Instr& collective) const;

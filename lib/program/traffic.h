@@ -44,7 +44,7 @@ DiskTraffic disk_traffic(const Program& program);
 
 /// Says whether an instruction gathers parameters for layers to read; a gather of updated
 /// parameters writes to the persistent buffer instead.
-bool brings_parameters(const Program& program, const Instr& instr);
+bool gathers_parameters(const Program& program, const Instr& instr);
 
 /// TrafficDeviation is a reason why a rank sends more or less than theory says.
 struct TrafficDeviation {

@@ -40,7 +40,7 @@ class ScheduleWriter {
       add(Phase::kWeightGrad, chunk);
   }
 
-  std::vector<ScheduleAction> take() { return std::move(actions_); }
+  std::vector<ScheduleAction> release() { return std::move(actions_); }
 
  private:
   int32_t micro_batches_;
@@ -173,7 +173,7 @@ std::vector<ScheduleAction> make_schedule(PipelineSchedule schedule, int stages,
       v_shaped(out, stages, stage, micro_batches);
       break;
   }
-  return out.take();
+  return out.release();
 }
 
 StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks,
