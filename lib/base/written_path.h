@@ -13,15 +13,15 @@ namespace ftrun {
 /// folder of the path could put a link there between a check of the path and its use, and have
 /// files made, replaced or removed elsewhere with this user's rights. So the path is walked folder
 /// by folder, each opened relative to the one before it, and a link is followed only if
-/// link_counts() allows it. The operation at the path's end is relative to the open folder.
+/// may_follow_link() allows it. The operation at the path's end is relative to the open folder.
 
 /// Says whether `user` follows a link that lies in `folder`: it is the user's own or root's, or
 /// nobody but the folder's owner may write to the folder.
-bool link_counts(const struct stat& link, const struct stat& folder, uid_t user);
+bool may_follow_link(const struct stat& link, const struct stat& folder, uid_t user);
 
 /// Opens a folder (O_PATH) in this way; the result is empty, with errno set, where that fails.
 /// Throws Error(kEnvironment) for a link that must not be followed.
-OwnedFd open_on_the_way(const std::string& folder);
+OwnedFd open_folder_safely(const std::string& folder);
 
 /// WrittenPath is the folder that holds the end of a path, and the end's name in it.
 struct WrittenPath {
@@ -29,11 +29,11 @@ struct WrittenPath {
   OwnedFd folder;
   std::string name;
 };
-/// Opens the folder that holds the end of a path. Error(kEnvironment) as open_on_the_way().
-WrittenPath walk_to(const std::string& path);
+/// Opens the folder that holds the end of a path. Error(kEnvironment) as open_folder_safely().
+WrittenPath open_parent(const std::string& path);
 
 /// Opens a file to create or write it, never through a link of its own name. The result is empty,
-/// with errno set, where that fails; throws Error(kEnvironment) as open_on_the_way() does.
+/// with errno set, where that fails; throws Error(kEnvironment) as open_folder_safely() does.
 OwnedFd open_to_write(const std::string& path, int flags, mode_t mode);
 
 /// Removes a file, a link, or a folder with all its contents. Returns 0, or the errno of the entry
