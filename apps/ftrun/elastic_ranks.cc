@@ -58,7 +58,7 @@ ElasticRanks::ElasticRanks(const ConfigSource& source, const LaunchEnvironment& 
   std::iota(first_numbers_.begin(), first_numbers_.end(), 0);
 }
 
-void ElasticRanks::leave(const FailureSummary& failure, int times) {
+void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
   const Config before = loaded_.config;
   if (fewest_ranks(before) == 0) return;
   const std::string failed =

@@ -23,7 +23,7 @@ class ElasticRanks {
   /// Drops the replica of the failure's rank and keeps as many others as config and memory allow;
   /// logs what it did. `times`: how often in a row the rank failed. Where it drops none though the
   /// config lets ranks leave, it warns once, with the reason.
-  void leave(const FailureSummary& failure, int times);
+  void drop_replica_of(const FailureSummary& failure, int times);
   /// Returns the ranks that are left, and which ones have left.
   RanksOfStart ranks() const;
   /// Adds what the next start needs to know; nothing while no rank has left.

@@ -11,7 +11,7 @@ namespace ftrun {
 /// Says whether the ranks may get further when they are started again: the environment (5) or a
 /// peer (6) failed, or a signal ended a rank. A config, the data, a defect of ftrun or the numbers
 /// (1 to 4, 7) fail the same way again.
-bool may_pass_next_time(const FailureSummary& failure);
+bool may_succeed_on_restart(const FailureSummary& failure);
 
 /// RestartPolicy decides when to start failed ranks again, and when to give up. A restart after
 /// which something new was saved is progress: the next failure is counted from one again.

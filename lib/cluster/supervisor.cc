@@ -27,8 +27,8 @@
 #include "cluster/failure_report.h"
 #include "cluster/local_boards.h"
 #include "cluster/peers.h"
-#include "cluster/rank_state.h"
 #include "cluster/rank_process.h"
+#include "cluster/rank_state.h"
 #include "cluster/shown_output.h"
 
 namespace ftrun {
@@ -516,7 +516,7 @@ class Restarts {
  private:
   /// Prepares the next start and returns the pause before it; nothing if there is none.
   std::optional<std::chrono::milliseconds> prepare(const FailureSummary& failure) {
-    if (options_.restarts.without_progress == 0 || !may_pass_next_time(failure))
+    if (options_.restarts.without_progress == 0 || !may_succeed_on_restart(failure))
       return std::nullopt;
     const std::string saved = options_.saved ? options_.saved() : "";
     const int times = policy_.times_in_a_row(failure, saved);

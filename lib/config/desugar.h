@@ -29,7 +29,7 @@ class SchemaTree {
   const ConfigNode& root() const { return root_; }
   /// Merges a source that is read later into this tree: sections are merged key by key, all else is
   /// replaced, as are keys that the later source replaces by other keys (config/alternatives.h).
-  void put(const SchemaTree& later, Problems& problems);
+  void merge(const SchemaTree& later, Problems& problems);
 
  private:
   friend SchemaTree desugar(SourceTree source, Problems& problems);

@@ -55,7 +55,7 @@ class LayoutRules {
     const TryResult* first = nullptr;
   };
 
-  const TryResult& ask(const Layout& layout);
+  const TryResult& result_of(const Layout& layout);
   const LegalStart& legal_start_of(const Layout& layout);
   const TryResult& of_kind(const Layout& layout);
 
