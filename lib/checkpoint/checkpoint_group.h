@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// CheckpointGroup is the ranks that save or load a checkpoint together, as the caller's
-/// communicator sees them.
+/// CheckpointGroup is the group of ranks that save or load a checkpoint together, with the
+/// collective of the caller's communicator.
 struct CheckpointGroup {
   int rank = 0;
   int world_size = 1;
