@@ -122,7 +122,8 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
 void ElasticRanks::drop_replicas(int rank, int64_t data_ranks) {
   Config config = loaded_.config;
   config.parallel.data = std::ssize(first_numbers_) / model_ranks(config.parallel);
-  // Replicas of shards are not told apart here, and their number may not divide the ranks left.
+  // This code does not distinguish replicas of shards, and their number may not divide the
+  // remaining ranks.
   config.parallel.data_replicate = 1;
   const RankMesh mesh = rank_mesh(config);
   const int data = mesh.data_parallel();

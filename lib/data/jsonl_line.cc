@@ -24,7 +24,7 @@ struct JsonValue {
   bool list = false;
   int64_t entries = 0;
   std::string_view first;
-  /// All entries are spelled as the first is.
+  /// The entries of the list all have the spelling of the first.
   bool alike = true;
 
   bool holds_nothing() const {

@@ -160,7 +160,7 @@ class UpdateStaging {
       plan.after.push_back(make_copy(program_, from, to, plan.unit));
       from = to;
     };
-    // No link joins the device and the disk.
+    // Data between the device and the disk moves through the host, as no link joins the two.
     if (here == Tier::kDevice && there == Tier::kNvme) move(stage(Tier::kHost));
     move(parameters);
     return makes_copy;

@@ -71,7 +71,7 @@ const LayoutRules::LegalStart& LayoutRules::legal_start_of(const Layout& layout)
   return base;
 }
 
-/// Asks about the first layout of its kind that comes here, whose aspects are legal by themselves.
+/// Judges a kind of layouts by the first one of it whose aspects are each legal.
 const LayoutRules::TryResult& LayoutRules::of_kind(const Layout& layout) {
   const auto several = [](int64_t number) { return static_cast<int64_t>(number > 1); };
   Layout kind = layout;

@@ -43,8 +43,8 @@ milliseconds wait_of(const Config& config, milliseconds by_itself) {
   return is_auto(config) ? by_itself : std::chrono::seconds(config.comm.timeout);
 }
 
-/// Returns the meeting file, beside the run folder, which is looked at and made only when all have
-/// met.
+/// Returns the path of the meeting file beside the run folder; the run folder itself is opened only
+/// when all ranks are connected.
 std::string meeting_file(const std::string& output_dir) {
   std::string folder = std::filesystem::path(output_dir).lexically_normal().string();
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();

@@ -116,7 +116,7 @@ void v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_batches)
     out.add(Phase::kForward, 1);
     out.add_both(1);
   }
-  // Only gradients are left: those that other stages wait for come first.
+  // The remaining actions are gradients: those for which other stages wait are first.
   for (int i = 0; i < stage; ++i) {
     out.add(Phase::kInputGrad, 0);
     out.add(Phase::kInputGrad, 1);
