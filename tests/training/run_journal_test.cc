@@ -1,4 +1,4 @@
-// These tests run the journal of a run itself, on each of its ranks.
+// These tests run the journal on each rank of a run.
 #include "training/run_journal.h"
 
 #include <filesystem>
