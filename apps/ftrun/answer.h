@@ -16,12 +16,12 @@ class App;
 
 namespace ftrun {
 
-/// Answer is the result of a command for a program that asked with --json: one JSON object on
-/// standard output, the only text there (its schema: answer_schema()). The text for people is not
-/// printed then; messages on standard error stay as they are.
+/// Answer is the result of a command that was called with --json: one JSON object, which is the
+/// only text on standard output (its schema: answer_schema()). The readable text is not printed
+/// then; messages on standard error are unchanged.
 class Answer {
  public:
-  /// Silences standard output where --json is among the arguments, which asks for the answer.
+  /// Silences standard output if --json is among the arguments.
   explicit Answer(const std::vector<std::string>& arguments);
   ~Answer();
   Answer(const Answer&) = delete;
@@ -39,10 +39,10 @@ class Answer {
     if (is_wanted()) result_[key] = value;
   }
 
-  /// Prints the answer of a command that has ended; does nothing where it was not asked for.
+  /// Prints the answer of a command that has ended; does nothing without --json.
   void print(int exit_code);
   void print_failure(const std::exception& failure);
-  /// Prints text again instead of an answer: help was asked for.
+  /// Prints text again instead of an answer, because the user asked for help.
   void give_up();
 
  private:
@@ -53,7 +53,7 @@ class Answer {
   std::streambuf* silenced_ = nullptr;
 };
 
-/// Returns the word by which programs know a kind of failure; docs/errors.md has a section for
+/// Returns the word that identifies a kind of failure to programs; docs/errors.md has a section for
 /// each.
 const char* error_code_name(ExitCode code);
 

@@ -6,13 +6,13 @@
 
 namespace ftrun {
 
-/// Returns what this binary was built from.
+/// Returns the facts about this binary's build: sources, compiler and libraries.
 BuildInfo build_info();
 
 /// Returns the torch package that this program was built with; "" for a build without the engine.
 std::string torch_of_build();
 
-/// Returns the architectures that the CUDA kernels are compiled for: "80 90".
+/// Returns the architectures for which the CUDA kernels are compiled: "80 90".
 std::string gpu_architectures();
 
 }  // namespace ftrun

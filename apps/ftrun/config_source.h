@@ -16,21 +16,21 @@ class App;
 
 namespace ftrun {
 
-/// ConfigSource says where a command's config comes from.
+/// ConfigSource says where a command's config is read from.
 struct ConfigSource {
   std::vector<std::string> files;
-  /// Texts that are read instead of files, if any.
+  /// Texts that are read instead of files, if there are any.
   std::vector<ConfigText> texts;
   std::vector<std::string> overrides;
   std::optional<int64_t> nproc;
-  /// The command also looks at the headers of the model's weights and of the data files.
+  /// The command also reads the headers of the model's weights and of the data files.
   bool reads_weights = false;
   bool reads_data = false;
-  /// `resumes`: the run in output_dir goes on, with the commits that it began with.
+  /// The run in output_dir continues (`resumes`), with the commits with which it began.
   bool resumes = false;
-  /// The model's config.json is enough: data may be missing.
+  /// The model's config.json is sufficient, and data may be missing.
   bool plans_only = false;
-  /// The model, if it is not read from the folder that the config names.
+  /// The model, if it is not read from the folder of the config.
   std::optional<ModelConfig> model;
 };
 
@@ -40,26 +40,26 @@ void add_config_options(CLI::App& command, ConfigSource& source);
 /// Reads the files, or the texts, of a source with its overrides.
 LoadResult load_config(const ConfigSource& source);
 
-/// Reads the files of a source into its texts, so that everything loaded from it afterwards is of
-/// one moment. A source with a file that cannot be read stays unchanged, for load_source() to
-/// report.
+/// Reads the files of a source into its texts, so that everything loaded from it later is
+/// consistent. A source with a file that cannot be read is returned unchanged, and load_source()
+/// reports the problem.
 ConfigSource with_texts(ConfigSource source);
 
-/// LoadedConfig is a config with nothing left open, and the model it names.
+/// LoadedConfig is a config in which every value is decided, and the model that it names.
 struct LoadedConfig {
   Config config;
   int64_t ranks = 1;
   /// The rule that decided the number of ranks.
   std::string rank_rule;
   std::optional<ModelConfig> model;
-  /// Facts that the config was resolved with.
+  /// The context in which the config was resolved.
   ResolveContext context;
   /// Notices and resolutions, a line each.
   std::vector<std::string> lines;
 };
 
-/// Reads and resolves a source. Error(kUsage) lists every problem at once; Error(kUnsupported)
-/// lists every feature this build does not have.
+/// Reads and resolves a source. Throws Error(kUsage) with all problems at once, or
+/// Error(kUnsupported) with all features that this build lacks.
 LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch,
                          bool for_training);
 

@@ -58,7 +58,7 @@ ElasticRanks::ElasticRanks(const ConfigSource& source, const LaunchEnvironment& 
   std::iota(first_numbers_.begin(), first_numbers_.end(), 0);
 }
 
-void ElasticRanks::leave(const FailureSummary& failure, int times) {
+void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
   const Config before = loaded_.config;
   if (fewest_ranks(before) == 0) return;
   const std::string failed =
@@ -122,7 +122,8 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
 void ElasticRanks::drop_replicas(int rank, int64_t data_ranks) {
   Config config = loaded_.config;
   config.parallel.data = std::ssize(first_numbers_) / model_ranks(config.parallel);
-  // Replicas of shards are not told apart here, and their number may not divide the ranks left.
+  // This code does not distinguish replicas of shards, and their number may not divide the
+  // remaining ranks.
   config.parallel.data_replicate = 1;
   const RankMesh mesh = rank_mesh(config);
   const int data = mesh.data_parallel();

@@ -11,22 +11,23 @@
 
 namespace ftrun {
 
-/// ElasticRanks are the ranks of a run on one machine. When one of a replica's ranks keeps failing,
-/// the whole replica leaves: the data degree falls; the tensor, pipeline and context degrees and
-/// the global batch stay, and so does the result of each step except for its rounding.
+/// ElasticRanks manages the ranks of a run on one machine. When one of a replica's ranks keeps
+/// failing, the whole replica is dropped: the data degree becomes smaller; the tensor, pipeline and
+/// context degrees and the global batch stay the same, and so does the result of each step except
+/// for its rounding.
 class ElasticRanks {
  public:
   /// Borrows `source` and `launch`, from which `loaded` was read.
   ElasticRanks(const ConfigSource& source, const LaunchEnvironment& launch,
                const LoadedConfig& loaded);
 
-  /// Drops the replica of the failure's rank and keeps as many others as config and memory allow;
-  /// logs what it did. `times`: how often in a row the rank failed. Where it drops none though the
-  /// config lets ranks leave, it warns once, with the reason.
-  void leave(const FailureSummary& failure, int times);
-  /// Returns the ranks that are left, and which ones have left.
+  /// Drops the replica of the rank that failed and keeps as many others as config and memory allow;
+  /// logs the change. `times` is the number of consecutive failures of the rank. If it drops none
+  /// although the config allows fewer ranks, it warns once, with the reason.
+  void drop_replica_of(const FailureSummary& failure, int times);
+  /// Returns the remaining ranks, and those that were dropped.
   RanksOfStart ranks() const;
-  /// Adds what the next start needs to know; nothing while no rank has left.
+  /// Adds the settings that the next start needs; nothing while no rank was dropped.
   void add_to(Restart& restart) const;
 
  private:
@@ -36,21 +37,21 @@ class ElasticRanks {
 
   const ConfigSource& source_;
   const LaunchEnvironment& launch_;
-  /// The config of the ranks that are left.
+  /// The config of the remaining ranks.
   LoadedConfig loaded_;
-  /// Overrides of the config with which the ranks that are left share the batch: "parallel.data=2".
+  /// Overrides of the config with which the remaining ranks divide the batch: "parallel.data=2".
   std::vector<std::string> overrides_;
-  /// The number that each rank that is left had at the first start, which is that of its GPU.
+  /// The number that each remaining rank had at the first start, which is the number of its GPU.
   std::vector<int> first_numbers_;
   /// The number of ranks at the first start.
   const int first_count_;
-  /// The reason why the last ones left.
+  /// The reason why ranks were last dropped.
   std::string why_left_;
-  /// The reason last given why none leaves.
+  /// The last reported reason why none is dropped.
   std::string reported_;
 };
 
-/// Returns the ranks that our supervisor started again, as add_to() passed them on.
+/// Returns the ranks that our supervisor restarted, as add_to() passed them on.
 RanksOfStart ranks_of_restart(const LaunchEnvironment& launch);
 
 }  // namespace ftrun

@@ -11,12 +11,12 @@
 
 namespace ftrun {
 
-/// ReadTrained reads what an adapter trained: elements [begin, end) of a tensor by the model's
-/// name, in fp32. Returns false for a tensor that the adapter does not have.
+/// ReadTrained reads a tensor that an adapter trained: elements [begin, end), by the model's name,
+/// in fp32. Returns false for a tensor that the adapter does not have.
 using ReadTrained = std::function<bool(const std::string& tensor, int64_t begin, int64_t end,
                                        std::span<float> out)>;
 
-/// MergeLoss is the share of an adapter that rounding to the merged model's dtype loses: the
+/// MergeLoss is the share of an adapter that is lost by rounding to the merged model's dtype: the
 /// largest over all products.
 struct MergeLoss {
   double share = 0;

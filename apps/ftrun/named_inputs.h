@@ -13,20 +13,21 @@ namespace ftrun {
 
 /// NamedInputs is the result of looking up a config's Hub names.
 struct NamedInputs {
-  /// `config` has the commit of its model (WrittenConfig::model_commit), and the file of a commit,
-  /// "owner/name@commit/train", in the place of each name of a data set.
+  /// The config with the commit of its model (WrittenConfig::model_commit), and with the file of a
+  /// commit, "owner/name@commit/train", in place of each name of a data set.
   WrittenConfig config;
-  /// `notices` name the commits that a resumed run keeps though their names have moved on.
+  /// The notices that name the commits which a resumed run keeps although their names now stand for
+  /// newer ones.
   std::vector<Problem> notices;
-  /// `model` says that the commit of the model that a resumed run began with is gone.
+  /// The error that the commit of the model with which a resumed run began is gone.
   std::optional<Error> model;
-  /// `data` has an error for each data set that is not there, with its key ("data.train").
+  /// An error for each missing data set, with its key ("data.train").
   std::vector<std::pair<std::string, Error>> data;
 };
 
-/// Looks up what a config names on the Hugging Face Hub, once for the process. A run that `resumes`
-/// keeps the commits that its run.json records, unless the config gives a whole commit itself. The
-/// reader of the model refuses a model that is missing.
+/// Looks up the Hub names of a config, once for the process. A run that `resumes` keeps the commits
+/// that its run.json records, unless the config gives a full commit. A missing model is refused
+/// later, by the model's reader.
 NamedInputs find_named_inputs(WrittenConfig config, bool resumes);
 
 }  // namespace ftrun

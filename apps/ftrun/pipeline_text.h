@@ -10,16 +10,16 @@
 namespace ftrun {
 
 /// Describes the pipeline of a resolved config: its picture in at most `width` columns, and for
-/// each stage its layers, the share of a step that it waits, and how many micro-batches it keeps.
-/// Phases take as long as their operations cost (graph/cost.h); transfers take no time.
+/// each stage its layers, the share of a step in which it waits, and how many micro-batches it
+/// keeps. Phases take as long as their operations cost (graph/cost.h); transfers take no time.
 /// Error(kUsage) without a pipeline.
 std::string pipeline_text(const Config& config, const ModelConfig& model, size_t width);
 
-/// Returns a table of what a rank of each stage allocates, for the rank of the stage that needs
+/// Returns a table of the memory that each stage allocates, on the rank of the stage that needs
 /// most; "" without a pipeline.
 std::string stage_memory_text(const ClassPlans& plans);
 
-/// Returns the columns of the terminal that standard output is, or of a page where it is not a
+/// Returns the number of columns of the terminal on standard output, or of a page if it is not a
 /// terminal.
 size_t output_columns();
 

@@ -4,7 +4,7 @@
 
 namespace ftrun {
 
-/// Says whether the data that a config trains on is present, by the headers of its files.
+/// Says whether the training data of a config is present, according to the headers of its files.
 bool has_data(const Config& config);
 
 }  // namespace ftrun

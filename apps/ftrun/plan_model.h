@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// ModelOptions name a model to `ftrun plan` that no config names: a folder, a config.json, a name
-/// of the Hub or a preset (`model`), or a number of parameters (`size`).
+/// ModelOptions name a model for `ftrun plan` without a config: a folder, a config.json, a Hub name
+/// or a preset (`model`), or a number of parameters (`size`).
 struct ModelOptions {
   std::string model;
   std::string size;
@@ -17,26 +17,26 @@ struct ModelOptions {
   bool given() const { return !model.empty() || !size.empty(); }
 };
 
-/// NamedModel is the model that ModelOptions name.
+/// NamedModel is the model that ModelOptions describe.
 struct NamedModel {
-  /// The name that a config would call it by, and the source of its shape.
+  /// The name that a config would use for it, and the source of its shape.
   std::string name;
   std::string source;
   ModelConfig config;
 };
 
-/// Reads the model. Error(kUsage) where there is none of that name, Error(kBadInput) for a
-/// config.json that cannot be read.
+/// Reads the model. Throws Error(kUsage) if there is no model of that name, and Error(kBadInput)
+/// for a config.json that cannot be read.
 NamedModel read_named_model(const ModelOptions& options);
 
-/// Makes a source's config one of that model. A source without files becomes a config that trains
-/// all weights in bf16, a row a rank; with as many ranks as the machine (null: none) has devices on
-/// `nodes` nodes, unless the source says how many. Error(kUsage) where the source's config names a
-/// model.
+/// Sets the model of a source's config. A source without files becomes a config that trains all
+/// weights in bf16 with one row a rank; it has as many ranks as the machine (null: none) has
+/// devices on `nodes` nodes, unless the source gives their number. Throws Error(kUsage) if the
+/// source's config names a model.
 void plan_for_model(ConfigSource& source, const NamedModel& model, const Machine* machine,
                     int64_t nodes);
 
-/// Returns the line that says which model a plan is for.
+/// Returns the line that names the model of a plan.
 std::string named_model_text(const NamedModel& model);
 
 }  // namespace ftrun

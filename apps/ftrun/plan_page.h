@@ -15,22 +15,22 @@ namespace ftrun {
 
 /// PlanPage is the content of the page of `ftrun plan --html`.
 struct PlanPage {
-  /// Lines for people: what was planned, and how long a step takes.
+  /// Readable lines: what was planned, and how long a step takes.
   std::vector<std::string> facts;
   std::vector<std::string> warnings;
-  /// Bytes of a device and of main memory that a rank may take; 0: not known.
+  /// The bytes of a device and of main memory that a rank may use; 0: not known.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
-  /// The object that search_json() makes of a search, with "lines" about its end; null without one.
+  /// The object of search_json() for a search, with "lines" about its end; null without a search.
   nlohmann::ordered_json search;
 };
 
-/// Refuses before anything is computed a page that cannot be written: Error(kUsage) for a name that
-/// is not valid, or where something else than such a page exists; Error(kEnvironment) where this
-/// user may not write.
+/// Refuses a page that cannot be written, before anything is computed: throws Error(kUsage) for an
+/// invalid name, or if something other than such a page exists there, and Error(kEnvironment) where
+/// this user may not write.
 void admit_plan_page(const std::string& path);
 
-/// Begins the page of a plan: what was planned, for which machine, what is assumed of it, and
+/// Begins the page of a plan: what was planned, for which machine, with which assumptions, and
 /// `time`, the line about the time of a step.
 PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const ConfigSource& source,
                          const AskedMachine& asked, int64_t nodes, const std::string& time);

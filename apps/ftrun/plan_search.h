@@ -20,18 +20,19 @@ struct SearchOptions {
   int64_t device_memory = 0;
   int64_t host_memory = 0;
   double seconds = 10;
-  /// A new file for the layout that was found; "" for none.
+  /// The new file for the layout that was found; "" for none.
   std::string out;
-  /// The file that a page of what was found is written to; "" for none.
+  /// The file of the page about the search; "" for none.
   std::string html;
 };
 
-/// Makes the task of a source on a machine: the batch of its config, with all of its layout open. A
-/// config that leaves the device open computes on the machine's. Errors of load_source().
+/// Makes the search task of a source on a machine: it has the batch of the source's config, and
+/// leaves the layout open. A config without a device computes on the machine's. Throws the errors
+/// of load_source().
 SearchTask search_task(const SearchOptions& options, const Machine& machine);
 
-/// Throws Error(kUsage, kEnvironment) where a search has found no layout: what was refused, or what
-/// is short and how many nodes would do.
+/// Throws Error(kUsage, kEnvironment) if a search has found no layout: the error says what was
+/// refused, or which memory is short and how many nodes would suffice.
 void require_choice(const SearchTask& task, const SearchResult& result);
 
 /// Returns the text of a config with the layout found for it, with the lines `why` as comments
@@ -39,9 +40,9 @@ void require_choice(const SearchTask& task, const SearchResult& result);
 std::string searched_config(const SearchTask& task, const Layout& layout,
                             const std::vector<std::string>& why);
 
-/// Searches the fastest layout of a config on a machine. Prints it with the next ones and the
-/// obstacles to plain choices, and writes it to a file if asked. `asked` is the machine that the
-/// options name.
+/// Searches for the fastest layout of a config on a machine. Prints it with the next best layouts
+/// and with the reasons against plain choices, and writes it to a file if requested. `asked` is the
+/// machine of the options.
 int search_plan(const SearchOptions& options, const AskedMachine& asked, Answer& answer);
 
 }  // namespace ftrun

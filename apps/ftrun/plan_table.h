@@ -12,7 +12,7 @@ class Answer;
 
 /// TableOptions are the options of `ftrun plan --table`.
 struct TableOptions {
-  /// The model that is asked about, instead of those of the exercises.
+  /// The model of the table, instead of those of the exercises.
   ModelOptions model;
   /// A machine file; "" for none: GPUs of 40 and 80 GB.
   std::string machine;
@@ -20,8 +20,9 @@ struct TableOptions {
   std::vector<int64_t> gpus;
 };
 
-/// Prints and answers the memory of a GPU by model, ZeRO stage and number of GPUs: by the formulas
-/// of the course (docs/plan.md) and in the plan, side by side, with the difference by line.
+/// Prints the memory of a GPU by model, ZeRO stage and number of GPUs, and adds it to the answer:
+/// by the formulas of the course (docs/plan.md) and in the plan, side by side, with the difference
+/// by line.
 int size_table(const TableOptions& options, Answer& answer);
 
 }  // namespace ftrun

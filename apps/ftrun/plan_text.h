@@ -10,11 +10,11 @@
 
 namespace ftrun {
 
-/// Describes the tiers of a rank by category, and when they are fullest.
+/// Describes a rank's memory by tier and category, and the moment when each tier is fullest.
 std::string memory_plan_text(const MemoryPlan& memory, int64_t parameters);
 
 /// Lists the formulas of all ZeRO stages at this plan's precision and ranks, with and without a
-/// master copy, beside the plan's numbers.
+/// master copy, next to the plan's numbers.
 std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory);
 
 std::string savings_text(const std::vector<Saving>& savings);

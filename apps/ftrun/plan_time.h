@@ -16,7 +16,7 @@ namespace ftrun {
 
 class Answer;
 
-/// TimeOptions ask about the time of a step on another machine.
+/// TimeOptions are the options about the time of a step on another machine.
 struct TimeOptions {
   /// The path of a machine file; "" for none.
   std::string machine;
@@ -28,10 +28,10 @@ struct TimeOptions {
   std::string price;
 };
 
-/// AskedMachine is the machine that a plan is for.
+/// AskedMachine is the machine for which a plan is made.
 struct AskedMachine {
   Machine machine;
-  /// The machine as its file describes it, and the assumed differences ("" for none).
+  /// The machine as its file describes it; the assumed differences are below ("" for none).
   Machine as_filed;
   std::vector<SlowRank> slow;
   std::string what_if;
@@ -40,16 +40,16 @@ struct AskedMachine {
 /// Adds --slow, --network and --price to a command that has --machine.
 void add_time_options(CLI::App& command, TimeOptions& options);
 
-/// Reads the machine that options name, with what they assume of it. Error(kUsage) where one of
-/// them is wrong.
+/// Reads the machine that the options name, and applies their assumptions. Throws Error(kUsage) for
+/// an invalid option.
 AskedMachine asked_machine(const TimeOptions& options, int64_t nodes);
 
-/// PageWriter writes a page of a step; `text` is the text that is printed about its time.
+/// PageWriter writes a page about a step; `text` is the printed text about the step's time.
 using PageWriter = std::function<void(const StepRecord& record, const std::string& text)>;
 
-/// Prints and answers the time of a step, and of the run, on the machine that is asked about, or
-/// why it is not known. `plan` is any rank's. The step over time is written to a new file `trace`
-/// ("": none) and passed to `write_page` (null: nobody).
+/// Prints the time of a step, and of the run, on the machine `asked`, or the reason why it is not
+/// known, and adds it to the answer. `plan` is any rank's. The record of the step is written to a
+/// new file `trace` ("": none) and passed to `write_page` (if not null).
 void print_time(const LoadedConfig& loaded, const AskedMachine& asked, int64_t nodes,
                 const std::string& trace, const PageWriter& write_page, const ClassPlans& all,
                 const StepPlan& plan, Answer& answer);

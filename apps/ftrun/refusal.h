@@ -10,7 +10,7 @@
 namespace ftrun {
 
 /// RefusedConfig is the Error of a config, or of a checkpoint, with all of its problems, which
-/// programs get one by one.
+/// --json lists one by one.
 class RefusedConfig : public Error {
  public:
   RefusedConfig(const Error& error, std::vector<Problem> problems)

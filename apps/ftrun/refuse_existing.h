@@ -8,7 +8,8 @@
 
 namespace ftrun {
 
-/// Refuses "-" as the file of `option` with Error(kUsage): it cannot go to standard output.
+/// Throws Error(kUsage) for "-" as the file of `option`, because the file cannot be standard
+/// output.
 inline void refuse_standard_output(const char* option, const std::string& path) {
   if (path == "-")
     throw Error(ExitCode::kUsage,
@@ -16,8 +17,8 @@ inline void refuse_standard_output(const char* option, const std::string& path) 
                 "name a file");
 }
 
-/// Refuses a file, link or folder of `option` that exists with Error(kUsage): a user's data is
-/// never overwritten.
+/// Throws Error(kUsage) if the file, link or folder of `option` exists: a user's data is never
+/// overwritten.
 inline void refuse_existing(const char* option, const std::string& path) {
   refuse_standard_output(option, path);
   std::error_code ignored;
@@ -27,8 +28,8 @@ inline void refuse_existing(const char* option, const std::string& path) {
                 "give another name, or move it away");
 }
 
-/// Refuses a file of `option` whose folder is missing or may not be written to with
-/// Error(kEnvironment), before any work is done for it.
+/// Throws Error(kEnvironment) for a file of `option` whose folder is missing or may not be written
+/// to, before any work is done for it.
 inline void require_place_for(
     const char* option, const std::string& path,
     const char* remedy = "give this user the right to write there, or name another place") {
@@ -40,8 +41,8 @@ inline void require_place_for(
   if (!why.empty()) throw Error(ExitCode::kEnvironment, cat(option, " ", path, ": ", why), remedy);
 }
 
-/// Refuses what is not a place for a new file of `option`: errors of refuse_existing() and
-/// require_place_for().
+/// Checks that the path of `option` is free for a new file. Throws the errors of refuse_existing()
+/// and require_place_for().
 inline void admit_new_file(const char* option, const std::string& path) {
   refuse_existing(option, path);
   require_place_for(option, path);

@@ -129,7 +129,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   supervisor.on_restart = [&](const FailureSummary& failure, int times) {
     auto next = run.next(failure);
     if (!next) return next;
-    if (times >= kFailuresOfRank) ranks.leave(failure, times);
+    if (times >= kFailuresOfRank) ranks.drop_replica_of(failure, times);
     ranks.add_to(*next);
     run.note_start(ranks.ranks());
     return next;

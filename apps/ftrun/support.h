@@ -4,8 +4,8 @@
 
 namespace ftrun {
 
-/// Lists the keys of the config, model families and kinds of quantized models that this build runs,
-/// and where, as JSON (`ftrun schema --support`; docs/errors.md).
+/// Lists as JSON the keys of the config, the model families and the kinds of quantized models that
+/// this build supports, and on which devices (`ftrun schema --support`; docs/errors.md).
 std::string support_json();
 
 }  // namespace ftrun

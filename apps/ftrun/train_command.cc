@@ -122,7 +122,7 @@ int train_command(const TrainOptions& options) {
     log_warning(cat("a process may use ", seconds,
                     " seconds of processor time (ulimit -t), and is killed then; checkpoint.every "
                     "and --resume auto keep what was trained"));
-  // One rank needs no supervisor, unless it is to be started again.
+  // A single rank needs no supervisor, unless it may have to be restarted.
   const bool alone = loaded.ranks == 1 && options.restarts.value_or(0) == 0;
   if (launch.is_rank() || alone) return run_rank(options, std::move(loaded), launch);
   return supervise(options.arguments, options.source, loaded, launch, resume_request(options),

@@ -11,14 +11,14 @@ namespace ftrun {
 /// Grouping is a way to group the ranks of a mesh, and names the member of StateGroups for it.
 struct Grouping {
   std::function<GroupId&(StateGroups&)> which;
-  /// Returns the group of a rank; without ranks where there is none.
+  /// Returns the group that a rank belongs to; the group is empty where the rank has none.
   std::function<RankGroup(int)> of_rank;
-  /// Opens a communicator of its own even if another group has the same ranks.
+  /// The group opens its own communicator even if another group has the same ranks.
   bool apart = false;
 };
 
-/// Lists the groupings of a pipeline's stages: its ends, where both hold copies of one matrix, and
-/// the links between stages that send to each other. `mesh` is borrowed.
+/// Lists the groupings of a pipeline's stages: the first and the last stage where both hold a copy
+/// of one matrix, and each pair of stages that send to each other. `mesh` is borrowed.
 std::vector<Grouping> stage_groupings(const RankMesh& mesh, const StateOptions& state);
 
 }  // namespace ftrun

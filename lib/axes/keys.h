@@ -21,7 +21,7 @@ struct Required {
   T value;
 };
 
-/// AxisRanks says which ranks have a place of their own along an axis.
+/// AxisRanks says which ranks have different places along an axis.
 enum class AxisRanks : uint8_t {
   kData,          // those that train on different samples
   kModel,         // those that compute one model together: they multiply the data-parallel ranks
@@ -35,12 +35,13 @@ enum class AxisSupport : uint8_t {
   kRefused,   // its keys are read and checked, and it cannot run yet
 };
 
-/// AxisKeys is what a config says of an axis.
+/// AxisKeys describes the config keys of an axis.
 struct AxisKeys {
   /// The key of the degree: "parallel.tensor". Messages use its last part ("tensor 2").
   Required<const char*> key;
   Required<int64_t ParallelConfig::*> degree;
-  /// DeepSpeed's name of the degree, which says nothing at 0 and 1, and its value; null: none.
+  /// DeepSpeed's name of the degree, and its value. The values 0 and 1 mean that the axis is
+  /// unused; null: DeepSpeed has no such key.
   Required<const char*> other_key;
   Required<int64_t (*)(const Config&)> other_degree;
   Required<AxisRanks> ranks;

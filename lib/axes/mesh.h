@@ -6,15 +6,15 @@
 
 namespace ftrun {
 
-/// Returns the ranks of a resolved config. Along dp_shard and cp lie those that share one copy of
-/// the state, along dp_replicate copies of it, along cp those that share each row of tokens, along
-/// tp those that share each layer, along pp the stages of a pipeline.
+/// Returns the mesh of the ranks of a resolved config. Ranks along dp_shard and cp share one copy
+/// of the state; ranks along dp_replicate hold copies of it; ranks along cp share each row of
+/// tokens; ranks along tp share each layer; ranks along pp are the stages of a pipeline.
 RankMesh rank_mesh(const Config& config);
 
 /// Makes StateOptions whose places are those of `rank`; all else has its default.
 StateOptions place_options(const Config& config, int rank);
 
-/// Return the ranks of such options as a mesh, and the global number of the rank that has them.
+/// Return the mesh that the options describe, and the global number of the rank that has them.
 RankMesh state_mesh(const StateOptions& state);
 int global_rank(const StateOptions& state);
 

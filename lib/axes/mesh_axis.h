@@ -15,7 +15,8 @@ enum class MeshAxis : int {
 #include "axes/axes.inc"
 };
 
-/// AxisCuts says what the ranks along an axis share out: each of them has a part of it.
+/// AxisCuts lists what the ranks along an axis divide among themselves: each of them has a part of
+/// it.
 enum class AxisCuts : uint32_t {
   kSamples = 1,   // they read different rows of tokens
   kRows = 2,      // the tokens of each row
@@ -57,7 +58,7 @@ class MeshAxes {
 
   constexpr bool contains(MeshAxis axis) const { return (marks_ & mark(axis)) != 0; }
   constexpr bool contains(MeshAxes axes) const { return (axes.marks_ & ~marks_) == 0; }
-  constexpr bool meets(MeshAxes axes) const { return (axes.marks_ & marks_) != 0; }
+  constexpr bool intersects(MeshAxes axes) const { return (axes.marks_ & marks_) != 0; }
   constexpr bool empty() const { return marks_ == 0; }
   constexpr void add(MeshAxes axes) { marks_ |= axes.marks_; }
   constexpr void remove(MeshAxes axes) { marks_ &= ~axes.marks_; }
@@ -68,7 +69,8 @@ class MeshAxes {
   uint32_t marks_ = 0;
 };
 
-/// Returns the axes whose ranks share out any of `cuts`, or none of them.
+/// Returns the axes whose ranks divide any of `cuts` among themselves, or (`any` = false) none of
+/// them.
 constexpr MeshAxes axes_that_cut(AxisCuts cuts, bool any = true) {
   MeshAxes axes;
   for (const MeshAxisRow& row : kMeshAxisRows)

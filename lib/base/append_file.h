@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// AppendFile is a file that only grows, made with mode 0600. Bytes are with the kernel once
-/// append() returns: they survive the death of this process, though not of the machine.
+/// AppendFile is a file that only grows, made with mode 0600. Once append() returns, the kernel has
+/// the bytes: they survive the death of this process, but not a power cut.
 class AppendFile {
  public:
   /// Opens or makes the file and never follows a symbolic link. Error(kEnvironment).
@@ -26,9 +26,9 @@ class AppendFile {
   void append(std::string_view bytes);
 
   /// Opens or makes the file again where it was removed, renamed or replaced under its name, and
-  /// returns whether it did: what was appended to it is lost. Where its folder is gone, or another
-  /// folder has its name (another run's, perhaps), it continues with the file that has no name.
-  /// Error(kEnvironment).
+  /// returns whether it did; what was appended before is lost then. Where its folder is gone, or
+  /// another folder has its name (another run's, perhaps), it continues with the file that has no
+  /// name. Error(kEnvironment).
   bool reopen_if_lost();
 
   const std::string& path() const { return path_; }

@@ -6,13 +6,13 @@
 
 namespace ftrun {
 
-/// Turns an exception into the Error that the user sees: an Error stays itself; what the system
-/// refused (files, threads, memory) is kEnvironment, with the path where the exception knows it;
-/// anything else is a defect of ftrun.
+/// Converts an exception to the Error that the user sees. An Error is returned unchanged; a refusal
+/// of the system (files, threads, memory) becomes kEnvironment, with the path where the exception
+/// holds it; any other exception is a defect of ftrun.
 Error as_error(const std::exception& exception);
 
-/// Says whether an exception was thrown for lack of memory; a terminate handler may call it. False
-/// for no exception.
+/// Says whether an exception was thrown for lack of memory; a terminate handler may call it.
+/// Returns false for no exception.
 bool lacks_memory(const std::exception_ptr& thrown);
 
 }  // namespace ftrun

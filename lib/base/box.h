@@ -19,29 +19,29 @@ struct Box {
 /// Returns the box of a whole tensor of this shape.
 Box whole_box(const std::vector<int64_t>& shape);
 
-/// Says whether all of `part` lies inside `box`, and both have the same dimensions.
+/// Says whether `box` contains all of `part`; both have the same number of dimensions.
 bool holds(const Box& box, const Box& part);
 
 /// Cuts elements [begin, end) of the box's own row-major order into boxes of the tensor, in that
-/// order and each in one piece: one box where [begin, end) is whole rows, else at most 2 dimensions
-/// - 1.
+/// order. Each box is contiguous. Whole rows make one box; other ranges make at most 2 dimensions -
+/// 1 boxes.
 std::vector<Box> cut_box(const Box& box, int64_t begin, int64_t end);
 
-/// Returns the elements that are in both; nothing when there are none.
+/// Returns the box of the elements that `a` and `b` share; nothing when they share none.
 std::optional<Box> intersection(const Box& a, const Box& b);
 
-/// Returns `box` without `hole`, which lies inside it, as boxes that share no element, at most 2
+/// Returns the elements of `box` outside `hole`, which lies inside it, as disjoint boxes, at most 2
 /// for each dimension.
 std::vector<Box> difference(const Box& box, const Box& hole);
 
-/// Calls `run(begin, end, position)` for each run of elements of the box that is one range in a
-/// tensor of this shape, in order: elements [begin, end) of the tensor are elements from `position`
-/// of the box. Neighbouring ranges are one: a box of whole rows is one run.
+/// Calls `run(begin, end, position)` for each run of elements of the box that is contiguous in a
+/// tensor of this shape, in order: elements [begin, end) of the tensor are the box's elements from
+/// `position` on. Adjacent ranges are joined, so a box of whole rows is one run.
 void visit_runs(const std::vector<int64_t>& shape, const Box& box,
                 const std::function<void(int64_t begin, int64_t end, int64_t position)>& run);
 
 /// Calls `run(from, to, count)` for each run of elements of `part`, which lies inside both boxes,
-/// that is one range in each of them: `count` elements at `from` of `source` are those at `to` of
+/// that is contiguous in each of them: `count` elements at `from` of `source` are those at `to` of
 /// `target`, both counted in the boxes' own row-major order. Runs come in order and are as few as
 /// possible.
 void visit_shared_runs(const Box& source, const Box& target, const Box& part,

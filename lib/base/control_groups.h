@@ -19,7 +19,7 @@ struct ControlGroup {
 };
 
 /// Lists the groups that hold this process and have `controller` ("memory", "cpu", "pids"), each
-/// followed by those around it, in every mounted hierarchy (v1, v2 and both). `root` is the folder
+/// followed by its ancestors, in every mounted hierarchy (v1, v2 and both). `root` is the folder
 /// that holds proc and sys: "" outside of tests.
 std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& root = "");
 

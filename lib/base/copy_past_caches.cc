@@ -20,7 +20,8 @@ void copy_past_caches(void* to, const void* from, size_t bytes) {
   auto* target = static_cast<char*>(to);
   const auto* source = static_cast<const char*>(from);
   if (bytes >= kSmallest) {
-    // Such stores want whole lines of the target; where the source begins does not matter.
+    // Non-temporal stores must fill whole lines of the target; the alignment of the source does not
+    // matter.
     const size_t head = (kLine - reinterpret_cast<uintptr_t>(target) % kLine) % kLine;
     std::memcpy(target, source, head);
     const size_t lines = (bytes - head) / kLine * kLine;

@@ -113,7 +113,7 @@ class PosixWritableFile : public WritableFile {
       const ssize_t n = uninterrupted([&] { return ::pwrite(fd_, at, left, offset); });
       // File systems refuse direct writes with many errors. Once refused, the rest goes through the
       // page cache, where the same error counts.
-      if (n < 0 && direct_ && !leaves_no_room(errno)) {
+      if (n < 0 && direct_ && !is_out_of_space(errno)) {
         refuses_direct_ = true;
         continue;
       }
@@ -147,7 +147,7 @@ class PosixWritableFile : public WritableFile {
                kDirectAlignment ==
            0;
   }
-  static bool leaves_no_room(int error_number) {
+  static bool is_out_of_space(int error_number) {
     return error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
   }
   void set_direct(bool direct) {
@@ -180,21 +180,21 @@ class PosixFileSystem : public FileSystem {
     const fs::path parent = fs::path(path).parent_path();
     if (!parent.empty() && parent != path && !fs::exists(parent, error))
       make_folder(parent.string());
-    const WrittenPath to = walk_to(path);
+    const WrittenPath to = open_parent(path);
     if (!to.folder) disk_error(path, "create folder", errno);
     if (::mkdirat(to.folder.get(), to.name.c_str(), modes_.folder) == 0) return;
     const int error_number = errno;
-    if (!open_on_the_way(path)) disk_error(path, "create folder", error_number);
+    if (!open_folder_safely(path)) disk_error(path, "create folder", error_number);
   }
   void rename(const std::string& from, const std::string& to) override {
-    const WrittenPath source = walk_to(from), target = walk_to(to);
+    const WrittenPath source = open_parent(from), target = open_parent(to);
     if (!source.folder || !target.folder ||
         ::renameat(source.folder.get(), source.name.c_str(), target.folder.get(),
                    target.name.c_str()) != 0)
       disk_error(to, "rename", errno);
   }
   bool exchange(const std::string& a, const std::string& b) override {
-    const WrittenPath one = walk_to(a), other = walk_to(b);
+    const WrittenPath one = open_parent(a), other = open_parent(b);
     if (one.folder && other.folder) {
       if (::renameat2(one.folder.get(), one.name.c_str(), other.folder.get(), other.name.c_str(),
                       RENAME_EXCHANGE) == 0)
@@ -208,7 +208,7 @@ class PosixFileSystem : public FileSystem {
       disk_error(path, "remove", error_number);
   }
   void sync_folder(const std::string& path) override {
-    const OwnedFd entered = open_on_the_way(path);
+    const OwnedFd entered = open_folder_safely(path);
     const OwnedFd folder(entered ? uninterrupted([&] {
       return ::openat(entered.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     })
@@ -493,7 +493,7 @@ std::string writing_problem(const std::string& folder) {
                ", which is not there");
   if (!fs::is_directory(at, error)) return cat(at.string(), ": is not a folder");
   try {
-    static_cast<void>(open_on_the_way(at.string()));
+    static_cast<void>(open_folder_safely(at.string()));
   } catch (const Error& foreign_link) {
     return foreign_link.message();
   }

@@ -14,8 +14,8 @@
 
 namespace ftrun {
 
-/// Alignment in bytes of places in a file, and of memory, between which the kernel can move data
-/// without a copy in its own memory (O_DIRECT).
+/// Alignment in bytes of file offsets and of memory that O_DIRECT requires: between such places the
+/// kernel moves data without a copy in its own memory.
 inline constexpr size_t kDirectAlignment = 4096;
 
 /// WritableFile is a file open for writing. Every call throws Error(kEnvironment) naming path,
@@ -31,8 +31,8 @@ class WritableFile {
   virtual void close() = 0;
 };
 
-/// Free bytes of a file system that does not say. Larger than any disk, and sums of it do not
-/// overflow.
+/// The free bytes that a file system reports if it does not know them. Larger than any disk, and
+/// sums of it do not overflow.
 inline constexpr int64_t kFreeUnknown = int64_t{1} << 60;
 
 /// FileSystem is the file system as checkpoints see it: a seam where tests drop what was not synced
@@ -58,11 +58,11 @@ class FileSystem {
 /// 0700). It never makes a file through a symbolic link of that name, nor anything through another
 /// user's link in a folder that others may write to (base/written_path.h).
 FileSystem& posix_files();
-/// Returns the file system for what others may read: modes follow the umask.
+/// Returns the file system for files that other users may read: modes follow the umask.
 FileSystem& umask_files();
 
-/// Makes a name beside `path` that no other process makes: path, mark, 8 random hexadecimal digits,
-/// at least one of them a letter.
+/// Makes a name beside `path` that no other process chooses: path, mark, 8 random hexadecimal
+/// digits, at least one of them a letter.
 std::string unique_name(const std::string& path, std::string_view mark = ".tmp-");
 /// Finds the name that a unique name was made from: "run.json" for "run.json.tmp-0123abcd"; nothing
 /// for any other name.
@@ -72,16 +72,16 @@ std::optional<std::string> origin_of_unique(std::string_view name, std::string_v
 /// synced below it survives a power cut.
 void make_lasting_folder(FileSystem& files, const std::string& path);
 
-/// Writes a file so that a reader sees the old or the new content, never a part: unique name in the
-/// same folder, sync, rename, sync of the folder. A failure before the rename leaves the old
-/// content and removes the temporary file.
+/// Writes a file so that a reader sees the old or the new content, never a part of it: it writes
+/// under a unique name in the same folder, syncs, renames, and syncs the folder. A failure before
+/// the rename leaves the old content and removes the temporary file.
 void write_file_atomic(FileSystem& files, const std::string& path, std::string_view content);
-/// Removes what processes that were killed in write_file_atomic() left in `folder` beside the files
-/// `names`.
+/// Removes the temporary files of `names` in `folder` that processes left which were killed in
+/// write_file_atomic().
 void remove_atomic_leftovers(FileSystem& files, const std::string& folder,
                              const std::vector<std::string>& names);
 
-/// The most bytes of a text that is read whole, where no smaller limit is given.
+/// The most bytes of a text file that is read whole, unless the caller gives a smaller limit.
 inline constexpr int64_t kLargestText = int64_t{256} << 20;
 
 /// Reads a whole regular file of at most `most` bytes; its size is checked first. Error(kBadInput)
@@ -89,7 +89,7 @@ inline constexpr int64_t kLargestText = int64_t{256} << 20;
 std::string read_file(const std::string& path, int64_t most = kLargestText);
 
 /// Drops a file from the page cache, so that the next read comes from its disk. Returns false where
-/// that is refused (a file system in memory, a file in use by another process).
+/// the kernel refuses (a file system in memory, a file in use by another process).
 bool drop_cached(const std::string& path);
 
 /// MappedFile is a file mapped read-only; its pages are shared with every process that maps it.

@@ -17,8 +17,8 @@ inline float f32_from_bf16(uint16_t bits) {
 /// Converts exactly, subnormals and infinities included; a NaN keeps its sign and payload and
 /// becomes quiet.
 inline float f32_from_f16(uint16_t bits) {
-  // Shifted into place the exponent is too small by 127 - 15; the product puts it right and turns
-  // subnormals into normal numbers. Infinity and NaN keep the largest exponent.
+  // The shifted exponent is too small by 127 - 15; the product corrects it and turns subnormals
+  // into normal numbers. Infinity and NaN keep the largest exponent.
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000U) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffU) << 13;
   constexpr uint32_t kInfinity = 0x0f800000U, kQuiet = 0x00400000U;

@@ -26,7 +26,7 @@ constexpr std::array<uint32_t, 64> kRound = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-void take_block(std::array<uint32_t, 8>& hash, const uint8_t* block) {
+void hash_block(std::array<uint32_t, 8>& hash, const uint8_t* block) {
   std::array<uint32_t, 64> w;
   for (size_t i = 0; i < 16; ++i)
     w[i] = static_cast<uint32_t>(block[4 * i]) << 24 |
@@ -70,7 +70,7 @@ Digest sha256(std::string_view message) {
   while (bytes.size() % kBlock != kBlock - 8) bytes.push_back(0);
   const uint64_t bits = static_cast<uint64_t>(message.size()) * 8;
   for (int shift = 56; shift >= 0; shift -= 8) bytes.push_back(static_cast<uint8_t>(bits >> shift));
-  for (size_t at = 0; at < bytes.size(); at += kBlock) take_block(hash, bytes.data() + at);
+  for (size_t at = 0; at < bytes.size(); at += kBlock) hash_block(hash, bytes.data() + at);
   Digest digest;
   for (size_t i = 0; i < digest.size(); ++i)
     digest[i] = static_cast<uint8_t>(hash[i / 4] >> (24 - 8 * (i % 4)));

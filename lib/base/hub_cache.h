@@ -43,8 +43,8 @@ struct FoundFolder {
   std::string folder;
   /// The snapshot's commit; "" for a folder that was named by its path.
   std::string commit;
-  /// The repository is in the cache too, but the folder of that relative path was
-  /// taken.
+  /// The cache has a repository of this name too; the local folder of that relative path was used
+  /// instead.
   bool hides_cached = false;
 };
 
@@ -60,7 +60,7 @@ FoundFolder find_hub_folder(const std::string& path, const std::string& file,
 FoundFolder find_model_folder(const std::string& path);
 /// Finds an adapter in PEFT's layout in the same way, by its adapter_config.json.
 FoundFolder find_adapter_folder(const std::string& path);
-/// Finds a data set in the same way.
+/// Finds the folder of a data set in the same way.
 FoundFolder find_data_set(const std::string& name);
 
 /// HubFile is a file of a data set at a revision that is given: "owner/name@revision/file".
@@ -77,9 +77,9 @@ std::string find_hub_file(const std::string& path);
 /// Says whether the cache holds the repository that a Hub name means, at whatever revision; false
 /// for any other path.
 bool hub_cache_holds(const std::string& path, HubKind kind = HubKind::kModel);
-/// Finds the Hub name that a missing model path may have meant; "" for none. For an address
-/// ("https://huggingface.co/owner/name") that is the name in it; for any other path it is the
-/// nearest name in the cache, also when only the part after the owner is near.
+/// Finds the Hub name that the user may have meant by a missing model path; "" for none. For an
+/// address ("https://huggingface.co/owner/name") the result is the name in it; for any other path
+/// the nearest name in the cache, even if only the part after the owner is similar.
 std::string hub_name_like(const std::string& path, const EnvLookup& lookup);
 
 /// HubSnapshot is a snapshot of the Hugging Face cache, as its folder's path names it:

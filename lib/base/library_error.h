@@ -6,9 +6,9 @@
 
 namespace ftrun {
 
-/// Throws an error of a library of a rank's device as the rank's own failure: "copying: CUDA says
-/// cudaErrorLaunchFailure, ...". `out_of_memory`: the config asks for too much, which is not the
-/// machine's fault. Inline: modules throw it too.
+/// Throws a RankError for an error that a library of the rank's device reported: "copying: CUDA
+/// says cudaErrorLaunchFailure, ...". `out_of_memory`: the config asks for too much memory, so the
+/// device is not at fault. The function is inline because modules throw the error too.
 [[noreturn]] inline void throw_library_error(const char* what, const char* library,
                                              const std::string& words, bool out_of_memory = false) {
   throw RankError({ExitCode::kEnvironment, cat(what, ": ", library, " says ", words)},

@@ -18,24 +18,24 @@ inline constexpr const char* kMoreFiles = "raise the limit of open files (ulimit
 int64_t file_size_limit();
 
 /// Returns the remedy for EFBIG: "raise the limit of file sizes (ulimit -f), which is 100.00 KiB".
-/// Where there is no such limit, the file system has one.
+/// Where the process has no such limit, the remedy is another file system.
 std::string larger_files_remedy();
 
-/// Returns the remedy when a file cannot be made, written or renamed for this reason. `elsewhere`
-/// says how to choose another folder.
+/// Returns the remedy for a file that cannot be made, written or renamed because of this errno.
+/// `elsewhere` says how to choose another folder.
 std::string writing_remedy(int error_number,
                            const std::string& elsewhere = "write to another one (output_dir)");
 
 /// Returns the remedy when the system starts no further process or thread (EAGAIN): the limits that
 /// apply to this process, with their values.
 std::string more_threads_remedy();
-/// Returns that remedy where `root` is the folder that holds proc and sys. The kernel does not
-/// count the superuser's processes.
+/// Returns the same remedy, read below `root`, the folder that holds proc and sys. The kernel does
+/// not count the superuser's processes.
 std::string more_threads_remedy(const std::string& root, bool is_superuser);
 
 /// Starts `count` threads at once and ends them; Error(kEnvironment) where the system does not
-/// start them. Called before a library starts them, which would end the process. `use` says what
-/// they are for: "computing".
+/// start them. It is called before a library starts threads, as a library that cannot would end the
+/// process. `use` names their purpose: "computing".
 void require_threads(int count, const std::string& use);
 
 /// Returns the seconds of processor time after which the kernel kills this process (the hard limit

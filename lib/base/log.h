@@ -7,10 +7,10 @@ namespace ftrun {
 
 enum class LogLevel { kDebug, kInfo, kNotice, kWarning, kError };
 
-/// LogOptions say where this process logs. Lines go to stderr as "[prefix] message" and, when
-/// `file` is given, to that file with time and level.
+/// LogOptions set where this process logs. Lines are written to stderr as "[prefix] message" and,
+/// when `file` is given, to that file with time and level.
 struct LogOptions {
-  /// The level that stderr gets; the file gets everything.
+  /// The least level that is written to stderr; the file receives every level.
   LogLevel level = LogLevel::kInfo;
   /// The text before each line: "rank 3" in a rank, "" for the command itself.
   std::string prefix;
@@ -26,7 +26,7 @@ struct LogOptions {
 /// opened.
 void log_start(const LogOptions& options);
 void log_line(LogLevel level, std::string_view message);
-/// Writes a warning only to the log's file, as the screen got it in another way.
+/// Writes a warning to the log's file alone, because the terminal already showed it in another way.
 void log_warning_to_file(std::string_view message);
 void log_flush();
 

@@ -17,7 +17,7 @@ namespace {
 /// Moves a file to an unused name, or else gives it that name in addition to its own; returns 0, or
 /// errno. File systems that cannot do the one can do the other.
 int move_to_new(const std::string& from, const std::string& to) {
-  const WrittenPath source = walk_to(from), target = walk_to(to);
+  const WrittenPath source = open_parent(from), target = open_parent(to);
   if (!source.folder || !target.folder) return errno;
   if (::renameat2(source.folder.get(), source.name.c_str(), target.folder.get(),
                   target.name.c_str(), RENAME_NOREPLACE) == 0)

@@ -43,7 +43,8 @@ LibraryHandle open_with(const std::string& file, int flags, std::set<std::string
     const std::string error = ::dlerror();
     const std::string path = path_in_folders(missing_library(error));
     if (path.empty() || path == file || !tried.insert(path).second) return {nullptr, error};
-    // It is opened by its whole path; a library that needs it finds it by its name, already loaded.
+    // The library is opened by its full path. Libraries that depend on it find it by its name,
+    // because it is loaded already.
     if (const LibraryHandle needed = open_with(path, flags, tried); needed.handle == nullptr)
       return needed;
     if (missing_library(error) == file) return {::dlopen(path.c_str(), flags), ""};

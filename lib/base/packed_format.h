@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// Elements of a record, the smallest part that is packed by itself: a shard never cuts it
-/// (kTensorBlock).
+/// Number of elements of a record, the smallest part of a tensor that is packed separately: a shard
+/// never cuts a record (kTensorBlock).
 inline constexpr int64_t kPackedRecord = 256;
 
 /// PackedKind is the quantization of packed weights.
@@ -24,14 +24,14 @@ enum class PackedKind : uint8_t {
 /// any part of a tensor can be read by itself.
 struct PackedFormat {
   PackedKind kind = PackedKind::kNone;
-  /// kNf4: neighbouring elements with one scale: 64, 128 or 256. kInt8: neighbours of a row for
+  /// Elements that share a scale, for kNf4: 64, 128 or 256. For kInt8: the elements of a row for
   /// which a record holds the row's scale.
   int64_t block = 64;
-  /// kNf4: says whether scales are 8-bit codes themselves, 256 neighbouring ones with a scale and
-  /// all with an offset.
+  /// Scales are 8-bit codes themselves (kNf4 alone): each 256 neighbouring codes have a scale, and
+  /// all of them an offset.
   bool double_quantized = false;
-  /// Records hold the scales (F32) that those codes stand for: used where one record's
-  /// codes would have different scales. The numbers are the same.
+  /// Records hold the decoded scales (F32) instead of their codes. This is used where the codes of
+  /// one record would have different scales. The numbers are the same.
   bool holds_scales = false;
 
   explicit operator bool() const { return kind != PackedKind::kNone; }
@@ -39,7 +39,7 @@ struct PackedFormat {
 
   /// Returns the number of scales in a record.
   int64_t scales() const { return kPackedRecord / block; }
-  /// Says whether records hold codes of scales, and what unpacks those.
+  /// Says whether records hold codes of scales, with the numbers that decode them.
   bool holds_scale_codes() const { return double_quantized && !holds_scales; }
   /// Returns the byte of a record at which its scales or their codes begin: after the elements'
   /// codes.
@@ -53,8 +53,8 @@ struct PackedFormat {
   }
 };
 
-/// Bytes of a record that holds codes of scales: those (4, some unused), their scale and their
-/// offset (F32 both).
+/// Offsets in the last bytes of a record that holds codes of scales: the codes (4, some unused),
+/// their scale and their offset (both F32).
 inline constexpr int64_t kScaleOfScalesOffset = 4, kScaleOffsetOffset = 8, kScaleCodesBytes = 12;
 
 /// Returns the bytes of `elements` of a dtype; where they are packed, from the beginning of a

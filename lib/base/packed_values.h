@@ -36,8 +36,8 @@ const std::array<float, 256>& dynamic_values();
 /// An int8 code c of a row whose largest magnitude is m stands for c m (1/127).
 inline constexpr float kInt8Step = 7.874015718698502e-3F;
 
-/// PackScales computes the scales of a whole tensor, which is shown to it once, element by element.
-/// A rank packs its part of the tensor with them, so that the numbers do not depend on the layout.
+/// PackScales computes the scales of a whole tensor, whose elements it is given once, in order. A
+/// rank packs its part of the tensor with these scales, so the numbers do not depend on the layout.
 /// NF4 and double quantization are bitsandbytes' own, except for the offset of scales, which is
 /// their mean summed in double.
 class PackScales {
@@ -45,10 +45,10 @@ class PackScales {
   /// Begins the scales of a matrix with `columns` elements a row.
   PackScales(const PackedFormat& format, int64_t elements, int64_t columns);
 
-  /// Takes the next elements.
+  /// Adds the next elements of the tensor.
   void show(std::span<const float> values);
-  /// Ends the scales, after the last element. Returns false when a number is not finite (kInt8: in
-  /// fp16, as which bitsandbytes takes weights).
+  /// Completes the scales after the last element. Returns false when a number is not finite (for
+  /// kInt8: in fp16, to which bitsandbytes converts weights).
   bool finish();
 
  private:
@@ -62,23 +62,23 @@ class PackScales {
   int64_t elements_;
   int64_t elements_per_scale_;
   int64_t shown_ = 0;
-  /// Largest magnitudes.
+  /// The largest magnitude of the elements of each scale.
   std::vector<float> largest_;
-  // The next ones are used with double quantization:
+  // The members below are used with double quantization only:
   std::vector<uint8_t> codes_;
   std::vector<float> scales_of_scales_;
   float offset_ = 0;
 };
 
-/// PackedTensor is a matrix that is packed.
+/// PackedTensor describes a matrix that is packed.
 struct PackedTensor {
   std::string name;
   int64_t elements = 0;
   /// Elements of a row.
   int64_t columns = 0;
 };
-/// Computes the scales of a tensor, which is read `at_once` elements at a time. Error(kBadInput)
-/// naming the tensor where a number is not finite.
+/// Computes the scales of a tensor, which it reads `at_once` elements at a time. Throws
+/// Error(kBadInput) with the tensor's name where a number is not finite.
 PackScales scales_of(const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
                      const std::function<std::span<const float>(int64_t begin, int64_t end)>& read);
 
@@ -87,7 +87,8 @@ PackScales scales_of(const PackedFormat& format, const PackedTensor& tensor, int
 void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element,
                  std::span<const float> values, int64_t position, std::byte* records);
 
-/// PackedBlock is where an element is packed, and what it is multiplied by.
+/// PackedBlock holds where a block of elements is packed, and the factor that unpacking multiplies
+/// it by.
 struct PackedBlock {
   const std::byte* codes = nullptr;
   float scale = 0;

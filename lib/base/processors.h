@@ -7,28 +7,29 @@ namespace ftrun {
 
 /// ProcessorLimit holds the processors that this process may use.
 struct ProcessorLimit {
-  /// Numbers of those that it may run on (its affinity, which control groups of sets of processors
-  /// narrow).
+  /// Numbers of the processors that it may run on: its affinity, which cpuset control groups
+  /// narrow.
   std::vector<int> allowed;
-  /// Processors' worth of time that its control groups grant it, the least of all around it; 0 for
-  /// no limit.
+  /// The processor time that its control groups grant it, in processors: the least of all its
+  /// groups and their ancestors; 0 for no limit.
   double quota = 0;
   /// The group that sets the quota, "" for none, and its unique id (device and inode of its
   /// folder).
   std::string group, group_id;
 
-  /// Counts the threads that can run at once: those it may run on, or the quota, rounded up.
+  /// Returns the number of threads that can run at once: the allowed processors or the quota,
+  /// rounded up, whichever is less.
   int count() const;
 };
 
 /// Reads the limit of this process. `root` is the folder that holds proc and sys: "" outside of
-/// tests. What cannot be read does not limit.
+/// tests. A file that cannot be read sets no limit.
 ProcessorLimit read_processor_limit(const std::string& root = "");
 
 /// Returns ProcessorLimit::count() of this process. The affinity is read each time, the quota once.
 int usable_processors();
 
-/// Returns a quota in whole threads: part of a processor counts as one more.
+/// Returns a quota in whole threads: a fraction of a processor counts as one more thread.
 int threads_of_quota(double quota);
 
 }  // namespace ftrun

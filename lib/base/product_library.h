@@ -15,8 +15,8 @@ enum class ProductLibrary : uint8_t { kMkl, kOneDnn, kOpenBlas };
 /// Returns a library's name as the config spells it: "mkl", "onednn", "openblas".
 std::string_view product_library_name(ProductLibrary library);
 
-/// OpenedLibrary is a shared library as the loader found it; if it was found under none of its
-/// names, `handle` is null and `error` says why. It is never closed.
+/// OpenedLibrary is a shared library that the loader has opened. If none of its names was found,
+/// `handle` is null and `error` says why. The library is never closed.
 struct OpenedLibrary {
   void* handle = nullptr;
   std::string error;
@@ -24,8 +24,8 @@ struct OpenedLibrary {
 
 /// Opens oneDNN or OpenBLAS for its caller only: both define symbols (sgemm_) that others define
 /// too. The loader looks beside LibTorch's environment, then where the system has its libraries.
-/// Error(kEnvironment) where it fails only for lack of memory: another library in its place would
-/// compute other bits.
+/// Throws Error(kEnvironment) where only lack of memory makes it fail, because another library in
+/// its place would compute other bits.
 OpenedLibrary open_product_library(ProductLibrary library);
 
 /// Makes the error for a library that a config pins and this machine lacks: the reason `why`, and

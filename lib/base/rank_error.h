@@ -7,7 +7,7 @@ namespace ftrun {
 /// RankError is a failure that belongs to one rank, also where all ranks of a group throw it.
 class RankError : public Error {
  public:
-  /// The value for `rank` that means the one that throws.
+  /// The value of `rank` that stands for the rank that throws.
   static constexpr int kThisRank = -1;
 
   /// Makes the failure of `rank`. `of_device` says whether its GPU, memory or processor fails on

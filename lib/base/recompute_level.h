@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// RecomputeLevel is recompute.policy: how much of what backward reads is recomputed instead of
-/// kept from forward. Each level keeps no more than the one before it.
+/// RecomputeLevel is recompute.policy: how many of the values that backward reads are recomputed
+/// instead of kept from forward. Each level keeps no more than the one before it.
 enum class RecomputeLevel : uint8_t {
   kNone,       // only results of cheap kinds (norms, gated products) are recomputed
   kSelective,  // what frees most bytes within a budget of recomputed operations

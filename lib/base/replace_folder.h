@@ -12,10 +12,10 @@
 namespace ftrun {
 
 /// Functions to replace a folder as a whole, for checkpoints and exports alike. The new folder is
-/// written and synced under the name that temporary_beside() gives, then put in place. Where the
-/// file system can swap two names, a whole folder has the name at any moment; elsewhere the old one
-/// is renamed first, and after a kill between the two renames recover_folders() puts it back at the
-/// next start.
+/// written and synced under the name that temporary_beside() gives, then renamed to its final name.
+/// Where the file system can swap two names, the final name always belongs to a complete folder;
+/// elsewhere the old folder is renamed first, and after a kill between the two renames
+/// recover_folders() puts it back at the next start.
 
 /// Makes a name for a folder that is being written or removed: "FOLDER.tmp-1a2b3c4d".
 std::string temporary_beside(const std::string& folder);
@@ -25,13 +25,13 @@ std::string temporary_beside(const std::string& folder);
 /// synced.
 std::string put_in_place(FileSystem& files, const std::string& made, const std::string& folder);
 
-/// Removes what put_in_place(files, ..., folder) returned. The entry called `mark` goes last, so
-/// that what a kill leaves of the folder is still known to be ours. A failure to remove it is a
-/// warning.
+/// Removes what put_in_place(files, ..., folder) returned. The entry called `mark` is removed last,
+/// so that a folder that a kill left half removed is still recognised as ours. A failure to remove
+/// the folder is a warning.
 void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder,
                      std::string_view mark = "");
 
-/// FolderIdentity identifies the folder that has a name.
+/// FolderIdentity identifies the folder that a name stands for.
 struct FolderIdentity {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -39,16 +39,17 @@ struct FolderIdentity {
 };
 std::optional<FolderIdentity> identity_of(const std::string& folder);
 
-/// Runs put_in_place(), the sync and remove_replaced(). `before` is the folder that had the name
-/// when `made` was begun: of two processes that write one folder, the one that finishes first wins,
-/// and the other fails. Error(kEnvironment) before the new folder is in place.
+/// Calls put_in_place(), syncs the parent and calls remove_replaced(). `before` is the folder that
+/// had the name when `made` was begun: if two processes write one folder, the first to finish
+/// succeeds and the other fails. Throws Error(kEnvironment) only before the new folder is in place.
 void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
                     std::string_view mark, const std::optional<FolderIdentity>& before);
 
-/// Leftover is what a name says of a folder that a killed process left: "NAME.tmp-1a2b3c4d",
-/// unfinished or on its way out, or "NAME.replaced-1a2b3c4d", complete. On disk: do not change.
+/// Leftover describes a folder that a killed process left, as read from its name:
+/// "NAME.tmp-1a2b3c4d", unfinished or on its way out, or "NAME.replaced-1a2b3c4d", complete. On
+/// disk: do not change.
 struct Leftover {
-  /// NAME.
+  /// The final name, NAME.
   std::string original;
   bool complete = false;
 };
@@ -57,8 +58,8 @@ std::optional<Leftover> leftover_of(std::string_view name);
 /// IsOurs says whether this program wrote the leftover at `path`, and no process is writing it.
 using IsOurs = std::function<bool(const Leftover& leftover, const std::string& path)>;
 
-/// Puts complete leftovers below `parent` back where nothing has their name and removes the others,
-/// as remove_replaced() does; only those that `is_ours` accepts.
+/// Renames complete leftovers below `parent` back to their final names, where these are free, and
+/// removes the others as remove_replaced() does. It touches only leftovers that `is_ours` accepts.
 void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours,
                      std::string_view mark = "");
 

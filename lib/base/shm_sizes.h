@@ -4,14 +4,15 @@
 
 namespace ftrun {
 
-// Limits of how collectives over shared memory reach the memory of peers. The memory plan counts
-// what they map, which is part of a rank's own memory.
+// Sizes of the buffers and mappings by which collectives over shared memory read peers' memory. The
+// memory plan counts the mapped bytes as part of a rank's own memory.
 
-/// Collectives of no more bytes than this copy them into a small staging area, which all ranks have
-/// mapped: one meeting with a copy is cheaper than reading in place, which needs two.
+/// Largest message in bytes that collectives copy into a small staging area that all ranks have
+/// mapped. For small messages one barrier with a copy is cheaper than reading in place, which needs
+/// two barriers.
 inline constexpr int64_t kShmStagedBytes = 64 << 10;
-/// Larger ones, and messages, map so much of each peer's memory at a time: little, but whole huge
-/// pages.
+/// Bytes of each peer's memory that larger collectives, and messages, map at a time: little, but
+/// whole huge pages.
 inline constexpr int64_t kShmMappedBytes = 4 << 20;
 
 }  // namespace ftrun

@@ -28,7 +28,7 @@ void side_by_side(size_t count, const std::function<void(size_t)>& work, size_t 
   try {
     for (size_t t = 1; t < std::min(processors, count); ++t) threads.emplace_back(run);
   } catch (const std::system_error&) {
-    // Fewer threads do the same work.
+    // If a thread cannot be started, fewer threads do the same work.
   }
   run();
   for (std::thread& thread : threads) thread.join();

@@ -11,8 +11,8 @@
 namespace ftrun {
 
 /// SideThread is a thread that runs pieces of work, one after another in the order in which they
-/// were started, while its owner prepares others. The destructor waits for the one under way and
-/// drops the rest. It has one owner.
+/// were started, while its owner prepares others. The destructor waits for the piece under way and
+/// drops the rest. A SideThread has one owner.
 class SideThread {
  public:
   SideThread();
@@ -20,13 +20,13 @@ class SideThread {
   SideThread(const SideThread&) = delete;
   SideThread& operator=(const SideThread&) = delete;
 
-  /// Starts a piece of work, whose data must stay until it is done. After a failure no work is done
-  /// any more.
+  /// Starts a piece of work, whose data must stay valid until it is done. After one piece has
+  /// failed, no other is run.
   void start(std::function<void()> work);
-  /// Waits until the first `count` pieces of work since the beginning are done; throws what one of
-  /// them threw.
+  /// Waits until the first `count` pieces of work since the beginning are done; rethrows what one
+  /// of them threw.
   void wait(int64_t count);
-  /// Waits until all are done.
+  /// Waits until all pieces are done.
   void wait() { wait(started_); }
 
  private:

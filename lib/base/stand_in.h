@@ -9,22 +9,23 @@ namespace ftrun {
 /// StandIn describes a placeholder in place of a file that was never fetched: a Git LFS or
 /// git-annex pointer, or a web page.
 struct StandIn {
-  /// "a Git LFS pointer"; empty where the file is itself.
+  /// The kind of placeholder: "a Git LFS pointer"; empty where the file is the real one.
   std::string kind;
   /// The command that fetches the file, or where else to get it.
   std::string remedy;
 };
 
-/// The most bytes that a stand-in has.
+/// The largest size in bytes of a placeholder.
 inline constexpr size_t kLargestStandIn = 512 << 10;
-/// The number of a file's first bytes that show what it is; shorter files are read whole.
+/// The number of a file's first bytes that are checked for a placeholder; shorter files are read
+/// whole.
 inline constexpr size_t kStandInHead = 2048;
 
 /// Finds out by its head whether the file at `path` is a pointer of Git LFS or git-annex, or the
-/// page that a web site shows of the file. Files that ftrun reads never begin so.
+/// page that a web site shows of the file. The files that ftrun reads never begin like these.
 StandIn stand_in_of(const std::string& path, std::span<const std::byte> head);
 
-/// Throws Error(kBadInput) that says what lies at `path`.
+/// Throws Error(kBadInput) that says which placeholder lies at `path`.
 [[noreturn]] void refuse_stand_in(const std::string& path, const StandIn& found);
 
 }  // namespace ftrun

@@ -8,7 +8,7 @@ namespace ftrun {
 struct StepPartName {
   /// The key in run.json.
   const char* key;
-  /// "waits for collectives"
+  /// The name in messages: "waits for collectives".
   const char* name;
 };
 
@@ -22,11 +22,11 @@ inline constexpr StepPartName kCollectives{"exposed_communication", "waits for c
 inline constexpr StepPartName kStages{"other_stages", "waits for other stages"};
 inline constexpr StepPartName kCopies{"copies", "waits for copies"};
 inline constexpr StepPartName kDisk{"disk", "waits for the disk"};
-/// The rest, which runs do not measure by part: kOther, kCopies, kDisk and waits for ranks that end
-/// later.
+/// The remaining parts, which runs do not measure separately: kOther, kCopies, kDisk and waits for
+/// slower ranks.
 inline constexpr StepPartName kRest{"rest", "all else"};
 
-/// The parts in which runs measure a step, and together the whole of it.
+/// The parts that runs measure; together they are the whole step.
 inline constexpr std::array kMeasured{kLayers, kUpdate, kCollectives, kStages, kRest};
 }  // namespace step_parts
 

@@ -19,12 +19,12 @@ namespace ftrun {
 /// Several stored tensors of one shape may hold it as well (a vector for each head), one after
 /// another.
 struct StoredPlace {
-  /// The stored tensor; empty: the tensor is stored as it is. The '*' in it stands for the numbers
-  /// of several.
+  /// Name of the stored tensor; empty: the tensor is stored under its own name and shape. A '*' in
+  /// the name stands for the numbers of several stored tensors.
   std::string name;
   std::vector<int64_t> shape;
-  /// Counts the stored tensors, which hold rows in order and untransposed; 0: one, whose name has
-  /// no '*'.
+  /// The number of stored tensors that '*' stands for, which hold the rows in order and
+  /// untransposed; 0: there is a single one, whose name has no '*'.
   int64_t pieces = 0;
   int64_t first = 0;
   int64_t run = 1;
@@ -38,8 +38,8 @@ struct StoredPlace {
 };
 
 /// Calls `visit(name, from, to, position)` for each stored tensor that holds some of elements
-/// [begin, end) of all that lies at `place`: its elements [from, to), `position` elements after
-/// `begin`.
+/// [begin, end) of the part at `place`: its elements [from, to), which begin `position` elements
+/// after `begin`.
 void visit_stored_tensors(const StoredPlace& place, int64_t begin, int64_t end,
                           const std::function<void(const std::string& name, int64_t from,
                                                    int64_t to, int64_t position)>& visit);

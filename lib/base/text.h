@@ -22,7 +22,7 @@ std::string fixed_text(double value, int digits);
 /// Writes a share of 1 in percent: "12.5 %" for 0.125 with one digit.
 std::string percent_text(double share, int digits);
 
-/// Returns the first line of a text: what some exceptions and messages put below it is for logs.
+/// Returns the first line of a text: further lines of exceptions and messages are for logs.
 std::string first_line(std::string_view text);
 std::vector<std::string> split(std::string_view text, char separator);
 std::string join(const std::vector<std::string>& parts, std::string_view separator);

@@ -14,7 +14,8 @@ struct TorchFolder {
   std::string version;
 };
 
-/// TorchSearch says what LibTorch was built for, and where it may be.
+/// TorchSearch holds the version of LibTorch that this program needs, and the places to look for
+/// it.
 struct TorchSearch {
   /// The version that this program was built with: "2.11.0+cu130".
   std::string wanted;
@@ -36,8 +37,9 @@ std::vector<TorchFolder> torch_candidates(const TorchSearch& search);
 /// instead.
 std::string find_torch(const TorchSearch& search);
 
-/// Lists the folders from which LibTorch, CUDA's modules and the libraries of products are loaded,
-/// besides the loader's own: those of a torch package, and of the packages installed beside it.
+/// Lists the folders besides the loader's own from which LibTorch, CUDA's modules and the libraries
+/// that multiply matrices are loaded: those of a torch package, and of the packages installed
+/// beside it.
 std::vector<std::string> library_folders_of(const std::string& torch);
 
 }  // namespace ftrun

@@ -5,19 +5,20 @@
 
 namespace ftrun {
 
-/// TraceEvent is a span of time in a thread of a process of a trace. Times are in picoseconds.
+/// TraceEvent is a time span of one thread of one process of a trace. Times are in picoseconds.
 struct TraceEvent {
   std::string name;
   int64_t process = 0;
   int64_t thread = 0;
   int64_t begin = 0;
   int64_t end = 0;
-  /// The bytes that it reads and writes.
+  /// Bytes that the event reads and writes.
   int64_t bytes = 0;
 };
 
-/// The processes of events that a run measures lie below it; those from it on belong to events that
-/// the file of an earlier run of the folder held. Viewers read a process as 32 bits without a sign.
+/// The first process number of events that are copied from the file of an earlier run of the
+/// folder; the processes that a run measures have lower numbers. Viewers read a process as 32 bits
+/// without a sign.
 inline constexpr int64_t kMostNewProcesses = int64_t{1} << 31;
 
 /// TraceEvents collects events as JSON, one a line, in the "Trace Event Format" that Chrome's and
@@ -31,7 +32,7 @@ class TraceEvents {
   void name_process(int64_t process, const std::string& name);
   void name_thread(int64_t process, int64_t thread, const std::string& name);
   void add(const TraceEvent& event);
-  /// Adds the text of other events.
+  /// Appends the text of other events.
   void add(const std::string& events);
   const std::string& text() const { return text_; }
 
@@ -43,7 +44,7 @@ class TraceEvents {
   std::string text_;
 };
 
-/// Makes the file of a trace of the text of its events. `other_data` is JSON that describes the
+/// Makes a trace file's text from the text of its events. `other_data` is JSON that describes the
 /// trace; "" for none.
 std::string trace_text(const std::string& events, const std::string& other_data = "");
 

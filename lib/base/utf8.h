@@ -14,11 +14,13 @@ struct CodePoint {
   bool valid = false;
 };
 
-/// Decodes the first character of a non-empty text. If bytes are not UTF-8, it takes those that
-/// could have begun a character, at least one, as the Unicode standard advises for replacements.
+/// Decodes the first character of a non-empty text. If the text does not begin with valid UTF-8, it
+/// consumes the bytes that could have begun a character, at least one, as the Unicode standard
+/// advises for replacements.
 CodePoint first_code_point(std::string_view text);
 
-/// Finds the first byte that is not part of a UTF-8 character (RFC 3629); nothing where all are.
+/// Finds the first byte that is not part of a UTF-8 character (RFC 3629); nothing where there is
+/// none.
 std::optional<size_t> first_not_utf8(std::string_view text);
 
 /// Names the encoding, "UTF-16 (little-endian)" and the like, of a text that begins with its byte
@@ -35,9 +37,9 @@ std::string escape_not_utf8(std::string_view text);
 /// Puts a text on one line: control characters, line ends among them, become blanks.
 std::string on_one_line(std::string text);
 
-/// Makes a message safe for a terminal, whatever file its values are from: control characters other
-/// than line ends and tabs, and marks that turn the direction of text, are written as \xNN, as is
-/// what is not UTF-8.
+/// Makes a message safe for a terminal even if its values come from an untrusted file: control
+/// characters other than line ends and tabs, and marks that turn the direction of text, are written
+/// as \xNN, as is what is not UTF-8.
 std::string terminal_text(std::string_view message);
 
 }  // namespace ftrun

@@ -10,12 +10,12 @@
 
 namespace ftrun {
 
-/// WaitNoticeOptions say when a wait is reported, and to whom.
+/// WaitNoticeOptions set when a long wait is reported, and by which function.
 struct WaitNoticeOptions {
   /// The time that a wait lasts before its first report, and the time between later reports.
   std::chrono::milliseconds first = std::chrono::seconds(10);
   std::chrono::milliseconds every = std::chrono::seconds(30);
-  /// Takes the line; the default is a notice of the log.
+  /// Called with the line to report; the default logs a notice.
   std::function<void(const std::string& line)> say = log_wait;
 
   static void log_wait(const std::string& line);
@@ -29,12 +29,13 @@ class WaitNotice {
   /// Begins the wait at `since`.
   explicit WaitNotice(WaitNoticeOptions options = {}, Clock::time_point since = Clock::now());
 
-  /// Says whether the wait is to be reported now; true once for each report.
+  /// Says whether the wait must be reported now; returns true once for each report.
   bool is_due(Clock::time_point now = Clock::now());
-  /// Reports `what`, which gets the length of the wait so far ("10.0s"), when it is due.
+  /// Reports `what` when a report is due; `what` is called with the length of the wait so far
+  /// ("10.0s").
   void poll(const std::function<std::string(const std::string& waited)>& what,
             Clock::time_point now = Clock::now());
-  /// Reports as poll() does, but `what` may have nothing to say.
+  /// Reports as poll() does; `what` may return nothing, and then nothing is reported.
   void poll_if(const std::function<std::optional<std::string>(const std::string& waited)>& what,
                Clock::time_point now = Clock::now());
 
@@ -44,11 +45,11 @@ class WaitNotice {
   Clock::time_point due_;
 };
 
-/// WaitReporter reports waits that block: a thread reports what they are for while this object
-/// lives.
+/// WaitReporter reports a wait that blocks its thread: another thread reports what it is for while
+/// this object lives.
 class WaitReporter {
  public:
-  /// Starts that thread, which calls `what`.
+  /// Starts the reporting thread, which calls `what`.
   WaitReporter(WaitNoticeOptions options,
                std::function<std::string(const std::string& waited)> what);
   ~WaitReporter() = default;

@@ -67,7 +67,7 @@ std::string followed(const std::string& path, const OwnedFd& folder, const std::
     errno = ENOTDIR;
     return "";
   }
-  if (!link_counts(of_link, of_folder, ::geteuid())) refuse_link(path, name, of_link);
+  if (!may_follow_link(of_link, of_folder, ::geteuid())) refuse_link(path, name, of_link);
   std::array<char, PATH_MAX> target{};
   const ssize_t size = ::readlinkat(link.get(), "", target.data(), target.size());
   return size <= 0 ? "" : std::string(target.data(), static_cast<size_t>(size));
@@ -109,12 +109,12 @@ int remove_entry(int folder, const std::string& name) {
 
 }  // namespace
 
-bool link_counts(const struct stat& link, const struct stat& folder, uid_t user) {
+bool may_follow_link(const struct stat& link, const struct stat& folder, uid_t user) {
   const bool is_open_to_others = (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0;
   return !is_open_to_others || link.st_uid == user || link.st_uid == 0;
 }
 
-OwnedFd open_on_the_way(const std::string& folder) {
+OwnedFd open_folder_safely(const std::string& folder) {
   const std::string path = folder.empty() ? "." : folder;
   if (OwnedFd at_once = open_without_links(path)) return at_once;
   OwnedFd at = open_start(path);
@@ -143,7 +143,7 @@ OwnedFd open_on_the_way(const std::string& folder) {
   return at;
 }
 
-WrittenPath walk_to(const std::string& path) {
+WrittenPath open_parent(const std::string& path) {
   const std::string whole = without_slashes_at_end(path);
   const size_t slash = whole.rfind('/');
   const std::string folder = slash == std::string::npos ? "."
@@ -152,12 +152,12 @@ WrittenPath walk_to(const std::string& path) {
   WrittenPath found;
   found.name = slash == std::string::npos ? whole : whole.substr(slash + 1);
   if (found.name.empty()) found.name = ".";  // the root's own
-  found.folder = open_on_the_way(folder);
+  found.folder = open_folder_safely(folder);
   return found;
 }
 
 OwnedFd open_to_write(const std::string& path, int flags, mode_t mode) {
-  const WrittenPath to = walk_to(path);
+  const WrittenPath to = open_parent(path);
   if (!to.folder) return {};
   return OwnedFd(uninterrupted([&] {
     return ::openat(to.folder.get(), to.name.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, mode);
@@ -165,7 +165,7 @@ OwnedFd open_to_write(const std::string& path, int flags, mode_t mode) {
 }
 
 int remove_tree(const std::string& path) {
-  const WrittenPath place = walk_to(path);
+  const WrittenPath place = open_parent(path);
   if (!place.folder) return errno == ENOENT ? 0 : errno;
   return remove_entry(place.folder.get(), place.name);
 }

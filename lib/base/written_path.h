@@ -9,35 +9,35 @@
 
 namespace ftrun {
 
-/// Paths that are written to. Whoever may write to a folder on the way could put a link there,
-/// between a look at the path and its use, and have files made, replaced or removed elsewhere with
-/// this user's rights. So such a path is walked folder by folder, each opened below the one before
-/// it, and a link on the way counts only as link_counts() says. What is done at its end is done
-/// relative to the open folder.
+/// The functions of this header open paths that are written to. Another user who may write to a
+/// folder of the path could put a link there between a check of the path and its use, and have
+/// files made, replaced or removed elsewhere with this user's rights. So the path is walked folder
+/// by folder, each opened relative to the one before it, and a link is followed only if
+/// may_follow_link() allows it. The operation at the path's end is relative to the open folder.
 
 /// Says whether `user` follows a link that lies in `folder`: it is the user's own or root's, or
 /// nobody but the folder's owner may write to the folder.
-bool link_counts(const struct stat& link, const struct stat& folder, uid_t user);
+bool may_follow_link(const struct stat& link, const struct stat& folder, uid_t user);
 
-/// Opens a folder (O_PATH) as above; empty with errno where that fails. Error(kEnvironment) for a
-/// link that does not count.
-OwnedFd open_on_the_way(const std::string& folder);
+/// Opens a folder (O_PATH) in this way; the result is empty, with errno set, where that fails.
+/// Throws Error(kEnvironment) for a link that must not be followed.
+OwnedFd open_folder_safely(const std::string& folder);
 
 /// WrittenPath is the folder that holds the end of a path, and the end's name in it.
 struct WrittenPath {
-  /// Empty where it could not be opened, and errno says why.
+  /// The open folder; empty where it could not be opened, with errno set.
   OwnedFd folder;
   std::string name;
 };
-/// Opens the folder that holds the end of a path. Error(kEnvironment) as open_on_the_way().
-WrittenPath walk_to(const std::string& path);
+/// Opens the folder that holds the end of a path. Error(kEnvironment) as open_folder_safely().
+WrittenPath open_parent(const std::string& path);
 
-/// Opens a file that is made or written, never through a link of its own name. Empty with errno
-/// where that fails; Error(kEnvironment) as open_on_the_way().
+/// Opens a file to create or write it, never through a link of its own name. The result is empty,
+/// with errno set, where that fails; throws Error(kEnvironment) as open_folder_safely() does.
 OwnedFd open_to_write(const std::string& path, int flags, mode_t mode);
 
-/// Removes a file, a link, or a folder with all in it. Returns 0, or the errno of what could not be
-/// removed; a missing path is not a failure.
+/// Removes a file, a link, or a folder with all its contents. Returns 0, or the errno of the entry
+/// that could not be removed; a missing path is not a failure.
 int remove_tree(const std::string& path);
 
 }  // namespace ftrun

@@ -11,15 +11,16 @@
 
 namespace ftrun {
 
-/// Metadata key of an adapter's file: the config's section quantization as JSON. PEFT's own files
-/// have no place for it, and an adapter fits only the base weights that it was trained on.
+/// The metadata key of an adapter's file that holds the config's section quantization as JSON.
+/// PEFT's own files have no such key, but an adapter fits only the base weights on which it was
+/// trained.
 inline constexpr const char* kBaseQuantization = "ftrun.base_quantization";
 
 /// AdapterFolder reads the weights of an adapter in PEFT's layout: adapter_model.safetensors. (Its
 /// adapter_config.json is read with the config: config/desugar_adapter.h.)
 class AdapterFolder {
  public:
-  /// Opens the file. Refuses a missing, damaged or pickled one with Error(kBadInput).
+  /// Opens the file. Throws Error(kBadInput) for a missing, damaged or pickled file.
   explicit AdapterFolder(std::string folder);
 
   const std::string& path() const { return folder_; }

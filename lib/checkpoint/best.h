@@ -8,11 +8,11 @@
 
 namespace ftrun {
 
-/// BestCheckpoint names the best checkpoint of a run: the file `best` beside `latest`
-/// (docs/checkpoint.md). The checkpoint that it names is not removed with the older ones.
+/// BestCheckpoint names the best checkpoint of a run: it is the content of the file `best` beside
+/// `latest` (docs/checkpoint.md). The named checkpoint is not removed with older ones.
 struct BestCheckpoint {
   int64_t step = 0;
-  /// "validation.loss", and its value after that step.
+  /// The metric, "validation.loss", and its value after that step.
   std::string metric;
   double value = 0;
 };

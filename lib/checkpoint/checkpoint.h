@@ -15,7 +15,7 @@
 
 namespace ftrun {
 
-/// StateInfo describes a state tensor of a checkpoint, on however many ranks it lies.
+/// StateInfo describes a state tensor of a checkpoint, whichever ranks hold it.
 struct StateInfo {
   std::string tensor;
   std::string kind;
@@ -27,17 +27,18 @@ struct StateInfo {
 struct StateConversion {
   DType stored = DType::kF32;
   DType wanted = DType::kF32;
-  /// Sorted: "exp_avg", "exp_avg_sq", "param".
+  /// The kinds of these states, sorted: "exp_avg", "exp_avg_sq", "param".
   std::vector<std::string> kinds;
 };
 
-/// Checkpoint is a training checkpoint opened for reading. All that read() returns was verified:
-/// manifest, file sizes, headers, and, at the first reading, the checksum of each slice that is
-/// touched. Nothing depends on how many ranks wrote it. Not for use by several threads at once.
+/// Checkpoint is a training checkpoint opened for reading. All data that read() returns is
+/// verified: manifest, file sizes, headers, and, at the first reading, the checksum of each slice
+/// that is read. The number of ranks that wrote it does not matter. Only one thread at a time may
+/// use it.
 class Checkpoint {
  public:
-  /// Reads and verifies the manifest only. Error(kBadInput) names the file, also when two files
-  /// disagree about a state's dtype or shape.
+  /// Reads and verifies the manifest only. Throws Error(kBadInput) naming the file, also when two
+  /// files disagree about a state's dtype or shape.
   explicit Checkpoint(std::string folder);
 
   const std::string& folder() const { return folder_; }
@@ -46,11 +47,11 @@ class Checkpoint {
 
   /// Lists every (tensor, kind), sorted.
   std::vector<StateInfo> states() const;
-  /// Refuses a state with an element that no file holds, with Error(kBadInput).
+  /// Throws Error(kBadInput) for a state with an element that no file holds.
   void require_complete() const;
-  /// Refuses a checkpoint whose states are not exactly `expected` (the whole model's, from any
-  /// rank) with Error(kBadInput): missing, unknown, other shape, or a dtype that cannot become the
-  /// run's. Returns what read() converts.
+  /// Throws Error(kBadInput) unless the checkpoint's states are exactly `expected` (the whole
+  /// model's, from any rank): for a missing or unknown state, another shape, or a dtype that cannot
+  /// be converted to the run's. Returns what read() converts.
   std::vector<StateConversion> require_states(const std::vector<StateInfo>& expected) const;
 
   /// Fills slice.data from the files that hold parts of its box. F32, BF16 and F16 become BF16 (to
@@ -59,7 +60,7 @@ class Checkpoint {
   /// then undefined.
   void read(const StateSlice& slice);
   void read(const std::vector<StateSlice>& slices);
-  /// Drops the mapping of all files.
+  /// Closes the mappings of all files.
   void close_files();
 
   /// Reads all of file number `i` (of manifest().files) and throws the first problem found.
@@ -76,7 +77,7 @@ class Checkpoint {
   void add_states();
   const SafetensorsFile& open(size_t file);
   void check_contents(size_t i, const SafetensorsFile& file) const;
-  /// Refuses a slice whose checksum is not `found`, with Error(kBadInput).
+  /// Throws Error(kBadInput) for a slice whose checksum is not `found`.
   void verify(size_t file, size_t slice, uint64_t found);
   const CheckpointState& state_of(const StateSlice& slice) const;
   void check_matches(const StateSlice& slice, const CheckpointState& state) const;
@@ -88,7 +89,7 @@ class Checkpoint {
   std::vector<std::vector<bool>> verified_;
 };
 
-/// CheckpointEntry is a step folder in a run's checkpoints/.
+/// CheckpointEntry is a step folder in a run's folder checkpoints/.
 struct CheckpointEntry {
   std::string folder;
   int64_t step = 0;
@@ -98,14 +99,14 @@ struct CheckpointEntry {
   std::string problem;
 };
 
-/// Lists all step folders below `root`, the newest commit first, unreadable ones at the end. Empty
-/// when there are none or `root` does not exist.
+/// Lists all step folders below `root`, the newest commit first, unreadable ones at the end. The
+/// list is empty when there are none or `root` does not exist.
 std::vector<CheckpointEntry> list_checkpoints(const std::string& root);
 
 /// Chooses the folder of the checkpoint to resume from: the given step, or the newest one whose
-/// files all verify. Collective: the ranks share the reading. Each checkpoint that is passed over
-/// is logged as an error with its reason. Error(kBadInput) when none is good: never a silent start
-/// from scratch.
+/// files all verify. Collective: the ranks divide the reading. Each checkpoint that is skipped is
+/// logged as an error with the reason. Throws Error(kBadInput) when none is good: a run never
+/// starts from scratch silently.
 std::string choose_checkpoint(const std::string& root, std::optional<int64_t> step,
                               const CheckpointGroup& group);
 

@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// CheckpointGroup is the ranks that save or load a checkpoint together, as the caller's
-/// communicator sees them.
+/// CheckpointGroup is the group of ranks that save or load a checkpoint together, with the
+/// collective of the caller's communicator.
 struct CheckpointGroup {
   int rank = 0;
   int world_size = 1;
@@ -20,7 +20,7 @@ struct CheckpointGroup {
 /// Runs `work` on this rank and gives every rank the texts that all ranks' work returned, in rank
 /// order. Collective. When the work of any rank threw, every rank throws the Error of the lowest
 /// such rank (RankError, which names it), its message preceded by `what` and the rank.
-std::vector<std::string> together(const CheckpointGroup& group, const std::string& what,
-                                  const std::function<std::string()>& work);
+std::vector<std::string> run_together(const CheckpointGroup& group, const std::string& what,
+                                      const std::function<std::string()>& work);
 
 }  // namespace ftrun

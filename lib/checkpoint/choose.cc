@@ -40,8 +40,8 @@ std::string problem_in_share(const std::string& folder, const CheckpointGroup& g
 
 // Returns the first problem that any rank found, or "". Collective.
 std::string problem_in(const std::string& folder, const CheckpointGroup& group) {
-  const auto problems =
-      together(group, cat("verifying ", folder), [&] { return problem_in_share(folder, group); });
+  const auto problems = run_together(group, cat("verifying ", folder),
+                                     [&] { return problem_in_share(folder, group); });
   const auto bad = std::find_if(problems.begin(), problems.end(),
                                 [](const std::string& problem) { return !problem.empty(); });
   return bad == problems.end() ? "" : *bad;
@@ -50,7 +50,7 @@ std::string problem_in(const std::string& folder, const CheckpointGroup& group) 
 // Lists the folders on rank 0, so that all ranks try the same folders in the same order.
 std::vector<std::string> agreed_names(const std::string& root, std::optional<int64_t> step,
                                       const CheckpointGroup& group) {
-  const auto texts = together(group, cat("listing ", root), [&]() -> std::string {
+  const auto texts = run_together(group, cat("listing ", root), [&]() -> std::string {
     if (group.rank != 0) return "";
     if (step) return step_folder_name(*step);
     std::vector<std::string> names;
@@ -76,7 +76,7 @@ void warn_about_latest(const std::string& root, const std::string& chosen) {
 // another one.
 void compare_latest(const std::string& root, const std::string& chosen, std::optional<int64_t> step,
                     const CheckpointGroup& group) {
-  together(group, cat("resuming from ", chosen), [&]() -> std::string {
+  run_together(group, cat("resuming from ", chosen), [&]() -> std::string {
     if (group.rank == 0 && !step) warn_about_latest(root, chosen);
     return "";
   });

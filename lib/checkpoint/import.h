@@ -10,23 +10,23 @@
 
 namespace ftrun {
 
-/// The file of another program's checkpoint that scripts/import_checkpoint.py writes beside the
-/// safetensors (docs/checkpoint.md has the format).
+/// The name of the file that scripts/import_checkpoint.py writes beside the safetensors of another
+/// program's checkpoint (docs/checkpoint.md has the format).
 inline constexpr const char* kImportFile = "import.json";
 
-/// The name under which the "extra" of a checkpoint keeps what is known of the run that it was
-/// imported from: a JSON object with "source", "known" (settings by their names in a config),
+/// The name under which the "extra" of a checkpoint keeps the known facts about the run from which
+/// it was imported: a JSON object with "source", "known" (settings by their names in a config),
 /// "unknown" and "zero_moments".
 inline constexpr const char* kImportRecord = "imported";
 
 /// ImportRecord is the record of an imported checkpoint. On disk, as JSON.
 struct ImportRecord {
-  /// "DeepSpeed ZeRO stage 2, 8 ranks (0.19.8)".
+  /// The other program and its run: "DeepSpeed ZeRO stage 2, 8 ranks (0.19.8)".
   std::string source;
-  /// Settings of that run by their names in a config ("train_batch_size"), and their values as
+  /// The settings of that run by their names in a config ("train_batch_size"), with their values as
   /// JSON.
   std::vector<std::pair<std::string, std::string>> known;
-  /// Settings that the checkpoint did not say ("tokens", "seed", ...).
+  /// The settings that the checkpoint did not contain ("tokens", "seed", ...).
   std::vector<std::string> unknown;
 };
 
@@ -38,12 +38,13 @@ bool is_import(const std::string& folder);
 
 class ImportedState {
  public:
-  /// Reads and verifies the whole folder: every file is as its mark lists it, every tensor has
-  /// "param", "exp_avg" and "exp_avg_sq" in fp32. Error(kBadInput) names file and tensor.
+  /// Reads and verifies the whole folder: every file must agree with the mark's list, and every
+  /// tensor must have "param", "exp_avg" and "exp_avg_sq" in fp32. Throws Error(kBadInput) naming
+  /// file and tensor.
   explicit ImportedState(std::string folder);
 
   const std::string& folder() const { return folder_; }
-  /// Returns the model folder whose names and shapes the import has.
+  /// Returns the model folder that has the import's names and shapes.
   const std::string& model() const { return model_; }
   const ImportRecord& record() const { return record_; }
   /// Returns the meta of the checkpoint, without ftrun's version.

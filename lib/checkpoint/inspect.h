@@ -8,17 +8,17 @@
 
 namespace ftrun {
 
-/// Reads a checkpoint in full and lists everything that is wrong with it: one sentence a problem,
-/// with the file and, for damaged data, the tensor. `folder` is a step folder, or a checkpoints/
-/// folder, whose step folders and `latest` are all checked. Empty when all is good.
+/// Reads a whole checkpoint and lists its problems: one sentence each, with the file and, for
+/// damaged data, the tensor. `folder` is a step folder, or a checkpoints/ folder, whose step
+/// folders and `latest` are all checked. The list is empty when there is no problem. Throws
 /// Error(kBadInput) when the path is neither.
 std::vector<std::string> verify_checkpoint(const std::string& folder);
 
-/// Description is a list of names and values that tell a person what a folder holds.
+/// Description is a list of names and values that describe a folder for the user.
 struct Description {
   using Rows = std::vector<std::pair<std::string, std::string>>;
   Rows facts;
-  /// Dtype and shape of each tensor, if there are tensors to list.
+  /// The dtype and shape of each tensor, if there are tensors to list.
   Rows tensors = {};
   /// Formats the description as several lines, in columns.
   std::string text() const;
@@ -33,7 +33,7 @@ std::string step_text(const CheckpointMeta& meta);
 /// Describes a Hugging Face model folder.
 Description describe_model(const std::string& folder);
 
-/// Describes an adapter's folder in PEFT's layout, and how its base was quantized.
+/// Describes an adapter's folder in PEFT's layout, and the quantization of its base.
 Description describe_adapter(const std::string& folder);
 
 /// Reads and verifies a whole folder that scripts/import_checkpoint.py wrote, and describes it.

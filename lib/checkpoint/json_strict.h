@@ -7,12 +7,12 @@
 
 namespace ftrun {
 
-/// Parses JSON that may be hostile: UTF-8, no NUL byte, no key twice in an object, at most 32
-/// levels deep. `where` (a path) begins every message, followed by line and column.
-/// Error(kBadInput).
+/// Parses JSON from an untrusted source: it must be UTF-8 without NUL bytes, no key may occur twice
+/// in an object, and it may be at most 32 levels deep. Throws Error(kBadInput), whose message
+/// begins with `where` (a path), line and column.
 nlohmann::json parse_json_strict(std::string_view text, const std::string& where);
 
-/// The largest value of a file's counters: adding to one cannot overflow, and a double holds it
+/// The largest value of a file's counters: adding to it cannot overflow, and a double holds it
 /// exactly.
 inline constexpr int64_t kLargestJsonInt = int64_t{1} << 53;
 
@@ -30,8 +30,8 @@ const nlohmann::json& json_array(const nlohmann::json& object, const char* key,
 const nlohmann::json& json_object(const nlohmann::json& object, const char* key,
                                   const std::string& where);
 
-/// Makes a text of unknown origin fit for a message: writes bytes outside printable ASCII as \xNN,
-/// and cuts what is longer than 120 bytes.
+/// Makes a text of unknown origin safe for a message: writes bytes outside printable ASCII as \xNN,
+/// and cuts the text after 120 bytes.
 std::string printable(std::string_view text);
 
 }  // namespace ftrun

@@ -13,35 +13,35 @@
 
 namespace ftrun {
 
-/// Number of the checkpoint format that is written (docs/checkpoint.md). On disk. Format 1, whose
-/// slices are ranges of the flattened tensor, is still read.
+/// The number of the checkpoint format that is written (docs/checkpoint.md). On disk. Format 1,
+/// whose slices are ranges of the flattened tensor, can still be read.
 inline constexpr int kCheckpointFormat = 2;
 
 /// The name under which the "extra" of a checkpoint keeps the effective config of the run that
 /// saved it.
 inline constexpr const char* kConfigRecord = "config";
 
-/// Most dimensions of a state tensor.
+/// The most dimensions of a state tensor.
 inline constexpr size_t kMostStateDimensions = 8;
 
-/// Most bytes of a checkpoint.json: a larger one is neither written nor read.
+/// The most bytes of a checkpoint.json: a larger file is neither written nor read.
 inline constexpr int64_t kLargestManifest = int64_t{256} << 20;
 
-/// StateSlice is a part of one state tensor in this rank's memory.
+/// StateSlice is the part of one state tensor that this rank's memory holds.
 struct StateSlice {
-  /// Name of the model's tensor, as in its safetensors files.
+  /// The name of the model's tensor, as in its safetensors files.
   std::string tensor;
   /// The kind of state: "param" (master weights), "exp_avg", "exp_avg_sq", "momentum", ...
   std::string kind;
   DType dtype = DType::kF32;
-  /// Shape of the whole tensor, the same on every rank and layout.
+  /// The shape of the whole tensor, equal on every rank and in every layout.
   std::vector<int64_t> tensor_shape;
-  /// The part; not empty.
+  /// The part of the tensor, which is not empty.
   Box box;
-  /// The box's elements in row-major order: read by a save, written by a load.
+  /// The elements of the box in row-major order, which a save reads and a load writes.
   void* data = nullptr;
-  /// The function that fills `out` with elements [first, last) of the box, counted in its row-major
-  /// order, for a save of what does not lie in memory. It is called piece by piece.
+  /// Fills `out` with elements [first, last) of the box, counted in its row-major order, for a save
+  /// of data that is not in memory. It is called piece by piece.
   std::function<void(int64_t first, int64_t last, void* out)> read;
 };
 
@@ -51,13 +51,13 @@ struct SliceRecord {
   std::string kind;
   DType dtype = DType::kF32;
   std::vector<int64_t> tensor_shape;
-  /// The boxes that it holds, row by row and one after another: one, or several when a range of
-  /// format 1 ends in the middle of a row.
+  /// The boxes that the slice holds, row by row and one after another: one, or several when a range
+  /// of format 1 ends in the middle of a row.
   std::vector<Box> boxes;
   /// The entry's name and shape in the safetensors file.
   std::string entry;
   std::vector<int64_t> entry_shape;
-  /// XXH3 of its bytes.
+  /// The XXH3 of the slice's bytes.
   uint64_t xxh3 = 0;
 };
 
@@ -68,24 +68,26 @@ SliceRecord slice_record(std::string tensor, std::string kind, DType dtype,
 /// Returns the text in brackets at the end of the entry's name, "" for a whole tensor.
 std::string part_text(const SliceRecord& slice);
 
-/// The source of a file's bytes when they were read back after it was written. On disk.
+/// The value of RankRecord::read_back for a file whose bytes came from the disk when it was read
+/// back. On disk.
 inline constexpr const char* kReadFromDisk = "disk";
 inline constexpr const char* kReadFromMemory = "memory";
 
-/// RankRecord lists what one rank wrote.
+/// RankRecord lists the slices that one rank wrote.
 struct RankRecord {
   int rank = 0;
-  /// "rank-00000.safetensors".
+  /// The name of the rank's file: "rank-00000.safetensors".
   std::string file;
   int64_t bytes = 0;
   uint64_t header_xxh3 = 0;
   uint64_t xxh3 = 0;
-  /// kReadFromDisk, kReadFromMemory (the kernel kept its own copy), or "" if it was not read back.
+  /// The source of the bytes when the file was read back: kReadFromDisk, kReadFromMemory (the
+  /// kernel's own copy), or "" if it was not read back.
   std::string read_back;
   std::vector<SliceRecord> slices;
 };
 
-/// LossScalerState is the state of dynamic loss scaling, as DeepSpeed counts.
+/// LossScalerState is the state of dynamic loss scaling, with DeepSpeed's counters.
 struct LossScalerState {
   double scale = 1;
   int64_t iteration = 0;
@@ -93,36 +95,37 @@ struct LossScalerState {
   int64_t hysteresis = 1;
 };
 
-/// CheckpointMeta is what a run needs to resume, apart from tensors.
+/// CheckpointMeta holds what a run needs to resume, apart from tensors.
 struct CheckpointMeta {
   std::string ftrun_version;
-  /// Optimizer steps done, skipped ones included.
+  /// The number of optimizer steps done, skipped ones included.
   int64_t step = 0;
   int64_t skipped_steps = 0;
   int64_t samples = 0;
   int64_t tokens = 0;
   uint64_t seed = 0;
-  /// The schedule's own numbers ("last_batch_iteration", ...). Finite.
+  /// The schedule's own numbers ("last_batch_iteration", ...), which are finite.
   std::map<std::string, double> scheduler;
   std::optional<LossScalerState> loss_scaler;
   std::string data_fingerprint;
   std::string model_fingerprint;
   std::string config_hash;
-  /// Degrees of the mesh and the world size ("world_size", "data", "tensor", ...).
+  /// The degrees of the mesh and the world size ("world_size", "data", "tensor", ...).
   std::map<std::string, int64_t> topology;
-  /// Anything else, by name; kept unchanged: kConfigRecord, kImportRecord (import.h), kBaseRecord
-  /// and kEvaluationRecord (inputs/resume_policy.h).
+  /// Other records by name, which are kept unchanged: kConfigRecord, kImportRecord (import.h),
+  /// kBaseRecord and kEvaluationRecord (inputs/resume_policy.h).
   std::map<std::string, std::string> extra;
 };
 
-/// CheckpointManifest is checkpoint.json: what the checkpoint holds, and where.
+/// CheckpointManifest is the content of checkpoint.json: which states the checkpoint has, and
+/// where.
 struct CheckpointManifest {
   CheckpointMeta meta;
-  /// Number of the commit in its run: the newest checkpoint is the one with the highest number,
-  /// even when the run went back to an earlier step.
+  /// The number of the commit in its run. The newest checkpoint has the highest number, even when
+  /// the run went back to an earlier step.
   int64_t serial = 0;
   std::vector<RankRecord> files;
-  /// The format of the text that it was read from.
+  /// The format of the text from which it was read.
   int format = kCheckpointFormat;
 };
 
@@ -130,7 +133,7 @@ std::string rank_record_text(const RankRecord& record);
 /// Reads a record from its text. Error(kBadInput) begins with `where`.
 RankRecord rank_record_from(std::string_view text, const std::string& where);
 
-/// Returns the text of checkpoint.json. The text begins with a checksum of all that follows.
+/// Returns the text of checkpoint.json. The text begins with a checksum of the rest.
 std::string manifest_text(const CheckpointManifest& manifest);
 /// Verifies the checksum, then every field. Error(kBadInput) begins with `path`.
 CheckpointManifest manifest_from(std::string_view text, const std::string& path);

@@ -194,8 +194,8 @@ std::string output_place(const std::string& folder) {
                 cat(folder, ": is a link to ", fs::read_symlink(folder, error).string(),
                     ", which is not there"),
                 "make the folder that the link names, or choose another one");
-  static_cast<void>(
-      open_on_the_way(folder));  // which refuses another user's link; the place has none any more
+  static_cast<void>(open_folder_safely(
+      folder));  // which refuses another user's link; the place has none any more
   const std::string place = fs::weakly_canonical(fs::absolute(folder, error), error).string();
   if (error)
     throw Error(ExitCode::kBadInput,

@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// The mark of a folder that this program wrote: a file in the folder that lists every other one. A
-/// folder is replaced only while it holds exactly what its mark says (docs/checkpoint.md has the
+/// The name of the mark in a folder that this program wrote, a file that lists every other file. A
+/// folder is replaced only while it holds exactly the files of its mark (docs/checkpoint.md has the
 /// format).
 inline constexpr const char* kOutputMark = "ftrun-output.json";
 
@@ -20,8 +20,8 @@ struct OutputFile {
   uint64_t xxh3 = 0;
 };
 
-/// Makes `folder` and holds it (hold_folder()), with a mark that says that it is not complete and
-/// what will be written (names as OutputFile's).
+/// Makes `folder` and holds it (hold_folder()), with a mark that says that the folder is not
+/// complete, and lists what will be written (names as in OutputFile).
 [[nodiscard]] OwnedFd begin_output(FileSystem& files, const std::string& folder,
                                    const std::vector<std::string>& names);
 
@@ -29,25 +29,25 @@ struct OutputFile {
 void finish_output(FileSystem& files, const std::string& folder,
                    const std::vector<OutputFile>& content);
 
-/// Says whether a folder is what a killed process left under a temporary name: no process holds it,
-/// it holds a mark (complete or not) or nothing at all, and nothing that the mark does not list.
+/// Says whether a folder under a temporary name is a leftover of a killed process: no process holds
+/// it, and it is empty, or has a mark (complete or not) and no file that the mark does not list.
 bool is_begun_output(FileSystem& files, const std::string& folder);
 
-/// Finds the absolute path of an output called `folder` when links are followed. Error(kBadInput)
-/// for a link that leads nowhere, Error(kEnvironment) for another user's (base/written_path.h).
+/// Returns the absolute path of the output `folder` after following links. Throws Error(kBadInput)
+/// for a dangling link, and Error(kEnvironment) for another user's link (base/written_path.h).
 std::string output_place(const std::string& folder);
 
-/// Lists the files of a complete output that holds what its mark lists and nothing else; compares
-/// every content. Error(kBadInput) names what was added, removed or changed.
+/// Lists the files of a complete output, which must hold exactly the files of its mark; the
+/// contents of all files are compared. Throws Error(kBadInput) naming what was added, removed or
+/// changed.
 std::vector<std::string> require_complete_output(FileSystem& files, const std::string& folder);
 
-/// OutputCheck says how closely files are compared with what was written: by names and sizes, or by
-/// their contents too, which reads every one.
+/// OutputCheck says how files are compared with what was written: by names and sizes, or also by
+/// contents, which reads every file.
 enum class OutputCheck { kSizes, kContents };
 
-/// Refuses a `folder` (an output_place) with Error(kBadInput) unless it is absent, is empty, or
-/// holds what this program wrote and nothing else. The error names what was added, removed or
-/// changed.
+/// Throws Error(kBadInput) for a `folder` (an output_place()) unless it is absent, is empty, or
+/// holds only what this program wrote. The error names what was added, removed or changed.
 void require_replaceable(FileSystem& files, const std::string& folder,
                          OutputCheck check = OutputCheck::kContents);
 

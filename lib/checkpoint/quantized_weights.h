@@ -16,29 +16,29 @@
 
 namespace ftrun {
 
-/// QuantizedWeight is a matrix that a folder holds as codes and scales. Every number that they
-/// stand for is rounded to bf16 for all readers.
+/// QuantizedWeight is a matrix that a folder stores as codes and scales. All readers get its
+/// numbers rounded to bf16.
 class QuantizedWeight {
  public:
   virtual ~QuantizedWeight() = default;
 
-  /// Returns the tensor that it stands for: its name, its shape, BF16.
+  /// Returns the tensor that the matrix represents: its name, its shape, and BF16.
   const StoredTensor& info() const { return info_; }
   /// Writes elements [begin, end) of the flattened matrix in fp32, rounded to bf16.
   void read(int64_t begin, int64_t end, std::span<float> out) const;
-  /// Returns the range of stored codes that holds elements [begin, end) and few others.
+  /// Returns a small range of stored codes that contains elements [begin, end).
   virtual std::pair<int64_t, int64_t> codes_of(int64_t begin, int64_t end) const = 0;
 
  protected:
   explicit QuantizedWeight(StoredTensor info) : info_(std::move(info)) {}
-  /// Writes the products of codes and scales as they are.
+  /// Writes the products of codes and scales without rounding.
   virtual void read_exact(int64_t begin, int64_t end, float* out) const = 0;
 
  private:
   StoredTensor info_;
 };
 
-/// StoredBytes is a tensor as a folder stores it.
+/// StoredBytes is a tensor in the form in which a folder stores it.
 struct StoredBytes {
   const StoredTensor* info = nullptr;
   std::span<const std::byte> bytes;

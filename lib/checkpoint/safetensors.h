@@ -13,37 +13,38 @@
 
 namespace ftrun {
 
-/// Longest header that is read, in bytes (the format's own limit).
+/// The longest header in bytes that is read (the format's own limit).
 inline constexpr int64_t kLongestSafetensorsHeader = 100'000'000;
 
 /// StoredTensor is one tensor as a safetensors header describes it.
 struct StoredTensor {
   std::string name;
   DType dtype = DType::kF32;
-  /// [] is a scalar; a 0 makes an empty tensor.
+  /// The shape; [] is a scalar, and a 0 makes an empty tensor.
   std::vector<int64_t> shape;
-  /// Product of the shape.
+  /// The product of the shape's dimensions.
   int64_t elements = 0;
-  /// Range of bytes [begin, end) in the data part.
+  /// The range of bytes [begin, end) in the data part.
   int64_t begin = 0;
   int64_t end = 0;
 };
 
 /// SafetensorsHeader is the content of a header, after every check.
 struct SafetensorsHeader {
-  /// Bytes before the data part: 8 + length of the JSON.
+  /// The number of bytes before the data part: 8 + length of the JSON.
   int64_t data_offset = 0;
   /// The tensors in the order of their data.
   std::vector<StoredTensor> tensors;
   std::map<std::string, std::string> metadata;
 };
 
-/// Reads and checks the header of a whole file in memory. Nothing in it is trusted: lengths are
-/// checked before use, products for overflow, names for being names, and the tensors must tile the
-/// data without hole or overlap. Error(kBadInput) names `path` and, if there is one, the tensor.
+/// Reads and checks the header of a whole file in memory. The content is not trusted: lengths are
+/// checked before use, products for overflow, names for validity, and the tensors must cover the
+/// data without hole or overlap. Throws Error(kBadInput) naming `path` and, if there is one, the
+/// tensor.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path);
 
-/// Returns why `name` cannot be a tensor's name ("it is empty", ...), or "".
+/// Returns the reason why `name` cannot be a tensor's name ("it is empty", ...), or "".
 std::string tensor_name_problem(std::string_view name);
 
 /// Computes the product of a shape. Error(kBadInput) begins with `what` when a dimension is
@@ -53,7 +54,7 @@ int64_t checked_elements(const std::vector<int64_t>& shape, const std::string& w
 /// Formats a shape: "[2, 3]".
 std::string shape_text(const std::vector<int64_t>& shape);
 
-/// TensorView is a tensor's bytes in the mapped file; they may lie at any alignment.
+/// TensorView is the bytes of a tensor in the mapped file, which may have any alignment.
 struct TensorView {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
@@ -73,14 +74,14 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   /// Finds a tensor by name; null when there is none.
   const StoredTensor* find(std::string_view name) const;
-  /// Finds a tensor by name. Refuses an unknown name with Error(kBadInput), which names the nearest
-  /// tensor.
+  /// Finds a tensor by name. Throws Error(kBadInput), which names the nearest tensor, for an
+  /// unknown name.
   const StoredTensor& at(std::string_view name) const;
   TensorView tensor(std::string_view name) const;
   std::span<const std::byte> bytes(const StoredTensor& tensor) const;
   /// Computes the XXH3 of everything before the data.
   uint64_t header_xxh3() const;
-  /// Lets the kernel drop the pages of elements [begin, end), which were read for the last time.
+  /// Allows the kernel to drop the pages of elements [begin, end), which are not read again.
   void release(const StoredTensor& tensor, int64_t begin, int64_t end) const;
   int64_t data_bytes() const { return file_bytes() - header_.data_offset; }
   /// Asks the kernel to begin reading bytes [begin, end) of the data, and does not wait.

@@ -31,26 +31,27 @@ struct WrittenFile {
   std::vector<uint64_t> tensor_xxh3;
 };
 
-/// Sorts as the safetensors library stores tensors: widest dtype first, then by name.
+/// Sorts tensors in the order in which the safetensors library stores them: widest dtype first,
+/// then by name.
 void sort_as_stored(std::vector<TensorSpec>& tensors);
 
-/// Returns length and JSON of the header, padded with spaces to a multiple of 8, for tensors in
-/// stored order; "format": "pt" is among the metadata.
+/// Returns the length and the JSON of the header, padded with spaces to a multiple of 8, for
+/// tensors in stored order; "format": "pt" is added to the metadata.
 std::string safetensors_header(const std::vector<TensorSpec>& tensors,
                                std::map<std::string, std::string> metadata);
 
 /// SafetensorsWriter writes one safetensors file front to back, in pieces of any size. The whole
 /// size is reserved before the first byte, so that a full disk is noticed at once. With a staging
-/// area, which must stay until finish() and belongs to this file only, it writes as a StreamedFile.
-/// Error(kEnvironment) from the file system; a wrong order or amount of data is a bug of the
-/// caller.
+/// area, which must stay valid until finish() and serves this file only, it writes as a
+/// StreamedFile does. Throws Error(kEnvironment) of the file system; a wrong order or amount of
+/// data is a bug of the caller.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(FileSystem& files, const std::string& path, std::vector<TensorSpec> tensors,
                     const std::map<std::string, std::string>& metadata = {},
                     std::span<std::byte> staging = {});
 
-  /// Returns the tensors in the order in which their data must come.
+  /// Returns the tensors in the order in which their data must be appended.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   /// Appends the next bytes of tensor `name`.
   void append(std::string_view name, std::span<const std::byte> bytes);

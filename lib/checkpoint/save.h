@@ -14,25 +14,26 @@
 namespace ftrun {
 
 struct SaveOptions {
-  /// The run folder's checkpoints/, on a file system that all ranks see.
+  /// The run folder's checkpoints/, on a file system that all ranks can access.
   std::string root;
-  /// Number of checkpoints that are kept, the new one among them; 0 keeps all. The best one, if
-  /// there is one, is kept too.
+  /// The number of checkpoints that are kept, including the new one; 0 keeps all. The best
+  /// checkpoint is kept, too.
   int64_t keep_last = 0;
-  /// Every file is read back and verified before the checkpoint counts.
+  /// Every file is read back and verified before the checkpoint is committed.
   bool verify_written = true;
-  /// The rank's room; null: memory for this save only.
+  /// The rank's memory for saves; null: memory is allocated for this save only.
   const SaveRoom* room = nullptr;
   /// The record of the new checkpoint if it is the best so far.
   std::optional<BestCheckpoint> best = std::nullopt;
 };
 
 struct SaveResult {
-  /// The step folder.
+  /// The path of the step folder.
   std::string folder;
-  /// Bytes of all ranks' files.
+  /// The number of bytes of all ranks' files.
   int64_t bytes = 0;
-  /// All files were read back from the disk, none from the kernel's memory or not at all.
+  /// All files were read back from the disk. False: some came from the kernel's memory, or were not
+  /// read back.
   bool read_from_disk = true;
   /// Seconds of the save in which this rank read its files back.
   double read_back_seconds = 0;
@@ -41,8 +42,8 @@ struct SaveResult {
 /// Saves a checkpoint. Collective: every rank of `group` calls this with its own slices and the
 /// same meta and options. The checkpoint appears complete and synced or not at all; when any rank
 /// fails, all throw the same Error and earlier checkpoints stay unchanged. An Error that says "was
-/// written" came after the checkpoint was in place. Several ranks may hold the same slice, and some
-/// rank must hold every element that a later run needs.
+/// written" is thrown after the checkpoint was committed. Several ranks may hold the same slice,
+/// and some rank must hold every element that a later run needs.
 SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
                            const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
                            const CheckpointGroup& group);

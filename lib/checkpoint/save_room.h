@@ -6,8 +6,8 @@
 namespace ftrun {
 
 /// SaveRoom is the memory through which a rank writes its checkpoints and reads them back. Its size
-/// is the same for any model, so that the memory of a save is known beforehand. It serves one save
-/// at a time.
+/// does not depend on the model, so the memory of a save is known beforehand. It serves one save at
+/// a time.
 class SaveRoom {
  public:
   /// Reserves the memory, `file_bytes` of it for pieces of the file (a multiple of 4 x 4096).
@@ -17,14 +17,14 @@ class SaveRoom {
   SaveRoom(const SaveRoom&) = delete;
   SaveRoom& operator=(const SaveRoom&) = delete;
 
-  /// Makes the kernel provide all of its pages now.
+  /// Makes the kernel allocate all pages of the memory now.
   void populate();
 
-  /// Returns the memory of a StreamedFile.
+  /// Returns the memory of the StreamedFile.
   std::span<std::byte> file() const { return {data_, file_bytes_}; }
-  /// Returns the memory of values that do not lie in memory, on their way to the file.
+  /// Returns the memory through which values on disk pass to the file.
   std::span<std::byte> values() const { return {data_ + file_bytes_, kValuesBytes}; }
-  /// Returns the memory of the sectors that hold as many values, on their way from a disk.
+  /// Returns the memory for the sectors of as many values, which are read from a disk.
   std::span<std::byte> sectors() const {
     return {data_ + file_bytes_ + kValuesBytes, kSectorsBytes};
   }

@@ -46,7 +46,7 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
     done = std::max(done, entry.step);
   }
   found.saves = remaining_saves(wanted, done) + (wanted.keep_best ? 1 : 0);
-  // All are kept, and their number is not known: count the next two.
+  // With keep_last 0 and an unknown number of steps, the next two checkpoints are counted.
   const bool open_end = wanted.keep_last == 0 && (wanted.steps == 0 || wanted.by_minutes);
   const int64_t last = std::min<int64_t>(wanted.keep_last, std::numeric_limits<int32_t>::max());
   const int64_t at_once =

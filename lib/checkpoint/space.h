@@ -8,17 +8,18 @@
 
 namespace ftrun {
 
-/// SpaceWanted is what a run is going to write, before it begins.
+/// SpaceWanted describes what a run is going to write, before it begins.
 struct SpaceWanted {
-  /// The folder of the checkpoints, and bytes of one.
+  /// The folder of the checkpoints, and the bytes of one checkpoint.
   std::string checkpoints;
   int64_t checkpoint_bytes = 0;
-  /// The keys checkpoint.keep_last and .every; steps of the whole run, 0 when not known yet.
+  /// The keys checkpoint.keep_last and .every, and the number of steps of the whole run, 0 when it
+  /// is not known yet.
   int64_t keep_last = 0;
-  /// The best checkpoint is kept too.
+  /// The best checkpoint is kept in addition.
   bool keep_best = false;
   int64_t every = 0;
-  /// The key checkpoint.every_minutes is set: the number of checkpoints is not known.
+  /// The key checkpoint.every_minutes is set, so the number of checkpoints is not known.
   bool by_minutes = false;
   int64_t steps = 0;
   /// The folder of the export and its bytes; 0 for none.
@@ -27,17 +28,17 @@ struct SpaceWanted {
   /// The folder of the disk tier and the bytes that the run will have there; 0 for none.
   std::string swap;
   int64_t swap_bytes = 0;
-  /// Bytes that the largest file of checkpoints and export has at least, and the limit of a file of
+  /// The least size of the largest file of checkpoints and export, and the size limit of files of
   /// this process (ulimit -f).
   int64_t largest_file_bytes = 0;
   int64_t file_size_limit = std::numeric_limits<int64_t>::max();
 };
 
-/// Returns a warning with the arithmetic ("" for none) if checkpoints (those that are kept, and the
-/// one under way) and export will not fit. Throws Error(kEnvironment) if not even one checkpoint
-/// and the export fit, or if a file would be larger than this process may write. Space that the
-/// disk tier takes on the same file system is not free. Existing checkpoints are counted; the
-/// leftovers of a killed run, which the start will remove, count as free.
+/// Returns a warning with the arithmetic ("" for none) if the checkpoints (those that are kept, and
+/// the one in progress) and the export will not fit. Throws Error(kEnvironment) if not even one
+/// checkpoint and the export fit, or if a file would be larger than this process may write. Space
+/// of the disk tier on the same file system does not count as free. Existing checkpoints are
+/// counted; the leftovers of a killed run, which the start will remove, count as free.
 std::string admit_space(FileSystem& files, const SpaceWanted& wanted);
 
 }  // namespace ftrun

@@ -12,9 +12,10 @@
 
 namespace ftrun {
 
-/// Shown is a value that one process changes and any process that maps its memory reads, without a
-/// lock or a system call. A reader that comes during a write reads again, and after a while takes
-/// the value as empty, as the writer may have been stopped halfway. Zero bytes are an empty value.
+/// Shown is a value that one process changes and that any process which maps its memory reads,
+/// without a lock or a system call. A reader that finds a write in progress reads again. After a
+/// while it treats the value as empty, because the writer may have been stopped in the middle. Zero
+/// bytes are an empty value.
 template <typename T>
 class Shown {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);
@@ -70,15 +71,16 @@ enum class ActivityKind : uint8_t {
   kExchange,  // something that other ranks take part in
 };
 
-/// Activity is what a rank, or one of its lanes, does.
+/// Activity is the work that a rank, or one of its lanes, is doing.
 struct Activity {
-  /// System clock when it began.
+  /// The time when the activity began: nanoseconds of the system clock.
   int64_t unix_ns = 0;
   char what[79] = {};
   ActivityKind kind = ActivityKind::kNone;
 };
 
-/// ShownMembers holds the ranks of a group in few numbers: a list, or first, first + stride, ...
+/// ShownMembers encodes the ranks of a group in few numbers: as a list, or as first, first +
+/// stride, ...
 struct ShownMembers {
   static constexpr int kListed = 16;
   int32_t count = 0;
@@ -91,10 +93,11 @@ struct ShownGroup {
   ShownMembers members;
 };
 
-/// BoardTable holds what one rank shows: memory of its own, or of its supervisor that the other
-/// ranks of the machine map too. Zero bytes are a table without a rank.
+/// BoardTable holds the state that one rank shows to others. It lies in the rank's memory, or in
+/// its supervisor's, which the other ranks of the machine map, too. Zero bytes are a table without
+/// a rank.
 struct BoardTable {
-  /// Room for lanes and groups: those beyond are not shown.
+  /// The number of lanes and groups that fit; further ones are not shown.
   static constexpr int kLanes = 64;
   static constexpr int kGroups = 40;
   static constexpr int64_t kBytes = 32 << 10;
@@ -106,10 +109,10 @@ struct BoardTable {
     Shown<CollectiveRecord> record;
   };
 
-  /// The process, 0 for none yet, and its rank.
+  /// The number of the process, 0 for none yet, and its rank.
   std::atomic<int32_t> pid;
   std::atomic<int32_t> rank;
-  /// The phase of the rank, and what it exchanges texts about.
+  /// The phase of the rank, and the exchange of texts in which it takes part.
   Shown<Activity> phase;
   Shown<Activity> texts;
   std::array<Shown<Activity>, kLanes> lanes;

@@ -26,7 +26,7 @@ std::string_view collective_name(CollectiveKind kind);
 
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
-/// CallSite says what a collective is for, as messages name it: "gradient bucket 7". Copied (63
+/// CallSite names the purpose of a collective in messages: "gradient bucket 7". Copied (63
 /// characters) when the collective is issued.
 struct CallSite {
   std::string_view what = "";
@@ -35,18 +35,19 @@ struct CallSite {
 /// CollectiveState says how far a rank is in a collective.
 enum class CollectiveState : uint8_t { kNone, kEntered, kFinished, kLeft, kAborted };
 
-/// CollectiveRecord says where a rank is in its sequence of collectives. Plain bytes: it travels
-/// through shared memory and the store.
+/// CollectiveRecord says where a rank is in its sequence of collectives. It is plain bytes, because
+/// it is passed through shared memory and the store.
 struct CollectiveRecord {
-  /// Counted from 1 within the communicator; sends and receives count apart, per peer.
+  /// The number of the collective, from 1 within the communicator; sends and receives are counted
+  /// separately for each peer.
   int64_t sequence = 0;
-  /// Elements of a block; for a counted all-to-all the most that a rank may send or receive, the
-  /// same on all ranks.
+  /// The number of elements of a block; for a counted all-to-all the most that a rank may send or
+  /// receive, equal on all ranks.
   int64_t count = 0;
-  /// System clock when the state was entered.
+  /// The time when the rank entered the state: nanoseconds of the system clock.
   int64_t unix_ns = 0;
-  /// Root, destination or source (rank in the group), or by how many ranks a shift moves; -1 where
-  /// there is none.
+  /// The root, destination or source (rank in the group), or by how many ranks a shift moves; -1
+  /// where there is none.
   int32_t peer = -1;
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kU8;
@@ -63,7 +64,8 @@ inline int64_t payload_bytes(const CollectiveRecord& record) {
 
 /// Describes a collective: "all_reduce #12 (gradient bucket 7, 4194304 x F32)".
 std::string describe(const CollectiveRecord& record);
-/// Says whether two ranks are in the same collective: all but time, state and call site agree.
+/// Says whether two ranks are in the same collective: everything except time, state and call site
+/// is equal.
 bool same_collective(const CollectiveRecord& a, const CollectiveRecord& b);
 /// Says whether `kind` is kSend or kReceive.
 bool between_two(CollectiveKind kind);

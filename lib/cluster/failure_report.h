@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// FailureReport is what a rank reports to the supervisor before it ends: why it ends.
+/// FailureReport is the reason for its end that a rank reports to the supervisor before it ends.
 struct FailureReport {
   int rank = 0;
   /// The time when the failure was noticed: nanoseconds of the system clock.
@@ -20,18 +20,18 @@ struct FailureReport {
   std::string doing;
   /// The message that the user reads.
   std::string message;
-  /// The rank that this one names as the cause: it held this one up, or its part of common work
-  /// failed; -1 for none.
+  /// The rank that this one names as the cause, because this rank waited for it or its part of
+  /// joint work failed; -1 for none.
   int culprit = -1;
-  /// The GPU, memory or processor of the cause failed, whatever it was given.
+  /// The GPU, memory or processor of the causing rank fails whatever work it is given.
   bool of_device = false;
 };
 
-/// Makes the report of a rank that ends now because of `failure`, which it reports as `error`.
+/// Makes the report of a rank that ends because of `failure`, which the user sees as `error`.
 FailureReport failure_report(int rank, const std::exception& failure, const Error& error);
 
-/// Writes the report as one line, at most 4,000 bytes so that a pipe takes it whole. A longer
-/// message loses its middle; its remedy stays.
+/// Writes the report as one line, at most 4,000 bytes, so that a pipe transfers it whole. The
+/// middle of a longer message is cut out; its remedy is kept.
 std::string failure_line(const FailureReport& report);
 /// Parses a line of failure_line(); returns nothing for any other line.
 std::optional<FailureReport> parse_failure_line(std::string_view line);

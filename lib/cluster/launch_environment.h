@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// LaunchKind says who started this process.
+/// LaunchKind lists the ways in which this process may have been started.
 enum class LaunchKind {
   kSingle,      // nobody: a person on one machine
   kSupervised,  // ftrun's own supervisor: this process is a rank
@@ -21,17 +21,17 @@ enum class LaunchKind {
 /// Returns the launcher's name in messages: "torchrun", "SLURM", ...
 std::string_view launch_name(LaunchKind kind);
 
-/// LaunchEnvironment holds what the environment says about this process. For kSingle and kNode the
-/// process is not a rank yet: it starts the local ranks itself.
+/// LaunchEnvironment holds what the environment variables say about this process. With kSingle and
+/// kNode the process is not a rank: it starts the local ranks itself.
 struct LaunchEnvironment {
   LaunchKind kind = LaunchKind::kSingle;
-  /// The variables that it was read from, "RANK=1, WORLD_SIZE=4, LOCAL_RANK=1"; "" for kSingle. An
-  /// earlier shell may have left them.
+  /// The variables from which it was read, "RANK=1, WORLD_SIZE=4, LOCAL_RANK=1"; "" for kSingle.
+  /// They may be left from an earlier command of the shell.
   std::string variables;
   int rank = 0;
   int world = 1;
   int local_rank = 0;
-  /// Ranks on this node; 0 when the launcher does not say.
+  /// The number of ranks on this node; 0 when the launcher does not say.
   int local_size = 1;
   int node = 0;
   int nodes = 1;
@@ -45,25 +45,25 @@ struct LaunchEnvironment {
   std::string token;
   /// The launcher's name of the job, "" where it gives none.
   std::string job;
-  /// torchrun's agent serves the store already: rank 0 must then join as a client.
+  /// torchrun's agent serves the store already, so rank 0 must join as a client.
   bool agent_store = false;
   /// The number of times that torchrun's agent has restarted its workers.
   int agent_restarts = 0;
   /// The number of times that the launcher has restarted the job, if it counts that for all ranks
   /// (torchrun's agents each count their own workers').
   int restart = 0;
-  /// Rank 0 under our supervisor: the bound socket it inherits. -1 for none.
+  /// The bound socket that rank 0 inherits from our supervisor; -1 for none.
   int store_fd = -1;
-  /// The memory in which the ranks of our supervisor show what they do. -1 for none.
+  /// The memory in which the ranks of our supervisor show their state; -1 for none.
   int board_fd = -1;
-  /// kNode: ranks to start on each node, when the launcher says.
+  /// The number of ranks to start on each node (kNode), when the launcher says it.
   std::optional<int> ranks_per_node;
 
   bool is_rank() const { return kind != LaunchKind::kSingle && kind != LaunchKind::kNode; }
 };
 
-/// Makes the first line of a process that is a rank by its variables: "rank 1 of 4, by the
-/// variables of torchrun (RANK=1, ...): it waits for the 3 others at 10.0.0.1:29500; unset them
+/// Makes the first line of a process that its environment variables make a rank: "rank 1 of 4, by
+/// the variables of torchrun (RANK=1, ...): it waits for the 3 others at 10.0.0.1:29500; unset them
 /// ...". "" if there are none, or our supervisor has set them.
 std::string launch_text(const LaunchEnvironment& launch);
 

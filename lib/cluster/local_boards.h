@@ -7,15 +7,15 @@
 
 namespace ftrun {
 
-/// LocalBoards are the tables of a supervisor's ranks: memory without a name, which the supervisor
-/// makes and its ranks inherit and map.
+/// LocalBoards are the tables of a supervisor's ranks, in unnamed memory that the supervisor
+/// allocates and its ranks inherit and map.
 class LocalBoards {
  public:
   LocalBoards() = default;
   /// Makes tables for `count` ranks. Error(kEnvironment) where there is no memory.
   static LocalBoards make(int count);
-  /// Opens the memory that a rank inherited as FTRUN_BOARD_FD. Empty where no supervisor made it:
-  /// ranks run without.
+  /// Opens the memory that a rank inherited as FTRUN_BOARD_FD. The result is empty where no
+  /// supervisor made it; ranks then run without tables.
   static LocalBoards open(OwnedFd fd);
   ~LocalBoards();
   LocalBoards(LocalBoards&& other) noexcept;

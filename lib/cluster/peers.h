@@ -9,14 +9,15 @@
 
 namespace ftrun {
 
-/// PeerIdentity says who a rank is, as it reports to its peers when they meet.
+/// PeerIdentity identifies the process of a rank. Ranks exchange it when they connect.
 struct PeerIdentity {
   std::string host;
-  /// Equal on two ranks exactly when they can open each other's files under /proc: same boot of the
-  /// same machine, same process-id namespace, same user.
+  /// The part of the identity that is equal on two ranks exactly when they can open each other's
+  /// files under /proc: same boot of the same machine, same process-id namespace, same user.
   std::string machine;
   int pid = 0;
-  /// Start time of the process in clock ticks: distinguishes a reused process id from ours.
+  /// The start time of the process in clock ticks, which distinguishes it from a later process with
+  /// the same id.
   uint64_t start_ticks = 0;
 
   bool same_process(const PeerIdentity& other) const {
@@ -25,7 +26,7 @@ struct PeerIdentity {
 };
 
 PeerIdentity own_identity();
-/// Reads the identity of a process beside ours.
+/// Reads the identity of another process of this machine.
 PeerIdentity identity_of(int pid);
 std::string identity_text(const PeerIdentity& identity);
 PeerIdentity parse_identity(const std::string& text);
@@ -34,41 +35,42 @@ enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
 /// Says whether a process of this machine is stopped.
 bool is_stopped(int pid);
 /// Says whether a process has ended, or its first thread has and the others are ending: only then
-/// can it be waited for.
+/// does waiting for it return.
 bool is_gone(int pid);
 /// Reads a peer's state under /proc; kUnknown for a rank of another machine.
 ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self);
 
-/// PeerView is what one rank knows of another when it must explain a failure.
+/// PeerView is what one rank knows of another when it has to explain a failure.
 struct PeerView {
   int global_rank = 0;
   PeerIdentity identity;
   ProcessState process = ProcessState::kUnknown;
-  /// The control connection gave no sign of life although it should have.
+  /// The control connection was silent although a heartbeat was due.
   bool silent = false;
-  /// The peer's last heartbeat could be read, so that its activity is known.
+  /// The peer's last heartbeat could be read, so its activity is known.
   bool heard = true;
-  /// The peer's collective of the group at hand.
+  /// The peer's collective in the group that failed.
   CollectiveRecord record;
-  /// The content of its board (cluster/board_table.h).
+  /// The content of the peer's board (cluster/board_table.h).
   RankState state;
 };
 
 /// Explanation says why a collective does not end.
 struct Explanation {
   std::string text;
-  /// The rank that all wait for in the end; -1 where it is not known.
+  /// The rank for which all others wait, directly or through others; -1 where it is not known.
   int culprit = -1;
 };
 
-/// Names the ranks that keep `mine` from finishing and why: gone, stopped, silent, not yet there,
-/// in another collective; and, for a rank that is not there, what it does instead. If it waits for
-/// others in another group, these are followed to the rank that waits for nobody. `views` is by
-/// rank in the group, `self` ours; `others` are ranks of other groups.
+/// Names the ranks that keep `mine` from finishing, and why: gone, stopped, silent, not yet in the
+/// collective, in another collective. For a rank that is not in the collective it says what the
+/// rank does instead; if that rank waits for others in another group, it follows these to the rank
+/// that waits for no other. `views` is by rank in the group, `self` is our rank there; `others` are
+/// ranks of other groups.
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
                           int self, const std::vector<PeerView>& others = {});
 
-/// Lists the ranks that explain_peers() would need to know of and does not.
+/// Lists the ranks whose state explain_peers() needs and does not have.
 std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const CollectiveRecord& mine,
                                int self, const std::vector<PeerView>& others);
 

@@ -14,13 +14,13 @@
 
 namespace ftrun {
 
-/// ProgressBoard shows what one rank is doing, readable at any time: by other threads (the
-/// heartbeat that shows it to other ranks, the crash handler), and, where its table is the
-/// supervisor's, by the supervisor and the ranks of the machine. Writing it takes no lock and no
-/// system call except to read a clock.
+/// ProgressBoard shows what one rank is doing. It can be read at any time by other threads (the
+/// heartbeat, which sends it to other ranks, and the crash handler) and, if its table is in the
+/// supervisor's memory, by the supervisor and the ranks of the machine. Writing to it needs no lock
+/// and no system call except to read a clock.
 class ProgressBoard {
  public:
-  /// CommunicatorSlot is a communicator's part.
+  /// CommunicatorSlot shows the state of one communicator.
   class CommunicatorSlot {
    public:
     explicit CommunicatorSlot(BoardTable::GroupCell& cell) : cell_(cell) {}
@@ -36,21 +36,22 @@ class ProgressBoard {
     std::unique_ptr<BoardTable::GroupCell> own_;  // where the table is full
   };
 
-  /// Begins a rank's board in `table`, which is borrowed; null for memory of its own.
+  /// Begins a rank's board in `table`, which is borrowed; with null the board has its own memory.
   explicit ProgressBoard(int rank, BoardTable* table = nullptr);
   ~ProgressBoard();
   ProgressBoard(const ProgressBoard&) = delete;
   ProgressBoard& operator=(const ProgressBoard&) = delete;
 
   int rank() const { return rank_; }
-  /// Opens a slot for a communicator among these global ranks, which lives until close(). After
-  /// that the board shows that the rank has left the group, or had given it up.
+  /// Opens a slot for a communicator among these global ranks, which lives until close().
+  /// Afterwards the board shows that the rank has left the group, or had aborted it.
   CommunicatorSlot* open(const std::string& group, const std::vector<int>& members = {});
   void close(CommunicatorSlot* slot);
 
   /// Shows what the rank does from now on: "step 12", "writing a checkpoint".
   void show_phase(std::string_view what);
-  /// Brackets, with leave_lane(), an activity of a lane. One thread at a time for each lane.
+  /// Shows an activity of a lane until leave_lane(). Only one thread at a time may call it for a
+  /// lane.
   void enter_lane(int lane, const Activity& what);
   void leave_lane(int lane);
   /// Shows an exchange of texts from now on; "" when it has ended.
@@ -62,8 +63,8 @@ class ProgressBoard {
   /// Finds the group's record in a rank's state; an empty record if nothing is known.
   static CollectiveRecord find(const RankState& state, const std::string& group);
 
-  /// Records the rank that this one found to hold up all; the first one stays. blamed() is -1 for
-  /// none.
+  /// Records the rank that this rank found to be the cause of its wait; the first one recorded is
+  /// kept. blamed() returns -1 for none.
   void blame(int rank);
   int blamed() const { return blamed_; }
 
@@ -84,12 +85,12 @@ class ProgressBoard {
   std::vector<std::unique_ptr<CommunicatorSlot>> slots_;
 };
 
-/// Makes an activity that begins when it is shown.
+/// Makes an activity that begins when it is shown on the board.
 Activity activity(ActivityKind kind, std::string_view what);
 
 /// Makes std::terminate print each rank of this process with the collective it is in, and exit with
-/// code 6 instead of a core dump: Gloo ends this way, in a thread of its own, when peers disagree
-/// about sizes. Call once, when a rank starts.
+/// code 6 instead of a core dump: Gloo terminates like this, in its own thread, when peers disagree
+/// about sizes. Call it once, when a rank starts.
 void install_crash_handler();
 
 }  // namespace ftrun

@@ -125,7 +125,7 @@ RankGroup RankMesh::group_of(int rank, const std::vector<GroupSpan>& spans) cons
   RankGroup group{.label = "", .ranks = {rank}};
   std::vector<std::string> labels;
   for (GroupSpan span : spans) {
-    require(!group.axes().meets(span.axes), "spans of a group share no axis");
+    require(!group.axes().intersects(span.axes), "spans of a group share no axis");
     const int block = span.count * span.stride, own = place_on(rank, span.axes);
     const int first = own / block * block + own % span.stride;
     std::vector<int> wider;

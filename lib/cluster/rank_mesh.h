@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// MeshPoint is one number for each axis: a size, or the place of a rank.
+/// MeshPoint holds one number for each axis: its size, or the place of a rank along it.
 struct MeshPoint {
 #define FTRUN_MESH_AXIS(kind, name, what) int name = 0;
 #include "axes/axes.inc"
@@ -19,8 +19,8 @@ struct MeshPoint {
   bool operator==(const MeshPoint&) const = default;
 };
 
-/// GroupSpan is a cut of one line of ranks: `count` of its places, `stride` apart. The line runs
-/// along all of `axes` as if they were one axis, whose fastest part is the fastest of them.
+/// GroupSpan selects places of one line of ranks: `count` of them, `stride` apart. The line runs
+/// along all of `axes` as if they were one axis; the fastest of them varies fastest.
 struct GroupSpan {
   MeshAxes axes;
   int count = 1;
@@ -28,15 +28,15 @@ struct GroupSpan {
   bool operator==(const GroupSpan&) const = default;
 };
 
-/// RankGroup is a set of ranks that communicate with each other, ascending: the product of the
-/// places of `spans`.
+/// RankGroup is a set of ranks that communicate with each other, in ascending order: the product of
+/// the places of `spans`.
 struct RankGroup {
   /// The name of such groups in plans and messages: "dp_shard+cp", "dp_shard/2", "pp/ends".
   std::string label;
   std::vector<int> ranks;
   /// The rank that sends on a link between two ranks; the other receives. -1 for other groups.
   int sender = -1;
-  /// Spans of two places or more, no two of which share an axis.
+  /// The spans with two or more places; no two of them share an axis.
   std::vector<GroupSpan> spans = {};
 
   bool is_link() const { return sender >= 0; }
@@ -46,15 +46,15 @@ struct RankGroup {
   /// Returns a name that is unique in the mesh and the same on every member: "dp_shard+cp@4" is the
   /// group along dp_shard and cp whose lowest rank is 4, "pp@3>7" the link from rank 3 to rank 7.
   std::string name() const;
-  /// Returns the axes along which its ranks differ.
+  /// Returns the axes along which the group's ranks differ.
   MeshAxes axes() const;
-  /// Says whether ranks differ along this axis, and whether along some of these and no
+  /// Says whether the group's ranks differ along this axis, or along some of these axes and no
   /// others.
   bool runs_along(MeshAxis axis) const { return axes().contains(axis); }
   bool runs_within(MeshAxes some) const { return !axes().empty() && some.contains(axes()); }
 };
 
-/// RankMesh is the grid of ranks. Pure arithmetic: describes 16,384 ranks as well as two.
+/// RankMesh is the grid of ranks. It only computes: it describes 16,384 ranks as easily as two.
 class RankMesh {
  public:
   /// Makes a mesh of these sizes. Error(kUsage) unless every size is at least 1.
@@ -62,37 +62,35 @@ class RankMesh {
 
   int world() const { return world_; }
   int size(MeshAxis axis) const { return sizes_.at(axis); }
-  /// Counts the ranks that hold different samples: dp_replicate * dp_shard.
+  /// Returns the number of ranks that hold different samples: dp_replicate * dp_shard.
   int data_parallel() const { return places(axes_that_cut(AxisCuts::kSamples)); }
   const MeshPoint& sizes() const { return sizes_; }
 
   MeshPoint coordinate(int rank) const;
   int rank_at(const MeshPoint& place) const;
-  /// Returns a rank's place on the line along all of `axes` as if they were one; places() counts
-  /// the line's places.
+  /// Returns a rank's place on the line along all of `axes` as if they were one axis; places()
+  /// returns the line's number of places.
   int place_on(int rank, MeshAxes axes) const;
   int places(MeshAxes axes) const;
-  /// Returns the group of `rank` along `axes`: the ranks whose places differ from its own only
-  /// there.
+  /// Returns the group of `rank` along `axes`: the ranks that differ from it along these axes only.
   RankGroup group_of(int rank, MeshAxes axes) const { return group_of(rank, {whole(axes)}); }
   /// Returns the group of `rank` along several spans. Each span divides its line into blocks of
-  /// count x stride places, and in a block every stride-th place, from that of the rank down and
-  /// up, is a member.
+  /// count x stride places; the members in a block are the rank's place and every stride-th place
+  /// before and after it.
   RankGroup group_of(int rank, const std::vector<GroupSpan>& spans) const;
-  /// Makes a span of all places of the line along `axes`; neighbours() one of `count` neighbours
-  /// [k, k+1) x count, every_kth() one of every k-th place. `count` and `k` divide the line.
+  /// Makes a span of the line along `axes`: whole() of all places, neighbours() of the `count`
+  /// neighbours [k, k+1) x count, every_kth() of every k-th place. `count` and `k` divide the line.
   GroupSpan whole(MeshAxes axes) const { return {axes, places(axes), 1}; }
   GroupSpan neighbours(MeshAxes axes, int count) const;
   GroupSpan every_kth(MeshAxes axes, int k) const;
-  /// Makes the group of two ranks that differ only along `axis`, of which the first sends to the
-  /// second.
+  /// Makes the group of two ranks that differ only along `axis`; the first sends to the second.
   RankGroup link(int from, int to, MeshAxis axis) const;
-  /// Returns the ends of an axis for the rank: the ranks whose places along it are the first and
-  /// the last, "pp/ends".
+  /// Returns the group of the ranks at the first and the last place of an axis whose other places
+  /// are those of `rank`: "pp/ends".
   RankGroup ends_of(int rank, MeshAxis axis) const;
-  /// Returns the rank at another place along an axis.
+  /// Returns the rank at place `place` along an axis, with the other places of `rank`.
   int moved(int rank, MeshAxis axis, int place) const;
-  /// Lists all groups along `axes`, by lowest rank; every rank is in exactly one.
+  /// Lists all groups along `axes`, by lowest rank; every rank is in exactly one of them.
   std::vector<RankGroup> groups(MeshAxes axes) const;
   /// Writes a rank with its place, "rank 5 (pp 1, dp_shard 2)"; axes of size 1 are left out.
   std::string place_text(int rank) const;

@@ -11,26 +11,26 @@ namespace ftrun {
 enum class OutputStream : int { kOut, kErr };
 
 struct RankOutputOptions {
-  /// Global number of the first local rank, and how many there are.
+  /// The global number of the first local rank, and the number of local ranks.
   int first_rank = 0;
   int ranks = 1;
-  /// Says which streams are terminals: rank 0's live line passes through it untouched.
+  /// Says which streams are terminals; on a terminal, rank 0's live line is passed on unchanged.
   std::array<bool, 2> terminal = {false, false};
   /// Writes text to our own stdout or stderr.
   std::function<void(OutputStream, std::string_view)> write;
 };
 
 /// RankOutput merges the output of ranks: whole lines, each after "[rank N] ". Text that a carriage
-/// return overwrites is dropped, except rank 0's live progress line on a terminal, which passes
-/// through as it comes and is redrawn under the lines of others.
+/// return overwrites is dropped, except rank 0's live progress line on a terminal, which is passed
+/// on at once and redrawn under the lines of other ranks.
 class RankOutput {
  public:
   explicit RankOutput(RankOutputOptions options);
 
   void feed(int rank, OutputStream stream, std::string_view bytes);
-  /// Writes a line of our own between those of the ranks.
+  /// Writes a line of the supervisor itself between those of the ranks.
   void write_own(OutputStream stream, const std::string& text);
-  /// Ends a rank's output: writes what lacks a line end.
+  /// Ends a rank's output: writes the remaining text that has no line end.
   void finish(int rank);
 
  private:

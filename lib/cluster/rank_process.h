@@ -11,16 +11,17 @@
 
 namespace ftrun {
 
-/// RankCommand says what to run as a rank.
+/// RankCommand describes the process that runs a rank.
 struct RankCommand {
-  /// Called in the new process, which exits with its result.
+  /// The function that the new process runs; the process exits with its result.
   std::function<int()> main;
-  /// Variables set for the process in addition to ours; the first of a name counts: {"RANK=0",
-  /// ...}.
+  /// Variables that are set for the process in addition to ours; if a name is given twice, the
+  /// first one counts: {"RANK=0", ...}.
   std::vector<std::string> environment;
-  /// Our descriptors that close on exec, which it and its children keep under the same numbers.
+  /// Our descriptors that close on exec and that the process and its children keep under the same
+  /// numbers.
   std::vector<int> inherited;
-  /// Signals blocked in the new process.
+  /// The signals that are blocked in the new process.
   sigset_t blocked{};
 };
 
@@ -32,15 +33,16 @@ struct RankProcess {
 };
 
 /// Warns where the process has more threads than the calling one: a lock that another thread holds
-/// at a fork stays locked in the child for ever. We start none, a tool may.
+/// at a fork stays locked in the child for ever. ftrun starts no thread before the fork, but a tool
+/// may.
 void warn_of_threads();
 
 /// Starts a process that leads its own process group, reads /dev/null, and is killed by the kernel
-/// when the calling thread's process dies. It is a fork: everything that the caller has loaded is
-/// available at once, and pages are shared until either process writes to them. It has those of the
-/// caller's descriptors that would survive an exec, and `inherited`. The caller has no other
-/// threads, and descriptors 0 to 2 are open, if only to /dev/null. Error(kEnvironment) when it
-/// cannot start.
+/// when the calling thread's process dies. The process is a fork: everything that the caller has
+/// loaded is available at once, and pages are shared until either process writes to them. It keeps
+/// the caller's descriptors that would survive an exec, and `inherited`. The caller must have no
+/// other threads, and its descriptors 0 to 2 must be open, if only to /dev/null. Throws
+/// Error(kEnvironment) when the process cannot be started.
 RankProcess start_rank_process(const RankCommand& command);
 
 /// Pipe is a pipe whose ends close on exec.

@@ -109,7 +109,7 @@ RankState decode_state(std::span<const uint8_t> bytes, int world) {
     return {};
   make_valid(state.phase);
   make_valid(state.texts);
-  // No more than a table has room for.
+  // A table has no room for more.
   head.lanes = std::min<uint32_t>(head.lanes, BoardTable::kLanes);
   head.groups = std::min<uint32_t>(head.groups, BoardTable::kGroups);
   Activity lane;

@@ -11,21 +11,21 @@
 
 namespace ftrun {
 
-/// The most ranks of a world: longer lists are invalid.
+/// The largest number of ranks of a run: longer lists are invalid.
 inline constexpr int kMostRanks = 1 << 16;
 
-/// RankState is what a rank was doing, as read from its table.
+/// RankState is a rank's activity, as read from its table.
 struct RankState {
   struct GroupState {
     std::string name;
-    /// Global ranks; empty where the table has no room for them.
+    /// The global ranks of the group; empty where the table has no room for them.
     std::vector<int> members;
     CollectiveRecord record;
   };
 
   Activity phase;
   Activity texts;
-  /// The lanes that do something; compute first.
+  /// The activities of the lanes that are busy; compute first.
   std::vector<Activity> lanes;
   std::vector<GroupState> groups;
 
@@ -35,20 +35,20 @@ struct RankState {
 };
 
 RankState read_state(const BoardTable& table);
-/// Encodes a state for the store; its texts are cut to what a table holds.
+/// Encodes a state for the store; texts are cut to the length that a table holds.
 std::vector<uint8_t> encode_state(const RankState& state);
-/// Decodes bytes that may come from anywhere: invalid parts are left out.
+/// Decodes bytes from an untrusted source: invalid parts are left out.
 RankState decode_state(std::span<const uint8_t> bytes, int world = kMostRanks);
 
-/// Finds what the rank does by itself, while others wait for it; nothing if it works only with
+/// Finds the work that the rank does alone while others wait for it; nothing if it works only with
 /// others, or nothing is known.
 std::optional<Activity> own_work(const RankState& state);
 /// Describes a rank's activity: "step 12, forward layer 3 mb 0, for 5.1s"; "" where nothing is
 /// known.
 std::string activity_text(const RankState& state);
 
-/// Converts members to what a table shows; listed_members() converts back, without ranks outside
-/// the world.
+/// Converts members to the form that a table shows; listed_members() converts back, without ranks
+/// outside the world.
 ShownMembers shown_members(const std::vector<int>& members);
 std::vector<int> listed_members(const ShownMembers& members, int world = kMostRanks);
 

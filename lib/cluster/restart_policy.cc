@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-bool may_pass_next_time(const FailureSummary& failure) {
+bool may_succeed_on_restart(const FailureSummary& failure) {
   return failure.exit_code == static_cast<int>(ExitCode::kEnvironment) ||
          failure.exit_code == static_cast<int>(ExitCode::kPeerLost) || failure.exit_code > 128;
 }
@@ -31,7 +31,7 @@ std::optional<std::chrono::milliseconds> RestartPolicy::after(const FailureSumma
     first_ = failure;
   }
   saved_ = saved;
-  if (!may_pass_next_time(failure) || without_progress_ >= options_.without_progress)
+  if (!may_succeed_on_restart(failure) || without_progress_ >= options_.without_progress)
     return std::nullopt;
   ++without_progress_;
   return delay();

@@ -12,30 +12,30 @@
 namespace ftrun {
 
 struct ShownOutputOptions {
-  /// Our own standard output and error.
+  /// The descriptors of our own standard output and error.
   std::array<int, 2> descriptors = {1, 2};
   /// The time for which a stream may be blocked before lines are dropped, and that time once
-  /// `is_ending`: a longer wait keeps ranks from writing, and others would take them for hung.
+  /// `is_ending`. A longer wait would keep ranks from writing, and other ranks would consider them
+  /// hung.
   std::chrono::milliseconds patience = std::chrono::seconds(3),
                             patience_at_the_end = std::chrono::milliseconds(500);
-  /// Called about every tenth of a second while a stream is blocked; true when the ranks are to
+  /// Called about ten times a second while a stream is blocked; returns true when the ranks are to
   /// end.
   std::function<bool()> is_ending = [] { return false; };
 };
 
 /// ShownOutput prints the output of several ranks to streams that may block: a pipe whose reader
 /// sleeps, a terminal that was stopped (^S) or whose connection stalls. Lines that cannot be
-/// written for long are dropped, which a line reports once there is room again; the ranks' logs
-/// have them.
+/// written for long are dropped. A later line reports how many, and the ranks' logs contain them.
 class ShownOutput {
  public:
   explicit ShownOutput(ShownOutputOptions options);
 
-  /// Writes a text. A failure to write at all (no reader is left, a full disk) is set in the state
-  /// of std::cout, as for text printed through it; std::cerr stays good, as the last message is
-  /// still to come.
+  /// Writes a text. If writing fails (no reader is left, the disk is full), it sets the state of
+  /// std::cout, as a failure to print does; std::cerr stays good, because the last message is still
+  /// to be printed.
   void write(OutputStream stream, std::string_view text);
-  /// Counts the lines that were dropped and not yet reported.
+  /// Returns the number of lines that were dropped and not reported yet.
   int64_t left_out() const { return streams_[0].left_out + streams_[1].left_out; }
 
  private:

@@ -27,8 +27,8 @@
 #include "cluster/failure_report.h"
 #include "cluster/local_boards.h"
 #include "cluster/peers.h"
-#include "cluster/rank_state.h"
 #include "cluster/rank_process.h"
+#include "cluster/rank_state.h"
 #include "cluster/shown_output.h"
 
 namespace ftrun {
@@ -277,7 +277,7 @@ void Supervisor::start_ranks() {
     ::fcntl(rank.process.err.get(), F_SETFL, O_NONBLOCK);
     ranks_.push_back(std::move(rank));
   }
-  // Only rank 0 may hold the socket: a connection must fail once rank 0 is gone.
+  // The socket must be held by rank 0 alone, so that connections fail once rank 0 is gone.
   store_.fd.reset();
   reports_.writer.reset();
 }
@@ -404,8 +404,8 @@ std::string Supervisor::doing(const LocalRank& rank) const {
   return table == nullptr ? "" : activity_text(read_state(*table));
 }
 
-/// Says whether others waited without result for a rank that is late or stopped. A rank that has
-/// ended, or failed by itself, holds up nobody, whatever the others report.
+/// Says whether others waited in vain for a rank that is late or stopped. A rank that has ended, or
+/// failed by itself, does not count, whatever the others report.
 bool Supervisor::holds_up_others(const LocalRank& rank) const {
   bool blamed = false, failed = false;
   for (const FailureReport& report : failures_) {
@@ -422,10 +422,10 @@ bool Supervisor::is_hang() const {
 }
 
 /// Stops the other ranks after one failed. A running rank that is blamed for the failure first gets
-/// `time_to_report`, unless a signal has stopped it: it may be about to report a failure of its
-/// own, or it was killed, which its peers see before its last thread has ended and it can be reaped
+/// `time_to_report`, unless a signal has stopped it: it may be about to report its own failure, or
+/// it was killed, which its peers notice before its last thread has ended and it can be reaped
 /// here. The ranks' reports decide, not their ends: a rank that has reported a hang may be unable
-/// to exit, as it waits for the store of a stopped rank 0.
+/// to exit, because it waits for the store of a stopped rank 0.
 void Supervisor::stop_after_failure() {
   if (stopping_ || !is_hang()) {
     hang_ends_at_.reset();
@@ -516,7 +516,7 @@ class Restarts {
  private:
   /// Prepares the next start and returns the pause before it; nothing if there is none.
   std::optional<std::chrono::milliseconds> prepare(const FailureSummary& failure) {
-    if (options_.restarts.without_progress == 0 || !may_pass_next_time(failure))
+    if (options_.restarts.without_progress == 0 || !may_succeed_on_restart(failure))
       return std::nullopt;
     const std::string saved = options_.saved ? options_.saved() : "";
     const int times = policy_.times_in_a_row(failure, saved);

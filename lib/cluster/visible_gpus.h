@@ -7,9 +7,9 @@
 namespace ftrun {
 
 /// Counts the NVIDIA GPUs that this process may see, without the driver's libraries and without
-/// touching a device: the files of GPUs in `devices`, or those that CUDA_VISIBLE_DEVICES names. 0
-/// without a driver. Windows gives its GPUs to Linux programs through one file, which counts as one
-/// GPU.
+/// touching a device: the files of GPUs in `devices`, or those that CUDA_VISIBLE_DEVICES names.
+/// Returns 0 without a driver. Windows shows its GPUs to Linux programs as one file, which counts
+/// as one GPU.
 int count_visible_gpus(const EnvLookup& env, const std::string& devices = "/dev");
 
 }  // namespace ftrun

@@ -428,7 +428,7 @@ Error Communicator::failure(const CollectiveRecord& record, const CollectiveFail
 }
 
 Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) const {
-  // Whom most others contradict is named as the one that is elsewhere.
+  // A rank whose collective differs from that of at least half of the ranks is named as the cause.
   const auto equal = [&](size_t i) {
     return 2 * std::ranges::count_if(by_rank,
                                      [&](const CollectiveRecord& other) {

@@ -20,9 +20,9 @@
 
 namespace ftrun {
 
-/// CommStats counts what one communicator has moved, for each kind of collective. Bytes are what
-/// the algorithm must carry: an all-reduce of B bytes among N ranks sends and receives 2 B (N-1)/N
-/// on each.
+/// CommStats counts what one communicator has moved, for each kind of collective. Bytes are those
+/// that the algorithm must transfer: an all-reduce of B bytes among N ranks sends and receives 2 B
+/// (N-1)/N on each.
 struct CommStats {
   struct KindStats {
     int64_t calls = 0;
@@ -77,8 +77,8 @@ struct Collective {
 };
 
 /// MovedBlocks holds the bytes that a rank sends to each rank of the group, itself included, and
-/// receives from it, in a collective in which blocks move and nothing is added: all-to-all, counted
-/// or not, and shift. Blocks lie in the order of ranks, without gaps.
+/// receives from it, in a collective that moves blocks without adding them: all-to-all, counted or
+/// not, and shift. Blocks lie in the order of ranks, without gaps.
 struct MovedBlocks {
   std::vector<int64_t> sent;
   std::vector<int64_t> received;
@@ -203,11 +203,11 @@ class Communicator {
 
   CommBuffer allocate(int64_t bytes);
   const CommStats& stats() const { return stats_; }
-  /// Returns the bytes that the transport itself was seen to carry for this rank since the group
+  /// Returns the bytes that the transport was observed to transfer for this rank since the group
   /// was opened, each counted on one rank of the two: over shared memory those that this rank
   /// copied or added out of its peers' memory and into it, over sockets those that the kernel
-  /// reports as received. Unlike stats() it knows nothing of collectives. None where the back end
-  /// cannot see it. Not beside a collective that runs.
+  /// reports as received. Unlike stats() it knows nothing of collectives. Returns nothing where the
+  /// back end cannot observe it. Must not be called while a collective runs.
   virtual std::optional<int64_t> transported_bytes() const { return std::nullopt; }
   /// Returns a bound of the bytes that the back end takes for itself while collectives run, beside
   /// its callers' buffers and what it maps of peers.
@@ -260,8 +260,8 @@ class Communicator {
   /// Makes the error that is thrown for a failure, with what is known of the peers. May take two
   /// heartbeats. Any thread.
   Error failure(const CollectiveRecord& record, const CollectiveFailure& failure);
-  /// Gives up the group and makes the error of the failure that it is given up for. After a wait
-  /// that took too long the peers are viewed first: giving up frees the others, who then move on.
+  /// Aborts the group and makes the error of the failure that caused this. After a wait that timed
+  /// out, the peers are viewed first, because aborting releases the others, which then continue.
   Error give_up(const CollectiveRecord& record, const CollectiveFailure& failure);
   /// Shows that the group connects; returns the record that names this where it fails.
   CollectiveRecord show_connecting(std::string_view how);

@@ -4,7 +4,8 @@
 
 #include "base/half_floats.h"
 
-// No FMA: a contracted product and sum of the scalar conversions would round once instead of twice.
+// FMA is not enabled: a contracted product and sum of the scalar conversions would round once
+// instead of twice.
 #define FTRUN_AVX2 __attribute__((target("avx2,f16c")))
 
 namespace ftrun {

@@ -33,16 +33,16 @@ struct RendezvousOptions {
   int attempt = 0;
   /// The time limit of meeting, and of every exchange.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
-  /// The time between two heartbeats, by which a rank shows the others that it lives and what it is
-  /// doing.
+  /// The time between two heartbeats, with which a rank shows the others that it is alive and what
+  /// it is doing.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(1);
   /// The token that lets a rank into the store of rank 0; all ranks of a job have the same. "":
   /// they meet by the file.
   std::string token;
   /// The file where rank 0 writes a token, and its port where `port` is 0, until all have met.
   std::string meeting_file;
-  /// A text that all ranks of the job have alike and no other job has: the launcher's name of it,
-  /// for example.
+  /// A text that is equal on all ranks of the job and different for every other job, such as the
+  /// launcher's name of the job.
   std::string job;
   /// Options of the notices of waits for other ranks: in meeting, in exchanges and in collectives.
   WaitNoticeOptions notices;
@@ -66,8 +66,8 @@ enum class Patience {
 
 class StoreServer;
 
-/// Rendezvous is the place where the ranks of a job meet and exchange small texts. Exchanges are
-/// collective: every member calls them in the same order. One thread at a time.
+/// Rendezvous connects the ranks of a job and exchanges small texts among them. Exchanges are
+/// collective: every member calls them in the same order. Only one thread at a time may use it.
 class Rendezvous {
  public:
   /// Blocks until every rank has come. Error(kEnvironment) when rank 0's port is taken;

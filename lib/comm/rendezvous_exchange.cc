@@ -115,9 +115,9 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_first(const TextExchange&
   return {absent};
 }
 
-/// Lists the ranks whose keys a rank that is not the first looks at. In a large group only the
-/// first looks at all keys: if each did so once a second, the store would have nothing else to do.
-/// If no first one reports who is absent, each looks once, at the end.
+/// Lists the ranks whose keys a rank other than the first checks. In a large group only the first
+/// rank checks all keys: if every rank did so once a second, the store would have no time for other
+/// work. If the first rank reports nobody as absent, each rank checks once, at the end.
 std::vector<int> Rendezvous::Impl::asked_about(const TextExchange& exchange, bool look_at_all) {
   if (exchange.members.size() <= TextExchange::kFew) return exchange.members;
   if (!control.has(exchange.of(exchange.first()))) return {exchange.first()};

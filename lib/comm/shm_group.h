@@ -30,8 +30,8 @@ struct ShmMailbox {
   std::array<ShmAnnouncement, kDepth> places;
 };
 
-/// ShmGroup is the group's common memory and the meeting of its ranks in it. Every rank owns one
-/// part: its progress, its announcements, and a staging area of two halves.
+/// ShmGroup is the group's common memory, with the barrier of its ranks. Every rank owns one part:
+/// its progress, its announcements, and a staging area of two halves.
 class ShmGroup {
  public:
   static constexpr int64_t kHalfBytes = 512 << 10;

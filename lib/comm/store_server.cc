@@ -399,7 +399,8 @@ bool StoreServer::Loop::take_input(Peer& peer) {
     start(peer, std::move(*request));
     if (!send_next(peer)) return false;
   }
-  // Or each rank that has once said much would hold room for it to its end.
+  // The buffer is freed, because otherwise each rank that once sent much would keep its memory to
+  // the end.
   if (peer.in.empty() && peer.in.capacity() > kKeptBytes) std::string().swap(peer.in);
   return true;
 }

@@ -106,7 +106,7 @@ std::vector<std::string> refused_choices(const Gap& gap, const Field& field) {
 }  // namespace
 
 Position place_of(const Origins& origins, const std::string& key) {
-  // A degree that came from another key has no place of its own.
+  // A degree that another key has set has no position of its own.
   for (const AxisKeys* axis : kAxes)
     if (key == axis->key.value && axis->other_key.value != nullptr && !origins.given(key))
       return origins.position(axis->other_key.value);

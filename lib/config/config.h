@@ -22,8 +22,8 @@
 
 namespace ftrun {
 
-// ftrun's own sections. Every key, its range and its meaning for a user: docs/config.md, which is
-// generated from the same table that reads it (config/schema.h).
+// ftrun's own sections. Every key, its range and its meaning for a user are in docs/config.md,
+// which is generated from the same table that reads it (config/schema.h).
 
 /// PaddingRowGradient says which gradient the embedding's row of pad_token_id gets from the tokens
 /// that are read: the gradient of any row, or none as in transformers (section model).
@@ -34,10 +34,10 @@ struct EnumNames<PaddingRowGradient> {
 };
 
 struct ModelSection {
-  /// A Hugging Face folder: config.json, *.safetensors, tokenizer files.
+  /// The model: a Hugging Face folder with config.json, *.safetensors and tokenizer files.
   std::string path;
   PaddingRowGradient padding_row_gradient = PaddingRowGradient::kTrained;
-  /// The commit of a model found by its name on the Hub, once it is looked up; not a key.
+  /// The commit of a model that was found by its name on the Hub, once it is known; not a key.
   std::string commit = {};
   bool operator==(const ModelSection&) const = default;
 };
@@ -62,7 +62,7 @@ struct DataConfig {
   DataFormat format = DataFormat::kAuto;
   TokenDtype token_dtype = TokenDtype::kAuto;
   bool shuffle = true;
-  /// Optimizer steps whose batches are made ready ahead of the one that is computed.
+  /// The number of optimizer steps whose batches are prepared ahead of the current one.
   int64_t prefetch = 4;
   /// Rows that do not fill a whole global batch at the end of an epoch are left out.
   bool drop_last = false;
@@ -71,17 +71,18 @@ struct DataConfig {
 
 /// EvaluationConfig is the section train.evaluation.
 struct EvaluationConfig {
-  /// Optimizer steps between two validations; 0 = only before the first and after the last step.
+  /// The number of optimizer steps between two validations; 0 = only before the first and after the
+  /// last step.
   int64_t every = 0;
   double every_minutes = 0;  // also so many minutes after the last one; 0 = only by steps
-  /// Sequences of the validation set that are used; 0 = all.
+  /// The number of sequences of the validation set that are used; 0 = all.
   int64_t samples = 64;
   bool operator==(const EvaluationConfig&) const = default;
 };
 
 /// EarlyStoppingConfig is the section train.early_stopping.
 struct EarlyStoppingConfig {
-  /// "validation.loss"; "" = the run goes to its last step.
+  /// The metric that must improve, "validation.loss"; "" = the run continues to its last step.
   std::string metric;
   int64_t patience = 3;  // evaluations without improvement
   double min_delta = 0;  // what an improvement is larger than
@@ -97,13 +98,13 @@ struct LogConfig {
 
 /// GenerateConfig is the section train.generate.
 struct GenerateConfig {
-  /// Tokens of a validation document that are continued at each evaluation and at the end; 0 = no
-  /// text.
+  /// The number of tokens of a validation document that the model continues at each evaluation and
+  /// at the end; 0 = no text.
   int64_t prompt_tokens = 0;
-  /// Documents of the validation set that are continued at each evaluation.
+  /// The number of documents of the validation set that are continued at each evaluation.
   int64_t prompts = 1;
   int64_t tokens = 64;
-  /// The sampling temperature; 0 takes the likeliest token each time.
+  /// The sampling temperature; 0 always chooses the likeliest token.
   double temperature = 0.0;
   bool operator==(const GenerateConfig&) const = default;
 };
@@ -112,7 +113,7 @@ struct GenerateConfig {
 struct TraceConfig {
   /// Steps whose instructions are traced, counted from 1; empty = none.
   std::vector<int64_t> steps;
-  /// The ranks that are traced; empty = the lowest of each kind of ranks with like programs.
+  /// The ranks that are traced; empty = the lowest rank of each class of ranks with equal programs.
   std::vector<int64_t> ranks;
   bool operator==(const TraceConfig&) const = default;
 };
@@ -120,7 +121,7 @@ struct TraceConfig {
 /// Says whether a step is traced.
 bool is_traced(const TraceConfig& trace, int64_t step);
 
-/// DecayExempt says which parameters have no weight decay.
+/// DecayExempt lists the parameters that have no weight decay.
 enum class DecayExempt { kNone, kNormsAndBiases };
 template <>
 struct EnumNames<DecayExempt> {
@@ -141,9 +142,11 @@ struct TrainConfig {
   std::vector<std::string> freeze;
   std::vector<std::string> only;
   DecayExempt weight_decay_exempt = DecayExempt::kNormsAndBiases;
-  /// Steps in a row with a loss or gradient that is not finite before the run stops (exit 7).
+  /// The number of consecutive steps with a loss or gradient that is not finite after which the run
+  /// stops (exit 7).
   int64_t max_nonfinite_steps = 20;
-  /// Steps between two comparisons of the values that several ranks hold alike; 0 = never.
+  /// The number of steps between two comparisons of the state of which several ranks hold copies; 0
+  /// = never.
   int64_t check_replicas = 100;
   EvaluationConfig evaluation;
   EarlyStoppingConfig early_stopping;
@@ -162,7 +165,7 @@ struct EnumNames<AdapterType> {
 /// AdapterConfig is the section adapter: PEFT's LoraConfig, with its names and defaults.
 struct AdapterConfig {
   AdapterType type = AdapterType::kNone;
-  /// An adapter in PEFT's layout that training continues from.
+  /// The folder of an adapter in PEFT's layout from which training continues.
   std::string path;
   int64_t r = 8;
   double lora_alpha = 8;
@@ -174,7 +177,7 @@ struct AdapterConfig {
   std::vector<std::string> exclude_modules;
   std::string exclude_pattern;
   std::vector<int64_t> layers_to_transform;
-  /// Expressions, and the rank of each; the first one that matches counts.
+  /// Regular expressions, and the rank of each; the first match counts.
   std::vector<std::string> rank_pattern;
   std::vector<int64_t> rank_pattern_ranks;
   std::vector<std::string> alpha_pattern;
@@ -193,8 +196,8 @@ struct EnumNames<QuantizationType> {
   static constexpr std::array<std::string_view, 3> kNames{"none", "nf4", "int8"};
 };
 
-/// QuantizationConfig is the section quantization: how the frozen weights of the blocks' products
-/// are held; PackedFormat defines the words.
+/// QuantizationConfig is the section quantization: how the frozen weight matrices of the blocks are
+/// stored; PackedFormat defines the terms.
 struct QuantizationConfig {
   QuantizationType type = QuantizationType::kNone;
   /// The scales of nf4 are quantized too.
@@ -205,30 +208,31 @@ struct QuantizationConfig {
 
 /// ParallelConfig is the section parallel: the degrees of the mesh, and how a pipeline runs.
 struct ParallelConfig {
-  /// All data-parallel ranks (replicas × shards); 0 only before it is resolved.
+  /// The number of data-parallel ranks (replicas × shards); 0 only before the config is resolved.
   int64_t data = 0;
-  /// Ranks that share each matrix, under whichever of its names they are written.
+  /// The number of ranks that share each matrix, whichever of its names the config uses.
   int64_t tensor = 1;
   /// Norms and residuals are split by tokens over the tensor ranks; no effect at tensor 1.
   bool sequence = true;
-  /// Stages, under whichever of their names they are written.
+  /// The number of pipeline stages, whichever of its names the config uses.
   int64_t pipeline = 1;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
-  /// Parts of the model that each stage has; 0 only before it is resolved.
+  /// The number of parts of the model that each stage has; 0 only before the config is resolved.
   int64_t virtual_stages = 0;
-  /// Blocks of each part, in order; empty = by pipeline.partition.
+  /// The number of blocks of each part, in order; empty = cut by pipeline.partition.
   std::vector<int64_t> pipeline_layers;
   int64_t context = 1;
   int64_t expert = 1;
-  /// Replicas among the data-parallel ranks; each replica is sharded over data / data_replicate.
+  /// The number of replicas among the data-parallel ranks; each replica is sharded over data /
+  /// data_replicate ranks.
   int64_t data_replicate = 1;
   bool operator==(const ParallelConfig&) const = default;
 };
 
-/// ElasticConfig is the section elastic: with how many ranks a run may continue when some keep
-/// failing.
+/// ElasticConfig is the section elastic: the number of ranks with which a run may continue when
+/// some keep failing.
 struct ElasticConfig {
-  /// The fewest ranks; 0 = only all of them.
+  /// The fewest ranks; 0 = a run never continues with fewer.
   int64_t min_ranks = 0;
   bool operator==(const ElasticConfig&) const = default;
 };
@@ -315,11 +319,11 @@ struct ExportConfig {
   bool operator==(const ExportConfig&) const = default;
 };
 
-/// RecomputeConfig is the section recompute: which activations are computed again in backward
-/// instead of kept.
+/// RecomputeConfig is the section recompute: which activations are recomputed in backward instead
+/// of kept.
 struct RecomputeConfig {
   RecomputeLevel policy = RecomputeLevel::kNone;
-  /// Layers 0, every, 2 · every, ... are recomputed; 1 = all.
+  /// The interval of recomputed layers: layers 0, every, 2 · every, ... are recomputed; 1 = all.
   int64_t every = 1;
   bool operator==(const RecomputeConfig&) const = default;
 };
@@ -338,8 +342,8 @@ struct EnumNames<ProductChoice> {
 };
 
 /// AttentionChoice says which kernels compute attention on GPUs, or which units of a processor do.
-/// kAuto is cuDNN on GPUs where its attention was measured (cudnn_is_measured), our kernels
-/// elsewhere, and no matrix units for as long as ours have run on none.
+/// kAuto is cuDNN on GPUs where its attention was measured (cudnn_is_measured), our kernels on
+/// other GPUs, and no matrix units of processors, because our code for them has not run on any yet.
 enum class AttentionChoice { kAuto, kOwn, kCudnn, kAmx };
 template <>
 struct EnumNames<AttentionChoice> {
@@ -353,7 +357,7 @@ struct KernelsConfig {
   bool step_graph = false;  // on a GPU: steps are recorded once and started as a whole
   bool operator==(const KernelsConfig&) const = default;
 };
-/// Returns the library that a config pins; absent: by the rule for the processor.
+/// Returns the library that a config pins; nothing where the processor decides.
 std::optional<ProductLibrary> pinned_products(const KernelsConfig& config);
 
 /// Origin says where one key of a config was written.
@@ -363,11 +367,11 @@ struct Origin {
   bool is_auto = false;
 };
 
-/// Origins says which keys were written, by their path ("zero_optimization.stage"). Two configs are
-/// equal by their values only.
+/// Origins says where each key was written, by its path ("zero_optimization.stage"). Origins do not
+/// count when configs are compared.
 struct Origins {
   std::map<std::string, Origin> keys;
-  /// Features of DeepSpeed that were switched on and that ftrun does not have.
+  /// Features of DeepSpeed that were switched on and that ftrun lacks.
   std::vector<NotYet> foreign;
   /// A source could not be read, so a missing key says nothing.
   bool partial = false;
@@ -379,10 +383,9 @@ struct Origins {
   bool operator==(const Origins&) const { return true; }
 };
 
-/// Config is a config whose values are all decided: resolve() makes it of what is written
-/// (WrittenConfig), and nothing else changes it. An "auto" that is left is a choice that is made
-/// where its object is known: for each file of data, each processor, each pair of ranks, the
-/// model's files.
+/// Config is a config whose values are all decided. resolve() makes it from the written keys
+/// (WrittenConfig), and nothing else changes it. A remaining "auto" is decided later, where its
+/// object is known: for each data file, processor or pair of ranks, or from the model's files.
 struct Config {
   ModelSection model;
   AdapterConfig adapter;
@@ -407,7 +410,7 @@ struct Config {
   int64_t gradient_accumulation_steps = 0;
 
   int64_t steps_per_print = 0;  // optimizer steps; 0 = never
-  /// Largest global L2 norm of the gradient; 0 = no clipping.
+  /// The largest global L2 norm of the gradient; 0 = no clipping.
   double gradient_clipping = 1.0;
   bool wall_clock_breakdown = false;
   std::string log_level;
@@ -429,21 +432,22 @@ struct Config {
   int64_t sequence_parallel_size = 1;
 
   Origins origins;
-  /// Keys that were decided here and stay "auto" in the effective config, so that a later start
-  /// decides them anew: a device, on another machine.
+  /// Keys that were decided here and stay "auto" in the effective config, so that a later start,
+  /// perhaps on another machine, decides them again.
   std::set<std::string> left_auto;
   bool operator==(const Config&) const = default;
 };
 
 /// Returns the dtype of the parameters that forward and backward use: kFp16, kBf16 or kFp32.
 ConfigDtype training_dtype(const Config& config);
-/// Returns the dtype in which gradients are accumulated; kModel in the config is the training
-/// dtype.
+/// Returns the dtype in which gradients are accumulated; kModel in the config stands for the
+/// training dtype.
 ConfigDtype gradient_dtype(const Config& config);
-/// Returns the dtype in which gradients are reduced; kModel in the config is the gradient dtype.
+/// Returns the dtype in which gradients are reduced; kModel in the config stands for the gradient
+/// dtype.
 ConfigDtype communication_dtype(const Config& config);
-/// Returns the folder of the disk tier: one for optimizer state and parameters (config/capability
-/// refuses two).
+/// Returns the folder of the disk tier, which optimizer state and parameters share
+/// (config/capability refuses two folders).
 const std::string& disk_folder(const ZeroConfig& zero);
 
 }  // namespace ftrun

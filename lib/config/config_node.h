@@ -21,17 +21,18 @@ struct ConfigNode {
   bool boolean = false;
   int64_t integer = 0;
   double number = 0;  // of kInt too
-  /// A text's content; for other scalars the text as written.
+  /// The content of a text; for other scalars the characters in the file.
   std::string text;
-  /// A text without quotes (YAML): `on` and `1e-5x` may have been meant as something else.
+  /// The text was written without quotes (YAML): `on` and `1e-5x` may have been meant as another
+  /// type.
   bool plain = false;
-  /// The node stands under a key that names a secret: value_text() hides it.
+  /// The node is below a key that names a secret: value_text() hides it.
   bool secret = false;
   std::vector<ConfigNode> items;     // kList
   std::vector<ConfigEntry> entries;  // kMap, in the order written
 
   bool is_map() const { return kind == ConfigNodeKind::kMap; }
-  /// Says whether the value is open: null or "auto".
+  /// Says whether the value is left open: null or "auto".
   bool is_open() const {
     return kind == ConfigNodeKind::kNull || (kind == ConfigNodeKind::kText && text == "auto");
   }
@@ -58,7 +59,7 @@ struct ConfigEntry {
   std::string key;
   Position at;  // of the key
   ConfigNode value;
-  /// The spelling in the file where `key` replaces an alias; else empty.
+  /// The spelling in the file if `key` replaces an alias; else empty.
   std::string written;
   const std::string& spelling() const { return written.empty() ? key : written; }
 };
@@ -74,10 +75,10 @@ std::string value_text(const ConfigNode& node);
 /// as text.
 ConfigNode scalar_node(Position at, const std::string& text);
 
-/// Joins "a" and "b" to "a.b"; gives "b" when the first is empty.
+/// Joins "a" and "b" to "a.b"; returns "b" when the first is empty.
 std::string joined_key(const std::string& section, const std::string& key);
 
-/// Merges `over` into `base`: sections are merged key by key, all else is replaced.
+/// Merges `over` into `base`: sections are merged key by key, all other values are replaced.
 void merge_into(ConfigNode& base, const ConfigNode& over);
 
 }  // namespace ftrun

@@ -14,7 +14,7 @@
 namespace ftrun {
 
 // The sections whose keys are DeepSpeed's. Field names are the keys; defaults are those of
-// DeepSpeed's source. "Resolved" says what resolve() gives a key that no source does.
+// DeepSpeed's source. "Resolved" says which value resolve() chooses for a key that no source sets.
 
 enum class OffloadDevice { kNone, kCpu, kNvme };
 template <>
@@ -50,7 +50,7 @@ struct OffloadOptimizerConfig {
 struct ZeroConfig {
   int64_t stage = 0;
   bool contiguous_gradients = true;
-  /// Stage 1: gradients are reduce-scattered; false = all-reduced.
+  /// Gradients of stage 1 are reduce-scattered; false = all-reduced.
   bool reduce_scatter = true;
   int64_t reduce_bucket_size = 500'000'000;
   bool allgather_partitions = true;
@@ -63,24 +63,26 @@ struct ZeroConfig {
   int64_t param_persistence_threshold = 100'000;
   int64_t model_persistence_threshold = INT64_MAX;
   int64_t max_live_parameters = 1'000'000'000;
-  /// DeepSpeed's default is 1e9, which keeps a small model whole; absent is 0 here.
+  /// The stage3_max_reuse_distance. DeepSpeed's default is 1e9, which keeps a small model whole;
+  /// here the default is 0.
   int64_t max_reuse_distance = 0;
   bool gather_16bit_weights_on_model_save = false;
   bool ignore_unused_parameters = true;
   bool round_robin_gradients = false;
-  /// Ranks of a node with secondary shards (ZeRO++ hpZ, stage 3); 0 and 1 = none.
+  /// The number of ranks that share secondary shards (ZeRO++ hpZ, stage 3); 0 and 1 = none.
   int64_t hpz_partition_size = 1;
-  /// Ranks of a shard group (MiCS, stage 3); resolved into parallel.data_replicate.
+  /// The number of ranks of a shard group (MiCS, stage 3), from which parallel.data_replicate is
+  /// resolved.
   int64_t mics_shard_size = -1;
   OffloadParamConfig offload_param;
   OffloadOptimizerConfig offload_optimizer;
   bool operator==(const ZeroConfig&) const = default;
 };
 
-/// ActivationCheckpointingConfig is the section activation_checkpointing: how recompute keeps its
-/// inputs.
+/// ActivationCheckpointingConfig is the section activation_checkpointing: where the inputs of
+/// recomputed layers are kept.
 struct ActivationCheckpointingConfig {
-  /// Inputs of recomputed layers wait in host memory.
+  /// The inputs of recomputed layers are kept in host memory until backward.
   bool cpu_checkpointing = false;
   bool operator==(const ActivationCheckpointingConfig&) const = default;
 };
@@ -90,7 +92,7 @@ struct AioConfig {
   int64_t block_size = 1'048'576;    // bytes of one request
   int64_t queue_depth = 8;           // requests in flight, of each thread
   int64_t intra_op_parallelism = 1;  // threads that share one transfer
-  /// Requests are handed to the kernel one by one instead of in batches.
+  /// Requests are submitted to the kernel one by one instead of in batches.
   bool single_submit = false;
   /// Requests are submitted while others complete.
   bool overlap_events = true;
@@ -116,9 +118,9 @@ struct Fp16Config {
 struct Bf16Config {
   bool enabled = false;
   bool check_grad_overflow = true;
-  /// Master weights in bf16 instead of fp32 (stages 1 to 3), rounded stochastically.
+  /// Master weights are bf16 instead of fp32 (stages 1 to 3), rounded stochastically.
   bool bf16_master_weights_and_grads = false;
-  /// Moments in bf16 instead of fp32, rounded stochastically.
+  /// Moments are bf16 instead of fp32, rounded stochastically.
   bool bf16_optimizer_states = false;
   bool operator==(const Bf16Config&) const = default;
 };
@@ -143,7 +145,7 @@ struct EnumNames<AllreduceOp> {
   static constexpr std::array<std::string_view, 2> kNames{"mean", "sum"};
 };
 
-/// ReductionConfig says how gradients of the data-parallel ranks are added (top-level keys).
+/// ReductionConfig says how gradients of the data-parallel ranks are summed (top-level keys).
 struct ReductionConfig {
   ConfigDtype communication_data_type = ConfigDtype::kModel;
   AllreduceOp gradient_allreduce_op = AllreduceOp::kMean;
@@ -153,7 +155,8 @@ struct ReductionConfig {
 };
 
 enum class SchedulerType {
-  // transformers': linear warm-up from 0 (kWarmupStableDecay: of a shape, from its lowest rate).
+  // The types of transformers: a linear warm-up from 0 (kWarmupStableDecay: of a chosen shape, from
+  // its lowest rate).
   kConstant,
   kLinear,
   kCosine,
@@ -162,7 +165,7 @@ enum class SchedulerType {
   kInverseSqrt,
   kCosineWithMinLr,
   kWarmupStableDecay,
-  // DeepSpeed's.
+  // The types of DeepSpeed.
   kWarmupLR,
   kWarmupDecayLR,
   kWarmupCosineLR,
@@ -217,8 +220,8 @@ struct SchedulerConfig {
   double cos_min_ratio = 1e-4;    // WarmupCosineLR, of the optimizer's lr
   double min_lr = 0.0;            // linear, cosine, cosine_with_min_lr: what they end at
   double min_lr_rate = 0.0;       // cosine_with_min_lr, of the optimizer's lr
-  /// Waves of the cosine. Resolved: 1 for cosine_with_restarts, else 0.5, where the config is
-  /// silent.
+  /// The number of waves of the cosine. Resolved: 1 for cosine_with_restarts, else 0.5, if the
+  /// config is silent.
   double num_cycles = 0.5;
   double lr_end = 1e-7;  // polynomial, from here
   double power = 1.0;
@@ -247,12 +250,13 @@ struct SchedulerConfig {
   bool operator==(const SchedulerConfig&) const = default;
 };
 
-/// Computes the rest of a cosine that begins at 1, `waves` of it along p from 0 to 1.
+/// Returns the remaining share of a cosine that begins at 1, after part p (0 to 1) of its `waves`
+/// waves.
 inline double cosine_left(double waves, double p) {
   return (1.0 + std::cos(std::numbers::pi * (2.0 * waves) * p)) / 2.0;
 }
 
-/// Returns the learning rate that the cosine of cosine_with_min_lr falls to.
+/// Returns the lowest learning rate of cosine_with_min_lr.
 inline double lowest_cosine_rate(const SchedulerConfig& schedule, double lr) {
   return schedule.min_lr_rate > 0 ? lr * schedule.min_lr_rate : schedule.min_lr;
 }
@@ -276,22 +280,22 @@ struct WandbConfig {
 
 /// TensorParallelConfig is the section tensor_parallel: DeepSpeed's AutoTP.
 struct TensorParallelConfig {
-  /// Another name of parallel.tensor; 0 and 1 say nothing.
+  /// Another name of parallel.tensor; 0 and 1 mean that it is unused.
   int64_t autotp_size = 0;
   bool operator==(const TensorParallelConfig&) const = default;
 };
 
 /// PipelineConfig is the section pipeline: DeepSpeed's pipeline engine.
 struct PipelineConfig {
-  /// Another name of parallel.pipeline; 0 and 1 say nothing.
+  /// Another name of parallel.pipeline; 0 and 1 mean that it is unused.
   int64_t stages = 0;
-  /// The quantity by which the model is cut; axes/pipeline/keys.h reads it.
+  /// The quantity by which the model is cut, which axes/pipeline/keys.h reads.
   std::string partition = "best";
   bool operator==(const PipelineConfig&) const = default;
 };
 
-/// ElasticityConfig is the section elasticity: also lets failed ranks leave, down to min_gpus
-/// (config/elastic.h).
+/// ElasticityConfig is the section elasticity. It also lets a run continue without failed ranks,
+/// down to min_gpus (config/elastic.h).
 struct ElasticityConfig {
   bool enabled = false;
   int64_t max_train_batch_size = 2000;

@@ -305,7 +305,7 @@ SchemaTree desugar(SourceTree source, Problems& problems) {
   return SchemaTree(std::move(root));
 }
 
-void SchemaTree::put(const SchemaTree& later, Problems& problems) {
+void SchemaTree::merge(const SchemaTree& later, Problems& problems) {
   replace_alternatives(root_, later.root_, problems);
   merge_into(root_, later.root_);
 }

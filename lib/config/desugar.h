@@ -7,29 +7,30 @@
 
 namespace ftrun {
 
-/// SourceTree is one source of a config as it was written: a file with the adapter's file that it
-/// names, or an override.
+/// SourceTree is one source of a config as it was written: a file together with the adapter's file
+/// that it names, or an override.
 struct SourceTree {
-  /// The sections.
+  /// The root node of the source's sections.
   ConfigNode root;
-  /// The adapter section is the content of a PEFT file.
+  /// The adapter section was read from a PEFT file.
   bool adapter_of_peft = false;
   /// The folder of the adapter that training continues from, if the source gives it in place of the
   /// adapter section.
   std::optional<ConfigNode> adapter_folder = std::nullopt;
 };
 
-/// SchemaTree holds the content of sources by the keys of the schema; unknown keys stay, for
-/// read_config() to refuse. Only desugar() makes one from a source.
+/// SchemaTree holds the content of sources under the keys of the schema. Unknown keys are kept, and
+/// read_config() refuses them. Only desugar() makes one from a source.
 class SchemaTree {
  public:
   /// Makes an empty tree.
   SchemaTree() = default;
 
   const ConfigNode& root() const { return root_; }
-  /// Merges a source that is read later into this tree: sections are merged key by key, all else is
-  /// replaced, as are keys that the later source replaces by other keys (config/alternatives.h).
-  void put(const SchemaTree& later, Problems& problems);
+  /// Merges a source that is read later into this tree: sections are merged key by key, all other
+  /// values are replaced, and so are keys that contradict keys of the later source
+  /// (config/alternatives.h).
+  void merge(const SchemaTree& later, Problems& problems);
 
  private:
   friend SchemaTree desugar(SourceTree source, Problems& problems);

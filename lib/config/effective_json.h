@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// Writes a resolved config as a JSON object, every key that ftrun uses with its value: run.json
-/// keeps it, so that two runs can be compared key by key.
+/// Writes a resolved config as a JSON object with every key that ftrun uses. run.json records it,
+/// so that two runs can be compared key by key.
 std::string effective_json(const Config& config);
 
 }  // namespace ftrun

@@ -7,11 +7,11 @@
 
 namespace ftrun {
 
-/// ElasticBatch is a batch that many numbers of ranks can share equally.
+/// ElasticBatch is a batch that many numbers of ranks can divide equally.
 struct ElasticBatch {
-  /// Sequences of an optimizer step; 0 = no batch suits any number of ranks.
+  /// The number of sequences of an optimizer step; 0 = no batch suits any number of ranks.
   int64_t train_batch = 0;
-  /// The numbers of data-parallel ranks it suits, ascending.
+  /// The numbers of data-parallel ranks that the batch suits, ascending.
   std::vector<int64_t> data_ranks;
 };
 
@@ -21,15 +21,15 @@ struct ElasticBatch {
 /// largest_micro_batch() and num_gpus_per_node a multiple of model_parallel_size.
 ElasticBatch choose_elastic_batch(const ElasticityConfig& elasticity);
 
-/// Computes the data-parallel ranks that join and leave together: 1 in version 0.1, a machine's in
-/// version 0.2.
+/// Returns the number of data-parallel ranks that join and leave together: 1 in version 0.1, those
+/// of a machine in version 0.2.
 int64_t elastic_group(const ElasticityConfig& elasticity);
 
-/// Computes the largest micro-batch that is allowed.
+/// Returns the largest micro-batch that is allowed.
 int64_t largest_micro_batch(const ElasticityConfig& elasticity);
 
-/// Computes the largest batch (the smallest without prefer_larger_batch) for only this number of
-/// data-parallel ranks; 0 = not even one micro-batch a rank fits.
+/// Returns the largest batch (the smallest without prefer_larger_batch) that suits this number of
+/// data-parallel ranks alone; 0 = not even one micro-batch a rank fits.
 int64_t lone_elastic_batch(const ElasticityConfig& elasticity, int64_t data_ranks);
 
 /// BatchShare says how data-parallel ranks share the batch of an optimizer step: train_batch_size =
@@ -41,17 +41,17 @@ struct BatchShare {
   bool operator==(const BatchShare&) const = default;
 };
 
-/// Computes how many ranks have to stay when some keep failing: the larger of elastic.min_ranks
-/// and, if elasticity is enabled, elasticity.min_gpus; 0: all of them.
+/// Returns how many ranks must remain when some keep failing: the larger of elastic.min_ranks and,
+/// if elasticity is enabled, elasticity.min_gpus; 0: all of them.
 int64_t fewest_ranks(const Config& config);
 
-/// Lists how fewer data-parallel ranks may share the batch of a resolved config, most ranks first,
-/// down to fewest_ranks(); with the micro-batches of elasticity if it is enabled. The tensor,
-/// pipeline and context degrees stay, and no micro-batch grows unless elasticity lists it. Empty if
-/// the config allows none.
+/// Lists the ways in which fewer data-parallel ranks may divide the batch of a resolved config,
+/// most ranks first, down to fewest_ranks(). If elasticity is enabled, its micro-batches are used.
+/// The tensor, pipeline and context degrees stay the same, and no micro-batch grows unless
+/// elasticity lists it. The list is empty if the config allows no fewer ranks.
 std::vector<BatchShare> smaller_shares(const Config& config);
 
-/// Computes the micro-batch of a rank: the largest that divides its share; 0 = none does.
+/// Returns the micro-batch of a rank: the largest that divides its share; 0 = none does.
 int64_t elastic_micro_batch(const ElasticityConfig& elasticity, int64_t train_batch,
                             int64_t data_ranks);
 

@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// EvaluationSet is a data set of data.validation.
+/// EvaluationSet is one data set of data.validation.
 struct EvaluationSet {
   std::string name;
   std::vector<std::string> paths;
@@ -19,14 +19,14 @@ struct EvaluationSet {
 /// "validation".
 std::vector<EvaluationSet> evaluation_sets(const DataConfig& data);
 
-/// MetricKind is a quantity that an evaluation measures of a set.
+/// MetricKind lists the quantities that an evaluation measures on a set.
 enum class MetricKind { kLoss, kPerplexity, kAccuracy };
 template <>
 struct EnumNames<MetricKind> {
   static constexpr std::array<std::string_view, 3> kNames{"loss", "perplexity", "accuracy"};
 };
 
-/// EvaluationMetric is a set and the metric that is measured of it: "validation.loss".
+/// EvaluationMetric is a set and the metric that is measured on it: "validation.loss".
 struct EvaluationMetric {
   size_t set = 0;
   MetricKind kind = MetricKind::kLoss;

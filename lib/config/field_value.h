@@ -12,12 +12,12 @@ namespace ftrun {
 /// nvme".
 std::string expected_text(const Field& field);
 
-/// Converts a text to lower case, in which choices of any case and synonyms are compared.
+/// Converts a text to lower case, so that choices and synonyms are compared without regard to case.
 std::string lower(std::string text);
 
-/// Reads a node as the key's type. Whole floats become integers, numbers in quotes numbers, and so
-/// on, each with a notice; a value that cannot be read so is an error and gives nothing. `key` is
-/// the path as it was written.
+/// Reads a node as the key's type. Whole floats are converted to integers, numbers in quotes to
+/// numbers, and so on, each with a notice. A value that cannot be converted is an error, and
+/// nothing is returned. `key` is the path as it was written.
 std::optional<FieldValue> read_field_value(const Field& field, const ConfigNode& node,
                                            const std::string& key, Problems& problems);
 

@@ -5,8 +5,8 @@
 
 namespace ftrun {
 
-/// Limits of a config's size: about a thousand times real configs, and small enough that work which
-/// grows with the square of a section's keys takes milliseconds.
+/// Limits of a config's size: about a thousand times the size of real configs, and small enough
+/// that work which grows with the square of a section's keys takes milliseconds.
 inline constexpr int64_t kLargestConfig = int64_t{4} << 20;  // bytes
 inline constexpr int kDeepestSection = 64;
 inline constexpr int kMostValues = 100'000;

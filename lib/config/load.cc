@@ -52,7 +52,7 @@ std::optional<std::string> read_source(const std::string& file, Problems& proble
 }
 
 /// Says whether an override gives more than one value, or was meant to.
-bool gives_section(const std::string& text) {
+bool is_section(const std::string& text) {
   return text.find_first_of("{[\n") != std::string::npos || text.find(": ") != std::string::npos;
 }
 
@@ -73,7 +73,7 @@ std::string shown_override(const std::string& text) {
   constexpr size_t kLongestShown = 200;
   const size_t end = std::min(text.find_first_of("=: {[\n"), text.size());
   std::string shown = text;
-  if (gives_section(text))
+  if (is_section(text))
     shown = cat(text.substr(0, end), end < text.size() && text[end] == '=' ? "=" : "", "…");
   else if (end < text.size() && is_secret_name(text.substr(0, end)))
     shown = text.substr(0, end + 1) + std::string(kHiddenSecret);
@@ -192,7 +192,7 @@ class Sources {
     // A value that reads as one text may be a section that is not well formed.
     ConfigNode* leaf = &value;
     for (const std::string& key : keys) leaf = leaf->find(key);
-    if (leaf->kind == ConfigNodeKind::kText && gives_section(text)) leaf->secret = true;
+    if (leaf->kind == ConfigNodeKind::kText && is_section(text)) leaf->secret = true;
     put(std::move(value));
   }
 
@@ -295,7 +295,7 @@ class Sources {
   }
 
   void put(ConfigNode root) {
-    tree_.put(desugar(with_adapter_file(std::move(root)), problems_), problems_);
+    tree_.merge(desugar(with_adapter_file(std::move(root)), problems_), problems_);
   }
 
   SchemaTree tree_;

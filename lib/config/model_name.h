@@ -8,27 +8,27 @@
 
 namespace ftrun {
 
-/// Returns the name by which a run finds its model's folder: a name of the Hub with the very commit
-/// that was looked up first, so that all processes and a resumed run read the same one; else the
-/// path.
+/// Returns the name by which a run finds its model's folder: a Hub name with the commit that was
+/// found first, so that all processes and a resumed run read the same model; else the path.
 inline std::string pinned_name(const ModelSection& model) {
   return model.commit.empty() ? model.path
                               : cat(parse_hub_name(model.path)->repository, "@", model.commit);
 }
 
-/// Finds the folder that a run reads its model from. Error(kBadInput) as find_model_folder().
+/// Finds the folder from which a run reads its model. Throws Error(kBadInput) as
+/// find_model_folder() does.
 inline std::string folder_of(const ModelSection& model) {
   return find_model_folder(pinned_name(model)).folder;
 }
 
-/// Returns the name that files for other programs give the model: its path, and also the commit if
-/// the path now leads to another one.
+/// Returns the name of the model for files of other programs: its path, with the commit if the path
+/// now leads to another commit.
 inline std::string lasting_name(const ModelSection& model) {
   if (model.commit.empty()) return model.path;
   try {
     if (find_model_folder(model.path).commit == model.commit) return model.path;
   } catch (const Error&) {
-    // The name leads nowhere any more.
+    // The path leads to no folder any more.
   }
   return pinned_name(model);
 }

@@ -8,26 +8,26 @@
 namespace ftrun {
 
 /// BaseModelName is the model that an adapter was trained on, as PEFT's files name it: a folder, or
-/// a name of the Hub and the revision that was asked for ("" for none).
+/// a Hub name and the requested revision ("" for none).
 struct BaseModelName {
   std::string name;
   std::string revision;
 };
-/// Reads `path` as a name of the Hub with a revision, unless such a folder exists.
+/// Reads `path` as a Hub name with a revision, unless a folder of this name exists.
 BaseModelName base_model_name(const std::string& path);
 
-/// PeftModel holds what PEFT's file says of the model beside its adapter.
+/// PeftModel holds the facts about the base model that PEFT's file records besides the adapter.
 struct PeftModel {
   BaseModelName name;
   /// The modules that "all-linear" stands for.
   std::vector<std::string> linear;
   /// The modules that have an adapter if the config names none.
   std::vector<std::string> adapted;
-  /// A tied matrix that trains whole is saved under both of its names.
+  /// A tied matrix that is trained whole is saved under both of its names.
   bool tied = false;
   std::string embedding;
   std::string head;
-  /// The modules keep matrices as [inputs, outputs] (transformers' Conv1D).
+  /// The modules store matrices as [inputs, outputs] (transformers' Conv1D).
   bool transposed = false;
   /// The expression that matches modules of the parts that do not train, which get no adapter; ""
   /// for none.
@@ -40,7 +40,7 @@ std::string peft_config(const AdapterConfig& adapter, const PeftModel& model);
 /// Writes the section as JSON; "none" when nothing is quantized.
 std::string quantization_text(const QuantizationConfig& quantization);
 /// Reads the quantization from a text of unknown origin; nothing is quantized for "" and "none".
-/// Error(kBadInput) names `where` for anything else.
+/// Throws Error(kBadInput) naming `where` for any other text.
 QuantizationConfig quantization_of_text(const std::string& text, const std::string& where);
 
 }  // namespace ftrun

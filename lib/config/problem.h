@@ -25,7 +25,7 @@ inline void step_over(char byte, Position& at) {
   }
 }
 
-/// Formats a position: "cfg.yaml:12:7", "--set train.steps=x", or "" for no place.
+/// Formats a position: "cfg.yaml:12:7", "--set train.steps=x", or "" if there is none.
 std::string to_text(const Position& at);
 
 enum class Severity {
@@ -33,21 +33,21 @@ enum class Severity {
   kError,   // the config cannot be used
 };
 
-/// Problem is one thing to say about a config.
+/// Problem is an error or a notice about a config.
 struct Problem {
   Position at;
-  /// "zero_optimization.stag: unknown key", one line.
+  /// The message in one line: "zero_optimization.stag: unknown key".
   std::string message;
   /// The remedy; may be empty.
   std::string remedy;
   Severity severity = Severity::kError;
 };
 
-/// NotYet is a valid wish that this build cannot fulfil (exit code 3).
+/// NotYet is a valid request that this build cannot fulfil (exit code 3).
 struct NotYet {
-  /// "ZeRO stage 2"
+  /// The name of the feature: "ZeRO stage 2".
   std::string feature;
-  /// "zero_optimization.stage"
+  /// The key that requests it: "zero_optimization.stage".
   std::string key;
   Position at;
 };
@@ -60,7 +60,7 @@ std::string to_text(const Problem& problem);
 
 bool has_errors(const std::vector<Problem>& problems);
 
-/// Problems collects problems; equal messages of one place count once.
+/// Problems collects problems; equal messages of one place are kept once.
 class Problems {
  public:
   void error(const Position& at, std::string message, std::string remedy = "");

@@ -11,25 +11,26 @@
 
 namespace ftrun {
 
-/// Most ranks of a run; a larger number is a mistake.
+/// The most ranks of a run; a larger number is refused as a mistake.
 constexpr int64_t kMostRanks = 1 << 20;
 
-/// RankCount says how many ranks a run has, and why.
+/// RankCount holds the number of ranks of a run, and the rule that determined it.
 struct RankCount {
   int64_t ranks = 1;
-  /// "the launcher started 8 ranks", "train_batch_size 32 / (micro 4 × accumulation 2)".
+  /// The rule as text: "the launcher started 8 ranks", "train_batch_size 32 / (micro 4 ×
+  /// accumulation 2)".
   std::string rule;
   std::vector<Problem> problems;
 };
 
-/// Counts the ranks: the launcher's world, else --nproc, else the product of the mesh
-/// (parallel.data an integer), else train_batch_size / (micro × accumulation) times the
+/// Determines the number of ranks: the launcher's world, else --nproc, else the product of the mesh
+/// (if parallel.data is an integer), else train_batch_size / (micro × accumulation) times the
 /// model-parallel degrees, else 1.
 RankCount count_ranks(const WrittenConfig& config, std::optional<int64_t> launcher_world,
                       std::optional<int64_t> nproc);
 
-/// Computes tensor × pipeline × context (AxisRanks::kModel): the ranks that share one model. 0 if
-/// the product is too large.
+/// Returns tensor × pipeline × context (AxisRanks::kModel), the number of ranks that share one
+/// model; 0 if the product is too large.
 int64_t model_ranks(const ParallelConfig& mesh);
 
 /// Formats the factors above 1: "tensor 2 × context 4"; "" if each rank has a whole model.

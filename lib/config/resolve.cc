@@ -173,7 +173,7 @@ std::set<std::string> objections(const Config& resolved) {
   const ParallelConfig& mesh = resolved.parallel;
   ResolveContext context;
   context.world_size = std::max<int64_t>(1, mesh.data) * model_ranks(mesh);
-  // These are values that "auto" has chosen already.
+  // The context has the values that "auto" has chosen already.
   context.bf16_hardware = resolved.bf16.enabled;
   context.fp16_hardware = resolved.fp16.enabled;
   const Resolution again = resolve_from(resolved, context);

@@ -10,26 +10,28 @@
 
 namespace ftrun {
 
-/// ResolveContext holds what the config itself does not say.
+/// ResolveContext holds facts that the config itself does not contain.
 struct ResolveContext {
-  /// Ranks of the run (count_ranks).
+  /// The number of ranks of the run (count_ranks).
   int64_t world_size = 1;
-  /// The model's hidden size; sizes some of ZeRO's "auto" buckets.
+  /// The model's hidden size, on which the sizes of some of ZeRO's "auto" buckets depend.
   std::optional<int64_t> hidden_size;
   /// The samples of data.train are conversations (data/conversations.h).
   bool conversations = false;
-  /// Optimizer steps of the run, if train.epochs decides them; known once data is counted.
+  /// The number of optimizer steps of the run, if train.epochs decides it; known once the data is
+  /// counted.
   std::optional<int64_t> total_steps;
   /// The hardware has bf16, which "auto" precision may choose.
   bool bf16_hardware = false;
   bool fp16_hardware = false;
-  /// GPUs that this process sees and this build can use: device: auto computes on them, if there is
-  /// one for each of local_ranks.
+  /// The number of GPUs that this process sees and this build can use: device: auto computes on
+  /// them, if there is one for each of local_ranks.
   int gpus = 0;
-  /// Ranks of this machine that share the GPUs this process sees: 1 if another launcher hands out
-  /// GPUs.
+  /// The number of ranks of this machine that share the GPUs which this process sees: 1 if another
+  /// launcher assigns GPUs.
   int64_t local_ranks = 1;
-  /// Keys without which a run cannot start are required: model.path, data.train, a known "auto".
+  /// The keys without which a run cannot start are required: model.path, data.train, a known
+  /// "auto".
   bool for_training = false;
   /// The config is only planned, not trained on: data.train may still be missing.
   bool plans_only = false;
@@ -37,29 +39,32 @@ struct ResolveContext {
 
 class WrittenConfig;
 
-/// Resolution is a config with nothing left open.
+/// Resolution is the resolved config, in which nothing is left open, with the decisions and
+/// problems.
 struct Resolution {
   Config config;
-  /// A printable line for every "auto" and every default that changes a run's numbers.
+  /// Printable lines, one for every "auto" and every default that changes a run's numbers.
   std::vector<std::string> lines;
   /// Contradictions (errors) and notices, sorted by place.
   std::vector<Problem> problems;
-  /// Valid wishes that cannot run in this build: exit code 3.
+  /// Valid requests that this build cannot fulfil: exit code 3.
   std::vector<NotYet> not_yet;
   bool ok() const { return !has_errors(problems); }
 };
 
-/// Decides every value that is not written, or "auto", and checks keys against each other. Pure;
-/// resolving an effective config again changes nothing.
+/// Decides every value that is not written or "auto", and checks keys against each other. It is a
+/// pure function; resolving an effective config again changes nothing.
 Resolution resolve(const WrittenConfig& written, const ResolveContext& context);
 
 /// Describes a schedule whose learning rate rises for longer than the run: "scheduler:
-/// warmup_num_steps 100 > the run's 60 steps: training ends inside the warm-up". "" for any other.
+/// warmup_num_steps 100 > the run's 60 steps: training ends inside the warm-up". Returns "" for any
+/// other schedule.
 std::string unfinished_rise(const SchedulerConfig& scheduler, int64_t steps);
 
-/// Lists why a resolved config would be refused on the ranks it was resolved for, if it were
-/// written so: keys that contradict each other, and features that cannot run in this build. For a
-/// config changed after resolve(): the objections that were not there before come from the change.
+/// Lists the reasons to refuse a resolved config on the ranks for which it was resolved, as if it
+/// had been written like this: keys that contradict each other, and features that cannot run in
+/// this build. It serves configs that are changed after resolve(): new objections are caused by the
+/// change.
 std::set<std::string> objections(const Config& resolved);
 
 }  // namespace ftrun

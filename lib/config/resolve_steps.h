@@ -10,7 +10,8 @@ namespace ftrun {
 
 /// Resolving is the state that the steps of resolve() share.
 struct Resolving {
-  /// The config that is made: what is written, and the default of a key that no step has decided.
+  /// The config under construction: the written values, and the default of each key that no step
+  /// has decided.
   Config& config;
   const ResolveContext& context;
   Problems& problems;
@@ -20,24 +21,25 @@ struct Resolving {
 
   bool given(const std::string& path) const { return config.origins.given(path); }
   bool is_auto(const std::string& path) const { return config.origins.is_auto(path); }
-  /// Says whether a choice is left to resolve(), by "auto" or because no source has it.
+  /// Says whether resolve() has to decide a key, because it is "auto" or no source sets it.
   bool is_open(const std::string& path) const { return config.left_auto.contains(path); }
   void error(const std::string& path, std::string message, std::string remedy = "");
   void notice(const std::string& path, std::string message, std::string remedy = "");
-  /// Prints "auto: key = value (reason)" or, for a key that was not written, "default: ...".
+  /// Adds the line "auto: key = value (reason)" or, for a key that was not written, "default: ...".
   void decide(const std::string& path, const std::string& value, const std::string& reason);
 };
 
-// The steps of resolve(), in the order they run; each reads what those before it decided.
+// The functions below are the steps of resolve(), in the order in which they run; each reads the
+// decisions of those before it.
 
 // resolve_mesh.cc
 void resolve_mesh(Resolving& r);
 
 // resolve.cc
 void resolve_train(Resolving& r);
-/// Gives a section without type the only type there is.
+/// Sets the type of a section without type to the only type there is.
 void resolve_adapter(Resolving& r);
-/// Requires a type, and a block that kernels have.
+/// Requires a type, and a block size that the kernels support.
 void resolve_quantization(Resolving& r);
 /// Keeps at least two checkpoints.
 void resolve_checkpoint(Resolving& r);
@@ -72,10 +74,9 @@ void resolve_optimizer(Resolving& r);
 void resolve_scheduler(Resolving& r);
 void resolve_zero(Resolving& r);
 
-// resolve.cc
-/// Chooses GPUs for device: auto, if there are some that can run the config.
+// resolve.cc Chooses GPUs for device: auto, if there are GPUs that can run the config.
 void resolve_device(Resolving& r);
-/// Gives "auto" keys that no rule decides their default.
+/// Sets "auto" keys that no rule decides to their defaults.
 void resolve_remaining(Resolving& r);
 
 // resolve_checks.cc

@@ -29,12 +29,12 @@ enum class FieldType {
   kFree
 };
 
-/// FieldValue is a key's value, independent of its struct: choices as their name, integers as
-/// int64.
+/// FieldValue is a key's value, independent of its struct: choices are held as their name, integers
+/// as int64.
 using FieldValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
                                 std::vector<int64_t>, std::vector<double>>;
 
-/// Action is what ftrun does about a key that DeepSpeed has.
+/// Action says how ftrun treats a key that DeepSpeed has.
 enum class Action {
   kImplement,
   kNotice,      // checked, then ignored; said when it differs from the default
@@ -42,24 +42,25 @@ enum class Action {
   kRejectIfOn,  // the same, where the value differs from the default
 };
 
-/// Vocabulary says whose key it is.
+/// Vocabulary says which program defined a key.
 enum class Vocabulary { kFtrun, kDeepSpeed };
 
-/// NumberWord is a word that stands for a number, or, with a remedy, for more than one key can say.
+/// NumberWord is a word that stands for a number or, with a remedy, for something that a single key
+/// cannot express.
 struct NumberWord {
   std::string word;
   int64_t value = 0;
   std::string remedy;
 };
 
-/// Field is one key: all that reading, checking, documenting and printing it needs.
+/// Field is one key, with everything that reading, checking, documenting and printing it needs.
 struct Field {
   std::string section;  // "" = top level
   std::string name;
   FieldType type = FieldType::kBool;
   std::vector<std::string> choices;
-  /// Synonyms of a kChoice: other words, in small letters and read in any case, each with its
-  /// choice.
+  /// Synonyms of a kChoice: other words in lower case, compared without regard to case, each with
+  /// its choice.
   std::vector<std::pair<std::string, std::string>> synonyms;
   std::string doc;
   std::string unit;
@@ -78,10 +79,10 @@ struct Field {
   bool weighted = false;  // a list of {path, weight} may stand in its place (config/desugar.cc)
   std::vector<NumberWord> words;    // of whole numbers, in any case
   std::optional<double> off_up_to;  // of kRejectIfOn numbers: so much is off too
-  /// A choice whose word "auto" is none of the member's values: resolve() decides which it stands
-  /// for.
+  /// The word "auto" is a choice that is not among the member's values: resolve() decides which
+  /// value it stands for.
   bool decides_auto = false;
-  /// The types of optimizer.params and scheduler.params that have the key; empty = all.
+  /// The types of optimizer.params and scheduler.params that have the key; empty = every type.
   std::vector<std::string> types;
   FieldValue default_value;
   /// The text of the default in the docs, if it is not a fixed value.
@@ -93,7 +94,7 @@ struct Field {
   /// Says whether a value is the "auto" that resolve() decides.
   bool is_auto(const FieldValue& value) const;
 
-  // Builder words for the schema's rows.
+  // The functions below set members in the rows of the schema.
   Field& range(double low, double high) { return min = low, max = high, *this; }
   Field& at_least(double low) { return min = low, *this; }
   Field& from_to_below(double low, double high) { return below_max = true, range(low, high); }
@@ -129,15 +130,16 @@ struct Section {
   Vocabulary vocabulary = Vocabulary::kFtrun;
   Action action = Action::kImplement;
   bool nullable = false;
-  /// The section holds anything: a feature of DeepSpeed that is recognised and not read.
+  /// The section may hold any keys: it is a feature of DeepSpeed that is recognised and not read.
   bool free_form = false;
-  /// A free-form section that must hold `enabled`.
+  /// The section is free-form and must hold `enabled`.
   bool needs_enabled = false;
-  /// The key that a plain value in place of the section stands for; empty = not allowed.
+  /// The key that a plain value in place of the section stands for; empty = a plain value is not
+  /// allowed.
   std::string plain_key;
 };
 
-/// LegacyKey is a key of older or related programs that is accepted without effect.
+/// LegacyKey is a key of older or related programs that is accepted and has no effect.
 struct LegacyKey {
   std::string section;
   std::string name;
@@ -147,7 +149,7 @@ struct LegacyKey {
 /// Schema holds every key that ftrun knows, in the order of the docs.
 class Schema {
  public:
-  /// Returns the only table.
+  /// Returns the schema; there is only one.
   static const Schema& get();
 
   const std::vector<Field>& fields() const { return fields_; }
@@ -156,7 +158,7 @@ class Schema {
 
   /// Finds a field by name or alias; null when the section has no such key.
   const Field* find(const std::string& section, const std::string& name) const;
-  /// Returns the field of a path that the schema has: "zero_optimization.stage".
+  /// Returns the field of a path, which the schema must have: "zero_optimization.stage".
   const Field& at(const std::string& path) const;
   const Section* find_section(const std::string& path) const;
   const LegacyKey* find_legacy(const std::string& section, const std::string& name) const;
@@ -179,7 +181,7 @@ class Schema {
 
 void index_schema(Schema& schema);
 
-/// Takes the value of a member from its key's; a word that is none of a choice's values changes
+/// Sets a member from its key's value; a word that is not one of the choice's values changes
 /// nothing.
 template <typename T>
 void from_value(T& member, const FieldValue& value) {
@@ -195,12 +197,12 @@ void from_value(T& member, const FieldValue& value) {
   }
 }
 
-/// Returns the value of a kept key as the effective config has it: "auto" where a later start is to
-/// decide it anew.
+/// Returns the value of a kept key as the effective config has it: "auto" if a later start has to
+/// decide it again.
 FieldValue effective_value(const Config& config, const Field& field);
 
-/// Says whether a config does not use the field's section at all: the list of keys with an effect
-/// then leaves it out.
+/// Says whether a config does not use the field's section at all; the list of keys with an effect
+/// then omits the field.
 bool is_switched_off(const Config& config, const Field& field);
 
 }  // namespace ftrun

@@ -53,7 +53,7 @@ void declare_parameter(OptimizerRows& params, const OptimizerParameter& paramete
   if (std::string_view(parameter.name) == parameters::kLr.name)
     field.default_text += cat("; without an optimizer section ", number_text(OptimizerConfig{}.lr));
   const Types types = types_with(parameter.name);
-  // All types except PyTorch's classes have it.
+  // A key of all types except PyTorch's classes needs no list of types.
   if (types.size() + 1 < kNamedOptimizers) field.types = types;
 }
 

@@ -13,7 +13,7 @@
 
 namespace ftrun {
 
-// The rows of the table, a function a file's worth of sections.
+// The functions below declare the rows of the schema; each file has the rows of some sections.
 void declare_own_sections(Schema& schema);
 void declare_adapter(Schema& schema);
 void declare_quantization(Schema& schema);
@@ -70,19 +70,20 @@ constexpr FieldType field_type() {
   return FieldType::kFloatList;
 }
 
-/// SectionRows adds the rows of one section. Code that depends on no type is here, compiled once.
+/// SectionRows adds the rows of one section. It holds the code that depends on no type, which is
+/// compiled once.
 class SectionRows {
  public:
   SectionRows(Schema& schema, const Section& section)
       : schema_(schema), path_(section.path), vocabulary_(section.vocabulary) {}
 
-  /// Adds a key that is checked and not kept.
+  /// Adds a key that is checked but not kept.
   template <typename T>
   Field& unkept(const char* name, const T& default_value, const char* doc) {
     return unkept_value(name, field_type<T>(), to_value(default_value), doc);
   }
   Field& unkept_choice(const char* name, std::vector<std::string> choices, const char* doc);
-  /// Adds a key of any content.
+  /// Adds a key that may have any content.
   Field& free(const char* name, const char* doc);
 
  protected:
@@ -99,7 +100,7 @@ class SectionRows {
   Vocabulary vocabulary_;
 };
 
-/// Rows adds rows whose keys live in the struct that `part` picks out of a Config.
+/// Rows adds rows whose keys are members of the struct that `part` selects from a Config.
 template <typename Struct>
 class Rows : public SectionRows {
  public:
@@ -115,7 +116,8 @@ class Rows : public SectionRows {
     return kept(
         name, field_type<T>(), choices, doc,
         [part = part_, member](Config& c, const FieldValue& v) { from_value(part(c).*member, v); },
-        // An accessor reads nothing and changes nothing: one for both kinds of Config.
+        // The accessor only returns a reference and changes nothing, so one accessor serves const
+        // and other Configs.
         [part = part_, member](const Config& c) {
           return to_value(part(const_cast<Config&>(c)).*member);
         });

@@ -9,15 +9,16 @@
 
 namespace ftrun {
 
-/// Writes a value so that YAML 1.1 and 1.2 read it alike: "1.0e-05", true, "a text", [0.9, 0.999].
+/// Writes a value so that YAML 1.1 and 1.2 read the same value: "1.0e-05", true, "a text", [0.9,
+/// 0.999].
 std::string yaml_text(const FieldValue& value);
 
 /// Writes a resolved config as YAML: every key that ftrun uses with its value, followed by the
-/// source of the value when that is not the default. Reads back as an equal Config.
+/// source of the value when that is not the default. The text is read back as an equal Config.
 std::string effective_yaml(const Config& config);
 
-/// Writes what is written, each key with its comment (by path), if it has one, from `comments`.
-/// Reads back as the same values.
+/// Writes the written keys as YAML, each with its comment from `comments` (by path), if there is
+/// one. The text is read back as the same values.
 std::string written_yaml(const WrittenConfig& config,
                          const std::map<std::string, std::string>& comments);
 

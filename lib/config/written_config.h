@@ -9,14 +9,14 @@
 
 namespace ftrun {
 
-/// WrittenConfig holds the keys that the sources of a config give. A key that is absent has no
-/// value here, nor has one that is left to a rule ("auto"): resolve() makes a Config, in which
-/// every value is decided.
+/// WrittenConfig holds the keys that the sources of a config give. A key that is absent, or that a
+/// rule has to decide ("auto"), has no value here. resolve() makes a Config, in which every value
+/// is decided.
 class WrittenConfig {
  public:
-  /// The places where keys and sections are written, also of those that are "auto".
+  /// The places where keys and sections are written, including keys that are "auto".
   Origins origins;
-  /// The commit of a model found by its name on the Hub, once it is looked up; not a key.
+  /// The commit of a model that was found by its name on the Hub, once it is known; not a key.
   std::string model_commit;
 
   /// Returns the values that are written, in the order of the schema.
@@ -32,9 +32,9 @@ class WrittenConfig {
       require(name_of(value) == std::get<std::string>(found), "the value is decided");
     return value;
   }
-  /// Gives a key a value, in the place of the one that it has.
+  /// Sets the value of a key; an earlier value is replaced.
   void write(const Field& field, FieldValue value, const Position& at);
-  /// Takes a key away, as if no source had it.
+  /// Removes a key, as if no source had it.
   void erase(const std::string& path);
 
  private:
@@ -43,8 +43,8 @@ class WrittenConfig {
   std::map<const Field*, FieldValue> values_;
 };
 
-/// Returns the values that are written, and the default of every other key: where resolve() begins.
-/// Nothing is decided in it, unless all keys are written.
+/// Returns a Config with the written values, and the default of every other key, from which
+/// resolve() begins. No rule has decided anything in it.
 Config with_defaults(const WrittenConfig& written);
 
 }  // namespace ftrun

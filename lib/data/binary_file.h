@@ -13,13 +13,14 @@ namespace ftrun {
 
 /// Returns the name of a type as numpy, which the files' writers use, spells it: "uint16", "int32".
 std::string token_type_name(DType dtype);
-/// Returns the integer type of that name (also "u16" and such); nothing for other names.
+/// Returns the integer type of that name (also of "u16" and the like); nothing for other names.
 std::optional<DType> token_type_from_name(const std::string& name);
 
 /// Reads one element as an id; -1 for an id that no model can have.
 int64_t token_value(std::span<const std::byte> bytes, int64_t offset, DType dtype);
 
-/// BinaryLayout describes tokens of one integer type after a header of `data_offset` bytes.
+/// BinaryLayout describes a file of tokens of one integer type after a header of `data_offset`
+/// bytes.
 struct BinaryLayout {
   std::string format;
   DType dtype = DType::kU16;
@@ -33,7 +34,8 @@ class BinaryFile : public TokenFile {
   /// Reads the mask beside the file (same name, extension .mask) if it exists.
   BinaryFile(MappedFile file, BinaryLayout layout);
 
-  /// Cuts the stream after each token equal to `id`; tokens after the last one are a document too.
+  /// Cuts the stream into documents after each token equal to `id`; tokens after the last such
+  /// token are a document, too.
   void cut_documents_after(int32_t id);
 
   std::string format() const override { return layout_.format; }
@@ -52,8 +54,9 @@ class BinaryFile : public TokenFile {
   std::vector<int64_t> ends_;  // one past the last token of each document
 };
 
-/// Opens a file in llm.c's format (both magics), else one of raw tokens whose type the options,
-/// <name>.json or meta.json beside it give (uint16 by convention for train.bin and val.bin).
+/// Opens a file in llm.c's format (both magics), else a file of raw tokens. The type of raw tokens
+/// is given by the options, or by <name>.json or meta.json beside the file (uint16 by convention
+/// for train.bin and val.bin).
 std::unique_ptr<TokenFile> open_flat_file(const std::string& path, const TokenFileOptions& options);
 
 }  // namespace ftrun

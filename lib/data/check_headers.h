@@ -10,9 +10,9 @@
 
 namespace ftrun {
 
-/// Finds what keeps the files of a data set from being opened, an error a file (all kBadInput).
-/// Cheap: reads names, sizes, headers and the facts recorded beside a file, and only the first line
-/// of a large JSONL file. Refuses recorded ids outside `vocab_rows`, if these are known.
+/// Returns an error (kBadInput) for each file of a data set that cannot be opened. It is cheap: it
+/// reads names, sizes, headers and the facts recorded beside a file, and only the first line of a
+/// large JSONL file. Refuses recorded ids outside `vocab_rows`, if these are known.
 std::vector<Error> check_headers(const std::vector<std::string>& paths, TokenFileOptions options,
                                  std::optional<int64_t> vocab_rows);
 

@@ -14,10 +14,10 @@
 
 namespace ftrun {
 
-/// DataFingerprint identifies the content of a data set, whatever its files are called and wherever
-/// they lie.
+/// DataFingerprint identifies the content of a data set, independently of the names and places of
+/// its files.
 struct DataFingerprint {
-  /// XXH3 of the text that has one line "role bytes xxh3" for each file, as 16 hexadecimal digits.
+  /// The XXH3 of a text with one line "role bytes xxh3" for each file, as 16 hexadecimal digits.
   std::string digest;
   DataStatistics statistics;
   std::vector<FileRecord> files;
@@ -25,14 +25,15 @@ struct DataFingerprint {
   std::string origin;
 };
 
-/// Computes the digest of files that are already hashed.
+/// Computes the digest of files whose hashes are known.
 std::string fingerprint_digest(const std::vector<FileRecord>& files);
 
-/// Reads the fingerprint that prepare_data.py recorded, when every file has a sidecar and still has
-/// the recorded size and modification time. Reads no data. Warns about a sidecar of other files.
+/// Reads the fingerprint that prepare_data.py recorded, if every file has a sidecar and still has
+/// the recorded size and modification time. Reads no data. Warns about a sidecar that describes
+/// other files.
 std::optional<DataFingerprint> recorded_fingerprint(const TokenDataset& data);
 
-/// Reads every file through once and computes the fingerprint. Nothing when `stop` becomes true
+/// Reads every file once and computes the fingerprint. Returns nothing when `stop` is set
 /// meanwhile.
 std::optional<DataFingerprint> compute_fingerprint(const TokenDataset& data,
                                                    const std::atomic<bool>& stop);
@@ -41,20 +42,21 @@ std::optional<DataFingerprint> compute_fingerprint(const TokenDataset& data,
 /// Error(kBadInput), before the first step and without reading the data.
 void refuse_recorded_ids(const TokenDataset& data, int64_t vocab_rows);
 
-/// FingerprintJob finds the fingerprint without delaying anything: recorded, else cached, else
-/// computed on a thread of lowest priority, which also checks a sidecar whose files were only
-/// copied.
+/// FingerprintJob finds the fingerprint without delaying training: the recorded one, else the
+/// cached one, else it computes the fingerprint on a thread of lowest priority. That thread also
+/// checks a sidecar whose files were only copied.
 class FingerprintJob {
  public:
-  /// Starts the job. `data` must outlive this. `cache_file` ("" for none) keeps a computed result
-  /// for the next run.
+  /// Starts the job. `data` must outlive it. `cache_file` ("" for none) keeps a computed result for
+  /// the next run.
   FingerprintJob(const TokenDataset& data, std::string cache_file);
   /// Abandons unfinished work; returns within the hashing of one chunk.
   ~FingerprintJob();
   FingerprintJob(const FingerprintJob&) = delete;
   FingerprintJob& operator=(const FingerprintJob&) = delete;
 
-  /// Returns the fingerprint once it is known. Never waits. Rethrows what made the reading fail.
+  /// Returns the fingerprint once it is known, and never waits. Rethrows the error of the reading
+  /// thread.
   std::optional<DataFingerprint> result();
   /// Waits until the fingerprint is known.
   DataFingerprint wait();

@@ -28,7 +28,7 @@ enum class JsonlField {
   kDesirable,
   /// The line is trained on, or not.
   kTrain,
-  /// Labels, ids or numbers for the loss that are given in another way than by labels.
+  /// Labels, ids or numbers for the loss in another form than labels.
   kOtherTargets,
   kMedia,
   /// A name on the closed list of docs/data.md.

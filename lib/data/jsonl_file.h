@@ -10,7 +10,7 @@
 namespace ftrun {
 
 /// JsonlFile is a JSONL data set: each line that is not blank is a document (see jsonl_line.h). The
-/// file is read through once at opening to check every line and to note where lines begin and which
+/// file is read once at opening, to check every line and to record where lines begin and which
 /// tokens are trained (about 16 bytes a line and one bit a token); ids stay in the file.
 class JsonlFile : public TokenFile {
  public:

@@ -24,7 +24,7 @@ struct JsonValue {
   bool list = false;
   int64_t entries = 0;
   std::string_view first;
-  /// All entries are spelled as the first is.
+  /// The entries of the list all have the spelling of the first.
   bool alike = true;
 
   bool holds_nothing() const {
@@ -52,12 +52,12 @@ std::string shown(std::string_view value) {
   return value.size() <= kMost ? std::string(value) : cat(value.substr(0, kMost), "...");
 }
 
-bool says_yes(std::string_view scalar) {
+bool is_true_text(std::string_view scalar) {
   return scalar == "1" || scalar == "1.0" || scalar == "true" || scalar == "\"true\"" ||
          scalar == "\"1\"";
 }
 
-bool says_no(std::string_view scalar) {
+bool is_false_text(std::string_view scalar) {
   return scalar == "0" || scalar == "0.0" || scalar == "-1" || scalar == "false" ||
          scalar == "\"false\"" || scalar == "\"0\"";
 }
@@ -68,7 +68,7 @@ constexpr const char* kWriteLabels =
 /// Returns the problem with a field that could change what is trained on; "" if its value changes
 /// nothing.
 std::string problem_of(JsonlField field, const JsonValue& value) {
-  const bool all_ones = says_yes(value.list && value.alike ? value.first : value.text);
+  const bool all_ones = is_true_text(value.list && value.alike ? value.first : value.text);
   switch (field) {
     case JsonlField::kLengths:
     case JsonlField::kBoundaries: {
@@ -92,14 +92,15 @@ std::string problem_of(JsonlField field, const JsonValue& value) {
       return "makes the line a preference, and ftrun has no preference training: write one line of "
              "input_ids for each answer to learn";
     case JsonlField::kDesirable:
-      if (says_yes(value.text)) return "";
-      return says_no(value.text) ? cat("is ", shown(value.text),
-                                       ": what the line says must not be imitated; remove the line")
-                                 : cat("is ", shown(value.text),
-                                       ", expected true (to be imitated) or false; remove the "
-                                       "field if it says something else");
+      if (is_true_text(value.text)) return "";
+      return is_false_text(value.text)
+                 ? cat("is ", shown(value.text),
+                       ": what the line says must not be imitated; remove the line")
+                 : cat("is ", shown(value.text),
+                       ", expected true (to be imitated) or false; remove the "
+                       "field if it says something else");
     case JsonlField::kTrain:
-      return says_yes(value.text)
+      return is_true_text(value.text)
                  ? ""
                  : cat("is ", shown(value.text),
                        ", expected true; remove a line that is not to be trained on");
@@ -377,12 +378,12 @@ class LineReader {
       if (!mask.list) throw LineError{cat(name, " is not read: ", kWriteLabels)};
       if (mask.entries != id_count_)
         throw LineError{cat("input_ids has ", id_count_, " entries, ", key, " has ", mask.entries)};
-      if (mask.alike && says_yes(mask.first)) continue;
+      if (mask.alike && is_true_text(mask.first)) continue;
       if (label_count_ != id_count_) throw LineError{cat(name, " is not read: ", kWriteLabels)};
       for_each_entry(mask.text, [&](size_t i, std::string_view entry) {
-        if (!says_yes(entry) && !says_no(entry))
+        if (!is_true_text(entry) && !is_false_text(entry))
           throw LineError{cat(name, " holds ", shown(entry), " at index ", i, ", expected 0 or 1")};
-        if (says_no(entry) && labels_[i] != kIgnoredLabel)
+        if (is_false_text(entry) && labels_[i] != kIgnoredLabel)
           throw LineError{cat(name, " holds ", shown(entry), " at index ", i,
                               ", where labels trains on ", labels_[i],
                               ": labels alone are read; write -100 there, or remove the mask")};

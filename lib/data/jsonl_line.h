@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// UnreadFields counts the lines that have a field that is neither read nor harmless, by the
-/// field's name.
+/// UnreadFields counts, by the field's name, the lines with a field that is neither read nor
+/// harmless.
 using UnreadFields = std::map<std::string, int64_t, std::less<>>;
 
 /// Reads one line of a JSONL data set into `ids` and `labels` (equally long; not shifted;
@@ -18,8 +18,8 @@ using UnreadFields = std::map<std::string, int64_t, std::less<>>;
 /// enough. Keys: input_ids; labels, as long (absent: every token is trained); attention_mask, as
 /// long (ones, with zeros only at the ends: such tokens are padding and dropped); position_ids
 /// (only 0, 1, 2, ...). A field that holds nothing (null, "", [], {}) counts as absent. Other
-/// fields are refused where they could change what is trained on (jsonl_fields.h), else harmless,
-/// else counted in `unread`. Returns "" or what is wrong with the line.
+/// fields are refused if they could change what is trained on (jsonl_fields.h); fields that are not
+/// known to be harmless are counted in `unread`. Returns what is wrong with the line, or "".
 std::string parse_jsonl_line(std::string_view line, std::vector<int32_t>& ids,
                              std::vector<int32_t>& labels, UnreadFields* unread = nullptr);
 
@@ -32,7 +32,7 @@ struct JsonlLine {
 };
 
 /// JsonlLines iterates over the lines of a JSONL file that are not blank, without the byte order
-/// mark of UTF-8 that a file, and each part of one that was joined from several, may begin with.
+/// mark of UTF-8 with which a file, or each part of a joined file, may begin.
 class JsonlLines {
  public:
   explicit JsonlLines(std::string_view file);

@@ -15,47 +15,48 @@ namespace ftrun {
 
 struct LoaderOptions {
   BatchSlots shape;
-  /// Rows of the model's embedding: every id is checked against it before its batch is handed out.
+  /// The number of rows of the model's embedding: every id is checked against it before its batch
+  /// is returned.
   int64_t vocab_rows = 0;
   bool shuffle = true;
-  /// Rows that do not fill a whole global batch are left out in each epoch (other ones each time
-  /// when shuffling); otherwise a step continues into the next epoch.
+  /// Rows that do not fill a whole global batch are left out of each epoch (different ones in each
+  /// epoch when shuffling). False: a step continues into the next epoch.
   bool drop_last = false;
   uint64_t seed = 0;
-  /// Step to begin with: the whole state of a resumed loader.
+  /// The step to begin with, which is the whole state of a resumed loader.
   int64_t first_step = 0;
-  /// The step after the last one that will be asked for; negative for no end.
+  /// The step after the last one that is needed; negative for no end.
   int64_t end_step = -1;
-  /// Steps made ready ahead of the one in use.
+  /// The number of steps prepared ahead of the one in use.
   int depth = 4;
-  /// Longest wait for one step's data before Error(kEnvironment).
+  /// The longest wait for one step's data before Error(kEnvironment).
   double timeout_seconds = 600;
   /// Options of the notice of a wait for data.
   WaitNoticeOptions notices;
 };
 
-/// Loader makes the batches of coming steps on a thread of its own while the current one is
-/// computed. Nothing is allocated after the first depth + 1 steps.
+/// Loader prepares the batches of coming steps on its own thread while the current step is
+/// computed. It allocates nothing after the first depth + 1 steps.
 class Loader {
  public:
-  /// Starts the thread. `samples` must outlive this.
+  /// Starts the thread. `samples` must outlive this loader.
   Loader(const SampleSet& samples, const LoaderOptions& options);
-  /// Stops the thread; it ends within the filling of one step.
+  /// Stops the thread, which ends once it has filled the current step.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
   struct Fetched {
-    /// Valid until the next call of next() or shutdown().
+    /// The batch, valid until the next call of next() or shutdown().
     const StepBatch& batch;
     double wait_seconds;
   };
-  /// Returns the next step's data. Rethrows, at the step it belongs to, what went wrong in the
-  /// thread.
+  /// Returns the next step's data. Rethrows an error of the thread at the step that it belongs to.
   Fetched next();
   /// Returns the step that next() will return, which a checkpoint stores.
   int64_t next_step() const { return options_.first_step + taken_; }
-  /// Counts the steps that are ready and were not handed out: next() does not wait for that many.
+  /// Returns the number of steps that are ready and were not returned yet: next() does not wait for
+  /// these.
   int64_t ready_steps();
   /// Stops the thread. May be called again; next() afterwards is a bug.
   void shutdown();

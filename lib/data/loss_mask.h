@@ -9,10 +9,10 @@ namespace ftrun {
 
 /// TrainedBits says which tokens are trained on, one bit a token: bit i says whether token i counts
 /// as the label of the token before it. Bits are packed from the least significant end of each
-/// byte. A view: the bytes belong to the file or index that made it.
+/// byte. It is a view: the bytes belong to the file or index that made it.
 class TrainedBits {
  public:
-  /// Makes bits of which every token counts.
+  /// Makes a mask in which every token counts.
   TrainedBits() = default;
   explicit TrainedBits(std::span<const std::byte> bits) : bits_(bits), all_(false) {}
 
@@ -22,7 +22,7 @@ class TrainedBits {
     const auto byte = std::to_integer<unsigned>(bits_[static_cast<size_t>(token >> 3)]);
     return ((byte >> (token & 7)) & 1U) != 0;
   }
-  /// Counts those of the tokens [first, first + count) that count.
+  /// Returns the number of tokens in [first, first + count) that count as labels.
   int64_t count(int64_t first, int64_t count) const;
 
  private:
@@ -30,12 +30,13 @@ class TrainedBits {
   bool all_ = true;
 };
 
-/// Bytes before the bits of a mask file (docs/data.md has the grammar; on disk: do not change).
+/// The size in bytes of a mask file's header (docs/data.md has the grammar; on disk: do not
+/// change).
 constexpr int64_t kMaskHeaderBytes = 24;
 constexpr char kMaskMagic[] = "FTRMASK";  // with its NUL: 8 bytes
 
 /// Checks the header, size and padding of a mask file against the token file it belongs to and
-/// returns its bits. Error(kBadInput) naming `path` and the offset of what is wrong.
+/// returns its bits. Throws Error(kBadInput) naming `path` and the offset of the error.
 TrainedBits read_mask(const std::string& path, std::span<const std::byte> file, int64_t tokens);
 
 }  // namespace ftrun

@@ -8,9 +8,9 @@
 namespace ftrun {
 
 /// Opens `<prefix>.bin` and `<prefix>.idx` of Megatron's indexed data sets, version 1. The index is
-/// read through once: its counts must fill the file exactly, its sequences must follow one another
-/// and fill the .bin, its documents must cover the sequences. Error(kBadInput) names file and
-/// offset.
+/// checked once: its counts must fill the file exactly, its sequences must follow one another and
+/// fill the .bin file, and its documents must cover the sequences. Throws Error(kBadInput) naming
+/// file and offset.
 std::unique_ptr<TokenFile> open_megatron(const std::string& prefix);
 
 }  // namespace ftrun

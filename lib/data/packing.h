@@ -8,14 +8,14 @@
 
 namespace ftrun {
 
-/// Piece is a run of tokens in a row: inputs are tokens first ... first+length-1 and their labels
-/// the tokens one further.
+/// Piece is a run of tokens in a row: its inputs are tokens first ... first+length-1, and its
+/// labels are the tokens one place later.
 struct Piece {
   int64_t first_token = 0;
   int64_t length = 0;
 };
 
-/// PackScratch holds what a thread that asks for rows keeps between calls: the block packed last.
+/// PackScratch holds the block that was packed last, which a thread keeps between calls.
 struct PackScratch {
   int64_t block = -1;
   std::vector<Piece> pieces;
@@ -23,14 +23,14 @@ struct PackScratch {
   std::vector<int64_t> used;  // slots taken of each row of the block
 };
 
-/// RowTable gives the rows of a data set under one packing and sequence length T, in file order.
-/// Rows are not listed in memory: kConcat computes them, the others pack a block of about 64 rows
-/// when asked and keep 24 bytes a block. In kDocuments and kNone a document, or piece of one, that
-/// has no trained label is left out.
+/// RowTable describes the rows of a data set for one packing and sequence length T, in file order.
+/// Rows are not listed in memory: kConcat computes them; the other packings pack a block of about
+/// 64 rows when one is needed, and keep 24 bytes a block. With kDocuments and kNone a document, or
+/// a piece of one, that has no trained label is left out.
 class RowTable {
  public:
-  /// Finds the rows. `data` must outlive this. With `apart` no row holds tokens of two of the paths
-  /// that the data was opened with: the rows of the first path come first, then those of the
+  /// Finds the rows. `data` must outlive this table. With `apart` no row holds tokens of two of the
+  /// paths with which the data was opened: the rows of the first path come first, then those of the
   /// second.
   RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length,
            bool apart = false);
@@ -41,16 +41,16 @@ class RowTable {
   /// Lists the pieces of row r, in the order in which they lie in the row; their lengths sum to at
   /// most T.
   void pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const;
-  /// Counts the labels of row r that count in the loss.
+  /// Returns the number of labels of row r that count in the loss.
   int64_t counted(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const;
-  /// Sizes the buffers for any row, so that asking for rows allocates nothing.
+  /// Sizes the buffers for any row, so that later calls allocate nothing.
   void reserve(std::vector<Piece>& out, PackScratch& scratch) const;
-  /// Returns the first row of each set, and size(): a set is a path that the data was opened with,
-  /// or all of the data.
+  /// Returns the first row of each set, and size(). A set is one of the paths with which the data
+  /// was opened, or all of the data.
   const std::vector<int64_t>& set_rows() const { return set_rows_; }
-  /// Counts the pieces left out because none of their labels is trained.
+  /// Returns the number of pieces left out because none of their labels is trained.
   int64_t dropped_pieces() const { return dropped_; }
-  /// Counts the input slots of all rows that hold a token (the rest is padding).
+  /// Returns the number of input slots of all rows that hold a token (the rest is padding).
   int64_t filled_slots() const { return filled_; }
 
  private:
@@ -72,7 +72,7 @@ class RowTable {
   const TokenDataset& data_;
   SequencePacking packing_;
   int64_t length_;
-  // The begin of each set's tokens or (where documents count) documents, and the end.
+  // The first token of each set or (if documents count) its first document, and the end.
   std::vector<int64_t> set_begins_;
   std::vector<int64_t> set_rows_{0};
   int64_t rows_ = 0;

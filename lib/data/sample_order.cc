@@ -61,7 +61,7 @@ uint64_t SampleOrder::permuted(uint64_t index, uint64_t epoch) const {
 
 namespace {
 
-int64_t taken_by_all(const std::vector<MixedRows>& sets) {
+int64_t total_epoch_rows(const std::vector<MixedRows>& sets) {
   require(!sets.empty(), "a mix has at least one data set");
   int64_t total = 0;
   for (const MixedRows& set : sets) {
@@ -75,7 +75,7 @@ int64_t taken_by_all(const std::vector<MixedRows>& sets) {
 
 MixedOrder::MixedOrder(const std::vector<MixedRows>& sets, bool shuffle, uint64_t seed,
                        int64_t epoch_rows)
-    : all_(taken_by_all(sets), shuffle, seed, epoch_rows), rows_(0) {
+    : all_(total_epoch_rows(sets), shuffle, seed, epoch_rows), rows_(0) {
   int64_t slot = 0;
   for (const MixedRows& set : sets) {
     const uint64_t own =

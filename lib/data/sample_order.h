@@ -5,13 +5,13 @@
 
 namespace ftrun {
 
-/// SampleOrder is the order in which rows are used, a function of seed and position only: the
-/// stream of samples is epoch after epoch, each a permutation of all rows that is computed, not
-/// stored.
+/// SampleOrder is the order in which rows are used. It depends only on seed and position: the
+/// stream of samples is a sequence of epochs, each a permutation of all rows, which is computed and
+/// not stored.
 class SampleOrder {
  public:
   /// Takes `rows` >= 1. Without shuffling every epoch is in file order. `epoch_rows` in 1..rows is
-  /// the number of rows of its permutation that an epoch uses (0: all).
+  /// the number of rows of the permutation that an epoch uses (0: all).
   SampleOrder(int64_t rows, bool shuffle, uint64_t seed, int64_t epoch_rows = 0);
 
   /// Returns the row at position `sample` >= 0 of the stream.
@@ -28,22 +28,23 @@ class SampleOrder {
 };
 
 /// MixedRows describes one of several data sets that are mixed: its number of rows, and how many of
-/// them (with repetitions) an epoch of the mix takes.
+/// them (with repetitions) an epoch of the mix uses.
 struct MixedRows {
   int64_t rows = 0;
   int64_t taken = 0;
   bool operator==(const MixedRows&) const = default;
 };
 
-/// MixedOrder is the order of one data set, or of a mix: each epoch is one permutation of what it
-/// takes from all sets, and each set continues, from epoch to epoch, in its own order. Rows of the
-/// sets are numbered one set after the other. A function of seed and position only, as SampleOrder.
+/// MixedOrder is the order of one data set, or of a mix. Each epoch is one permutation of the rows
+/// that it uses from all sets, and each set continues in its own order from epoch to epoch. Rows
+/// are numbered one set after the other. Like SampleOrder it depends only on seed and position.
 class MixedOrder {
  public:
   /// Makes the order of one data set.
   MixedOrder(const SampleOrder& order) : sets_{{0, 0, order}}, all_(order) {}  // NOLINT: it is one
   /// Makes the order of a mix. `sets` is not empty, and all of its numbers are at least 1.
-  /// `epoch_rows`: as SampleOrder's, of the rows that all sets together give an epoch.
+  /// `epoch_rows` is that of SampleOrder, counted in the rows that an epoch uses from all sets
+  /// together.
   MixedOrder(const std::vector<MixedRows>& sets, bool shuffle, uint64_t seed,
              int64_t epoch_rows = 0);
 
@@ -64,13 +65,13 @@ class MixedOrder {
   int64_t rows_ = all_.rows();
 };
 
-/// BatchSlots gives the position in the stream of samples of row `m` of micro-batch `slot` of
+/// BatchSlots computes the position in the stream of samples of row `m` of micro-batch `slot` of
 /// data-parallel rank `rank`: ((step * accumulation + slot) * ranks + rank) * micro_batch + m, so
 /// that a step's set of samples depends only on the global batch.
 struct BatchSlots {
   int64_t micro_batch = 1;
   int64_t accumulation = 1;
-  /// Data-parallel ranks, and which of them this is.
+  /// The number of data-parallel ranks, and the number of this one.
   int64_t ranks = 1;
   int64_t rank = 0;
 

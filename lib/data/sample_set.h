@@ -16,14 +16,14 @@
 namespace ftrun {
 
 struct SampleSetOptions {
-  /// Positions of a row, T.
+  /// The number of positions of a row, T.
   int64_t sequence_length = 512;
-  /// Positions behind these that no token takes.
+  /// The number of padding positions behind them.
   int64_t row_padding = 0;
   SequencePacking packing = SequencePacking::kConcat;
   /// Element type of raw .bin files; by default what the .json beside them says.
   std::optional<DType> dtype;
-  /// The kind of these files; kAuto looks at name and content.
+  /// The format of the files; kAuto detects it by name and content.
   DataFormat format = DataFormat::kAuto;
   /// The weight of each path, when these are data sets that are mixed; empty: one stream.
   std::vector<double> weights;
@@ -31,8 +31,8 @@ struct SampleSetOptions {
   std::optional<int32_t> end_of_document;
 };
 
-/// SampleSet is a data set cut into rows of a fixed length. Immutable; any number of threads may
-/// read.
+/// SampleSet is a data set cut into rows of a fixed length. It is immutable; any number of threads
+/// may read it.
 class SampleSet {
  public:
   /// Opens the files (see TokenDataset). Refuses data that is damaged, too short for one row, or
@@ -45,20 +45,20 @@ class SampleSet {
   const RowTable& rows() const { return rows_; }
   int64_t size() const { return rows_.size(); }
   int64_t sequence_length() const { return rows_.sequence_length(); }
-  /// Returns the positions of a row in a batch: T and those behind them that no token takes.
+  /// Returns the number of positions of a row in a batch: T and the padding behind them.
   int64_t row_positions() const { return sequence_length() + row_padding_; }
-  /// Returns the rows of each data set of a mix, and how many of them an epoch takes: all of the
-  /// set with the most trained tokens, and of each other set as many as make its share of the
-  /// trained tokens match its weight. Empty if nothing is mixed.
+  /// Returns the rows of each data set of a mix, and how many of them an epoch uses: all rows of
+  /// the set with the most trained tokens, and of each other set as many as make its share of the
+  /// trained tokens match its weight. The list is empty if nothing is mixed.
   const std::vector<MixedRows>& mix() const { return mix_; }
-  /// Returns the number of trained tokens in the rows of each set, as mix().
+  /// Returns the number of trained tokens in the rows of each set, in the order of mix().
   const std::vector<int64_t>& mix_tokens() const { return mix_tokens_; }
-  /// Returns the order of its rows.
+  /// Returns the order of the set's rows.
   MixedOrder order(bool shuffle, uint64_t seed, int64_t epoch_rows) const;
-  /// Computes the rows that one epoch uses: all, or with `drop_last` as many as fill whole global
-  /// batches. Error(kBadInput) when there are none.
+  /// Returns the number of rows that one epoch uses: all, or with `drop_last` as many as fill whole
+  /// global batches. Throws Error(kBadInput) when there are none.
   int64_t epoch_rows(int64_t global_batch, bool drop_last) const;
-  /// Computes the optimizer steps that make `epochs` passes (rounded up to whole steps).
+  /// Returns the number of optimizer steps that make `epochs` passes (rounded up to whole steps).
   int64_t steps_for_epochs(double epochs, int64_t global_batch, bool drop_last = false) const;
 
  private:
@@ -76,19 +76,19 @@ class SampleSet {
 std::vector<std::string> mix_lines(const SampleSet& samples);
 
 /// RowReader fills batches from a SampleSet. It keeps buffers between calls and allocates nothing
-/// once they are warm; one a thread.
+/// once they are warm. Each thread needs its own.
 class RowReader {
  public:
-  /// Takes `vocab_rows`, the rows of the model's embedding, which all ids must be below. `samples`
-  /// must outlive this.
+  /// Takes `vocab_rows`, the number of rows of the model's embedding; all ids must be below it.
+  /// `samples` must outlive this reader.
   RowReader(const SampleSet& samples, int64_t vocab_rows);
 
-  /// Sizes `batch` for `count` rows and empties it: padding that no label counts.
+  /// Sizes `batch` for `count` rows and fills it with padding, whose labels do not count.
   void start(Batch& batch, int64_t count) const;
-  /// Writes row `row` of the data set to place `at` of the batch. Error(kBadInput) names file, row,
-  /// token, offset, value and limit when an id is outside the model's rows.
+  /// Writes row `row` of the data set to place `at` of the batch. Throws Error(kBadInput) naming
+  /// file, row, token, offset, value and limit when an id is outside the model's rows.
   void fill(Batch& batch, int64_t at, int64_t row);
-  /// Counts the labels of a row that count, without reading its tokens.
+  /// Returns the number of labels of a row that count, without reading its tokens.
   int64_t counted(int64_t row) { return samples_.rows().counted(row, pieces_, pack_scratch_); }
 
  private:
@@ -105,13 +105,14 @@ class RowReader {
   std::vector<int32_t> ids_, labels_;  // one piece and its last label: T+1
 };
 
-/// StepReader makes the batches of any step: its whole state is the step's number.
+/// StepReader makes the batches of any step; the step's number is its whole state.
 class StepReader {
  public:
-  /// Takes the stream's shape and order. `samples` must outlive this.
+  /// Takes the shape and the order of the stream. `samples` must outlive this reader.
   StepReader(const SampleSet& samples, const BatchSlots& shape, const MixedOrder& order,
              int64_t vocab_rows);
-  /// Fills `out` (whose storage is reused) with step `step` >= 0. Errors as RowReader::fill.
+  /// Fills `out` (whose storage is reused) with step `step` >= 0. Throws the errors of
+  /// RowReader::fill.
   void read(int64_t step, StepBatch& out);
 
  private:
@@ -122,13 +123,13 @@ class StepReader {
   RowReader reader_;
 };
 
-/// ValidationReader deals the first N rows of a validation set, in file order, to ranks and
+/// ValidationReader distributes the first N rows of a validation set, in file order, over ranks and
 /// micro-batches so that every rank makes the same number of passes; slots without a row are
-/// padding that no label counts.
+/// padding, whose labels do not count.
 class ValidationReader {
  public:
-  /// Uses min(sequences, samples.size()) rows (0: all), `micro_batches` batches of `micro_batch`
-  /// rows a pass. `samples` must outlive this.
+  /// Uses min(sequences, samples.size()) rows (0: all); a pass has `micro_batches` batches of
+  /// `micro_batch` rows. `samples` must outlive this reader.
   ValidationReader(const SampleSet& samples, int64_t sequences, int64_t micro_batch, int64_t ranks,
                    int64_t rank, int64_t vocab_rows, int64_t micro_batches = 1);
 

@@ -13,9 +13,9 @@ namespace ftrun {
 struct DataStatistics {
   int64_t tokens = 0;
   int64_t documents = 0;
-  /// Tokens that count as labels.
+  /// The number of tokens that count as labels.
   int64_t trained_tokens = 0;
-  /// Smallest and largest id; 0 and -1 when there is no token.
+  /// The smallest and the largest id; 0 and -1 when there is no token.
   int64_t min_id = 0;
   int64_t max_id = -1;
 };
@@ -25,7 +25,7 @@ struct FileRecord {
   std::string role;
   std::string path;
   int64_t bytes = 0;
-  /// Last modification, nanoseconds since 1970.
+  /// The time of the last modification, in nanoseconds since 1970.
   int64_t modified_ns = 0;
   uint64_t xxh3 = 0;
 };
@@ -38,25 +38,26 @@ struct Sidecar {
   std::optional<int32_t> end_of_document;
   std::optional<int64_t> vocab_size;
   DataStatistics statistics;
-  /// Documents that are chats, or prompts with their answers; nothing if they were not counted.
+  /// The number of documents that are chats, or prompts with their answers; nothing if they were
+  /// not counted.
   std::optional<int64_t> conversations;
-  /// Tokens of the longest conversation; nothing if not recorded.
+  /// The number of tokens of the longest conversation; nothing if not recorded.
   std::optional<int64_t> longest_conversation;
   std::vector<FileRecord> files;
 };
 
 /// Reads <stem>.json if prepare_data.py wrote it; any other file of that name is ignored, and a
-/// large one (usually raw data) is not even read unless it begins as ours do. Error(kBadInput) when
-/// it is ours but damaged, or too large to be ours.
+/// large one (usually raw data) is not even read unless it begins like ours. Throws
+/// Error(kBadInput) when the file is ours but damaged, or too large to be ours.
 std::optional<Sidecar> read_sidecar(const std::string& data_file);
 
-/// Reads the same facts from `path`, which need not lie beside the data (a cached fingerprint);
-/// nothing for a file of more than `most` bytes.
+/// Reads the same facts from `path`, which need not be beside the data (a cached fingerprint);
+/// returns nothing for a file of more than `most` bytes.
 std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t most);
 std::string sidecar_text(const Sidecar& sidecar);
 
-/// RawFacts holds dtype and end of document of a raw .bin file: from <stem>.json, else from
-/// meta.json beside it (keys dtype, eos). `origin` is the file that said so, "" when none did.
+/// RawFacts holds dtype and end of document of a raw .bin file, from <stem>.json, else from
+/// meta.json beside it (keys dtype, eos). `origin` is the file that gave them, "" when none did.
 struct RawFacts {
   std::optional<DType> dtype;
   std::optional<int32_t> end_of_document;

@@ -11,14 +11,14 @@
 namespace ftrun {
 
 /// Lists the files that a name in data.train stands for. An existing file or prefix stands for
-/// itself, whatever characters it has; so does each existing folder of the name. A file of a data
-/// set of the Hugging Face Hub ("owner/name@commit/train") is found in the local cache. The parts
-/// of a name that do not exist are patterns if they have * ? [ ]; their matches are sorted.
+/// itself, whatever characters it has, and so does each existing folder in the name. A file of a
+/// data set of the Hugging Face Hub ("owner/name@commit/train") is found in the local cache. The
+/// parts of a name that do not exist are patterns if they have * ? [ ]; their matches are sorted.
 /// Error(kBadInput) when nothing matches; a name without patterns is returned unchanged.
 std::vector<std::string> matching_files(const std::string& pattern);
 
-/// TokenDataset is one or several files read as one stream of tokens, in the order given. Immutable
-/// after opening; any number of threads may read, each with its own ReadScratch.
+/// TokenDataset is one or several files read as one stream of tokens, in the order given. It is
+/// immutable after opening; any number of threads may read it, each with its own ReadScratch.
 class TokenDataset {
  public:
   /// Opens the files. A path is a file, a prefix, or a pattern (matching_files()). Error(kBadInput)
@@ -28,15 +28,16 @@ class TokenDataset {
   int64_t tokens() const { return token_starts_.back(); }
   int64_t documents() const { return document_starts_.back(); }
   const std::vector<std::unique_ptr<TokenFile>>& files() const { return files_; }
-  /// Returns the first token, or document, of each path, and the end: paths + 1 numbers.
+  /// Returns the first token, or document, of each path, and the end: one number more than there
+  /// are paths.
   const std::vector<int64_t>& path_tokens() const { return path_tokens_; }
   const std::vector<int64_t>& path_documents() const { return path_documents_; }
   /// Returns the first file's path, with " and N more" when there are several.
   std::string name() const;
 
-  /// Returns the first token of document d; documents() gives tokens().
+  /// Returns the first token of document d; for d = documents() it returns tokens().
   int64_t document_start(int64_t d) const;
-  /// Reads as TokenFile::read does, over the whole stream.
+  /// Reads tokens as TokenFile::read does, over the whole stream.
   void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
             ReadScratch& scratch) const;
   TokenPlace place(int64_t token) const;
@@ -44,7 +45,7 @@ class TokenDataset {
   std::vector<std::string> notes() const;
   /// Says whether every token counts as a label.
   bool all_trained() const;
-  /// Counts those of the tokens [first, first + count) that count as labels.
+  /// Returns the number of tokens in [first, first + count) that count as labels.
   int64_t trained(int64_t first, int64_t count) const;
   void check_not_cut() const;
 

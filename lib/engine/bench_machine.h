@@ -7,15 +7,15 @@
 
 namespace ftrun {
 
-/// BenchRequest holds what `ftrun bench machine` asks for.
+/// BenchRequest holds the options of `ftrun bench machine`.
 struct BenchRequest {
-  /// Machine::name.
+  /// The name of the machine (Machine::name).
   std::string name;
-  /// Fewer sizes and rounds, and no fp16.
+  /// The benchmark measures fewer sizes and rounds, and no fp16.
   bool quick = false;
-  /// Machine::processor and measured.
+  /// The processor and the date of the measurement (Machine::processor and measured).
   std::string processor, measured;
-  /// Receives a line before each part.
+  /// Called with a line of progress before each part.
   std::function<void(const std::string&)> say;
 };
 

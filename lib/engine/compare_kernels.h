@@ -11,7 +11,8 @@ namespace ftrun {
 /// ComparedKernels is the result of compare_kernels().
 struct ComparedKernels {
   int operations = 0;
-  /// ||GPU's - processor's|| / ||processor's|| of the output that differs most, and its name.
+  /// The largest relative difference of an output, ||GPU - processor|| / ||processor||, and the
+  /// output's name.
   double largest_difference = 0;
   std::string operation = "";
   double seconds = 0;
@@ -19,8 +20,8 @@ struct ComparedKernels {
 
 /// Runs each operation and the optimizer's update of this rank's program on the GPU and on the
 /// processor, on random numbers, for a model with the same heads, layers and adapters but small
-/// matrices. RankError(kEnvironment) of this device where they differ by more than rounding
-/// explains.
+/// matrices. Throws RankError(kEnvironment) of this device where results differ by more than
+/// rounding can explain.
 ComparedKernels compare_kernels(const Config& config, const ModelConfig& model, int rank, Gpu& gpu);
 
 }  // namespace ftrun

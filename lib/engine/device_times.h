@@ -6,11 +6,11 @@
 
 namespace ftrun {
 
-/// Returns the time that the intervals cover, as intervals in order that do not touch.
+/// Returns the union of the intervals as disjoint intervals in ascending order.
 std::vector<Interval> union_of(std::vector<Interval> intervals);
 
-/// Accounts for the times of a run's instructions, by their intervals, and for what ran beside
-/// computation.
+/// Computes the times of a run on a device from the intervals of its instructions: what ran, and
+/// what overlapped computation.
 DeviceTimes account_times(const Program& program, const std::vector<Interval>& by_instr);
 
 }  // namespace ftrun

@@ -26,32 +26,32 @@
 
 namespace ftrun {
 
-/// StepSums holds the sums of a training step before its updates: the same numbers on all ranks.
+/// StepSums holds the sums of a training step before its updates; they are equal on all ranks.
 struct StepSums {
-  /// Sum of token losses and number of counted tokens.
+  /// The sum of token losses and the number of counted tokens.
   double loss = 0;
   double counted_tokens = 0;
-  /// The norm of the gradients as they are in memory. It is not finite if one of them is not.
+  /// The norm of the gradients as they are in memory. It is not finite if any gradient is not.
   double gradient_norm = 0;
 };
 
 /// StepDecision is the caller's decision, made from the sums.
 struct StepDecision {
-  /// The sums are finite; otherwise the instructions marked `if_finite` are left out.
+  /// The sums are finite; otherwise instructions marked `if_finite` do not run.
   bool finite = true;
-  /// The factor of each gradient before it enters the update.
+  /// The factor by which the update multiplies each gradient.
   float gradient_scale = 1;
-  /// The norm to report; the executor passes it on.
+  /// The gradient norm to report, which the executor passes on.
   double gradient_norm = 0;
 };
 
 /// StepPolicy decides on the update. It may use only its argument and state that is identical on
-/// every rank, so that all ranks decide alike.
+/// every rank, so that all ranks make the same decision.
 using StepPolicy = std::function<StepDecision(const StepSums&)>;
 
 /// StepRun holds the inputs of a step besides the program, and its results.
 struct StepRun {
-  /// A batch for each kLoadBatch instruction.
+  /// The batches, one for each kLoadBatch instruction.
   std::span<const Batch> micro_batches;
   StepScalars scalars;
   /// The policy that answers kDecide. It is called once a run, from the calling thread; required
@@ -59,42 +59,42 @@ struct StepRun {
   StepPolicy decide;
   /// The optimizer's settings; weight decay applies to kUpdate instructions marked `decay`.
   OptimizerConfig optimizer;
-  /// Votes of this rank, summed over all ranks together with the loss.
+  /// The votes of this rank, which are summed over all ranks together with the loss.
   Votes votes;
-  /// The run notes when each instruction runs (Executor::trace()).
+  /// The run records when each instruction runs (Executor::trace()).
   bool traced = false;
 
   /// The votes of all ranks.
   Votes all_votes;
-  /// Sum of token losses over all ranks.
+  /// The sum of token losses over all ranks.
   double loss_sum = 0;
   /// The number of counted tokens of a program that updates, over all ranks.
   double counted_tokens = 0;
-  /// The number of counted tokens whose label is the likeliest token, of a program that does not
+  /// The number of counted tokens whose label is the likeliest token, for a program that does not
   /// update.
   double correct_tokens = 0;
-  /// The norm of the decision.
+  /// The gradient norm that the decision reports.
   double gradient_norm = 0;
-  /// The decision called the sums finite, so that the updates ran.
+  /// The decision found the sums finite, so the updates ran.
   bool finite = true;
-  /// Seconds of communication with other ranks during which compute was idle; on a GPU known only
-  /// where it is timed.
+  /// Seconds of communication with other ranks during which compute was idle; a GPU must be timed
+  /// to know them.
   std::optional<double> exposed_communication_seconds;
 };
 
 /// RunTrace says when each instruction of a run ran on this rank.
 struct RunTrace {
   std::chrono::steady_clock::time_point begin;
-  /// Intervals by instruction; those of instructions that were left out have no length. On
-  /// processors that of a collective begins when this rank comes to it.
+  /// The interval of each instruction; it has no length if the instruction did not run. On
+  /// processors the interval of a collective begins when this rank starts it.
   std::vector<Interval> instrs;
 };
 
-/// NonfinitePlace is the place where a rank first met a value that is not finite.
+/// NonfinitePlace is the place where a rank first found a value that is not finite.
 struct NonfinitePlace {
-  /// The instruction; -1: nowhere.
+  /// The instruction that computed the value; -1: every value is finite.
   InstrId instr = -1;
-  /// "forward layer 3 mb 0 (layers.2): hidden"
+  /// The place as text: "forward layer 3 mb 0 (layers.2): hidden".
   std::string text;
 };
 
@@ -102,23 +102,25 @@ struct NonfinitePlace {
 /// models: the graph's lists say what a layer does, the bindings say where memory lies.
 class Executor {
  public:
-  /// Borrows all arguments for this object's life. `memory` must have allocated `program`.
+  /// Borrows all arguments for this object's life. RankMemory::allocate() must have been called for
+  /// `program`.
   Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
            const RankGroups& groups);
 
   /// Runs the program. Collective: every rank of the group calls this with its own micro-batches.
   void run(StepRun& step);
 
-  /// Runs a training step again that was not finite (weights and state have not changed, so all
-  /// values come again) and says where this rank first meets a value that is not. Changes no weight
-  /// or state, even where the step now comes out finite (`step.finite`). Collective.
+  /// Repeats a training step that was not finite, and returns where this rank first finds a value
+  /// that is not. Weights and state have not changed, so the values are the same again. The
+  /// repetition changes no weight or state, even if the step is now finite (`step.finite`).
+  /// Collective.
   NonfinitePlace find_nonfinite(StepRun& step);
 
-  /// Destroys the device's recordings of the program; the next run records it again.
+  /// Destroys the device's recordings of the program; the next run records the program again.
   void drop_recordings();
 
   /// Returns the seconds that the last run spent in instructions, by kind; other lanes run beside
-  /// compute. On a GPU that is not timed, they are those of the threads that started the
+  /// compute. On a GPU that is not timed, they are the seconds of the threads that started the
   /// instructions.
   std::array<double, kInstrKinds> seconds() const;
   /// Returns the seconds of the last run of a training program that is a stage of a pipeline.
@@ -150,7 +152,7 @@ class Executor {
   void start_disk(size_t at);
   bool may_start_disk(InstrId id);
   /// Says whether the step updates, once its decision is made: a step that is only searched for
-  /// nonfinite values updates nothing.
+  /// values that are not finite updates nothing.
   bool updates() const { return step_->finite && !looks_for_nonfinite_; }
   void drop_disk_requests();
   void accumulate(const Instr& instr);
@@ -178,29 +180,30 @@ class Executor {
   std::vector<Activity> shown_;
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
-  /// The spans that the gradient norm sums, and the place of their sums.
+  /// The spans whose squares the gradient norm sums, and the addresses of the sums.
   std::vector<TypedSpan> norm_parts_;
   std::vector<double*> norm_sums_;
   std::optional<TypedSpan> loss_;
-  /// The program has a kDecide.
+  /// The program has a kDecide instruction.
   bool decides_ = false;
   bool loss_recorded_ = false;
   StepRun* step_ = nullptr;
   std::optional<DeviceTimes> times_;
   RunTrace trace_;
-  /// The lanes note the times of this run's instructions.
+  /// The lanes record the times of this run's instructions.
   bool lanes_trace_ = false;
-  /// Times by lane, because lanes write at the same time, and kind.
+  /// Seconds by lane and kind of instruction; by lane, because lanes write at the same time.
   std::vector<std::array<double, kInstrKinds>> seconds_;
-  /// Instructions of the disk lane, by instruction: the next one, where it may start early (else
-  /// -1), and its request in progress.
+  /// State of the disk lane, by instruction: the next instruction if it may start early (else -1),
+  /// and the request in progress.
   std::vector<InstrId> early_disk_;
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
-  /// Runs so far.
+  /// The number of runs so far.
   int64_t runs_ = 0;
-  /// The optimizer that the recording was made with; all other inputs of a step are in the scalars.
+  /// The optimizer settings that the recording was made with; all other inputs of a step are in the
+  /// scalars.
   std::optional<OptimizerConfig> recorded_;
-  /// Positions in the run at which the recorded micro-batches begin, in tokens.
+  /// The positions in the run, in tokens, at which the recorded micro-batches begin.
   std::vector<int64_t> recorded_tokens_;
   bool looks_for_nonfinite_ = false;
   PhaseClock phases_;

@@ -14,8 +14,8 @@
 
 namespace ftrun {
 
-/// Makes elements [begin, end) of a tensor as training begins (InitialSource but kFolder): a
-/// function of seed, name and position only, the same for every layout.
+/// Computes the initial values of elements [begin, end) of a tensor (of any InitialSource but
+/// kFolder). They depend on seed, name and position only, so every layout has the same.
 void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
                    std::span<float> out);
 
@@ -26,23 +26,24 @@ struct TensorPart {
   int64_t end = 0;
 };
 
-/// FirstWeights holds the values of a model's tensors when training begins; frozen ones keep
-/// theirs.
+/// FirstWeights holds the values of a model's tensors when training begins; frozen tensors keep
+/// these values.
 class FirstWeights {
  public:
-  /// Borrows all; `adapter`, if any, comes before `folder`.
+  /// Borrows all arguments. A tensor of `adapter`, if there is one, is preferred to that of
+  /// `folder`.
   FirstWeights(const ModelFolder& folder, uint64_t seed = 0, const AdapterFolder* adapter = nullptr)
       : folder_(folder), seed_(seed), adapter_(adapter) {}
 
-  /// Refuses with Error(kBadInput) a folder that does not fit `model`, naming every tensor that is
-  /// missing, unknown or misshapen. `model` is borrowed.
+  /// Throws Error(kBadInput) for a folder that does not fit `model`, with the name of every tensor
+  /// that is missing, unknown or misshapen. `model` is borrowed.
   void require_fit(const ModelDescription& model);
-  /// Measures the wanted parts of tensors of InitialSource::kRowLengths, each once, on `threads`
-  /// threads. Call it before they are read.
+  /// Computes the row lengths of the wanted parts of tensors of InitialSource::kRowLengths, each
+  /// once, on `threads` threads. Call it before these tensors are read.
   void measure_lengths(const std::vector<TensorPart>& wanted, size_t threads);
-  /// Reads elements [begin, end) of a tensor in fp32.
+  /// Reads elements [begin, end) of a tensor, converted to fp32.
   void read(const TensorInfo& tensor, int64_t begin, int64_t end, std::span<float> out) const;
-  /// Releases elements that were read for the last time.
+  /// Releases the memory of elements that are not read again.
   void release(const TensorInfo& tensor, int64_t begin, int64_t end) const;
 
  private:
@@ -60,9 +61,9 @@ class FirstWeights {
   const AdapterFolder* adapter_;
   /// The model, after require_fit().
   const ModelDescription* model_ = nullptr;
-  /// Places where `adapter_` holds tensors, by the model's names; require_fit() fills it.
+  /// The places where `adapter_` holds tensors, by the model's names; require_fit() fills the map.
   std::map<std::string, AdapterTensor> stored_;
-  /// The measured lengths, by the tensor's name.
+  /// The computed row lengths, by the tensor's name.
   std::map<std::string, Lengths> lengths_;
 };
 

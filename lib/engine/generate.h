@@ -12,23 +12,23 @@ namespace ftrun {
 
 struct GenerateOptions {
   int64_t tokens = 64;
-  /// 0 takes the likeliest token each time.
+  /// The temperature of the sampling; 0 always chooses the likeliest token.
   double temperature = 0.0;
   uint64_t seed = 0;
-  /// Ids that end the text.
+  /// Token ids that end the text.
   std::vector<int64_t> stop_ids;
-  /// The rank, of those that compute together, that chooses each token, and whether this rank has
-  /// logits.
+  /// The rank in the group that chooses each token, and whether this rank has the logits.
   int chooser = 0;
   bool has_logits = true;
-  /// A question asked before each token by all ranks that compute together: true ends the text.
+  /// A function that all ranks of the group call before each token; it returns true to end the
+  /// text.
   std::function<bool()> stop;
 };
 
 /// Continues `prompt` with a logits program (plan_logits) and the executor that runs it: each new
 /// token is one forward pass over the last tokens that fit the row. Returns the new ids; logits
-/// that are not finite end the text. Ranks that compute together give `group`, and one of them
-/// chooses for all: processors of another kind may round otherwise.
+/// that are not finite end the text. Ranks that compute together pass `group`. One of them chooses
+/// for all, because processors of another kind may round differently.
 std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
                               const RankMemory& memory, std::span<const int32_t> prompt,
                               const GenerateOptions& options, Communicator* group = nullptr);

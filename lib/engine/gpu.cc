@@ -36,7 +36,8 @@ Gpu::~Gpu() {
 
 void Gpu::open_lane(Lane lane) {
   if (lanes_.contains(lane)) return;
-  // Work that others wait for goes first: copies and collectives are short beside a layer.
+  // Streams of work for which others wait have priority: copies and collectives are short compared
+  // to a layer.
   const bool goes_first = lane != Lane::kCompute;
   lanes_[lane] = {kernels_->create_stream(goes_first), kernels_->create_event(false)};
 }

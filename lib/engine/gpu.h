@@ -12,16 +12,17 @@
 namespace ftrun {
 
 struct GpuOptions {
-  /// Host memory that copies use is pinned; false: it is pageable, and a copy holds up its lane.
+  /// Host memory of copies is pinned. False: it is pageable, and a copy blocks its lane.
   bool pin_memory = true;
-  /// Measures what every instruction takes on the device.
+  /// The device times of all instructions are measured.
   bool timed = false;
-  /// Programs that leave all to the device are recorded once and started as a whole from then on.
+  /// Programs whose work is all on the device are recorded once, and from then on replayed as a
+  /// whole.
   bool step_graph = false;
 };
 
-/// Gpu is one GPU as a rank uses it: its kernels, a stream for each lane, which all programs share,
-/// and the way by which host code reaches its memory. It outlives all memory allocated through it.
+/// Gpu is the GPU of a rank: its kernels, a stream for each lane, which all programs share, and
+/// copies between its memory and host code. It must outlive all memory allocated through it.
 class Gpu {
  public:
   explicit Gpu(std::unique_ptr<DeviceKernels> kernels, const GpuOptions& options = {});
@@ -32,24 +33,24 @@ class Gpu {
   DeviceKernels& kernels() const { return *kernels_; }
   const DeviceInfo& info() const { return kernels_->info(); }
   const GpuOptions& options() const { return options_; }
-  /// Makes the stream of a lane if it does not exist; compute has one from the start. Not beside
-  /// lanes that run.
+  /// Makes the stream of a lane if it does not exist; the compute lane has one from the start. Must
+  /// not be called while lanes run.
   void open_lane(Lane lane);
-  /// Returns the stream of a lane that is open.
+  /// Returns the stream of an open lane.
   DeviceStream stream(Lane lane) const;
 
-  /// Separates runs: all later work on any lane waits for all earlier work on every lane. Not
-  /// beside lanes that run.
+  /// Makes all later work of any lane wait for all earlier work of every lane. Must not be called
+  /// while lanes run.
   void separate_runs();
-  /// Begins a recording on compute's stream, in which all lanes' streams take part; end_recording()
-  /// ends it there. Not beside lanes that run.
+  /// Begins a recording on the compute lane's stream that includes the streams of all lanes;
+  /// end_recording() ends it there. Must not be called while lanes run.
   void begin_recording();
   DeviceGraph end_recording();
-  /// Waits for all work that was put on any lane. Not beside lanes that run.
+  /// Waits for all work of all lanes. Must not be called while lanes run.
   void drain();
 
-  /// Copies between device memory and any host memory, after all work that was put on any lane;
-  /// returns when it is done. Not beside lanes that run.
+  /// Copies between device memory and any host memory, after all work of all lanes; returns when
+  /// the copy is done. Must not be called while lanes run.
   void upload(void* to, const void* from, int64_t bytes);
   void download(void* to, const void* from, int64_t bytes);
 
@@ -57,25 +58,26 @@ class Gpu {
   struct Staging;
   struct LaneStream {
     DeviceStream stream = nullptr;
-    /// The event behind the work that was put into the stream before the current run.
+    /// The event after all work that was put into the stream before the current run.
     DeviceEvent tail = nullptr;
   };
 
   const std::unique_ptr<DeviceKernels> kernels_;
   const GpuOptions options_;
-  /// The lanes that are open.
+  /// The open lanes.
   std::map<Lane, LaneStream> lanes_;
   DeviceEvent gate_ = nullptr;
   std::unique_ptr<Staging> staging_;
 };
 
-/// GpuBlock is memory that a GPU gave, its own or pinned host memory. Zero at first.
+/// GpuBlock is memory that was allocated through a GPU: device memory or pinned host memory. It is
+/// zero at first.
 class GpuBlock {
  public:
   GpuBlock() = default;
-  /// Allocates device memory. Error(kEnvironment) of DeviceKernels::allocate.
+  /// Allocates device memory. Throws Error(kEnvironment) as DeviceKernels::allocate does.
   static GpuBlock on_device(Gpu& gpu, int64_t bytes);
-  /// Allocates pinned host memory. Error(kEnvironment) where the system does not pin it.
+  /// Allocates pinned host memory. Throws Error(kEnvironment) where the system cannot pin it.
   static GpuBlock pinned(Gpu& gpu, int64_t bytes);
   ~GpuBlock();
   GpuBlock(GpuBlock&& other) noexcept;
@@ -99,7 +101,7 @@ class GpuBlock {
   bool pinned_ = false;
 };
 
-/// GpuEvent is a mark in a stream, owned.
+/// GpuEvent owns an event, a mark in a stream.
 class GpuEvent {
  public:
   enum class Use { kOrder, kTiming, kHostWait };
@@ -122,21 +124,21 @@ class GpuEvent {
   DeviceEvent event_;
 };
 
-/// PinnedRing is pinned memory for data that passes between host code and copies: two slots in
-/// turn, so that the host fills one while a copy still reads the other. One thread at a time.
+/// PinnedRing is pinned memory for data that passes between host code and copies. It has two slots:
+/// the host fills one while a copy still reads the other. Only one thread may use it at a time.
 class PinnedRing {
  public:
   PinnedRing(Gpu& gpu, int64_t slot_bytes);
 
   int64_t slot_bytes() const { return memory_.bytes() / 2; }
-  /// Takes the next slot, once the copy that used it last is done.
+  /// Returns the next slot, once the copy that used it last is done.
   std::byte* acquire();
-  /// Notes that the work now in the stream reads or writes the slot taken last.
+  /// Notes that the work now in the stream reads or writes the slot acquired last.
   void sent(DeviceStream stream) { used_[at_].record(stream); }
-  /// Copies host data that fits a slot to the device by way of the next slot: the data may change
-  /// when this returns.
+  /// Copies host data that fits a slot to the device through the next slot. The data may change
+  /// once this returns.
   void send(void* to, const void* from, int64_t bytes, DeviceStream stream);
-  /// Returns the number of the slot taken last; wait() waits for the copy of a slot.
+  /// Returns the number of the slot acquired last; wait() waits for the copy of a slot.
   size_t at() const { return at_; }
   void wait(size_t slot) { used_[slot].synchronize(); }
 

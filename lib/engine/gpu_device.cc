@@ -37,7 +37,7 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
     labels_.push_back(instr_label(instr));
     plan(instr);
   }
-  can_record_ = gpu.options().step_graph && leaves_all_to_device();
+  can_record_ = gpu.options().step_graph && runs_all_on_device();
   make_events();
   make_staging();
 }
@@ -46,7 +46,7 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
 /// the host reads, no peers but through the device's collectives (links of a pipeline wait for each
 /// other across lanes, which a list of launches in a row does not allow), no marks of time in
 /// between; and the instructions after the decision either run as a whole or not at all.
-bool GpuDevice::leaves_all_to_device() const {
+bool GpuDevice::runs_all_on_device() const {
   if (!std::all_of(groups_.begin(), groups_.end(),
                    [](const Communicator* group) { return group->can_record(); }))
     return false;

@@ -10,12 +10,11 @@
 
 namespace ftrun {
 
-/// GpuDevice runs the lanes of a GPU. A lane's thread puts work of the device into the lane's
-/// stream; a wait for another lane's work there is a wait of the stream, and the host continues.
-/// Work of host code (disk copies, updates and sums of state in the host tier) waits on the host
-/// for the events it needs and for all that its own lane has put into its stream: an instruction
-/// can then rely on the same work being done as on a processor. Events, streams and staging are
-/// made once, not in each step.
+/// GpuDevice runs the lanes of a GPU. A lane's thread puts the device's work into the lane's
+/// stream. To wait for another lane's work, the stream waits and the host continues. Host code
+/// (disk copies, updates and sums of state in the host tier) waits on the host for the events that
+/// it needs and for all work in its own lane's stream, so that the same work is done before an
+/// instruction as on a processor. Events, streams and staging are made once, not in each step.
 class GpuDevice final : public LaneDevice {
  public:
   GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups);
@@ -56,7 +55,8 @@ class GpuDevice final : public LaneDevice {
   bool is_finite(Lane lane, const TypedSpan& numbers) override;
 
  private:
-  /// HostAction is what host code does with a piece of device memory that has arrived.
+  /// HostAction is the host function that processes a piece of device memory after it was copied to
+  /// the host.
   using HostAction = void (HostDevice::*)(Lane lane, const TypedSpan& piece, const TypedSpan& to);
 
   DeviceKernels& kernels() const { return gpu_.kernels(); }
@@ -67,7 +67,7 @@ class GpuDevice final : public LaneDevice {
   bool crosses_tiers(const Instr& instr) const;
   bool works_on_host(const Instr& instr) const;
   void plan(const Instr& instr);
-  bool leaves_all_to_device() const;
+  bool runs_all_on_device() const;
   void stage_input(void* to, const void* from, int64_t bytes, DeviceStream stream);
   void wait_for(DeviceStream stream);
   void check_groups();
@@ -83,35 +83,36 @@ class GpuDevice final : public LaneDevice {
   const Program& program_;
   Gpu& gpu_;
   const std::vector<Communicator*> groups_;
-  /// The device of memory in the host tier.
+  /// The device that works on memory in the host tier.
   HostDevice host_;
   const StepScalars* scalars_ = nullptr;
   /// Says for each instruction whether host code runs it.
   std::vector<char> on_host_;
   std::vector<std::string> labels_;
-  /// Events of instructions that others wait for.
+  /// The events of instructions for which others wait.
   std::map<InstrId, GpuEvent> done_;
   struct Timing {
     GpuEvent begin;
     GpuEvent end;
   };
-  /// Events of each instruction, made before the first run that is timed.
+  /// The timing events of each instruction, made before the first timed run.
   std::vector<Timing> timings_;
   std::optional<GpuEvent> run_begin_;
-  /// The times of this run are noted.
+  /// The times of this run are recorded.
   bool is_timed_ = false;
 
-  /// Sizes that plan() found to be needed, in bytes or elements.
+  /// The sizes that plan() found necessary, in bytes or elements.
   int64_t batch_bytes_ = 0;
   int64_t fetched_doubles_ = kLossSlots;
   int64_t summed_elements_ = 0;
   int64_t host_sums_ = 0;
 
-  /// Inputs says what load() and put() do with their data.
+  /// Inputs says how load() and put() treat their data: they send it, record it, or stage it for a
+  /// replay.
   enum class Inputs { kSend, kRecord, kStage };
   Inputs inputs_ = Inputs::kSend;
   bool can_record_ = false;
-  /// The first instruction of the current recording: the instructions before it are over when it is
+  /// The first instruction of the current recording: all instructions before it are over when it is
   /// replayed.
   InstrId recorded_from_ = 0;
   struct Recording {
@@ -120,7 +121,8 @@ class GpuDevice final : public LaneDevice {
     std::vector<std::vector<CollectiveRecord>> collectives;
   };
   std::vector<Recording> recordings_;
-  /// The batches and numbers of a recorded run, in their order, and how far staging has come.
+  /// The batches and numbers that a recorded run reads, in their order, and how many of them are
+  /// staged.
   GpuBlock recorded_inputs_;
   std::optional<GpuEvent> inputs_read_;
   int64_t input_bytes_ = 0;
@@ -130,15 +132,15 @@ class GpuDevice final : public LaneDevice {
   GpuBlock device_scalars_;
   GpuBlock norm_scratch_;
   GpuBlock fetched_;
-  /// Pinned memory that receives what counts() returns.
+  /// The pinned memory into which counts() copies its result.
   GpuBlock counts_;
-  /// Room of one F64.
+  /// Memory of one F64.
   GpuBlock probe_;
   std::optional<PinnedRing> scalar_ring_;
   std::optional<PinnedRing> put_ring_;
   std::optional<PinnedRing> batch_ring_;
   std::optional<PinnedRing> sum_ring_;
-  /// Pinned rings for data between the device and the host tier, by lane.
+  /// The pinned ring of each lane for data that moves between the device and the host tier.
   std::vector<std::optional<PinnedRing>> transfer_rings_;
 };
 

@@ -4,8 +4,8 @@
 
 namespace ftrun {
 
-/// HostDevice runs the lanes of a processor: the device tier is main memory too, and the caller's
-/// thread does the work.
+/// HostDevice runs the lanes of a processor: the device tier is main memory, and the calling thread
+/// does the work.
 class HostDevice final : public LaneDevice {
  public:
   void begin_run(const StepScalars& scalars, bool) override { scalars_ = &scalars; }

@@ -19,7 +19,7 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-/// TypedSpan is consecutive elements of one dtype at an address, and the tier that they lie in.
+/// TypedSpan is a range of consecutive elements of one dtype in memory, and the tier that holds it.
 struct TypedSpan {
   std::byte* data = nullptr;
   DType dtype = DType::kU8;
@@ -32,7 +32,7 @@ struct TypedSpan {
   }
 };
 
-/// Interval is the time in which an instruction ran, in seconds from the beginning of its run.
+/// Interval is the time during which an instruction ran, in seconds since the beginning of its run.
 struct Interval {
   double begin = 0;
   double end = 0;
@@ -43,55 +43,55 @@ struct Interval {
 /// DeviceTimes holds the times of a run's instructions on a device, in seconds.
 struct DeviceTimes {
   std::array<double, kInstrKinds> by_kind{};
-  /// Time in which one or several collectives ran and compute did not.
+  /// Seconds during which one or more collectives ran and compute did not.
   double exposed_communication = 0;
-  /// Seconds of copies between the tiers device and host: all, and those during which compute
-  /// worked.
+  /// Seconds of copies between the tiers device and host: all of them, and those during which
+  /// compute ran.
   double copies = 0;
   double hidden_copies = 0;
 };
 
-/// LaneDevice does the work of lanes on memory: the executor knows which instruction comes next and
-/// what it means, the device knows where it runs. On the host a call does the work. On a GPU a call
-/// puts work of the device tier into the stream of its lane, and does work of the host tier at
-/// once. Every call but begin_run() comes from the thread of its lane, unless its comment says
-/// otherwise.
+/// LaneDevice does the work of lanes on memory: the executor knows which instruction is next and
+/// what it means, the device knows where it runs. On the host a call does the work itself. On a GPU
+/// a call puts work of the device tier into the stream of its lane, and does work of the host tier
+/// at once. Every function except begin_run() is called from the thread of its lane, unless its
+/// comment says otherwise.
 class LaneDevice {
  public:
   virtual ~LaneDevice() = default;
 
-  /// Begins a run, before any lane works. `scalars` is borrowed for the run. An asynchronous device
-  /// notes when each instruction of a run that is `traced` begins and ends.
+  /// Begins a run, before any lane starts. `scalars` is borrowed for the run. If the run is
+  /// `traced`, an asynchronous device records when each instruction begins and ends.
   virtual void begin_run(const StepScalars& scalars, bool traced) = 0;
-  /// Begins an instruction, also one that is left out; leave() ends it. Lanes has made sure that
-  /// the instructions it waits for have left their own lanes.
+  /// Begins an instruction, even if it is left out; leave() ends it. Lanes ensures that the
+  /// instructions for which it waits have left their own lanes.
   virtual void enter(const Instr& instr) = 0;
   virtual void leave(const Instr& instr) = 0;
-  /// Says whether the instructions that `instr` waits for have ended, not only been started.
+  /// Says whether the instructions for which `instr` waits have ended, not only started.
   virtual bool waits_are_over(const Instr& instr) = 0;
-  /// Says whether instructions still run when the lanes' threads have started them and gone on: the
-  /// times of those threads say nothing then.
+  /// Says whether instructions may still run after the lanes' threads have started them: the times
+  /// of those threads then do not show how long instructions run.
   virtual bool is_asynchronous() const = 0;
-  /// Waits, and returns the times of the last run if the device measures them (GpuOptions::timed),
+  /// Waits for the last run, and returns its times if the device measures them (GpuOptions::timed),
   /// else nothing.
   virtual std::optional<DeviceTimes> times() = 0;
-  /// Waits, and returns when each instruction of the last run ran, if an asynchronous device has
-  /// noted it.
+  /// Waits for the last run, and returns the interval of each instruction if an asynchronous device
+  /// has recorded them.
   virtual std::vector<Interval> intervals() = 0;
 
   virtual void clear(Lane lane, const TypedSpan& to) = 0;
-  /// Writes numbers to `to`; `numbers` may change when this returns.
+  /// Writes numbers to `to`; `numbers` may change once this returns.
   virtual void put(Lane lane, double* to, std::span<const double> numbers) = 0;
-  /// Copies host data of any lifetime, `to[i].count` elements each: it may change when this
+  /// Copies host data to the device, `to[i].count` elements each. The data may change once this
   /// returns.
   virtual void load(Lane lane, std::span<const void* const> from,
                     std::span<const TypedSpan> to) = 0;
-  /// Runs operations. `context` comes without the scalars, which are those of the run.
+  /// Runs operations. `context` has no scalars; the scalars of the run are used.
   virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,
                        std::span<void* const> storage, KernelContext context) = 0;
-  /// Attaches a group before the collectives of an instruction.
+  /// Prepares the group's communicator for the collectives of an instruction on this lane.
   virtual void attach(Lane lane, Communicator& group) = 0;
-  /// Copies between tiers and dtypes.
+  /// Copies a span to another, converting the dtype, within a tier or between tiers.
   virtual void copy(Lane lane, const TypedSpan& from, const TypedSpan& to) = 0;
   virtual void add(Lane lane, const TypedSpan& from, const TypedSpan& to) = 0;
   /// Computes *to[i] = sum of squares of from[i]; `to` lies on the device tier.
@@ -99,40 +99,41 @@ class LaneDevice {
                                std::span<double* const> to) = 0;
   virtual void update(Lane lane, const FlatUpdate& update, Tier tier,
                       const OptimizerConfig& optimizer) = 0;
-  /// Runs measure_codes() for the values that update() writes with new scales.
+  /// Computes the new scales (measure_codes()) of the values that update() will write.
   virtual void measure(Lane lane, const FlatUpdate& update, Tier tier,
                        const OptimizerConfig& optimizer) = 0;
 
-  // Recording: where can_record(), one thread may go through instructions [first, last) in program
-  // order between begin_recording() and end_recording(), which records their device work instead of
-  // doing it. replay() does it, as often as wanted, after the work on the compute lane; later work
-  // there comes after it.
+  // Says whether the device can record instructions. If it can, one thread may run instructions
+  // [first, last) in program order between begin_recording() and end_recording(), which records
+  // their device work instead of doing it. replay() does the recorded work, as often as wanted,
+  // after earlier and before later work of the compute lane.
   virtual bool can_record() const { return false; }
   virtual void begin_recording(InstrId first) { static_cast<void>(first); }
   virtual void end_recording() {}
   virtual void replay(size_t recording) { static_cast<void>(recording); }
-  /// Destroys all recordings, also one that an error has cut short. Call it before the groups of
-  /// the program are closed or given up.
+  /// Destroys all recordings, including one that an error has interrupted. Call it before the
+  /// groups of the program are closed or aborted.
   virtual void drop_recordings() {}
-  /// Stages inputs from here to the next replay(): load() and put() only leave their data where the
-  /// first recording reads it; they must come in its order.
+  /// Stages inputs until the next replay(): load() and put() then only copy their data to where the
+  /// first recording reads it, and must be called in the order of the recording.
   virtual void stage_inputs() {}
 
   /// Waits until the work of all lanes is over; called by the thread that runs the program, when
   /// its lanes have finished.
   virtual void drain() = 0;
-  /// Waits, and makes F64 numbers of the device tier readable until the lane's next call.
+  /// Waits, and makes F64 numbers of the device tier readable on the host until the lane's next
+  /// call.
   virtual std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) = 0;
   /// Waits, and returns I32 numbers of the device tier.
   virtual std::vector<int64_t> counts(Lane lane, const TypedSpan& numbers) = 0;
   /// Notes that the scalars given to begin_run() have changed.
   virtual void scalars_changed(Lane lane) = 0;
-  /// Waits, and says whether all numbers are finite (F64: only one number).
+  /// Waits, and says whether all numbers are finite. Of F64 only a single number can be checked.
   virtual bool is_finite(Lane lane, const TypedSpan& numbers) = 0;
 };
 
-/// Makes the device that `memory` belongs to. All arguments are borrowed. `groups` are those of the
-/// program: a wait for a device may have ended because a peer is lost.
+/// Makes the device that `memory` belongs to. All arguments are borrowed. `groups` are the
+/// program's groups: they show whether a wait for the device failed because a peer is lost.
 std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory,
                                              const std::vector<Communicator*>& groups);
 

@@ -12,17 +12,17 @@
 
 namespace ftrun {
 
-/// Lanes runs a program's instructions: compute on the calling thread, every other lane on a thread
-/// of its own that lives as long as this object. Where a GPU does the work, the threads only put it
-/// into its streams, and "done" here means that (engine/gpu_device.h does the rest); the lanes of
-/// groups then share a thread, so that collectives of several communicators are launched in program
-/// order on every rank, as NCCL requires.
+/// Lanes runs a program's instructions: compute on the calling thread, every other lane on its own
+/// thread, which lives as long as this object. If a GPU does the work, the threads only put it into
+/// its streams, and an instruction is "done" here once that has happened (engine/gpu_device.h does
+/// the rest). The lanes of groups then share a thread, so that collectives of several communicators
+/// are launched in program order on every rank, as NCCL requires.
 class Lanes {
  public:
   using Runner = std::function<void(const Instr&)>;
 
-  /// Calls `run` for each instruction, from the thread of its lane, and `on_abort` once when a lane
-  /// failed, to release other lanes that wait inside `run`.
+  /// Calls `run` for each instruction, from the thread of its lane. When a lane has failed, calls
+  /// `on_abort` once, to release other lanes that wait inside `run`.
   Lanes(const Program& program, Runner run, std::function<void()> on_abort,
         bool one_launcher = false);
   ~Lanes();
@@ -33,7 +33,7 @@ class Lanes {
   void run_once();
 
   /// Says whether everything that the instruction waits for is done. Only the lane that runs the
-  /// instruction before it may ask.
+  /// previous instruction may call it.
   bool ready(InstrId id);
 
   /// Waited holds the seconds that compute waited before the current instruction: for joint work of
@@ -44,16 +44,16 @@ class Lanes {
   };
   const Waited& waited() const { return waited_; }
 
-  /// Returns the seconds that compute waited for lanes of groups in the last run. Where it also
-  /// waited for copies between tiers, those after communication was done do not count, nor do waits
-  /// for other stages of a pipeline.
+  /// Returns the seconds that compute waited for lanes of groups in the last run. Seconds in which
+  /// compute waited only for copies between tiers, because communication was done already, do not
+  /// count, nor do waits for other stages of a pipeline.
   double exposed_communication_seconds() const { return exposed_communication_seconds_; }
 
  private:
   struct LaneInstr {
     InstrId instr;
     size_t lane;
-    /// The number of each other lane's instructions that must be done first.
+    /// The number of instructions of each other lane that must be done first.
     std::vector<int64_t> after;
   };
 
@@ -90,7 +90,8 @@ class Lanes {
   /// The waits of the calling thread.
   Waited waited_;
   std::mutex mutex_;
-  /// Waiter is a thread that waits, and its condition: whoever fulfils it wakes only this thread.
+  /// Waiter is a waiting thread and its condition: the thread that fulfils the condition wakes only
+  /// this one.
   struct Waiter {
     std::condition_variable woken;
     std::function<bool()> over;

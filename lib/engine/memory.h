@@ -20,8 +20,8 @@
 
 namespace ftrun {
 
-/// HostBlock is zeroed host memory from the kernel: pages come when first touched and go back when
-/// freed.
+/// HostBlock is zeroed host memory that the kernel maps: it allocates a page when it is first
+/// touched, and frees it with the block.
 class HostBlock {
  public:
   HostBlock() = default;
@@ -34,7 +34,7 @@ class HostBlock {
   HostBlock& operator=(const HostBlock&) = delete;
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
-  /// Returns the bytes that the kernel mapped for it: whole pages.
+  /// Returns the bytes that the kernel mapped for the block: whole pages.
   int64_t mapped() const { return mapped_; }
 
  private:
@@ -43,25 +43,25 @@ class HostBlock {
   int64_t mapped_ = 0;
 };
 
-/// TierBlock is memory of a tier, from any allocator.
+/// TierBlock is memory of a tier, whichever allocator it is from.
 struct TierBlock {
   HostBlock host;
   CommBuffer shared;
   GpuBlock gpu;
 
-  /// Pages of main memory that look() found in use; a GPU does not report any. They are knowledge
-  /// about the block, not its content.
+  /// The pages of main memory that touched() found in use; a GPU does not report any. They describe
+  /// the block and are not part of its content.
   mutable TouchedPages pages;
 
   std::byte* data() const;
   int64_t bytes() const { return host.bytes() + shared.bytes() + gpu.bytes(); }
-  /// Returns the bytes that its allocator gave.
+  /// Returns the bytes that the block's allocator provided.
   int64_t obtained() const { return host.mapped() + whole_pages(shared.bytes()) + gpu.bytes(); }
   bool shows_pages() const { return gpu.data() == nullptr; }
 };
 
-/// MemoryAdvice says what would need less of a tier: the remedy of an allocation that fails for
-/// lack of `lacking` bytes (0: unknown).
+/// MemoryAdvice returns the remedy of an allocation that fails because a tier lacks `lacking` bytes
+/// (0: unknown): the changes by which a run needs less of that tier.
 using MemoryAdvice = std::function<std::string(Tier, int64_t lacking)>;
 
 /// RankMemory is the memory of a rank's programs: one block for each persistent buffer, shared by
@@ -70,48 +70,50 @@ using MemoryAdvice = std::function<std::string(Tier, int64_t lacking)>;
 class RankMemory {
  public:
   /// Allocates buffers that peers may see from `group`. `swap` says where the disk tier is; its
-  /// size is found from the first program that has one. With a GPU the device tier is its memory,
-  /// which peers do not read, and the host tier is pinned for it (GpuOptions::pin_memory).
+  /// size is that of the first program with a disk tier. With a GPU the device tier is the GPU's
+  /// memory, which peers do not read, and the host tier is pinned memory (GpuOptions::pin_memory).
   explicit RankMemory(Communicator& group, SwapOptions swap = {}, MemoryAdvice advice = nullptr,
                       Gpu* gpu = nullptr);
   RankMemory(const RankMemory&) = delete;
   RankMemory& operator=(const RankMemory&) = delete;
 
-  /// Allocates what `program` needs and earlier programs did not. Call it for every program before
-  /// any runs; the first one has everything that lies on disk. Error(kEnvironment) naming category,
-  /// buffer or instruction, bytes wanted and bytes available; kBug when a shared buffer's size
-  /// differs.
+  /// Allocates the memory that `program` needs beyond that of earlier programs. Call it for every
+  /// program before any of them runs; the first program must have everything that lies on disk.
+  /// Throws Error(kEnvironment) with category, buffer or instruction, bytes wanted and bytes
+  /// available, and Error(kBug) when the size of a shared buffer differs.
   void allocate(const Program& program);
 
   /// Returns the address of a range of one of the programs, in memory.
   std::byte* at(const Program& program, const Range& range) const;
   bool on_disk(const Program& program, const Range& range) const;
 
-  /// Returns the GPU whose memory the device tier is; null on a processor.
+  /// Returns the GPU whose memory is the device tier; null on a processor.
   Gpu* gpu() const { return gpu_; }
-  /// Says whether host code may read and write the range in place: in main memory.
+  /// Says whether host code may read and write the range in place, because it is in main memory.
   bool in_reach(const Program& program, const Range& range) const;
-  /// Copies a range in memory to main memory; write() copies back. Not beside lanes that run.
+  /// Copies a range in memory to main memory; write() copies back. Must not be called while lanes
+  /// run.
   void read(const Program& program, const Range& range, void* out) const;
   void write(const Program& program, const Range& range, const void* data) const;
 
-  /// Makes the kernel give the pages of a persistent buffer in main memory, whose content stays.
+  /// Makes the kernel allocate the pages of a persistent buffer in main memory; the buffer's
+  /// content is unchanged.
   void populate(const Program& program, BufferId buffer) const;
 
   /// Moves a range between the disk and memory at `data` (a multiple of 4096, as the range is).
   void read_disk(const Program& program, const Range& range, void* data) const;
   void write_disk(const Program& program, const Range& range, const void* data) const;
-  /// Starts to read or write a range on disk; swap().wait() takes the ticket.
+  /// Starts to read or write a range on disk, and returns the ticket for swap().wait().
   SwapFile::Ticket start_disk(const Program& program, const Range& range, void* data,
                               bool write) const;
   /// Returns the swap file; null when nothing lies on disk.
   SwapFile* swap() const { return swap_.get(); }
 
   /// Keeps the present content of the disk tier until release_disk(): read_kept() reads it,
-  /// whatever is written meanwhile. Not beside lanes that run.
+  /// whatever is written meanwhile. Must not be called while lanes run.
   void keep_disk();
   void release_disk();
-  /// Reads, as read_disk does, the content that keep_disk() has kept; from any thread.
+  /// Reads the content that keep_disk() has kept, as read_disk() does. Any thread may call it.
   void read_kept(const Program& program, const Range& range, void* data) const;
 
   /// TierBytes holds the bytes of a tier: persistent ones by category, and arenas.
@@ -120,12 +122,11 @@ class RankMemory {
     int64_t arenas = 0;
     int64_t total = 0;
   };
-  /// Returns the bytes that allocators gave, counted where they gave it: whole pages of memory, and
-  /// for the disk the space that the file system reserved (its total; categories are the file's
-  /// parts).
+  /// Returns the bytes that allocators provided: whole pages of memory, and for the disk the space
+  /// that the file system reserved (its total; categories are the file's parts).
   TierBytes allocated(Tier tier) const;
-  /// Returns the most of these bytes that was seen in use, in whole pages, by this and earlier
-  /// calls. Nothing for the disk, and for memory that a GPU gave, where pages are not shown.
+  /// Returns the most of these bytes that this and earlier calls found in use, in whole pages.
+  /// Returns 0 for the disk and for memory from a GPU, whose pages the kernel does not report.
   TierBytes touched(Tier tier) const;
 
  private:
@@ -162,7 +163,8 @@ class RankMemory {
   TierBlock device_arena_;
   TierBlock host_arena_;
   TierBlock shared_arena_;
-  /// The swap file. It is destroyed first: the disk may be moving data of the others.
+  /// The swap file. It is destroyed first, because the disk may still be moving data of the other
+  /// members.
   std::unique_ptr<SwapFile> swap_;
 };
 

@@ -12,28 +12,28 @@
 
 namespace ftrun {
 
-/// TierMemory holds the measured bytes of one tier: those that allocators gave, and those of them
-/// that were ever in use.
+/// TierMemory holds the measured bytes of one tier: the bytes that allocators provided, and how
+/// many of them were ever in use.
 struct TierMemory {
   RankMemory::TierBytes allocated;
   RankMemory::TierBytes touched;
 };
 
-/// MemoryReport is the memory of one rank as planned, as allocated and used, and as its process
-/// holds it.
+/// MemoryReport compares the memory of one rank as planned, as allocated and used, and as its
+/// process holds it.
 struct MemoryReport {
   MemoryPlan planned;
   std::array<TierMemory, kTiers.size()> tiers;
   /// Bytes that the process held before its first allocation for the model, when its libraries had
-  /// their own working memory: a cost of the program and the machine, not of the model.
+  /// their working memory already: a cost of the program and the machine, not of the model.
   int64_t fixed = 0;
-  /// The most bytes of peers' memory while a collective runs.
+  /// The most bytes of peers' memory that are mapped while a collective runs.
   int64_t peers = 0;
-  /// A bound of what the process takes beside once it trains: the heap of executors, loader and
-  /// records, the kernels' buffers of each thread, and what communicators work in
+  /// An upper bound of the further memory of a process that trains: the heap of executors, loader
+  /// and records, the kernels' buffers of each thread, and the communicators' buffers
   /// (tests/bench/memory_bench.py).
   int64_t working = 0;
-  /// The most that the process held while it trained, of its own and shared memory.
+  /// The most bytes of its own and shared memory that the process held while it trained.
   int64_t measured = 0;
 
   /// The free and total bytes of the GPU's memory, which is the device tier, at the end; 0 on a
@@ -50,7 +50,8 @@ struct MemoryReport {
 MemoryReport report_memory(const TrainingSetup& setup, int64_t measured);
 
 /// Lists predicted, allocated and touched bytes of every category and tier, and by how much touched
-/// bytes (allocated ones, where pages are not shown) differ from the prediction; the process below.
+/// bytes (or allocated bytes, where pages are not reported) differ from the prediction. The process
+/// follows below.
 std::string memory_text(const MemoryReport& report);
 
 /// Writes the report for run.json: "predicted", "allocated" and "touched" with "device_parameters",
@@ -59,17 +60,17 @@ std::string memory_text(const MemoryReport& report);
 std::map<std::string, std::map<std::string, int64_t>> memory_record(const MemoryReport& report);
 
 /// Returns the bytes that are in use now, for metrics.jsonl: persistent ones by category, the rest
-/// as "temporary"; those of other tiers as "host_optimizer". Allocated ones where pages are not
-/// shown.
+/// as "temporary", and other tiers with the tier's name, as "host_optimizer". Where pages are not
+/// reported, these are the allocated bytes.
 std::vector<NamedBytes> memory_metrics(const RankMemory& memory);
 
-/// PeakMemory measures the most that this process held (ProcessMemory::held) while it ran steps.
-/// The kernel knows only the peak of all resident pages. Where a step raised that, the pages of
-/// mapped files are subtracted, as many as there are at its end; peaks between steps, when
-/// checkpoints are mapped to be read, are ignored.
+/// PeakMemory measures the most memory that this process held (ProcessMemory::held) while it ran
+/// steps. The kernel reports only the peak of all resident pages. If a step raised that peak,
+/// PeakMemory subtracts the pages of mapped files that are resident at the step's end. Peaks
+/// between steps, when checkpoints are mapped to be read, are ignored.
 class PeakMemory {
  public:
-  /// Begins a step; end() ends it.
+  /// Begins a step, which end() ends.
   void begin();
   void end();
 

@@ -19,55 +19,58 @@
 
 namespace ftrun {
 
-/// StateReading says how a state is read: as it is now or as it was when it was copied, and through
-/// which memory state on disk is read (none given: its own).
+/// StateReading says which version of the state is read, the present one or the copy, and through
+/// which memory state on disk is read (none given: the state's own).
 struct StateReading {
   bool of_snapshot = false;
   std::span<std::byte> sectors;
 };
 
-/// ModelState shows the parameters and optimizer state that a rank holds as named tensors: filled
-/// from a model folder or a checkpoint, cut into slices for saving, read in pieces for export. It
-/// works for any layout, tier and dtype: those are in the plan's pieces.
+/// ModelState presents the parameters and optimizer state of a rank as named tensors. They are
+/// filled from a model folder or a checkpoint, cut into slices for saving, and read in pieces for
+/// export. It works for any layout, tier and dtype, as the plan's pieces describe these.
 class ModelState {
  public:
-  /// Borrows all. `state_kinds` names the optimizer's state buffers in order: {"exp_avg",
+  /// Borrows all arguments. `state_kinds` names the optimizer's state buffers in order: {"exp_avg",
   /// "exp_avg_sq"}. `memory` must have allocated the plan's training program.
   ModelState(const StepPlan& plan, RankMemory& memory, std::vector<std::string> state_kinds);
 
-  /// Fills this rank's part of every parameter, as training begins. Error(kBadInput) with every
-  /// tensor that is missing, unknown or misshapen.
+  /// Fills this rank's part of every parameter with its initial values. Throws Error(kBadInput)
+  /// with every tensor that is missing, unknown or misshapen.
   void load(FirstWeights first);
 
-  /// Fills everything this rank holds: trained state from the checkpoint, whatever layout wrote it,
-  /// frozen parameters from `first`, as when training began. Returns the states that the checkpoint
-  /// holds in another precision. Error(kBadInput).
+  /// Fills all state of this rank: trained state from the checkpoint, whatever layout wrote it, and
+  /// frozen parameters from `first`, as at the start of training. Returns the states that the
+  /// checkpoint holds in another precision. Throws Error(kBadInput).
   std::vector<StateConversion> load(Checkpoint& checkpoint, FirstWeights first);
 
-  /// Lists the slices that this rank writes into a checkpoint: of state that several ranks hold
-  /// alike, the first rank writes it. The slices refer to the state itself: it must not change
-  /// while they are read. State on disk is read by way of `sectors`, by one thread at a time, if
-  /// they are given (a multiple of 4096 bytes).
+  /// Lists the slices that this rank writes into a checkpoint. If several ranks hold copies of a
+  /// state, the first of them writes it. The slices refer to the state itself, which must not
+  /// change while they are read. State on disk is read through `sectors` (a multiple of 4096
+  /// bytes), if given, by one thread at a time.
   std::vector<StateSlice> slices(std::span<std::byte> sectors = {}) const;
 
-  /// Lists the slices of a copy of the state as it is now (StateOptions::snapshots), which stays
-  /// until release_snapshot(): to be read by another thread while training continues. One copy at a
-  /// time; not beside lanes that run.
+  /// Copies the present state (StateOptions::snapshots) and lists the slices of the copy, which
+  /// another thread may read while training continues. The copy stays until release_snapshot();
+  /// there is one at a time. Must not be called while lanes run.
   std::vector<StateSlice> snapshot(std::span<std::byte> sectors = {});
   void release_snapshot();
-  /// Makes the kernel give the copy's pages before the first copy waits for them; from any thread.
+  /// Makes the kernel allocate the copy's pages, so that the first copy need not wait for them. Any
+  /// thread may call it.
   void populate_snapshot() const;
 
   /// Collects elements [begin, end) of a parameter in fp32. Collective over `group`, the ranks that
-  /// together hold one copy of the model: only its first one may have `receives`, and gets them.
+  /// together hold one copy of the model: only its first rank may set `receives`, and gets the
+  /// elements.
   void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives,
                Communicator& group, std::span<float> out) const;
 
-  /// Lists every state of the whole model that is saved: that of trained parameters.
+  /// Lists every state of the whole model that is saved: the states of trained parameters.
   std::vector<StateInfo> states() const;
 
  private:
-  /// ReadTensor reads a state of a unit's tensor: it fills `out` with a box of it, row by row.
+  /// ReadTensor reads a state of a unit's tensor: it fills `out` with a box of the tensor, row by
+  /// row.
   using ReadTensor = std::function<void(const StatePiece& piece, const TensorInfo& tensor,
                                         const Box& box, void* out)>;
 
@@ -80,8 +83,8 @@ class ModelState {
   const PackedFormat& packed(const StatePiece& piece) const;
   /// Lists the slices of the tensors whose state lies in elements [begin, end) of a piece.
   std::vector<Slice> slices_of(const StatePiece& piece, int64_t begin, int64_t end) const;
-  /// Returns the tensor as checkpoints hold its state: a state of blocks has the shape of the
-  /// blocks.
+  /// Returns the shape in which checkpoints hold a tensor's state: a state of blocks has the shape
+  /// of the blocks.
   TensorInfo stored_tensor(const StatePiece& piece, TensorId id) const;
   int64_t bytes_of(const StatePiece& piece, int64_t elements) const;
   Range part(const StatePiece& piece, int64_t begin, int64_t end) const;

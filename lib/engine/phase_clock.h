@@ -11,21 +11,21 @@ namespace ftrun {
 
 /// LayerPhase is one phase of one micro-batch in one layer.
 struct LayerPhase {
-  /// kForward, kBackward, kInputGrad or kWeightGrad.
+  /// The kind of instruction of the phase: kForward, kBackward, kInputGrad or kWeightGrad.
   InstrKind kind = InstrKind::kForward;
   int32_t layer = 0;
   int32_t micro_batch = 0;
   auto operator<=>(const LayerPhase&) const = default;
 };
 
-/// PipelineSeconds holds what the compute lane of a rank of a pipeline did in a training step until
-/// its decision, in seconds. Their sum is the time from the step's beginning to its decision.
+/// PipelineSeconds holds how a pipeline rank's compute lane spent a training step from its
+/// beginning to its decision, in seconds. The sum of its members is that time.
 struct PipelineSeconds {
-  /// Seconds waited for joint work of ranks of several stages, and before the decision for all
+  /// Seconds of waits for joint work of ranks of several stages and, before the decision, for all
   /// ranks' gradient norm.
   double waited_for_stages = 0;
   double waited_at_end = 0;
-  /// Seconds of its work and of waits for anything but other stages: before its first layer, in
+  /// Seconds of computing, and of waits for anything but other stages: before the first layer, in
   /// each layer, and from the gradient norm on.
   double before = 0;
   std::map<LayerPhase, double> layers;
@@ -39,18 +39,18 @@ class PhaseClock {
   explicit PhaseClock(const Program& program) : program_(program) {}
 
   void begin();
-  /// Notes that an instruction of the compute lane has run.
+  /// Adds an instruction of the compute lane that has run.
   void note(const Instr& instr, const Lanes::Waited& waited, double seconds);
   const PipelineSeconds& seconds() const { return seconds_; }
 
  private:
-  /// Says whether there is anything to measure: not in a program of one stage.
+  /// Says whether there is anything to measure: a program of one stage has no pipeline times.
   bool is_on() const { return program_.stage.count > 1; }
 
   const Program& program_;
   PipelineSeconds seconds_;
   bool decided_ = false;
-  /// The place of the seconds of instructions between those of layers.
+  /// The sum to which instructions between those of layers are added.
   double* current_ = &seconds_.before;
 };
 

@@ -10,27 +10,28 @@
 
 namespace ftrun {
 
-/// RankGroups holds the communicators of a rank, borrowed.
+/// RankGroups holds the communicators of a rank, which it borrows.
 struct RankGroups {
-  /// The communicators of the groups of its programs, each once. Among GPUs they move device
+  /// The communicators of the groups of the rank's programs, each once. On GPUs they move device
   /// memory.
   std::vector<Communicator*> open;
-  /// The communicators for memory of host code: of all ranks, and of those that hold one copy of
-  /// the model's state between them.
+  /// The communicators that move memory of host code: the one of all ranks, and the one of the
+  /// ranks that together hold one copy of the model's state.
   Communicator* host_world = nullptr;
   Communicator* host_model = nullptr;
-  /// The board on which this rank shows what it does; may be null.
+  /// The board on which this rank shows its progress; may be null.
   ProgressBoard* board = nullptr;
 
-  /// Returns the groups of a rank that has only this one.
+  /// Returns the groups of a rank whose only group is `group`.
   static RankGroups of_one(Communicator& group) { return {{&group}, &group, &group, nullptr}; }
 
   int rank() const { return host_world->rank(); }
-  /// Returns all of them, each once.
+  /// Returns all communicators, each once.
   std::vector<Communicator*> distinct() const;
-  /// Returns the one whose memory peers of this machine can see: the largest of shared memory.
+  /// Returns the communicator whose memory peers of this machine can see: of those over shared
+  /// memory the largest.
   Communicator& peer_visible() const;
-  /// Returns the one of these ranks; null when it is not open.
+  /// Returns the communicator of a group's ranks; null when it is not open.
   Communicator* find(const ProgramGroup& group) const;
 };
 
@@ -38,13 +39,13 @@ struct RankGroups {
 class OpenGroups {
  public:
   /// Opens the groups. Collective: every rank opens its groups in the order of the list. `model` is
-  /// among them, kNoGroup for a single rank. With options.device, those of host memory are opened
-  /// beside them. Errors of open_communicator().
+  /// one of them; kNoGroup for a single rank. With options.device, it also opens the communicators
+  /// of host memory. Throws the errors of open_communicator().
   OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& groups, GroupId model,
              CommOptions options);
 
   const RankGroups& groups() const { return groups_; }
-  /// Closes them. Collective: waits until every rank is done with them.
+  /// Closes the communicators. Collective: waits until every rank is done with them.
   void close();
 
  private:

@@ -118,9 +118,9 @@ ReplicaCheck::ReplicaCheck(const ProgramPlan& train, const Partition& partition,
   find_shared();
 }
 
-/// Sets keep apart what data-parallel ranks cut and what they do not, and what tensor-parallel
-/// ranks share out and what they have several copies of: a rank shares all of a set with another
-/// one or none. All ranks have as many sets.
+/// Sets separate parts that data-parallel ranks cut from those that they do not cut, and parts that
+/// tensor-parallel ranks divide from those of which they have several copies: a rank shares a whole
+/// set with another rank, or nothing of it. All ranks have equally many sets.
 void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partition,
                               const std::vector<std::string>& kinds) {
   std::map<std::tuple<int32_t, bool, int>, StateSet> sets;

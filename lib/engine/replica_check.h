@@ -13,8 +13,8 @@
 namespace ftrun {
 
 /// ReplicaCheck finds silent corruption: ranks that hold the same state compare hashes of it.
-/// Copies are the same bits in every step, as all of them are updated with the same sums; where
-/// they differ, a memory or a processor has changed something. State on disk is not compared.
+/// Copies have the same bits in every step, because all are updated with the same sums; if they
+/// differ, the memory or the processor of a rank is faulty. State on disk is not compared.
 class ReplicaCheck {
  public:
   /// ExchangeTexts gives every rank the texts of all, by rank. Collective.
@@ -22,17 +22,18 @@ class ReplicaCheck {
   /// Sum adds numbers over all ranks, in place. Collective.
   using Sum = std::function<void(std::span<double> numbers)>;
 
-  /// Finds what several ranks hold alike. Collective. `state_kinds` names the optimizer's states.
-  /// The plan and the memory are borrowed.
+  /// Finds the state of which several ranks hold copies. Collective. `state_kinds` names the
+  /// optimizer's states. The plan and the memory are borrowed.
   ReplicaCheck(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
                std::vector<std::string> state_kinds, ExchangeTexts exchange, Sum sum);
 
-  /// Says whether any two ranks hold anything alike.
+  /// Says whether any two ranks hold copies of the same state.
   bool compares() const { return !shared_.empty(); }
 
-  /// Compares the state of all ranks. Collective. Error(kEnvironment), the same on all ranks,
-  /// naming a tensor and who differs: the ranks in the minority, or all where there is none. A
-  /// RankError of the rank where it is a single one.
+  /// Compares the copies of all ranks. Collective. Where copies differ, throws the same
+  /// Error(kEnvironment) on all ranks, with the tensor and the ranks that differ: those in the
+  /// minority, or all where there is no minority. If a single rank differs, the error is a
+  /// RankError of that rank.
   void check(int64_t step) const;
 
  private:
@@ -41,17 +42,17 @@ class ReplicaCheck {
     std::string name;
     Range range;
   };
-  /// StateSet holds parts that ranks share all together or not at all.
+  /// StateSet holds state parts of which the same ranks hold copies.
   struct StateSet {
-    /// A hash that says which parts of the model these are.
+    /// A hash that identifies the parts of the model in the set.
     std::string key;
     std::vector<StatePart> parts;
-    /// The index in shared_ where another rank has them too; -1 otherwise.
+    /// The index in shared_ if another rank holds the set, too; otherwise -1.
     int64_t shared = -1;
   };
-  /// SharedSet is a key that several ranks have.
+  /// SharedSet is a set that several ranks hold.
   struct SharedSet {
-    /// The set, and how many ranks share it.
+    /// The index of the set on this rank, and the number of ranks that hold it.
     size_t set = 0;
     double ranks = 0;
   };
@@ -69,7 +70,7 @@ class ReplicaCheck {
   ExchangeTexts exchange_;
   Sum sum_;
   std::vector<StateSet> sets_;
-  /// The shared sets, the same on all ranks, in the same order.
+  /// The shared sets, in the same order on all ranks.
   std::vector<SharedSet> shared_;
 };
 

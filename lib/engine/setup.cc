@@ -25,9 +25,9 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
   return swap;
 }
 
-/// Measures what the process holds before it has anything of the model, once its libraries have
-/// their threads and working memory, and saving its own: else these would come with the first step
-/// and look like the model's.
+/// Measures the memory that the process holds before it has anything of the model, once its
+/// libraries have their threads and working memory, and saving has its own. Otherwise these would
+/// be allocated in the first step and count as the model's.
 int64_t held_when_warm(const Gpu* gpu, SaveRoom& room) {
   room.populate();
   if (gpu == nullptr) {
@@ -71,7 +71,8 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
           gpu) {
   for (const ProgramPlan* plan : model_.plan.all()) prepare(gpu, *plan);
   if (gpu != nullptr) compared_ = compare_kernels(config, model_.config, groups_.rank(), *gpu);
-  // All before any executor is made, which holds addresses in the arenas.
+  // All programs are allocated before any executor is made, because executors hold addresses in the
+  // arenas.
   for (const ProgramPlan* plan : model_.plan.all()) memory_.allocate(plan->program);
   train_executor_ = executor_of(train());
   evaluate_executor_ = executor_of(evaluate());

@@ -16,9 +16,11 @@
 
 namespace ftrun {
 
-/// PlannedModel is the plan of what a rank will train: no memory yet, no other ranks.
+/// PlannedModel is the plan of the model that a rank will train. It needs no memory and no other
+/// ranks.
 struct PlannedModel {
-  /// Plans the model. Error(kBadInput) for the model folder; errors of plan_steps().
+  /// Plans the model. Throws Error(kBadInput) for an invalid model folder, and the errors of
+  /// plan_steps().
   PlannedModel(const Config& config, int rank);
 
   ModelFolder folder;
@@ -26,12 +28,12 @@ struct PlannedModel {
   StepPlan plan;
 };
 
-/// TrainingSetup holds the model, programs and memory of a rank, made from the config: what a step
-/// needs, before any weight is read. Nothing here depends on data.
+/// TrainingSetup holds the model, programs and memory of a rank, which a step needs. They are made
+/// from the config before any weight is read, and do not depend on data.
 class TrainingSetup {
  public:
-  /// Borrows the groups, which are those of the plan's programs, and the GPU (null for the
-  /// processor). `run` names this run among others that swap to the same disk.
+  /// Borrows the groups of the plan's programs, and the GPU (null for the processor). `run`
+  /// distinguishes this run from others that swap to the same disk.
   TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups,
                 const std::string& run, Gpu* gpu = nullptr);
   TrainingSetup(const TrainingSetup&) = delete;
@@ -39,8 +41,8 @@ class TrainingSetup {
 
   const ProgramPlan& train() const { return model_.plan.train; }
   const ProgramPlan& evaluate() const { return model_.plan.evaluate; }
-  /// Returns the program for samples of text. It and its executor exist where samples of text are
-  /// wanted and there is validation data to begin them with.
+  /// Returns the program that writes samples of text. The program and its executor exist only if
+  /// samples are wanted and there is validation data to begin them with.
   const ProgramPlan& text() const { return model_.plan.text.value(); }
   const Partition& partition() const { return model_.plan.partition; }
   const StepPlan& plan() const { return model_.plan; }
@@ -48,22 +50,23 @@ class TrainingSetup {
   Executor& train_executor() { return *train_executor_; }
   Executor& evaluate_executor() { return *evaluate_executor_; }
   Executor& text_executor() { return *text_executor_; }
-  /// Destroys the GPU's recordings of all programs. Call it before the groups are closed or given
-  /// up: they wait for it.
+  /// Destroys the GPU's recordings of all programs. Call it before the groups are closed or
+  /// aborted, because they wait for it.
   void drop_recordings();
   ModelState& state() { return *state_; }
   const SaveRoom& save_room() const { return save_room_; }
   const RankMemory& memory() const { return memory_; }
-  /// Returns the bytes that the process held, of its own and shared memory, before its first
-  /// allocation for the model and after a first product: libraries, threads, their working memory,
-  /// data, the staging area of checkpoints.
+  /// Returns the bytes of its own and shared memory that the process held before its first
+  /// allocation for the model and after a first matrix product: libraries, threads, their working
+  /// memory, data, the staging area of checkpoints.
   int64_t held_before() const { return held_before_; }
   /// Returns the comparison of a GPU's kernels with the processor's.
   const std::optional<ComparedKernels>& compared() const { return compared_; }
   const ModelConfig& model_config() const { return model_.config; }
   const ModelFolder& folder() const { return model_.folder; }
 
-  /// Says whether a single rank cannot run the model: it does not have all parameters.
+  /// Says whether running the model needs all ranks, because a single rank does not have all
+  /// parameters.
   bool needs_all_ranks() const {
     const StateOptions& state = model_.plan.options.state;
     return state.tensor.count > 1 || state.pipeline.stages() > 1 ||

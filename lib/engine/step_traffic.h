@@ -10,29 +10,29 @@
 
 namespace ftrun {
 
-/// TrafficSums counts the bytes of the training steps that were finite: by the program, and as
-/// observed where they passed. Sums of one rank or of all.
+/// TrafficSums counts the bytes of the finite training steps, as the program predicts them and as
+/// observed in transport. The sums are of one rank or of all ranks.
 struct TrafficSums {
   int64_t steps = 0;
   int64_t sent_by_program = 0;
-  /// Bytes seen at the transport (Communicator::transported_bytes); none where a back end does not
-  /// see them.
+  /// The bytes counted at the transport (Communicator::transported_bytes); nothing where a back end
+  /// cannot count them.
   std::optional<int64_t> transported = 0;
   DiskTraffic disk_by_program;
-  /// The traffic of the blocks that the kernel has moved.
+  /// The bytes that the kernel moved between memory and disk blocks.
   DiskTraffic disk;
 
   /// Adds the sums of another rank, which has run the same steps.
   void add(const TrafficSums& other);
 };
 
-/// StepTraffic watches this rank's steps. Steps that are not finite leave out the instructions
-/// after the decision, so they are not counted on either side.
+/// StepTraffic counts the traffic of this rank's steps. Steps that are not finite do not run the
+/// instructions after the decision, so both predicted and observed bytes leave them out.
 class StepTraffic {
  public:
   explicit StepTraffic(const TrainingSetup& setup);
 
-  /// Begins a run of the training program; end() ends it.
+  /// Begins a run of the training program, which end() ends.
   void begin();
   void end(bool finite);
   const TrafficSums& sums() const { return sums_; }
@@ -51,11 +51,11 @@ class StepTraffic {
   TrafficSums sums_;
 };
 
-/// Writes the sums for an exchange between ranks, and reads them back.
+/// Writes the sums as text for an exchange between ranks, and reads them back.
 std::string encode_traffic(const TrafficSums& sums);
 TrafficSums decode_traffic(const std::string& text);
 
-/// Makes a table with two columns for each kind of traffic; "" when nothing moved.
+/// Makes a table with predicted and observed bytes of each kind of traffic; "" when nothing moved.
 std::string traffic_text(const TrafficSums& sums, int ranks);
 
 /// Writes the sums for run.json: "communication" with "program" and "transport" (absent when it was

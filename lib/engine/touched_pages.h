@@ -6,20 +6,20 @@
 
 namespace ftrun {
 
-/// Rounds `bytes` up to whole pages: what the kernel maps for them.
+/// Rounds `bytes` up to whole pages, which is what the kernel maps.
 int64_t whole_pages(int64_t bytes);
 
-/// TouchedPages counts the pages of a block of memory that were ever seen in use, by the kernel's
-/// report (mincore). A page that was touched and then swapped out or given back still counts, so
-/// this is a high-water mark of what count_bytes() saw.
+/// TouchedPages counts the pages of a block of memory that count_bytes() ever found in use, as the
+/// kernel reports them (mincore). A page that was touched and later swapped out or freed still
+/// counts, so this is a high-water mark.
 class TouchedPages {
  public:
   TouchedPages() = default;
-  /// Watches a block that begins on a page. It must stay mapped for as long as count_bytes() is
+  /// Tracks a block that begins on a page. The block must stay mapped as long as count_bytes() is
   /// called.
   TouchedPages(const std::byte* data, int64_t bytes);
 
-  /// Returns the bytes of all pages found so far; looks again at the parts that were not full.
+  /// Returns the bytes of all pages found so far; it checks the parts again that were not full.
   int64_t count_bytes();
 
  private:

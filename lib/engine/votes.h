@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// Votes counts the ranks that vote for each choice.
+/// Votes counts, for each kind of vote, the ranks that cast it.
 class Votes {
  public:
   void add(Vote vote) { at(vote) += 1; }

@@ -22,10 +22,11 @@ class GraphBuilder {
   ValueId param(std::string name, Dims dims);
   /// Adds a parameter that kernels read in fp32 where layers compute in 16 bits.
   ValueId fp32_param(std::string name, Dims dims);
-  /// Adds a weight of products, packed where the graph's are (ModelDtypes::packed).
+  /// Adds a weight of a matrix product, packed if the graph's weights are (ModelDtypes::packed).
   ValueId product_weight(std::string name, Dims dims);
 
-  // The functions of ops/KIND emit operations with these: they check operands and make results.
+  // The functions of ops/KIND emit operations with the members below, which check operands and make
+  // results.
 
   int64_t tokens() const { return tokens_; }
   int64_t row_tokens() const { return row_tokens_; }
@@ -37,15 +38,15 @@ class GraphBuilder {
                     Port port = Port::kNone);
   /// Adds a temporary of the activations' dtype.
   ValueId temp(const std::string& name, Dims dims);
-  /// Adds the gradient of a parameter that the forward list makes.
+  /// Adds the gradient of a parameter that the forward list computes.
   ValueId weight_gradient(ValueId weight);
-  /// Appends an operation and declares its scratch.
+  /// Appends an operation and declares its scratch memory.
   void emit(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = {});
 
   void output(ValueId value, Port port);
 
-  /// Checks and returns the graph; `with_backward` derives input_grad, weight_grad and backward
-  /// first (see derive_backward).
+  /// Checks and returns the graph; `with_backward` first derives input_grad, weight_grad and
+  /// backward (derive_backward()).
   LayerGraph finish(bool with_backward, const RecomputePolicy& recompute = {});
 
  private:

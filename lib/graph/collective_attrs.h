@@ -6,12 +6,12 @@
 
 namespace ftrun {
 
-/// CollectiveAttrs says over which ranks a graph's collective runs.
+/// CollectiveAttrs names the ranks over which a graph's collective runs.
 struct CollectiveAttrs {
   MeshAxis axis = MeshAxis::kTensor;
-  /// Ranks along the axis.
+  /// The number of ranks along the axis.
   int64_t ranks = 1;
-  /// Places by which a shift moves, from 1 to ranks - 1.
+  /// The number of places by which a shift moves, from 1 to ranks - 1.
   int64_t by = 0;
   bool operator==(const CollectiveAttrs&) const = default;
 };

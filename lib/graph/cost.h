@@ -11,21 +11,23 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// Pass is a pass of an operation over memory, with the arithmetic that runs at the same time.
+/// Pass is one pass of an operation over memory, with the arithmetic that runs at the same time.
 struct Pass {
   /// Floating-point operations; multiply and add count as two.
   double flops = 0;
-  /// Exponentials, tangents, sines and their like.
+  /// Exponentials, tangents, sines and the like.
   double transcendentals = 0;
   /// Bytes read plus written beyond the caches.
   double bytes = 0;
 };
 
-/// OpWork is what an operation does: its passes, each of which begins when the one before it ends.
-/// A gradient of a parameter counts as written once; the list that adds to it reads it, too.
+/// OpWork describes the work of an operation as passes, each of which begins when the previous one
+/// ends. A parameter's gradient counts as written once, although a list that adds to it reads it,
+/// too.
 class OpWork {
  public:
-  /// The bias, the logits, the losses and three gradients of the head.
+  /// The most passes of an operation: the head has one for the bias, the logits, the losses and
+  /// each of three gradients.
   static constexpr size_t kMostPasses = 6;
 
   OpWork(const Pass& pass) : OpWork({pass}) {}
@@ -50,22 +52,23 @@ double flops(const LayerGraph& graph, const Op& op);
 /// Returns the bytes that all passes of an operation move.
 double traffic_bytes(const LayerGraph& graph, const Op& op);
 
-/// Returns the floating-point operations of a product of each row of `x` with all of `w`.
+/// Returns the floating-point operations of the product of `x` and the matrix `w`.
 double product_flops(const LayerGraph& graph, ValueId x, ValueId w);
 /// Returns the bytes of all operands, each counted once.
 double operand_bytes(const LayerGraph& graph, const Op& op);
 /// Returns the number of elements of all results.
 double result_elements(const LayerGraph& graph, const Op& op);
 
-/// Operations a machine does in the time it moves one byte: 4 on a two-core server, 20 in fp32 on
-/// an accelerator. It keeps the cost of norms, rotations and gated products from being nothing.
+/// The floating-point operations that a machine does in the time in which it moves one byte: 4 on a
+/// two-core server, 20 in fp32 on an accelerator. With it norms, rotations and gated products,
+/// which do little arithmetic, have a cost.
 inline constexpr double kFlopsPerByte = 16.0;
-/// Operations that an exponential takes: a polynomial of six terms and the scaling by a power of
-/// two.
+/// The floating-point operations of an exponential: a polynomial of six terms and the scaling by a
+/// power of two.
 inline constexpr double kFlopsPerTranscendental = 16.0;
 
-/// Returns the time of an operation in the unit that one floating-point operation takes: the sum
-/// over its passes of max(arithmetic, kFlopsPerByte * bytes).
+/// Returns the time of an operation in units of one floating-point operation: the sum over its
+/// passes of max(arithmetic, kFlopsPerByte * bytes).
 double op_cost(const LayerGraph& graph, const Op& op);
 /// Returns the cost of operations that run one after another.
 double list_cost(const LayerGraph& graph, std::span<const Op> list);

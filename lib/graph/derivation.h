@@ -11,40 +11,41 @@
 
 namespace ftrun {
 
-/// Derivation derives the backward lists of a graph (see derive_backward): it walks the forward
-/// list in reverse, and each kind's entry (ops/KIND/spec.cc) emits its gradient operations through
-/// the public part of this class.
+/// Derivation derives the backward lists of a graph (derive_backward()). It visits the forward list
+/// in reverse, and each kind's entry (ops/KIND/spec.cc) emits its gradient operations through the
+/// public members.
 class Derivation {
  public:
-  /// Prepares to derive; `kept`, by value, says whether backward may read what forward left of it.
+  /// Prepares to derive; `kept`, by value, says whether backward may read the value that forward
+  /// left.
   Derivation(LayerGraph& graph, const std::vector<bool>& kept);
 
   void run();
 
   // --- gradients of values: sums of terms, one from each operation that reads the value ---
 
-  /// Returns the sum of what was added to a value's gradient so far, or -1.
+  /// Returns the sum of the terms added to a value's gradient so far, or -1.
   ValueId gradient(ValueId id);
-  /// Returns the gradient of an operation's result: there is one unless nothing reads the result.
+  /// Returns the gradient of an operation's result; there is none only if nothing reads the result.
   ValueId result_gradient(ValueId id);
-  /// Says whether a value is made by an operation that has no gradients, as the lengths of rows
-  /// are.
+  /// Says whether a value is the result of an operation that has no gradients, such as the lengths
+  /// of rows.
   bool is_constant(ValueId id) const;
-  /// Says whether a value gets a gradient; values that the batch gives do not.
+  /// Says whether a value gets a gradient; values of the batch do not.
   bool wants_gradient(ValueId id) const;
   void add_term(ValueId id, ValueId term);
   /// Replaces the terms of a gradient by `sum`, which holds all of them so far.
   void replace_terms(ValueId id, ValueId sum) { terms_[id] = {sum}; }
-  /// Adds a value for (a term of) the gradient with respect to `id`.
+  /// Adds a value for the gradient with respect to `id`, or for a term of it.
   ValueId new_gradient(ValueId id);
-  /// Returns the gradient of a parameter, which the first call adds.
+  /// Returns the gradient of a parameter; the first call adds it.
   ValueId param_grad(ValueId param);
 
   // --- forward values ---
 
-  /// Returns a forward value as backward sees it: given, saved, or made again right here.
+  /// Returns a forward value as backward reads it: given, saved, or recomputed at this point.
   ValueId needed(ValueId id);
-  /// Saves a value: backward reads what forward left of it.
+  /// Saves a value, so that backward reads the one that forward left.
   void save(ValueId id) { value(id).role = ValueRole::kSaved; }
 
   // --- operations ---
@@ -60,11 +61,11 @@ class Derivation {
 
   // --- tensor-parallel ranks ---
 
-  /// Says whether a value is made by an operation whose gradient takes what each rank found: an
-  /// all-gather sums it, dropout hands it on to its operand.
+  /// Says whether a value is the result of an operation whose gradient accepts each rank's term of
+  /// a sum: an all-gather's gradient sums the terms, dropout's passes them on to its operand.
   bool passes_on_terms(ValueId id) const;
-  /// Says whether `op` is the first operation of the forward list that reads the value: the last
-  /// one in backward.
+  /// Says whether `op` is the first operation of the forward list that reads the value, and so the
+  /// last one in backward.
   bool is_first_reader(const Op& op, ValueId id) const;
   /// Returns the gradient with respect to `id`; `term` is this rank's term of its sum over the
   /// ranks.
@@ -74,8 +75,8 @@ class Derivation {
   void emit_waiting();
 
  private:
-  /// List is the list of an operation in backward; kReader is that of the operation that reads the
-  /// result, for a forward operation run again or a gradient gathered.
+  /// List names the list of an operation in backward. kReader is the list of the operation that
+  /// reads the result, for a forward operation that is run again or a gradient that is gathered.
   enum class List : uint8_t { kInputGrad, kWeightGrad, kReader };
 
   const Value& value(ValueId id) const { return graph_.at(id); }
@@ -97,7 +98,7 @@ class Derivation {
   LayerGraph& graph_;
   const std::vector<bool>& kept_;
   std::map<ValueId, size_t> producer_;
-  /// Values made again that can be read at this point of the backward list, by the forward value.
+  /// The recomputed values that can be read at this point of the backward list, by forward value.
   std::map<ValueId, ValueId> again_;
   std::vector<ValueId> passing_;
   int depth_ = 0;

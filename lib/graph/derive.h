@@ -10,9 +10,9 @@ struct LayerGraph;
 
 /// Fills input_grad, weight_grad and backward of a graph whose forward list is complete: walks the
 /// forward list in reverse, emits each kind's gradient operations, sums gradients of values used
-/// twice (a residual is handed to the norm's gradient as its extra term), marks what must be saved
-/// and runs forward operations again, each right before its first reader, to make what is not:
-/// results of cheap kinds, and what `policy` chooses not to keep.
+/// twice (a residual is handed to the norm's gradient as its extra term), and marks the values that
+/// must be saved. Values that are not saved, results of cheap kinds and those that `policy` chooses
+/// not to keep, are recomputed: their forward operations run again right before the first reader.
 ///
 /// Gradients of norms' weights are made with the input gradients (input_grad).
 ///
@@ -22,8 +22,8 @@ struct LayerGraph;
 /// gradients of such a product come after that collective, to run beside it.
 void derive_backward(LayerGraph& graph, const RecomputePolicy& policy = {});
 
-/// Derives the backward lists with a given choice of kept values: a forward value that backward
-/// reads is saved when `kept`, and made again right before its first reader otherwise.
+/// Derives the backward lists for a given choice of kept values: a forward value that backward
+/// reads is saved if `kept`, and otherwise recomputed right before its first reader.
 void derive_keeping(LayerGraph& graph, const std::vector<bool>& kept);
 
 }  // namespace ftrun

@@ -21,7 +21,7 @@ bool is_used(const std::vector<const std::vector<Op>*>& lists, ValueId id) {
   });
 }
 
-bool leaves_the_layer(ValueRole role) {
+bool is_layer_result(ValueRole role) {
   return role == ValueRole::kOutput || role == ValueRole::kInputGrad ||
          role == ValueRole::kParamGrad;
 }
@@ -31,7 +31,7 @@ void remove_unused(const LayerGraph& graph, const std::vector<std::vector<Op>*>&
   const std::vector<const std::vector<Op>*> readers(lists.begin(), lists.end());
   const auto is_unused = [&](const Op& op) {
     return std::none_of(op.out.begin(), op.out.end(), [&](ValueId id) {
-      return leaves_the_layer(graph.at(id).role) || is_used(readers, id);
+      return is_layer_result(graph.at(id).role) || is_used(readers, id);
     });
   };
   bool removed = true;

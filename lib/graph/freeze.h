@@ -7,12 +7,13 @@
 namespace ftrun {
 
 /// Returns the graph of a layer some of whose parameters (values of role kParam) do not train. No
-/// list makes their gradients: operations that made nothing else are gone, as is what was kept,
-/// gathered or made again only for these. Where an operation makes such a gradient together with
-/// what is wanted (the vocabulary's cross-entropy of tensor ranks), it is a temporary value that
-/// nothing reads. `for_layer_before`: the layer before needs the gradient with respect to this
-/// one's input; where it does not, that gradient is dropped likewise, and if nothing of this layer
-/// trains either, no backward list has any operation.
+/// list computes their gradients: operations that computed nothing else are removed, and so are
+/// values that were kept, gathered or recomputed only for these operations. If an operation
+/// computes such a gradient together with others that are needed (the vocabulary's cross-entropy of
+/// tensor ranks), the gradient becomes a temporary value that nothing reads. `for_layer_before`:
+/// the previous layer needs the gradient with respect to this layer's input. If it does not, that
+/// gradient is removed, too, and if no parameter of this layer trains either, the backward lists
+/// are empty.
 LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen,
                              bool for_layer_before);
 

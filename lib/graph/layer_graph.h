@@ -16,7 +16,8 @@ using Dims = std::vector<int64_t>;
 
 int64_t element_count(const Dims& dims);
 
-/// ValueRole says where a value comes from or goes to, which decides where its storage lies.
+/// ValueRole says where a value comes from or where it is used, which decides where its storage
+/// lies.
 enum class ValueRole : uint8_t {
   kInput,       // from the batch or another layer
   kOutput,      // handed to another layer
@@ -30,21 +31,21 @@ enum class ValueRole : uint8_t {
   kWorkspace,   // scratch of one operation: U8 bytes
 };
 
-/// Port says what a value carries between layers and the loader; there is at most one value per
-/// port and direction.
+/// Port names the values that are passed between layers, or from the loader; there is at most one
+/// value for each port and direction.
 enum class Port : uint8_t {
 #define FTRUN_PORT(kind, name) kind,
 #include "graph/ports.inc"
 };
 
-/// PortHolds says what the numbers of a port of the batch are.
+/// PortHolds says what the numbers at a port of the batch mean.
 enum class PortHolds : uint8_t {
   kVocabulary,  // rows of the vocabulary
   kPlaces,      // the tokens' places, ascending
   kStarts,      // the place of the first token of each token's document
 };
 
-/// BatchPort is a value that comes with each micro-batch.
+/// BatchPort is a port whose value is given with each micro-batch.
 struct BatchPort {
   Port port;
   PortHolds holds;
@@ -56,7 +57,7 @@ inline constexpr BatchPort kBatchPorts[] = {
 };
 
 std::string_view port_name(Port port);
-/// Returns what a port of the batch holds; nothing for other ports.
+/// Returns the meaning of a port of the batch; nothing for other ports.
 std::optional<PortHolds> port_holds(Port port);
 
 struct Value {
@@ -65,18 +66,19 @@ struct Value {
   Dims dims;
   ValueRole role = ValueRole::kTemp;
   Port port = Port::kNone;
-  /// The value of the gradient of a kParam, or of the gradient with respect to a kOutput or kInput.
+  /// The value that is the gradient of a kParam, or the gradient with respect to a kOutput or
+  /// kInput.
   ValueId grad = -1;
   /// The format in which the elements of a kParam are packed, which kernels unpack as `dtype`.
   PackedFormat packed = {};
 
   int64_t bytes() const { return stored_bytes(dtype, packed, element_count(dims)); }
-  /// Returns the dtype of what its storage holds.
+  /// Returns the dtype of the value's storage.
   DType stored_dtype() const { return packed ? DType::kU8 : dtype; }
 };
 
-/// Kernels says whose kernels run a graph: they differ in the scratch they need and in how much of
-/// the head they do at a time.
+/// Kernels says for which kernels a graph is made: they differ in the scratch that they need, and
+/// in how much of the head they compute at a time.
 enum class Kernels : uint8_t { kProcessor, kGpu };
 
 /// ModelDtypes holds the element types of a model's graphs, and the kernels that compute with them.
@@ -89,7 +91,7 @@ struct ModelDtypes {
   /// Gradients of parameters: F32, BF16 or F16 (F64 with F64).
   DType gradients = DType::kF32;
   Kernels kernels = Kernels::kProcessor;
-  /// The blocks' weights of products, where these are packed; they do not train then.
+  /// The packed format of the blocks' weight matrices, if these are packed; they do not train then.
   PackedFormat packed = {};
   bool operator==(const ModelDtypes&) const = default;
 };
@@ -109,7 +111,7 @@ struct LayerGraph {
   const Value& at(ValueId id) const { return values[static_cast<size_t>(id)]; }
   /// Returns the values of a role, in order of their ids.
   std::vector<ValueId> with_role(ValueRole role) const;
-  /// Returns the value at a port with that role, or -1.
+  /// Returns the value at a port with this role, or -1.
   ValueId find(ValueRole role, Port port) const;
 };
 

@@ -23,12 +23,12 @@ class Offsets {
   int64_t bytes_ = 0;
 };
 
-/// Says whether elements have 16 bits, which are computed with in 32.
+/// Says whether elements have 16 bits; their arithmetic has 32.
 inline bool is_narrow(int64_t element_bytes) {
   return element_bytes < dtype_bytes(DType::kF32);
 }
 
-/// Returns the bytes of the numbers that such elements are computed with.
+/// Returns the size in bytes of the type in which such elements are computed with.
 inline int64_t wide_bytes(int64_t element_bytes) {
   return std::max(element_bytes, dtype_bytes(DType::kF32));
 }

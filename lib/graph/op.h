@@ -10,11 +10,11 @@
 
 namespace ftrun {
 
-/// Index of a value in its LayerGraph.
+/// ValueId is the index of a value in its LayerGraph.
 using ValueId = int32_t;
 
-/// OpKind says what an operation does: a place in the list ops/kinds.inc, the only place that names
-/// kinds.
+/// OpKind says what an operation computes. Its values are places in the list ops/kinds.inc, the
+/// only place that names kinds.
 enum class OpKind : uint8_t;
 
 /// NoAttrs stands for the attributes of a kind that has none.
@@ -22,8 +22,8 @@ struct NoAttrs {
   bool operator==(const NoAttrs&) const = default;
 };
 
-/// OpAttrs holds the attributes of an operation: a value of the type that its kind has (ops/KIND),
-/// or none. Copies share the value, which never changes.
+/// OpAttrs holds the attributes of an operation: a value of the type that its kind defines
+/// (ops/KIND), or none. Copies share the value, which never changes.
 class OpAttrs {
  public:
   OpAttrs() = default;
@@ -85,20 +85,21 @@ struct Op {
   std::vector<ValueId> in;
   std::vector<ValueId> out;
   OpAttrs attrs;
-  /// Scratch bytes this operation needs while it runs; a value of the list's scratch buffer.
+  /// The value of the list's scratch buffer that holds the operation's scratch memory while it
+  /// runs.
   ValueId workspace = -1;
 };
 
 /// Returns the name of a kind in programs, messages and traces: "linear_dgrad", ...
 std::string_view op_name(OpKind kind);
 
-/// Says whether a kind is cheap: backward runs it again instead of saving what it produced.
+/// Says whether a kind is cheap: backward recomputes its results instead of saving them.
 bool is_cheap(OpKind kind);
 
 /// Says whether a kind is communication among the tensor-parallel ranks, which no kernel runs.
 bool is_collective(OpKind kind);
 
-/// Returns the input whose storage output 0 may lie on if nothing reads that input later; -1: none.
+/// Returns the input whose storage output 0 may reuse if nothing reads that input later; -1: none.
 ValueId in_place_input(const Op& op);
 
 }  // namespace ftrun

@@ -9,9 +9,10 @@ struct Op;
 class Derivation;
 class OpWork;
 
-// Parts that entries of many kinds share (ops/KIND/spec.cc): functions of one operation.
+// The functions of this header are shared by the entries of many kinds (ops/KIND/spec.cc); each
+// describes one operation.
 
-/// Functions for the work of operations, of kinds that move each operand once.
+/// work_of has functions that return the work of operations whose kinds move each operand once.
 namespace work_of {
 /// Counts one floating-point operation for each element that is written.
 OpWork elements(const LayerGraph& graph, const Op& op);
@@ -21,18 +22,19 @@ OpWork transcendentals(const LayerGraph& graph, const Op& op);
 OpWork communication(const LayerGraph& graph, const Op& op);
 }  // namespace work_of
 
-/// Functions for the bytes of scratch.
+/// workspace_of has functions that return bytes of scratch.
 namespace workspace_of {
 int64_t none(const LayerGraph& graph, const Op& op);
-/// Counts partial gradients on processors, of kinds whose results are gradients summed over tokens.
+/// Returns the bytes of partial gradients on processors, for kinds whose results are gradients
+/// summed over tokens.
 int64_t partial_gradients(const LayerGraph& graph, const Op& op);
-/// Counts partial sums on a GPU, of the same kinds.
+/// Returns the bytes of partial sums on a GPU, for the same kinds.
 int64_t gpu_partial_sums(const LayerGraph& graph, const Op& op);
 }  // namespace workspace_of
 
-/// Functions that emit the gradient operations of a forward operation.
+/// gradients_of has functions that emit the gradient operations of a forward operation.
 namespace gradients_of {
-/// Emits no gradient: nothing that the operation reads has one, or another kind makes it.
+/// Emits no gradient: the operation's operands have none, or another kind computes them.
 void no_operand(Derivation& derivation, const Op& op);
 }  // namespace gradients_of
 

@@ -12,8 +12,9 @@
 namespace ftrun {
 namespace {
 
-/// More choices than these are not tried one by one: 2^8 lists take some milliseconds. A block of
-/// the families there are has at most seven.
+/// The most operations for which every choice of keeping or recomputing their results is tried: 2^8
+/// lists take some milliseconds. Of more operations, those whose results have the most bytes are
+/// considered.
 constexpr size_t kMostCandidates = 8;
 
 bool can_run_again(OpKind kind) {

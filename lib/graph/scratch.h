@@ -13,18 +13,18 @@ struct LayerGraph;
 /// ScratchPlan is the storage of one list: where each of its temporaries and workspaces lies in a
 /// scratch buffer.
 struct ScratchPlan {
-  /// Byte offset by value; -1 for values that do not live in scratch.
+  /// The byte offset of each value; -1 for values that do not live in scratch.
   std::vector<int64_t> offset;
   int64_t bytes = 0;
 };
 /// Places `list`'s kTemp, kWorkspace and kDeferred values, overlapping where lifetimes allow;
-/// 64-byte aligned. A collective may run beside the operations that follow it, until one reads its
-/// result: until then nothing else lies on its operands. kDeferred values that another list makes
-/// or reads are left out (see plan_deferred): none in `backward`, all in `input_grad` and in
-/// `weight_grad`.
+/// 64-byte aligned. A collective may run beside the operations that follow it until one of them
+/// reads its result, so until then its operands share no memory with other values. kDeferred values
+/// that another list writes or reads are left out (plan_deferred()): none in `backward`, all in
+/// `input_grad` and in `weight_grad`.
 ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
 
-/// SavedFor chooses among the values that forward leaves for backward.
+/// SavedFor selects values among those that forward leaves for backward.
 enum class SavedFor : uint8_t {
   kBackward,    // all
   kInputGrad,   // those that `weight_grad` does not read
@@ -34,10 +34,9 @@ enum class SavedFor : uint8_t {
 /// Places the values that forward leaves for backward in one buffer; 64-byte aligned.
 ScratchPlan plan_saved(const LayerGraph& graph, SavedFor which = SavedFor::kBackward);
 
-/// Places the values that `input_grad` leaves for `weight_grad` in one buffer; 64-byte aligned.
-/// Besides these the weight gradients read kSaved values, the values given to the layer, and
-/// gradients at its borders (kOutputGrad, kInputGrad): all these live until the weight gradients
-/// have run.
+/// Places the values that `input_grad` leaves for `weight_grad` in one buffer; 64-byte aligned. The
+/// weight gradients also read kSaved values, the values given to the layer, and gradients at its
+/// borders (kOutputGrad, kInputGrad), so all these live until the weight gradients have run.
 ScratchPlan plan_deferred(const LayerGraph& graph);
 
 }  // namespace ftrun

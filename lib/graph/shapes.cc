@@ -19,7 +19,8 @@ class Letters {
     if (const auto letters = op_spec(op.kind).letters) letters(op, known_);
   }
 
-  /// Takes an operand's dimensions as what its letters stand for; false when they stand for others.
+  /// Binds the letters of a pattern to an operand's dimensions; returns false if a letter already
+  /// has another value.
   bool match(std::string_view pattern, const Dims& dims) {
     if (pattern == "S") return match_whole(dims);
     if (pattern == "tS") return match_blocks(dims);

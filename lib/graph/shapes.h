@@ -7,7 +7,7 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-/// Finds what is wrong with the shapes of an operation's operands ("needs N,O O,I -> N,I: w is no
+/// Returns what is wrong with the shapes of an operation's operands ("needs N,O O,I -> N,I: w is no
 /// O,I"); "" when they agree with its kind.
 std::string shape_fault(const LayerGraph& graph, const Op& op);
 

@@ -7,8 +7,7 @@
 
 namespace ftrun {
 
-/// Every buffer and value starts at a multiple of this many bytes (a cache line, an AVX-512
-/// vector).
+/// The alignment in bytes of every buffer and value (a cache line, an AVX-512 vector).
 inline constexpr int64_t kStorageAlignment = 64;
 
 /// StorageRequest asks for `bytes` of memory from time `first` to time `last`, both included.
@@ -19,28 +18,30 @@ struct StorageRequest {
 };
 
 struct StorageLayout {
-  /// Byte offset by request; -1 for requests of no bytes.
+  /// The byte offset of each request; -1 for requests of no bytes.
   std::vector<int64_t> offset;
   int64_t bytes = 0;
-  /// The effort: how many other requests, or groups of them, were looked at.
+  /// The effort of the search: how many times another request, or a group of requests, was
+  /// examined.
   int64_t looks = 0;
 };
 
 /// Places requests in one arena so that those alive at the same time do not overlap. The layout is
-/// deterministic, and nearly always as small as what lives at the fullest time.
+/// deterministic, and nearly always as small as the sum of the requests that are alive at the
+/// fullest time.
 StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t alignment);
 
-/// PackedArena is an arena that has been packed, and what lies in it.
+/// PackedArena is an arena that has been packed, with the requests that it holds.
 struct PackedArena {
   std::span<const StorageRequest> requests;
   std::span<const int64_t> offset;  // by request, as in StorageLayout
   int64_t bytes = 0;
 };
 
-/// Chooses which of `requests`, which would be packed into an arena of their own, lie in gaps of
-/// `arena` instead, and returns their byte offsets there; -1 for those that stay. Takes the largest
-/// first of those alive at the fullest time of what stays, until that needs no more than `enough`
-/// bytes.
+/// Chooses which of `requests`, which would otherwise get their own arena, are placed in gaps of
+/// `arena`, and returns their byte offsets there; -1 for the remaining ones. Of the remaining
+/// requests that are alive at their fullest time it moves the largest first, until they need no
+/// more than `enough` bytes.
 std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const PackedArena& arena,
                                int64_t alignment, int64_t enough);
 

@@ -7,22 +7,22 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-// The scratch memory of operations. The planner asks for the bytes; how an operation lays them out,
-// which the kernels rely on, is in ops/KIND. (Declarations only: the vector kernels include this
-// file.)
+// The functions of this header return the size of operations' scratch memory, for the planner. The
+// layout inside it, on which the kernels rely, is in ops/KIND. (The header has declarations only,
+// because the vector kernels include it.)
 
-/// Returns the bytes of scratch that an operation needs with `values`' shapes and the graph's
-/// kernels, which rely on exactly this.
+/// Returns the bytes of scratch that an operation needs, for the shapes of its values and the
+/// graph's kernels, which rely on exactly this number.
 int64_t workspace_bytes(const LayerGraph& graph, const Op& op);
 
-/// Rows summed into one partial gradient of a norm weight or bias; partial gradients are added in
-/// order.
+/// The number of rows that are summed into one partial gradient of a norm weight or bias; partial
+/// gradients are added in order.
 inline constexpr int64_t kWgradRows = 64;
 
-/// The most partial sums on a GPU of a gradient that is summed over tokens: with more, the sum over
-/// them would take long.
+/// The most partial sums on a GPU of a gradient that is summed over tokens; with more, adding them
+/// would take long.
 inline constexpr int64_t kMostGpuPartials = 256;
-/// Rows of tokens that a partial sum takes at least.
+/// The least number of rows of tokens of a partial sum.
 inline constexpr int64_t kGpuPartialRows = 8;
 /// Returns the number of partial sums of a gradient over `tokens`.
 int64_t gpu_partials(int64_t tokens);

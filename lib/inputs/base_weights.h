@@ -14,15 +14,15 @@
 
 namespace ftrun {
 
-/// BaseWeights reads the weights of a model folder as they are trained on: for packed tensors, the
-/// numbers that their codes stand for.
+/// BaseWeights reads the weights of a model folder with the values that training uses: for packed
+/// tensors, the numbers that their codes stand for.
 class BaseWeights {
  public:
   /// Finds the packed tensors of `model`. `folder` is borrowed.
   BaseWeights(const ModelDescription& model, const ModelFolder& folder);
 
-  /// Reads elements [begin, end) of a tensor in fp32. One tensor after the other: the scales of a
-  /// packed one are found by reading it whole.
+  /// Reads elements [begin, end) of a tensor in fp32. Read the tensors one after the other: the
+  /// scales of a packed tensor are computed by reading it whole.
   void read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out);
 
  private:
@@ -35,7 +35,7 @@ class BaseWeights {
   std::map<std::string, Dims> packed_;
   std::vector<float> values_;
   std::vector<std::byte> records_;
-  /// The tensor that is read.
+  /// The tensor that is being read.
   std::string tensor_;
   std::optional<PackScales> scales_;
 };

@@ -17,11 +17,11 @@ bool exports_adapter(const Config& config);
 
 std::string export_folder(const Config& config);
 
-/// Returns the dtype of exported weights; `own` if the config leaves it open.
+/// Returns the dtype of exported weights; `own` if the config does not choose one.
 DType exported_dtype(ExportDtype wanted, DType own);
 
-/// Returns the dtype of exported weights; if the config leaves it open, that of the model's own
-/// files, or fp32 if its config.json does not give it.
+/// Returns the dtype of exported weights. If the config does not choose one, it is the dtype of the
+/// model's own files, or fp32 if its config.json gives none.
 DType exported_dtype(ExportDtype wanted, const ModelConfig& model);
 
 /// Describes, for PEFT's file, a model that the config or the command calls `base`: its family, its
@@ -34,19 +34,20 @@ PeftModel peft_model(const std::string& base, const std::string& family,
 void export_as_adapter(ExportOptions& options, const Config& config, const PeftModel& model,
                        ExportDtype wanted);
 
-/// Reads from an adapter's file how the base that it was trained on was quantized; nothing if the
-/// file does not say, as PEFT's own files do not. Error(kBadInput) if it cannot be read.
+/// Reads from an adapter's file how the base model was quantized while the adapter was trained.
+/// Returns nothing if the file does not say it, as PEFT's own files do not. Throws Error(kBadInput)
+/// if the file cannot be read.
 std::optional<QuantizationConfig> base_quantization(const AdapterFolder& adapter);
 
 /// Makes an export of a multimodal model keep the tensors of its other parts from the source
-/// folder. Error(kBadInput) if they cannot be read.
+/// folder. Throws Error(kBadInput) if these cannot be read.
 void keep_other_parts(ExportOptions& options, const ModelConfig& model);
 
-/// Makes the options of the export at a run's end.
+/// Returns the options of the export at the end of a run.
 ExportOptions export_options(const Config& config, const ModelConfig& model);
 
-/// Lists the tensors that an export of `model`, as a run trains it, holds: those of an adapter, or
-/// the model's own without what an adapter adds.
+/// Lists the tensors in an export of `model`, as a run trains it: the tensors of the adapter, or
+/// those of the model without the adapter's.
 std::vector<ExportTensor> export_tensors(const ExportOptions& options,
                                          const ModelDescription& model);
 

@@ -12,23 +12,23 @@
 
 namespace ftrun {
 
-/// Lists fields of a manifest, each with all below it, that a resume may always change.
+/// Lists the fields of a manifest, each with all fields below it, that a resume may always change.
 std::span<const std::string_view> always_may_change();
 
-/// Compares the run that `before` describes with the one about to continue it. Refuses a change of
-/// the mathematics with Error(kUsage), naming each field and both values, unless `allowed` holds
-/// the field. Returns the changes that a resume may always make (length, destination, logging and
-/// layout), one sentence a change. `path` is the manifest's.
+/// Compares the run that `before` describes with the run that is about to continue it. Throws
+/// Error(kUsage) for a change of the mathematics, with each field and both values, unless `allowed`
+/// holds the field. Returns a sentence for each change that a resume may always make (length,
+/// destination, logging and layout). `path` is the path of the manifest.
 std::vector<std::string> admit_resume(const std::string& path, const RunManifest& before,
                                       const RunManifest& now,
                                       const std::vector<std::string>& allowed);
 
-/// The extra field of a checkpoint that holds ModelFolder::weights_fingerprint() of the base, if
-/// some of the base is frozen and so not in the checkpoint.
+/// The extra field of a checkpoint that holds ModelFolder::weights_fingerprint() of the base, if a
+/// part of the base is frozen and therefore not in the checkpoint.
 inline constexpr const char* kBaseRecord = "base_weights";
 
-/// Refuses a base whose weights are not those that the checkpoint was trained on, with
-/// Error(kBadInput).
+/// Throws Error(kBadInput) for a base whose weights differ from those on which the checkpoint was
+/// trained.
 void require_same_base(const CheckpointMeta& saved, const std::string& step,
                        const ModelFolder& base);
 
@@ -38,15 +38,15 @@ inline constexpr const char* kEvaluationRecord = "evaluations";
 /// Describes which states of a checkpoint a run keeps in another precision, and the effect on them.
 std::string conversion_notice(const std::string& folder, const StateConversion& conversion);
 
-/// Says whether a checkpoint was imported from another program's, which has no config, seed or data
-/// of ftrun's.
+/// Says whether a checkpoint was imported from another program's checkpoint, which has no config,
+/// seed or data of ftrun.
 bool is_imported(const CheckpointMeta& saved);
-/// Describes what the user must know about a run that resumes from an imported checkpoint: its
-/// source, and what it does not record.
+/// Writes a notice for a run that resumes from an imported checkpoint: the checkpoint's source, and
+/// what it does not record.
 std::string import_notice(const std::string& folder, const CheckpointMeta& saved);
 
-/// Returns the run that saved a checkpoint, as far as the checkpoint records it: seed, topology,
-/// fingerprints and config are its own, all else is taken from `now`.
+/// Returns the manifest of the run that saved a checkpoint, as far as the checkpoint records it:
+/// seed, topology, fingerprints and config are that run's, all other fields are those of `now`.
 RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now);
 
 }  // namespace ftrun

@@ -10,23 +10,23 @@
 
 namespace ftrun {
 
-/// AdapterRows gives rows of scale B A, which an adapter adds to a matrix W [outputs, inputs].
+/// AdapterRows computes rows of scale B A, which an adapter adds to a matrix W [outputs, inputs].
 struct AdapterRows {
   int64_t inputs = 0;
   int64_t rank = 0;
   double scale = 1.0;
-  /// A [rank, inputs]; empty: B is zero.
+  /// The matrix A [rank, inputs]; empty: B is zero.
   std::vector<float> a;
-  /// The function that reads row o of B, [rank].
+  /// Reads row o of B, [rank].
   std::function<void(int64_t row, std::span<float> out)> read_b = {};
 
   /// Computes out = columns [first, last) of row o.
   void read(int64_t o, int64_t first, int64_t last, std::span<double> out) const;
 };
 
-/// Computes out[i] = length of row `begin` + i of W + scale B A. `as_read`, if any, converts
-/// elements of W to the values that layers read. Sums in double, so that the order of the sum
-/// changes no bit of fp32; reads some rows of W at a time.
+/// Computes out[i] = length of row `begin` + i of W + scale B A. `as_read`, if given, converts
+/// elements of W to the values that layers read. It sums in double, so that the order of the sum
+/// changes no bit of the fp32 result, and reads a few rows of W at a time.
 void row_lengths(BaseWeights& base, const std::string& weight, const AdapterRows& adapter,
                  int64_t begin, std::span<double> out,
                  const std::function<void(std::span<float>)>& as_read = {});

@@ -12,11 +12,11 @@
 
 namespace ftrun {
 
-/// NamedSamples is a data set that is evaluated.
+/// NamedSamples is a validation set and its name.
 struct NamedSamples {
   std::string name;
   std::unique_ptr<SampleSet> samples;
-  /// Returns the name of the set in run.json, and of its fingerprint: "validation", or
+  /// Returns the name of the set in run.json and of its fingerprint: "validation", or
   /// "validation.NAME".
   std::string role() const { return name == "validation" ? name : "validation." + name; }
 };
@@ -28,16 +28,16 @@ struct RunData {
   std::vector<NamedSamples> validation;
 };
 
-/// Opens the data sets of a run. Error(kBadInput) as of SampleSet.
+/// Opens the data sets of a run. Throws Error(kBadInput) as SampleSet does.
 RunData open_run_data(const Config& config);
 
-/// Refuses data that is known to hold a token id outside the model's rows, with Error(kBadInput).
+/// Throws Error(kBadInput) for data that is recorded to hold a token id outside the model's rows.
 void refuse_unknown_tokens(const RunData& data, int64_t vocab_rows);
 
-/// Computes the optimizer steps of the whole run, resumed or not.
+/// Returns the number of optimizer steps of the whole run, resumed or not.
 int64_t steps_of_run(const Config& config, const SampleSet& train);
 
-/// Makes the options of a rank's loader, which makes the steps [first_step, end_step).
+/// Returns the options of a rank's loader of the steps [first_step, end_step).
 LoaderOptions loader_options(const Config& config, const StepPlan& plan, int64_t first_step,
                              int64_t end_step);
 

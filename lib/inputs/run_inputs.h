@@ -14,25 +14,26 @@
 
 namespace ftrun {
 
-/// Describes a data set for the manifest: its place, its size, the commit of one that lies in the
-/// Hugging Face cache, and its fingerprint when that is recorded beside the files.
+/// Describes a data set for the manifest: its path, its size, its commit if it is in the Hugging
+/// Face cache, and its fingerprint if that is recorded beside the files.
 InputRecord describe_data(const SampleSet& samples);
-/// Describes a model folder for the manifest, as `named` in the config; with the commit of one that
-/// lies in the Hugging Face cache.
+/// Describes a model folder for the manifest under the name `named` of the config, with its commit
+/// if it is in the Hugging Face cache.
 InputRecord describe_model(const std::string& named, const ModelFolder& folder,
                            const ModelDescription& model);
 
 /// DataFingerprints finds the fingerprints of a run's data sets in the background.
 class DataFingerprints {
  public:
-  /// Starts to read `samples`, which must outlive this; `cache_file` keeps a computed fingerprint.
+  /// Starts to read `samples`, which must outlive this object; `cache_file` keeps a computed
+  /// fingerprint.
   void start(const std::string& role, const SampleSet& samples, const std::string& cache_file);
 
   /// Returns (role, digest) of the fingerprints that have become known since the last call. Never
   /// waits.
   std::vector<std::pair<std::string, std::string>> finish();
-  /// Says whether no fingerprint is left to be found.
-  bool all_taken() const { return unknown_.empty(); }
+  /// Says whether all fingerprints have been found.
+  bool all_found() const { return unknown_.empty(); }
 
  private:
   std::map<std::string, std::unique_ptr<FingerprintJob>> unknown_;

@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// Reads from the config how a data set is cut into rows.
+/// Returns the options of the config by which a data set is cut into rows.
 SampleSetOptions sample_options(const Config& config);
 
 /// Returns the options of data.train, whose data sets may be mixed.

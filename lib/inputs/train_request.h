@@ -11,9 +11,9 @@
 
 namespace ftrun {
 
-/// ResumeRequest holds what `--resume` asks for.
+/// ResumeRequest holds the options of `--resume`.
 struct ResumeRequest {
-  /// The run continues an earlier one of its folder, if there is one.
+  /// The run continues an earlier run of its folder, if there is one.
   bool wanted = false;
   /// The step to resume from; nothing: the newest good checkpoint.
   std::optional<int64_t> step;
@@ -26,24 +26,24 @@ struct ResumeRequest {
   }
 };
 
-/// TrainRequest holds everything that a rank needs; the same on every rank except for `launch`.
+/// TrainRequest holds everything that a rank needs; it is equal on all ranks except for `launch`.
 struct TrainRequest {
-  /// Resolved, supported.
+  /// The resolved config, which this build supports.
   Config config;
   /// The effective config as text, for config.yaml and the manifest.
   std::string config_yaml;
   std::string config_json;
   LaunchEnvironment launch;
-  /// The AgentLaunch::name of the torchrun that started the ranks, once they have met; ""
-  /// elsewhere.
+  /// The AgentLaunch::name of the torchrun that started the ranks, once they are connected; "" for
+  /// other launchers.
   std::string agent;
   ResumeRequest resume;
-  /// The ranks that ftrun's own supervisor started again.
+  /// The ranks that ftrun's own supervisor restarted.
   RanksOfStart ranks;
   /// Seconds between the scheduler's warning and its kill (--stop-lead); 0 if not given.
   double stop_lead = 0;
   BuildInfo build;
-  /// Standard output is a terminal (rank 0 draws a live line).
+  /// Standard output is a terminal, on which rank 0 draws a live line.
   bool terminal = false;
 };
 

@@ -12,21 +12,22 @@
 
 namespace ftrun {
 
-/// Lets the folder's tensors, and the parts of them that are the model's, be read by the model's
-/// names. The rank that `tells` logs quantized matrices, parts that do not train, and other names.
+/// Makes the folder's tensors, and the parts of them that belong to the model, readable under the
+/// model's names. The rank with `tells` logs quantized matrices, parts that do not train, and names
+/// that differ.
 void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tells);
 
 /// Opens the folder of a model. Tensors that the folder stores under other names
-/// (find_stored_names()) are read by the model's.
+/// (find_stored_names()) are read under the model's names.
 ModelFolder open_model_folder(const std::string& path, const ModelDescription& model);
 
-/// Refuses a model folder whose tensors are not those of its config.json, or that cannot be read as
-/// weights, with Error(kBadInput). Reads only headers, and both end matrices of a tied model whose
+/// Throws Error(kBadInput) for a model folder whose tensors are not those of its config.json, or
+/// that cannot be read as weights. Reads only headers, and both end matrices of a tied model whose
 /// folder has two.
 void require_weights(const ModelDescription& model, const ModelFolder& folder);
 
 /// Finds where an adapter's folder holds each tensor that trains in `model`, by the model's names.
-/// Refuses a folder with other tensors with Error(kBadInput), which lists all differences.
+/// Throws Error(kBadInput), which lists all differences, for a folder with other tensors.
 std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& model,
                                                      const AdapterFolder& adapter);
 

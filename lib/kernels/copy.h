@@ -13,7 +13,7 @@ struct CopiedRange {
 };
 
 /// Copies bytes that are not read again soon, on all threads. Threads take parts as they become
-/// free, so none waits for another before all is done. Ranges do not overlap.
+/// free, so no thread waits for another before the end. Ranges must not overlap.
 void copy_streamed(std::span<const CopiedRange> ranges);
 
 }  // namespace ftrun

@@ -13,7 +13,7 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-/// DeviceStreamHandle is a queue of the device, and the handles after it marks and graphs
+/// DeviceStreamHandle is a queue of the device; the handles after it are marks in queues and graphs
 /// (cudaStream_t, cudaEvent_t, cudaGraphExec_t). Null is not a stream: every call needs one that
 /// create_stream() made.
 struct DeviceStreamHandle;
@@ -24,21 +24,20 @@ using DeviceEvent = DeviceEventHandle*;
 using DeviceGraph = DeviceGraphHandle*;
 
 struct DeviceInfo {
-  /// "NVIDIA H100 80GB HBM3"
+  /// The name of the device: "NVIDIA H100 80GB HBM3".
   std::string name;
   int index = 0;
   int compute_major = 0;
   int compute_minor = 0;
   int multiprocessors = 0;
-  /// The GPU's place on the bus ("0000:1B:00.0"): the same for all slices of a GPU that is cut up
-  /// (MIG).
+  /// The GPU's place on the bus ("0000:1B:00.0"), which all slices of a divided GPU (MIG) share.
   std::string bus_id;
-  /// "GPU-5f3c...", for a slice its own: two processes have the same text exactly when they see the
-  /// same device, on any machine.
+  /// The identity "GPU-5f3c...", which a slice has for itself: two processes have the same text
+  /// exactly when they use the same device, on any machine.
   std::string uuid;
-  /// Shared memory that a block of a kernel may ask for.
+  /// The most shared memory in bytes that a block of a kernel can have.
   int64_t block_shared_bytes = 0;
-  /// All of its memory, used or not.
+  /// The size of the device's memory, used or not.
   int64_t memory_bytes = 0;
   /// Versions of the driver and of the runtime, as 1000 major + 10 minor.
   int driver_version = 0;
@@ -50,19 +49,19 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
 };
 
-/// DeviceKernels holds the kernels, memory and queues of one GPU. Calls only enqueue, in the order
-/// of their stream: none waits for the device (except those named synchronize and the allocations),
-/// none allocates, and all that take a stream may be captured into a graph. Addresses are device
-/// memory unless said otherwise. Results have the same bits from run to run on one kind of GPU: no
-/// sum depends on timing. Failures are Error(kEnvironment); a kernel's fault on the device shows in
-/// the next synchronize.
+/// DeviceKernels holds the kernels, memory and queues of one GPU. Its functions only enqueue work,
+/// in the order of the stream: none waits for the device (except synchronize() and the
+/// allocations), none allocates, and all that take a stream may be captured into a graph. Addresses
+/// are device memory unless said otherwise. Results have the same bits from run to run on one kind
+/// of GPU, because no sum depends on timing. Failures throw Error(kEnvironment); a fault of a
+/// kernel is reported by the next synchronize().
 class DeviceKernels {
  public:
   virtual ~DeviceKernels() = default;
 
   virtual const DeviceInfo& info() const = 0;
   virtual DeviceMemory memory() const = 0;
-  /// Makes this device the calling thread's. Every thread that uses this object calls it once.
+  /// Makes this device the calling thread's. Every thread that uses this object must call it once.
   virtual void bind_thread() = 0;
 
   // --- memory; alignment is 256 bytes at least -------------------------------------------------
@@ -73,8 +72,8 @@ class DeviceKernels {
   /// Allocates host memory that copies can use without the host waiting.
   virtual void* allocate_pinned(int64_t bytes) = 0;
   virtual void free_pinned(void* memory) noexcept = 0;
-  /// Copies between device and (pinned) host, in any direction. Pageable host memory works, but the
-  /// host waits.
+  /// Copies between device and (pinned) host, in any direction. Pageable host memory is allowed,
+  /// but the host waits then.
   virtual void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) = 0;
   virtual void fill_zero(void* to, int64_t bytes, DeviceStream stream) = 0;
 
@@ -82,9 +81,9 @@ class DeviceKernels {
   virtual DeviceStream create_stream(bool high_priority) = 0;
   virtual void destroy(DeviceStream stream) noexcept = 0;
   virtual void synchronize(DeviceStream stream) = 0;
-  /// Creates an event. `timed` events can be used with milliseconds(). Only those with `host_waits`
-  /// can be given to synchronize(): the thread that waits sleeps, for which the device interrupts
-  /// the host at each record.
+  /// Creates an event. `timed` events can be used with milliseconds(). Only events with
+  /// `host_waits` can be passed to synchronize(): the waiting thread sleeps, so the device
+  /// interrupts the host at each record.
   virtual DeviceEvent create_event(bool timed, bool host_waits = false) = 0;
   virtual void destroy(DeviceEvent event) noexcept = 0;
   virtual void record(DeviceEvent event, DeviceStream stream) = 0;
@@ -113,24 +112,24 @@ class DeviceKernels {
   /// Error(kUnsupported) with the arithmetic when one of its operations cannot run on this GPU.
   /// Plans of other libraries are made here, with the memory that they need.
   virtual void prepare(const LayerGraph& graph) = 0;
-  /// Returns who computes attention: "own", or "cudnn 9.19.0" where the table has it. This decides
-  /// bits.
+  /// Returns the name of the attention kernels: "own", or "cudnn 9.19.0" where the table has it.
+  /// The choice decides the bits of results.
   virtual std::string attention() const = 0;
-  /// Returns who computes attention once graphs are prepared: "own" also if cuDNN computes none of
-  /// it.
+  /// Returns the name of the attention kernels once graphs are prepared: "own" if cuDNN computes
+  /// none of them.
   virtual std::string attention_in_use() const { return attention(); }
-  /// Returns why our kernels compute what cuDNN would by CudnnUse::kWhereMeasured; "" where there
-  /// is nothing to say.
+  /// Returns the reason why our kernels compute shapes that CudnnUse::kWhereMeasured gives to
+  /// cuDNN; "" if there are none.
   virtual std::string attention_notice() const { return ""; }
-  /// Returns the bytes of device memory that prepared graphs' attention took beside what is
-  /// planned.
+  /// Returns the bytes of device memory that the attention of prepared graphs allocated beside the
+  /// plan.
   virtual int64_t attention_workspace_bytes() const { return 0; }
-  /// Runs operations that follow each other in a list of the graph, as run_op (kernels.h). They may
-  /// share a kernel: the bits are those of separate runs. Activations F32, BF16 or F16; gradients
+  /// Runs consecutive operations of a list of the graph, as run_op() (kernels.h) does. They may
+  /// share a kernel; the bits are those of separate runs. Activations F32, BF16 or F16; gradients
   /// of parameters likewise, whatever the activations are. `context.scalars` is device memory.
   /// Tokens and labels are not checked (that would take a wait): one outside the table gives NaN.
-  /// Matrix products share one workspace, so operations go to one stream at a time.
-  /// Error(kUnsupported) for other dtypes and for head sizes above 256.
+  /// Matrix products share one workspace, so operations must be enqueued to one stream at a time.
+  /// Throws Error(kUnsupported) for other dtypes and for head sizes above 256.
   virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,
                        std::span<void* const> storage, const KernelContext& context,
                        DeviceStream stream) = 0;
@@ -143,19 +142,19 @@ class DeviceKernels {
   virtual void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate,
                               double* sum, void* scratch, DeviceStream stream) = 0;
 
-  /// Runs optimizer_update (kernels.h) on the device, with the random bits of the processor's
+  /// Runs optimizer_update() (kernels.h) on the device, with the random bits of the processor's
   /// stochastic rounding. Ranges and scalars are device memory.
   virtual void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                                 const StepScalars* scalars, DeviceStream stream) = 0;
 
-  /// Runs measure_codes (kernels.h) on the device.
+  /// Runs measure_codes() (kernels.h) on the device.
   virtual void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
                              const StepScalars* scalars, DeviceStream stream) = 0;
 
   /// Converts to[i] = from[i], between F32, BF16 and F16.
   virtual void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
                        DeviceStream stream) = 0;
-  /// Adds to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
+  /// Adds to[i] += from[i], each F32, BF16 or F16; the sum is in fp32 and rounded once.
   virtual void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
                         DeviceStream stream) = 0;
   /// Sums out[i] = blocks[i] + blocks[stride + i] + ... of `ranks` blocks in their order; F64, F32,
@@ -164,32 +163,33 @@ class DeviceKernels {
                           void* out, DeviceStream stream) = 0;
 };
 
-/// CudnnUse says whether cuDNN computes attention, where it can (kernels/cuda/cudnn_attention.h has
-/// the table); our kernels compute the rest.
+/// CudnnUse says where cuDNN computes attention, among the shapes that it can compute (the table in
+/// kernels/cuda/cudnn_attention.h); our kernels compute all others.
 enum class CudnnUse {
   kNever,
-  /// CuDNN computes it where it was measured to be faster (kernels/measured_attention.h), if the
-  /// library is there and has a plan.
+  /// cuDNN computes attention where it was measured to be faster (kernels/measured_attention.h), if
+  /// the library is present and has a plan.
   kWhereMeasured,
-  /// Error where the library is not there, or has no plan for a shape of its table.
+  /// cuDNN computes attention; it is an error if the library is missing, or has no plan for a shape
+  /// of its table.
   kAlways
 };
 
-/// AttentionOptions say who computes attention on a GPU.
+/// AttentionOptions choose the attention kernels of a GPU.
 struct AttentionOptions {
   CudnnUse cudnn = CudnnUse::kNever;
-  /// Rows may hold several documents, between which nothing attends.
+  /// Rows may hold several documents; tokens do not attend across documents.
   bool documents = false;
 };
 
-/// Opens GPU `index` of this process. Loads libftrun_cuda.so, which lies beside the engine: nothing
-/// of CUDA is touched before. Error(kUnsupported) when this build has no CUDA or the GPU is too
-/// old, Error(kEnvironment) when there is no driver, no such GPU, or a library does not load (cuDNN
-/// counts only where it is asked for).
+/// Opens GPU `index` of this process. Loads libftrun_cuda.so, which is beside the engine; CUDA is
+/// not used before. Throws Error(kUnsupported) when this build has no CUDA or the GPU is too old,
+/// and Error(kEnvironment) when there is no driver, no such GPU, or a library cannot be loaded
+/// (cuDNN counts only if the config chooses it).
 std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptions& attention = {});
 
-/// Counts the GPUs that this process sees; 0 without a driver. Loads the library too: errors as
-/// above.
+/// Returns the number of GPUs that this process sees; 0 without a driver. Loads the library, too;
+/// throws the same errors.
 int count_cuda_devices();
 
 }  // namespace ftrun

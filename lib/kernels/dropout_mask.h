@@ -9,11 +9,12 @@
 
 namespace ftrun {
 
-// Dropout's choice of the elements that it makes 0. Nothing is drawn and nothing is kept: an
-// element's bits are a function of the step's key (dropout_key), the layer, the dropout's number in
-// the layer, the token's place in the step's global batch and the column of the whole row. So
-// backward makes the same mask again, a step that is run again has it too, and it is the same
-// however tokens, columns and layers are distributed over ranks and micro-batches.
+// The functions of this header choose the elements that dropout sets to 0. Nothing is drawn in
+// sequence and nothing is stored: an element's bits are a function of the step's key (dropout_key),
+// the layer, the dropout's number in the layer, the token's place in the step's global batch and
+// the column of the whole row. So backward computes the same mask again, a repeated step has it,
+// too, and it is the same however tokens, columns and layers are distributed over ranks and
+// micro-batches.
 //
 // The first four make a row's key of 64 bits by splitmix64, which takes a handful of instructions a
 // row; each stretch of 4,096 columns has a key of its own, and its columns are numbered through a
@@ -22,13 +23,13 @@ namespace ftrun {
 // 64 bits for four elements, where this takes two of 32 bits for one, which every vector unit and
 // every GPU has.
 
-/// DropoutKeys pick a stretch's bijection.
+/// DropoutKeys selects the bijection of a stretch.
 struct DropoutKeys {
   uint32_t low = 0;
   uint32_t high = 0;
 };
 
-/// Columns with one bijection.
+/// The number of columns with one bijection.
 inline constexpr int64_t kDropoutStretch = 4096;
 
 /// Returns the key of token `token` of the step's global batch.
@@ -39,21 +40,21 @@ FTRUN_HOST_DEVICE inline uint64_t dropout_row_key(uint64_t dropout_key, int64_t 
   return splitmix64(splitmix64(dropout_key ^ splitmix64(place)) ^ static_cast<uint64_t>(token));
 }
 
-/// Returns the keys of the stretch that a column of the row lies in.
+/// Returns the keys of the stretch that contains a column of the row.
 FTRUN_HOST_DEVICE inline DropoutKeys dropout_keys(uint64_t row_key, int64_t column) {
   const auto stretch = static_cast<uint64_t>(column / kDropoutStretch);
   const uint64_t key = stretch == 0 ? row_key : splitmix64(row_key + stretch);
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 
-/// Returns the place of the n-th token of a micro-batch among those that are not padding of their
-/// rows. Padding has places of tokens behind it: its results are never read.
+/// Returns the place of the n-th token of a micro-batch among the tokens that are not padding of
+/// their rows. Padding gets places of later tokens, as its results are never read.
 FTRUN_HOST_DEVICE inline int64_t dropout_place(int64_t n, int64_t row_tokens, int64_t row_padding) {
   return n - n / row_tokens * row_padding;
 }
 
-/// Returns the 32 bits of a column of that stretch, uniform over rows. The vector kernels have the
-/// same function (`scrambled`, kernels/cpu/simd.inc).
+/// Returns the 32 bits of a column of that stretch, uniformly distributed over rows. The vector
+/// kernels have the same function (`scrambled`, kernels/cpu/simd.inc).
 FTRUN_HOST_DEVICE inline uint32_t dropout_bits(const DropoutKeys& keys, uint32_t column) {
   uint32_t x = column ^ keys.low;
   x = ((x ^ (x >> 16)) * 0x21f0aaadU) ^ keys.high;
@@ -61,12 +62,12 @@ FTRUN_HOST_DEVICE inline uint32_t dropout_bits(const DropoutKeys& keys, uint32_t
   return x ^ (x >> 15);
 }
 
-/// Returns the least bits with which an element is kept.
+/// Returns the least value of an element's bits with which the element is kept.
 inline uint32_t least_kept_bits(const DropoutAttrs& attrs) {
   return static_cast<uint32_t>(std::min(std::round(attrs.probability * 0x1p32), 0x1p32 - 1));
 }
 
-/// Returns the factor of kept elements.
+/// Returns the factor by which kept elements are multiplied.
 inline double dropout_scale(const DropoutAttrs& attrs) {
   return 1 / (1 - attrs.probability);
 }

@@ -17,101 +17,104 @@ struct Op;
 struct OptimizerConfig;
 
 struct KernelContext {
-  /// Gradients of parameters are added to the old ones; false overwrites.
+  /// Gradients of parameters are added to the old ones. False: they overwrite them.
   bool accumulate = false;
   const StepScalars* scalars = nullptr;
-  /// The numbers, beside the step, on which masks of dropout depend: the layer of the model, and
-  /// the place of token 0 among those of the step's global batch.
+  /// The inputs of dropout masks besides the step's key: the layer of the model, and the place of
+  /// token 0 among the tokens of the step's global batch.
   int64_t layer = 0;
   int64_t first_token = 0;
 };
 
 /// Runs one operation. `storage[v]` is the address of value v of `graph` (null for values the
-/// operation does not use); addresses are 64-byte aligned except parameters' and their
-/// gradients', which are aligned as their elements are. Runs on the calling thread and LibTorch's
-/// intra-op threads. Error(kUnsupported) for a dtype or a processor the kernels do not know.
+/// operation does not use); addresses are 64-byte aligned except parameters' and their gradients',
+/// which are aligned as their elements are. Runs on the calling thread and LibTorch's intra-op
+/// threads. Throws Error(kUnsupported) for a dtype or a processor that the kernels do not support.
 ///
 /// Results have the same bits for any number of threads; another library of matrix products
-/// (kernels/products.h) may round otherwise. In BF16 and F16 graphs arithmetic is fp32 (products of
-/// bf16 as it is take subnormal numbers for 0) and every result is rounded once (a 16-bit gradient
-/// of the head's matrix once a chunk of tokens); gradients of parameters are F32, BF16 or F16 as
-/// their values say. Graphs with F64 activations run at reference precision, for tests: their rstd
-/// and lse are F64 too.
+/// (kernels/products.h) may round differently. In BF16 and F16 graphs arithmetic is fp32 (products
+/// of bf16 without widening treat subnormal numbers as 0) and every result is rounded once (a
+/// 16-bit gradient of the head's matrix once a chunk of tokens); gradients of parameters are F32,
+/// BF16 or F16 as their values say. Graphs with F64 activations run at reference precision, for
+/// tests; their rstd and lse are F64, too.
 void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
             const KernelContext& context);
 
 // --- kernels on flat ranges ------------------------------------------------------------------
 // Ranges need the alignment of their elements only. Results have the same bits for any number of
-// threads and, but for sum_of_squares, however a buffer is cut into calls. Arithmetic is fp32;
-// results are rounded to nearest, ties to even, unless said otherwise.
+// threads and, except sum_of_squares(), for any division of a buffer into calls. Arithmetic is
+// fp32; results are rounded to nearest, ties to even, unless said otherwise.
 
 /// Sums the squares of g[0..count), F32, BF16 or F16, in double, in the order of norm_blocks.h from
 /// g's start. NaN or infinity in g give a non-finite result.
 double sum_of_squares(const void* g, DType dtype, int64_t count);
 
-/// Converts to[i] = from[i], between F32, BF16 and F16. The ranges are apart, or the same with one
-/// dtype.
+/// Converts to[i] = from[i], between F32, BF16 and F16. The ranges must not overlap, unless they
+/// are the same and have one dtype.
 void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count);
 
-/// Adds to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
+/// Adds to[i] += from[i], each F32, BF16 or F16; the sum is in fp32 and rounded once.
 void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count);
 
-/// FlatUpdate is what one optimizer step reads and writes: flat ranges of `count` elements.
+/// FlatUpdate holds the operands of one optimizer step: flat ranges of `count` elements.
 struct FlatUpdate {
-  /// The parameters that are kept: F32, or BF16 rounded stochastically.
+  /// The parameters that the optimizer keeps: F32, or BF16 rounded stochastically.
   void* parameters = nullptr;
   DType parameter_dtype = DType::kF32;
-  /// F32, BF16 or F16.
+  /// The gradients: F32, BF16 or F16.
   const void* gradients = nullptr;
   DType gradient_dtype = DType::kF32;
   /// The optimizer's states in the order of optimizer_states(), null after the last. F32, BF16
   /// rounded stochastically, or U8: codes (optimizers/code_map.h).
   std::array<void*, kMostOptimizerStates> states{};
   DType state_dtype = DType::kF32;
-  /// The scale of each block of kCodeBlock elements of the tensor that `blocks` maps the range to,
-  /// for states that are codes.
+  /// The scale of each block of kCodeBlock elements, for states that are codes. `blocks` maps the
+  /// range to the tensor's blocks.
   std::array<float*, kMostOptimizerStates> scales{};
   BlockMap blocks = {};
-  /// The scales after the step, of blocks that the range has only elements of: given, or measured
-  /// (measure_codes). Null: each is that of the block's elements here, and replaces the old one.
+  /// The scales after the step, of blocks of which the range has some elements: given, or measured
+  /// by measure_codes(). Null: each new scale is that of the block's elements in the range, and
+  /// replaces the old one.
   std::array<float*, kMostOptimizerStates> new_scales{};
-  /// The copy, when given, gets the new parameters in F32, BF16 or F16: what the layers compute
-  /// with. Not the parameters' own memory.
+  /// The memory for a copy of the new parameters in F32, BF16 or F16, with which the layers
+  /// compute; null for none. It is not the parameters' own memory.
   void* copy = nullptr;
   DType copy_dtype = DType::kBF16;
   int64_t count = 0;
-  /// Number of the first element among all parameters that a tensor-parallel rank uses, the same
-  /// however data-parallel ranks and calls cut them: it decides the random bits of stochastic
-  /// rounding.
+  /// The number of the first element among all parameters that a tensor-parallel rank uses, which
+  /// does not depend on how data-parallel ranks and calls cut them. It decides the random bits of
+  /// stochastic rounding.
   int64_t first_index = 0;
 };
 
-/// Returns StepScalars::rounding_key of a step. Stochastic rounding takes one of the two neighbours
-/// with probabilities that make the expected result exact; its bits are a function only of this key
-/// and FlatUpdate::first_index.
+/// Returns StepScalars::rounding_key of a step. Stochastic rounding chooses one of the two
+/// neighbours with probabilities that make the expected result exact; its bits depend only on this
+/// key and FlatUpdate::first_index.
 uint64_t rounding_key(uint64_t seed, int64_t step);
 
-/// Returns StepScalars::dropout_key of a step. The elements that dropout makes 0 are a function
-/// only of this key and of their place (kernels/dropout_mask.h), so backward makes the mask again,
-/// and so does any layout of the ranks.
+/// Returns StepScalars::dropout_key of a step. The elements that dropout sets to 0 depend only on
+/// this key and on their place (kernels/dropout_mask.h), so backward computes the mask again, and
+/// every layout of the ranks has the same mask.
 uint64_t dropout_key(uint64_t seed, int64_t step);
 
 /// Runs one step of an optimizer that is offered (optimizers/NAME/update.inc), with gradient_scale
-/// applied to the gradients on the way, in one pass over memory. Codes are decoded before it; those
-/// of a block are encoded after it, with its new scale. Error(kUnsupported) for other dtypes.
+/// applied to the gradients, in one pass over memory. Codes are decoded before the step; those of a
+/// block are encoded after it, with the block's new scale. Error(kUnsupported) for other dtypes.
 void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                       const StepScalars& scalars);
 
-/// Runs the first half of a step with `new_scales`: raises them to at least what the range's
-/// elements need. Nothing else changes.
+/// Runs the first half of a step with `new_scales`: raises the scales to at least what the range's
+/// elements need. It changes nothing else.
 void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
                    const StepScalars& scalars);
 
-/// Sets the threads that kernels use from now on in this process (LibTorch's intra-op threads).
+/// Sets the number of threads that kernels use from now on in this process (LibTorch's intra-op
+/// threads).
 void set_kernel_threads(int threads);
 int kernel_threads();
-/// Runs a product of square matrices in `memory` (kWarmUpBytes of zeros, left in any state). After
-/// it BLAS has its threads and the memory into which it packs operands, which it keeps.
+/// Runs a product of square matrices in `memory` (kWarmUpBytes of zeros, left in any state).
+/// Afterwards BLAS has started its threads and allocated the memory into which it packs operands,
+/// which it keeps.
 void warm_up_products(void* memory);
 inline constexpr int64_t kWarmUpSide = 512;
 inline constexpr int64_t kWarmUpBytes = 3 * kWarmUpSide * kWarmUpSide * 4;

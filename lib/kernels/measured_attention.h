@@ -8,26 +8,26 @@
 namespace ftrun {
 
 /// MeasuredAttention says which heads cuDNN's attention computes faster than our kernels on GPUs of
-/// a compute capability, by the timings of docs/benchmarks.md.
+/// one compute capability, according to the timings of docs/benchmarks.md.
 struct MeasuredAttention {
   int compute_major;
   int compute_minor;
-  /// Elements of the narrowest head that cuDNN takes in rows of one document, and in rows of
-  /// several.
+  /// The size in elements of the narrowest head that cuDNN computes, in rows of one document and in
+  /// rows of several.
   int64_t narrowest_head;
   int64_t narrowest_head_of_documents;
 };
 
-/// No head is so wide: ours computes all.
+/// The size for "cuDNN computes no head": no head is so wide.
 inline constexpr int64_t kNoHead = std::numeric_limits<int64_t>::max();
 
-/// The rule of kernels.attention: auto. scripts/gpu_first_hour.sh ends with the line for the GPU
-/// that it ran on. Heads of 64 and 128 elements are timed; 96 is between the two.
+/// The table for kernels.attention: auto. scripts/gpu_first_hour.sh prints the line for the GPU on
+/// which it ran at its end. Heads of 64 and 128 elements are timed; 96 is between the two.
 inline constexpr MeasuredAttention kMeasuredAttention[] = {
     {9, 0, 0, 96},  // NVIDIA H100 80GB HBM3
 };
 
-/// Returns the line of a GPU; null where it was not measured.
+/// Returns the line of the table for a GPU; null where it was not measured.
 inline const MeasuredAttention* measured_attention(const DeviceInfo& gpu) {
   for (const MeasuredAttention& measured : kMeasuredAttention)
     if (measured.compute_major == gpu.compute_major && measured.compute_minor == gpu.compute_minor)

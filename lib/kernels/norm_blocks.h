@@ -9,11 +9,11 @@ namespace ftrun {
 // 1). The blocks of a quarter of a group are added in order, quarters as (0 + 2) + (1 + 3), groups
 // in order. All in fp64, where the square of an fp32 number is exact.
 
-/// Elements that are added up before anything else is added to them. Tensors begin on blocks of
-/// their unit (kTensorBlock), so a block is one tensor's.
+/// The number of elements that are summed before anything else is added to them. Tensors begin on
+/// blocks of their unit (kTensorBlock), so a block belongs to one tensor.
 inline constexpr int64_t kNormBlock = 256;
-/// Elements whose sum is one number of a kernel's scratch: 16 blocks. Four streams of reads keep a
-/// core, or a warp, busier than one.
+/// The number of elements whose sum is one number of a kernel's scratch: 16 blocks. Four streams of
+/// reads keep a core, or a warp, busier than one.
 inline constexpr int64_t kNormGroup = 4096;
 inline constexpr int kNormSums = 8;
 inline constexpr int kNormQuarters = 4;

@@ -8,11 +8,11 @@
 
 namespace ftrun {
 
-/// Attention whose products in bf16 are those of Intel's matrix units (AMX).
+/// The name of attention that multiplies bf16 on Intel's matrix units (AMX).
 inline constexpr std::string_view kOnMatrixUnits = "bf16 on matrix units";
 
-/// ProductsInUse names who multiplies matrices, with versions: "openblas 0.3.34"; bf16 also
-/// "widened to fp32".
+/// ProductsInUse names the libraries that multiply matrices, with versions: "openblas 0.3.34"; for
+/// bf16 also "widened to fp32".
 struct ProductsInUse {
   std::string fp32;
   std::string bf16;
@@ -23,9 +23,10 @@ struct ProductsInUse {
   std::string missing;
 };
 
-/// Chooses who multiplies matrices from now on in this process: the rule of kernels/cpu/products.h,
-/// or `pinned`. Error(kEnvironment) when a pinned library cannot be called. Without a call the rule
-/// applies. `attention_on_matrix_units`: attention uses matrix units where there are any.
+/// Chooses the library that multiplies matrices from now on in this process: by the rule of
+/// kernels/cpu/products.h, or `pinned`. Throws Error(kEnvironment) when a pinned library cannot be
+/// called. Without a call the rule applies. `attention_on_matrix_units`: attention uses matrix
+/// units where there are any.
 ProductsInUse use_products(std::optional<ProductLibrary> pinned,
                            bool attention_on_matrix_units = false);
 

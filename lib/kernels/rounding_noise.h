@@ -7,12 +7,12 @@
 
 namespace ftrun {
 
-/// Elements whose numbers are drawn with the same keys.
+/// The number of elements whose random numbers come from the same keys.
 inline constexpr int64_t kNoiseStretch = int64_t{1} << 16;
 
-/// RoundingNoise is three 16-bit random numbers of an element, independent in pairs: the two halves
-/// of `first` (the first moment takes the lower one, the second moment the upper one), and the
-/// lower half of `second` (the parameter).
+/// RoundingNoise holds three 16-bit random numbers of an element, which are pairwise independent:
+/// the two halves of `first` (the first moment uses the lower half, the second moment the upper
+/// one), and the lower half of `second` (the parameter).
 struct RoundingNoise {
   uint32_t first = 0;
   uint32_t second = 0;
@@ -24,8 +24,8 @@ FTRUN_HOST_DEVICE inline DropoutKeys rounding_keys(uint64_t rounding_key, int64_
   return {static_cast<uint32_t>(keys), static_cast<uint32_t>(keys >> 32)};
 }
 
-/// Returns the numbers of element `place` of a stretch, the same as the processor's vector kernels
-/// (kernels/cpu/flat_kernels.inc).
+/// Returns the random numbers of element `place` of a stretch, as the processor's vector kernels
+/// compute them (kernels/cpu/flat_kernels.inc).
 FTRUN_HOST_DEVICE inline RoundingNoise rounding_noise(const DropoutKeys& keys, uint32_t place) {
   const uint32_t first = dropout_bits(keys, place);
   return {first, (first * 0x9e3779b1U) >> 16};

@@ -4,27 +4,29 @@
 
 namespace ftrun {
 
-/// StepScalars are the scalars that change from step to step. They live in one place that kernels
-/// read, so that programs and captured graphs never change.
+/// StepScalars holds the scalars that change from step to step. Kernels read them at one fixed
+/// address, so programs and captured graphs never change.
 struct StepScalars {
-  /// 1 / counted tokens of the global batch, times the loss scale in fp16.
+  /// The factor of a token's loss: 1 / counted tokens of the global batch, times the loss scale in
+  /// fp16.
   float loss_scale = 1.0F;
   float learning_rate = 0.0F;
-  /// Number of this step among those that update, from 1.
+  /// The number of this step among those that update, from 1.
   int64_t update = 1;
-  /// The scalars are doubles: 1 - beta2 of a beta2 rounded to float would be wrong in the fifth
-  /// digit.
+  /// The betas. They are doubles, because 1 - beta2 of a beta2 rounded to float would be wrong in
+  /// the fifth digit.
   double beta1 = 0.9;
   double beta2 = 0.999;
-  /// 1 - beta1^t and 1 - beta2^t of this step, computed in double (1 without bias correction).
+  /// The bias corrections 1 - beta1^t and 1 - beta2^t of this step, computed in double (1 without
+  /// bias correction).
   float bias_correction1 = 1.0F;
   float bias_correction2 = 1.0F;
-  /// Multiplies gradients before the update: min(1, clip / (norm + 1e-6)), or 1; in fp16 divided by
-  /// the loss scale that the gradients were made with (norm is the norm without it).
+  /// The factor of gradients before the update: min(1, clip / (norm + 1e-6)), or 1; in fp16 divided
+  /// by the loss scale with which the gradients were computed (norm is the norm without it).
   float gradient_scale = 1.0F;
-  /// The key of this step's stochastic rounding: see rounding_key().
+  /// The key of this step's stochastic rounding (rounding_key()).
   uint64_t rounding_key = 0;
-  /// The key of this step's dropout: see dropout_key().
+  /// The key of this step's dropout (dropout_key()).
   uint64_t dropout_key = 0;
 };
 

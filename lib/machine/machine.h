@@ -29,7 +29,7 @@ class Curve {
   std::vector<std::pair<double, double>> points_;
 };
 
-/// Rates are how fast one rank computes while `ranks` ranks of a node compute at once, each with
+/// Rates hold how fast one rank computes while `ranks` ranks of a node compute at once, each with
 /// `threads` threads.
 struct Rates {
   int ranks = 1;
@@ -47,7 +47,7 @@ struct Rates {
   bool operator==(const Rates&) const = default;
 };
 
-/// A Link is what ranks exchange bytes over.
+/// Link is a connection over which ranks exchange bytes.
 struct Link {
   /// Seconds from one rank to the next.
   double latency = 0;
@@ -57,13 +57,13 @@ struct Link {
   bool operator==(const Link&) const = default;
 };
 
-/// A Machine holds all that a step's time depends on beside its programs.
+/// Machine holds everything that a step's time depends on besides its programs.
 struct Machine {
   std::string name;
   bool has_gpus = false;
   /// Processors, or GPUs, of a node.
   int devices = 1;
-  /// Bytes of memory of a device; 0: not known.
+  /// Memory of a device in bytes; 0: not known.
   double memory = 0;
   /// The rates, by `ranks`, ascending.
   std::vector<Rates> rates;

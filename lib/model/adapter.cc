@@ -144,7 +144,7 @@ class ModuleChoice {
     for (const std::string& entry : targets_)
       if (!used_.contains(entry))
         problems.push_back(no_module_text(family_, "target_modules", entry));
-    // Other modules never get an adapter.
+    // A module of another part of the model never gets an adapter.
     const auto is_other = [&](const std::string& entry) {
       return ends_at_dot(in_memory(family_.head), entry) ||
              ends_at_dot(in_memory(family_.embedding), entry);

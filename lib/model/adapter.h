@@ -16,7 +16,7 @@ namespace ftrun {
 /// LowRank is the low-rank adapter of one product (Hu et al. 2021): y += scale B (A dropout(x))
 /// with A [rank, inputs] and B [outputs, rank].
 struct LowRank {
-  /// 0: the product has none.
+  /// The rank of the adapter; 0: the product has none.
   int64_t rank = 0;
   double scale = 0;
   auto operator<=>(const LowRank&) const = default;
@@ -24,7 +24,7 @@ struct LowRank {
 
 /// BlockAdapter holds the adapters of a block's products.
 struct BlockAdapter {
-  /// The adapter by product; products of one module (TensorNames::products) have the same.
+  /// The adapter of each product; products of one module (TensorNames::products) have the same.
   std::array<LowRank, kProjections> of;
   /// Magnitudes of the block's products (Liu et al. 2024, "DoRA"): row o of W + scale B A is
   /// divided by its length and multiplied by m[o], which is trained and starts as that length.
@@ -49,44 +49,45 @@ struct Adapter {
   bool operator==(const Adapter&) const = default;
 };
 
-/// LoraOptions says which modules get which adapter, in PEFT's words and with its meanings
-/// (LoraConfig).
+/// LoraOptions says which modules get which adapter. Names and meanings are those of PEFT's
+/// LoraConfig.
 struct LoraOptions {
   int64_t r = 8;
   double alpha = 8;
-  /// scale = alpha / sqrt(r) instead of alpha / r.
+  /// The scale is alpha / sqrt(r) instead of alpha / r.
   bool rank_stabilized = false;
-  /// A module is chosen when its path is an entry or ends with "." and an entry, or, with
-  /// `target_pattern` instead, when its whole path matches the regular expression. "all-linear" as
-  /// the only entry chooses all products of blocks. Without either the family's own modules are
-  /// chosen (TensorNames::adapted).
+  /// The modules with adapters: those whose path is an entry or ends with "." and an entry or, if
+  /// `target_pattern` is given instead, whose whole path matches that regular expression.
+  /// "all-linear" as the only entry selects all products of blocks. Without entries and pattern the
+  /// family's own modules are selected (TensorNames::adapted).
   std::vector<std::string> target_modules;
   std::string target_pattern;
   std::vector<std::string> exclude_modules;
   std::string exclude_pattern;
-  /// Modules that train whole: these, and those whose paths end with their names, get no adapter.
+  /// The modules that train whole: these, and those whose paths end with their names, get no
+  /// adapter.
   std::vector<std::string> saved_modules;
-  /// The only blocks with adapters; empty: all.
+  /// The blocks that have adapters; empty: all.
   std::vector<int64_t> layers;
-  /// Regular expressions of the end of a module's path, and its own rank or alpha: the first
-  /// one that matches counts.
+  /// Regular expressions of the end of a module's path, each with a rank or alpha for these
+  /// modules: the first match counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
   LoraInit begin = LoraInit::kUniform;
-  /// The dropout, from 0 to below 1.
+  /// The dropout probability, from 0 to below 1.
   double dropout = 0;
-  /// BlockAdapter::magnitudes.
+  /// The adapters have magnitudes (BlockAdapter::magnitudes).
   bool magnitudes = false;
   bool operator==(const LoraOptions&) const = default;
 };
 
-/// Makes the adapter that the options ask for. Refuses options with one Error(kUsage) that lists
-/// all problems: entries and expressions that match no module (with the nearest names), modules
-/// that have no low-rank adapters here, broken expressions, blocks that do not exist.
+/// Makes the adapter that the options describe. Throws one Error(kUsage) that lists all problems of
+/// the options: entries and expressions that match no module (with the nearest names), modules that
+/// have no low-rank adapters here, broken expressions, blocks that do not exist.
 Adapter make_adapter(const ModelConfig& config, const LoraOptions& options);
 
 /// Return the names of a module's adapter tensors: "model.layers.0.self_attn.q_proj.lora_A.weight",
-/// its B, and "....q_proj.lora_magnitude_vector", of outputs.
+/// its B, and "....q_proj.lora_magnitude_vector", the magnitudes of the outputs.
 std::string lora_a_name(const std::string& module);
 std::string lora_b_name(const std::string& module);
 std::string lora_magnitude_name(const std::string& module);

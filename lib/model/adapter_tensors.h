@@ -15,16 +15,16 @@ inline constexpr std::string_view kAdapterRoot = "base_model.model.";
 struct AdapterTensor {
   std::string tensor;
   Dims shape;
-  /// The file's tensor has PEFT's name and this shape: "base_model.model." before the name in the
-  /// model's files; the bias of a module with an adapter is that of its base layer.
+  /// The name of the file's tensor, which is PEFT's: "base_model.model." before the name in the
+  /// model's files; the bias of a module with an adapter has the name of its base layer's bias.
   std::string stored;
   Dims stored_shape;
-  /// The place in the file's tensor; without a name the tensor is all of it.
+  /// The place in the file's tensor; without a name the tensor is the whole of it.
   StoredPlace place;
 };
 
-/// Lists the tensors that PEFT's file of the model's adapter holds: all that train, a tied matrix
-/// under both of its names.
+/// Lists the tensors in PEFT's file of the model's adapter: all that train, a tied matrix under
+/// both of its names.
 std::vector<AdapterTensor> adapter_tensors(const ModelDescription& model);
 
 }  // namespace ftrun

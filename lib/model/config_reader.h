@@ -8,28 +8,28 @@
 
 namespace ftrun {
 
-/// ConfigFindings are what is wrong with a config.json, found before anything is refused.
+/// ConfigFindings collects the problems of a config.json before it is refused.
 struct ConfigFindings {
-  /// "key: what was found; what is expected"
+  /// The problems: "key: what was found; what is expected".
   std::vector<std::string> problems;
-  /// "key: feature"
+  /// The unsupported features: "key: feature".
   std::vector<std::string> unsupported;
 };
 
-/// WholeRange is the range of a whole number that is read; bounds keep every product of dimensions
-/// inside 63 bits.
+/// WholeRange is the allowed range of a whole number; its bounds keep every product of dimensions
+/// below 2^63.
 struct WholeRange {
   int64_t low = 1;
   int64_t high = int64_t{1} << 20;
 };
 
-/// ConfigReader looks up typed values in one JSON object; it notes problems and continues, so that
-/// all are reported at once. A look-up that fails returns its fallback (`low` of the range for
+/// ConfigReader reads typed values from one JSON object. It records problems and continues, so that
+/// all are reported at once. A read that fails returns its fallback (`low` of the range for
 /// required numbers).
 class ConfigReader {
  public:
-  /// Reads `object` and notes problems in `findings`; both must outlive this. `prefix` goes before
-  /// keys in messages ("rope_scaling.").
+  /// Reads `object` and records problems in `findings`; both must outlive this reader. `prefix`
+  /// precedes keys in messages ("rope_scaling.").
   ConfigReader(const nlohmann::json& object, ConfigFindings& findings, std::string prefix = "");
 
   bool has(const char* key) const;
@@ -37,7 +37,7 @@ class ConfigReader {
   const nlohmann::json* find(const char* key) const;
   /// Returns all keys of the object, in order.
   std::vector<std::string> keys() const;
-  /// Returns a reader of an inner object, which notes problems under "key.".
+  /// Returns a reader of an inner object, which records problems under "key.".
   ConfigReader inner(const char* key) const;
 
   int64_t whole(const char* key, WholeRange range);
@@ -49,7 +49,7 @@ class ConfigReader {
   std::string text_or(const char* key, const std::string& fallback);
   std::vector<std::string> texts(const char* key);
 
-  /// Says whether no problem was noted yet; after one, checks between keys would only repeat it.
+  /// Says whether no problem was recorded yet; after one, checks between keys would only repeat it.
   bool clean() const { return findings_.problems.empty(); }
   void problem(std::string_view key, const std::string& what);
   void unsupported(std::string_view key, const std::string& what);

@@ -323,9 +323,9 @@ struct MatrixParams {
     LoraAttrs attrs;
     /// The products of each module that has an adapter.
     std::vector<std::vector<Projection>> modules;
-    /// None: probability 0.
+    /// The dropout of the adapter's input; probability 0: none.
     DropoutAttrs dropout;
-    /// All magnitudes in one vector; -1: there are none.
+    /// The value of all magnitudes in one vector; -1: there are none.
     ValueId magnitudes = -1;
     DoraAttrs dora;
   };

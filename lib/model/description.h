@@ -14,7 +14,7 @@
 
 namespace ftrun {
 
-/// Index in ModelDescription::tensors.
+/// TensorId is an index in ModelDescription::tensors.
 using TensorId = int32_t;
 
 /// InitialSource says where a tensor's first values come from.
@@ -23,15 +23,16 @@ enum class InitialSource : uint8_t {
   kZero,
   kUniform,  // in [-size, size)
   kNormal,   // standard deviation `size`
-  // A low-rank adapter's A [rank, inputs] and B [outputs, rank]: Q's rows of even number,
-  // transposed, by normal numbers, and normal numbers by those of odd number, all by `size`; Q is
-  // a random orthogonal matrix of the two.
+  // A low-rank adapter's A [rank, inputs] and B [outputs, rank]: A and B are made of a random
+  // orthogonal matrix Q: Q's rows of even number, transposed, times normal numbers, and normal
+  // numbers times the rows of odd number, all times `size`.
   kOrthogonalA,
   kOrthogonalB,
   kRowLengths,  // of W + `size` B A of the module, in the numbers that layers read
 };
 
-/// Initial says how a tensor's first values are made: their source, and the size of drawn ones.
+/// Initial says how the first values of a tensor are made: their source, and the size of random
+/// ones.
 struct Initial {
   InitialSource kind = InitialSource::kFolder;
   double size = 0;
@@ -46,34 +47,38 @@ struct TensorInfo {
   TensorInfo(std::string tensor_name, Dims tensor_shape)
       : name(std::move(tensor_name)), shape(std::move(tensor_shape)), local(whole_box(shape)) {}
 
-  /// Hugging Face's name: "model.layers.0.self_attn.q_proj.weight". A part of a tensor of the
-  /// files (`stored`) has the part's name before the last one: "...qkv_proj.q.weight".
+  /// Hugging Face's name: "model.layers.0.self_attn.q_proj.weight". If the tensor is a part of a
+  /// tensor of the files (`stored`), the part's name precedes the last component:
+  /// "...qkv_proj.q.weight".
   std::string name;
   /// The shape of the whole tensor.
   Dims shape;
-  /// The box of it that this rank's graphs use; all of it without tensor parallelism.
+  /// The box of the tensor that this rank's graphs use; the whole tensor without tensor
+  /// parallelism.
   Box local;
-  /// Elements of zeros after those, in rows that no file has: tensor-parallel ranks all have the
-  /// same number of rows of a vocabulary, even where they cannot share it out evenly.
+  /// The number of zeros after these elements, in rows that no file has: all tensor-parallel ranks
+  /// have the same number of rows of a vocabulary, even if it does not divide evenly.
   int64_t padding = 0;
-  /// Neighbouring tensor-parallel ranks [k, k+1) x copies that use the same part.
+  /// The number of neighbouring tensor-parallel ranks, [k, k+1) x copies, that use the same part.
   int copies = 1;
-  /// The gradient that a rank makes is its share of a sum over those ranks, which must add them up.
-  /// False where each makes the whole.
+  /// The gradient that a rank computes is a term of a sum over those ranks, which they must
+  /// compute. False: each rank computes the whole gradient.
   bool partial_gradient = false;
-  /// Updated by training; false: frozen (model/freeze.h).
+  /// Training updates the tensor. False: it is frozen (model/freeze.h).
   bool trainable = true;
-  /// The values when training begins: the model folder's weights, or made here (a part of an
-  /// adapter).
+  /// The source of the values when training begins: the model folder's weights, or computed (a part
+  /// of an adapter).
   Initial initial;
-  /// The place in files of the model, or of its adapter; without a name they hold it as it is.
+  /// The place in the files of the model, or of its adapter; without a name they hold the tensor as
+  /// it is.
   StoredPlace stored;
 
-  /// Return the elements of the whole tensor, and of what this rank uses, its padding included.
+  /// Return the number of elements of the whole tensor, and of this rank's part, its padding
+  /// included.
   int64_t numel() const { return element_count(shape); }
   int64_t local_numel() const { return local.numel() + padding; }
-  /// Returns how many elements along a dimension each of the ranks that share the tensor has, the
-  /// padding of the last one included.
+  /// Returns the number of elements along a dimension that each of the ranks sharing the tensor
+  /// has, including the last rank's padding.
   int64_t rank_extent(size_t d) const {
     const int64_t padding_rows = d == 0 ? padding * local.extent[0] / local.numel() : 0;
     return local.extent[d] + padding_rows;
@@ -90,10 +95,10 @@ struct TensorInfo {
 
 /// TensorSplit says how layers are split over the tensor-parallel ranks of a group.
 struct TensorSplit {
-  /// Ranks of the group, and which of them this one is.
+  /// The number of ranks of the group, and the number of this rank in it.
   int degree = 1;
   int index = 0;
-  /// Norms and residuals are split by tokens too (sequence parallelism).
+  /// Norms and residuals are split by tokens, too (sequence parallelism).
   bool sequence = true;
   bool operator==(const TensorSplit&) const = default;
 };
@@ -119,20 +124,21 @@ enum class LayerKind : uint8_t { kEmbedding, kBlock, kHead };
 
 /// Layer is one layer of the model: an instance of a graph with its own parameters.
 struct Layer {
-  /// "embed", "layers.0", ..., "head".
+  /// The name of the layer: "embed", "layers.0", ..., "head".
   std::string name;
   LayerKind kind = LayerKind::kBlock;
-  /// Index in ModelDescription::graphs; equal layers share one.
+  /// The index in ModelDescription::graphs; equal layers share a graph.
   int graph = 0;
   /// The parameters in forward order of first use.
   std::vector<GraphParam> params;
 };
 
-/// RecomputeOptions says which blocks make activations again in their backward lists, and how much
-/// of them; see graph/recompute.h.
+/// RecomputeOptions says which blocks recompute activations in their backward lists, and how many
+/// of them (graph/recompute.h).
 struct RecomputeOptions {
   RecomputePolicy policy;
-  /// Blocks 0, every, 2 every, ... follow `policy`; the others keep what they need.
+  /// The interval of blocks that follow `policy`: 0, every, 2 every, ...; the other blocks keep
+  /// what they need.
   int64_t every = 1;
   bool operator==(const RecomputeOptions&) const = default;
 
@@ -141,14 +147,14 @@ struct RecomputeOptions {
   }
 };
 
-/// BatchShape is the shape of a micro-batch: `rows` sequences (B) of `row_tokens` places for tokens
-/// (T), the last `row_padding` of which are never taken.
+/// BatchShape is the shape of a micro-batch: `rows` sequences (B) of `row_tokens` positions (T), of
+/// which the last `row_padding` are always padding.
 struct BatchShape {
   int64_t rows = 1;
   int64_t row_tokens = 1;
   int64_t row_padding = 0;
-  /// Tokens of the longest row that any micro-batch of the run can have, by which a rotation may be
-  /// chosen; 0: rows are as long as these.
+  /// The number of tokens of the longest row that any micro-batch of the run can have, on which the
+  /// choice of a rotation may depend; 0: rows are as long as these.
   int64_t longest_row = 0;
 
   int64_t tokens() const { return rows * row_tokens; }
@@ -166,7 +172,7 @@ enum class Mode : uint8_t {
 /// layers in order.
 struct ModelDescription {
   std::string family;
-  /// ModelConfig::multimodal.
+  /// The multimodal class (ModelConfig::multimodal).
   std::string multimodal;
   int64_t vocab_rows = 0;
   int64_t hidden = 0;
@@ -181,19 +187,19 @@ struct ModelDescription {
   ModelDtypes dtypes;
   TensorSplit split;
   Adapter adapter;
-  /// The tensors in the order of a Hugging Face state dict; a tied output matrix is the embedding's
-  /// tensor.
+  /// The tensors in the order of a Hugging Face state dict; a tied output matrix is the same tensor
+  /// as the embedding.
   std::vector<TensorInfo> tensors;
   std::vector<LayerGraph> graphs;
-  /// Embedding, blocks, head.
+  /// The layers: embedding, blocks, head.
   std::vector<Layer> layers;
-  /// The graph that makes only the rope table, which the embedding's graph makes beside the hidden
-  /// states: for stages of a pipeline that have no embedding.
+  /// The graph that computes only the rope table, for pipeline stages without the embedding; the
+  /// embedding's graph computes the table together with the hidden states.
   int rope_graph = -1;
   /// The first layer with a tensor that trains (the number of layers: none). Layers before it have
-  /// no backward lists, and it makes no gradient with respect to its input.
+  /// no backward lists, and it computes no gradient with respect to its input.
   int32_t first_trained = 0;
-  /// The token whose row of the embedding gets no gradient from where it is read
+  /// The token whose row of the embedding gets no gradient from the tokens that are read
   /// (without_row_gradient()); -1: none.
   int64_t row_without_gradient = -1;
 

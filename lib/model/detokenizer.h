@@ -14,13 +14,13 @@ namespace ftrun {
 /// SmolLM2) and SentencePiece with byte fallback (Llama 2, Mistral).
 class Detokenizer {
  public:
-  /// Reads the text of a tokenizer.json; `where` is the file's path for messages. Refuses text that
-  /// is not a tokenizer with Error(kBadInput), and a model that is not BPE with
-  /// Error(kUnsupported).
+  /// Reads the text of a tokenizer.json; `where` is the file's path for messages. Throws
+  /// Error(kBadInput) for text that is not a tokenizer, and Error(kUnsupported) for a model that is
+  /// not BPE.
   static Detokenizer parse(std::string_view text, const std::string& where);
 
   /// Returns the text of `ids`, always valid UTF-8 (bytes that are not become U+FFFD). Unknown ids
-  /// and, with `skip_special`, special tokens give nothing.
+  /// and, with `skip_special`, special tokens are left out.
   std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
 
   size_t size() const { return bytes_.size(); }

@@ -13,8 +13,8 @@
 
 namespace ftrun {
 
-/// ConfigKeys are the keys of config.json under which a family has what all families have; null: it
-/// has no such key.
+/// ConfigKeys are a family's names for the keys of config.json that all families have; null: the
+/// family has no such key.
 struct ConfigKeys {
   const char* hidden = "hidden_size";
   const char* feed_forward = "intermediate_size";
@@ -30,19 +30,20 @@ struct ConfigKeys {
   const char* partial_rotary = "partial_rotary_factor";
 };
 
-/// ConfigDefaults are what a family's config class takes where config.json says nothing; 0:
-/// config.json has to say it.
+/// ConfigDefaults are the values that a family's config class uses if config.json gives none; 0:
+/// config.json must give the value.
 struct ConfigDefaults {
   int64_t vocab_rows = 0;
   int64_t hidden = 0;
   int64_t layers = 0;
   int64_t query_heads = 0;
-  /// Key and value heads; 0: as many as query heads.
+  /// The number of key and value heads; 0: as many as query heads.
   int64_t kv_heads = 0;
-  /// Elements of a head; 0: the hidden size over the number of query heads.
+  /// The number of elements of a head; 0: the hidden size divided by the number of query heads.
   int64_t head_size = 0;
   int64_t positions = 0;
-  /// original_max_position_embeddings, which a class that has it prefers to that of rope_scaling.
+  /// The value of original_max_position_embeddings, which a class that has it prefers to that of
+  /// rope_scaling.
   int64_t original_positions = 0;
   double norm_epsilon = 1e-6;
   double attention_dropout = 0;
@@ -55,34 +56,34 @@ struct ConfigDefaults {
   bool tied = false;
 };
 
-/// Family says how the config.json of a family is read, and what its tensors are called.
-/// build_decoder() makes the layers that the config asks for.
+/// Family says how the config.json of a family is read, and how its tensors are named.
+/// build_decoder() makes the layers that the config describes.
 ///
 /// To add a family: write a file in model/families/, declare the Family below, add it to families()
 /// in families.cc, and add its fixtures to tests/model.
 struct Family {
-  /// config.json's model_type.
+  /// The model_type of config.json.
   std::string_view model_type;
   /// The class in config.json's `architectures` that has this family's tensors.
   std::string_view architecture;
   ConfigKeys keys = {};
   ConfigDefaults defaults = {};
   TensorNames names = {};
-  /// The class rotates a part of each head where config.json says so; others take no notice.
+  /// The class rotates a part of each head if config.json says so; other classes ignore that key.
   bool rotates_partly = false;
-  /// Layers with a sliding window have a rotation of their own.
+  /// Layers with a sliding window have their own rotation.
   bool window_rotation = false;
-  /// The class takes "yarn" for "longrope", the only scaling that it has.
+  /// The class reads "yarn" as "longrope", the only scaling that it has.
   bool yarn_is_longrope = false;
-  /// The class multiplies the queries of positions beyond the original context by what
-  /// llama_4_scaling_beta says; rows that long are refused.
+  /// The class multiplies the queries of positions beyond the original context by a factor from
+  /// llama_4_scaling_beta; rows that long are refused.
   bool scales_far_queries = false;
-  /// Fills in what differs between families; what all have is set before.
+  /// Sets the fields that differ between families; the common ones are set before.
   void (*read)(ConfigReader& reader, ModelConfig& config);
 };
 
-/// Notes the dropouts that config.json asks for under these keys; `of_class` is the class's own
-/// where config.json has no such key. Training with one is refused (build_model).
+/// Records the dropouts that config.json requests under these keys; `of_class` is the class's
+/// default if config.json has no such key. Training with dropout is refused (build_model()).
 void note_dropouts(ConfigReader& reader, ModelConfig& config,
                    std::initializer_list<const char*> keys, double of_class = 0);
 
@@ -93,10 +94,10 @@ const Family* find_family(std::string_view model_type);
 std::string family_names();
 
 /// Builds the description of a model for one batch shape and mode. `recompute` matters only for
-/// kTrain; the graphs are those of one rank of `split`; an adapter adds its tensors. Refuses a
-/// split with one Error(kUsage) that lists all that prevents it; training with attention dropout,
-/// and dtypes that no kernel computes with, with Error(kUnsupported); and more than 2^31-1 tokens
-/// in a micro-batch with Error(kBadInput).
+/// kTrain; the graphs are those of one rank of `split`; an adapter adds its tensors. Throws one
+/// Error(kUsage) with all reasons against a split, Error(kUnsupported) for training with attention
+/// dropout and for dtypes that no kernel supports, and Error(kBadInput) for more than 2^31-1 tokens
+/// in a micro-batch.
 ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode,
                              const ModelDtypes& dtypes = {}, const RecomputeOptions& recompute = {},
                              const TensorSplit& split = {}, const Adapter& adapter = {});

@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// Returns the model in which only the tensors that `trains` chooses are updated (Mode::kTrain):
-/// layers make no gradients of the others, and backward ends with the first layer that has any
+/// Returns the model in which only the tensors that `trains` selects are updated (Mode::kTrain):
+/// layers compute no gradients of the others, and backward ends with the first layer that has any
 /// gradients. Tensors of one matrix of the graph are frozen together or not at all; a tied matrix
 /// in all layers that read it.
 ModelDescription freeze(ModelDescription model,

@@ -11,11 +11,11 @@ namespace ftrun {
 /// The key of the decoder's config in the config.json of a multimodal class.
 inline constexpr const char* kTextConfig = "text_config";
 
-/// MultimodalClass is a class of transformers that has a decoder beside other parts (a vision
-/// tower and what joins both). Its config.json has the decoder's as kTextConfig. The decoder
-/// trains; all other parts stay as they are.
+/// MultimodalClass is a class of transformers that has a decoder and other parts (a vision tower
+/// and a projector). Its config.json contains the decoder's config as kTextConfig. The decoder
+/// trains; the other parts stay unchanged.
 struct MultimodalClass {
-  /// config.json's model_type.
+  /// The model_type of config.json.
   std::string_view model_type;
   /// The class in config.json's `architectures`.
   std::string_view architecture;
@@ -29,26 +29,27 @@ const MultimodalClass* find_multimodal(std::string_view model_type);
 std::string multimodal_names();
 
 /// Returns the decoder's config of a multimodal config.json: text_config, with the keys about
-/// weights and tokens that stand only outside it. Notes in `findings` a text_config that is not an
+/// weights and tokens that are only outside it. Records in `findings` a text_config that is not an
 /// object, and architectures other than the class's.
 nlohmann::json text_part(const nlohmann::json& root, const MultimodalClass& outer,
                          ConfigFindings& findings);
 
-/// Returns the name that multimodal files have for a tensor of the decoder
-/// ("language_model.model.norm.weight"). All versions of transformers read it.
+/// Returns the name of a decoder tensor in multimodal files ("language_model.model.norm.weight").
+/// All versions of transformers read it.
 std::string name_in_multimodal_files(std::string_view name);
-/// Returns the name that a multimodal model in memory, and so PEFT, has for a module or tensor of
-/// the decoder ("model.language_model.norm.weight"). `root` is the prefix of the family's names
-/// that the head's name does not have ("model.").
+/// Returns the name of a decoder module or tensor in a multimodal model in memory, which PEFT uses
+/// ("model.language_model.norm.weight"). `root` is the prefix of the family's names that the head's
+/// name lacks ("model.").
 std::string name_in_multimodal_model(std::string_view name, std::string_view root);
-/// The expression that keeps PEFT's adapters out of the other parts of a multimodal model, whose
-/// modules have names of the decoder's; files of adapters have it as exclude_modules.
+/// The expression that excludes the other parts of a multimodal model from PEFT's adapters, because
+/// their modules have the same names as the decoder's; files of adapters hold it as
+/// exclude_modules.
 inline constexpr std::string_view kOtherPartsPattern = ".*(vision_tower|multi_modal_projector).*";
 
 /// Says whether a stored tensor belongs to another part than the decoder.
 bool is_of_other_part(std::string_view stored);
-/// Says whether files have the names that the model has in memory, as some of transformers 5 have,
-/// by the name of a tensor of another part ("model.vision_tower.patch_conv.weight").
+/// Says whether files use the model's names in memory, as some files of transformers 5 do. It is
+/// decided by the name of a tensor of another part ("model.vision_tower.patch_conv.weight").
 bool has_names_in_memory(std::string_view of_other_part);
 
 }  // namespace ftrun

@@ -6,9 +6,10 @@
 
 namespace ftrun {
 
-/// Finds how a rank's records of the blocks' product weights look when they are packed as `format`,
-/// for a model with this split: neighbours with one scale in the whole tensor must be neighbours on
-/// the rank. Refuses a split that parts them with one Error(kUsage) that lists every such tensor.
+/// Returns the format of a rank's records of the blocks' weight matrices that are packed as
+/// `format`, for a model with this split. Neighbours that share a scale in the whole tensor must be
+/// neighbours on the rank. Throws one Error(kUsage), which lists every such tensor, for a split
+/// that separates them.
 PackedFormat fit_packed(const ModelConfig& config, const TensorSplit& split, PackedFormat format);
 
 }  // namespace ftrun

@@ -10,11 +10,12 @@ namespace ftrun {
 struct Family;
 
 /// Reads rope_parameters (transformers 5), or rope_theta and rope_scaling (transformers 4); what
-/// they leave out is the family's own. `reader` reads the whole config.json; `known` has what was
-/// read before: heads, their size and max_position_embeddings.
+/// they leave out is the family's own. `reader` reads the whole config.json; `known` holds the
+/// values read before: heads, their size and max_position_embeddings.
 RopeConfig read_rope(ConfigReader& reader, const ModelConfig& known, const Family& family);
 
-/// LayerRopes are the rotations of layers with full attention and of those with a sliding window.
+/// LayerRopes holds the rotation of layers with full attention and that of layers with a sliding
+/// window.
 struct LayerRopes {
   RopeConfig full, window;
 };

@@ -15,26 +15,26 @@ std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_s
                                         int64_t longest_row);
 
 /// Says whether longrope divides by its long factors in a run whose longest row has this many
-/// tokens. transformers asks the same of each batch; a run has one answer, so that no step depends
-/// on which rows came together.
+/// tokens. transformers decides this for each batch; here it is decided once for a run, so that no
+/// step depends on which rows are in one batch.
 bool uses_long_factors(const RopeConfig& rope, int64_t longest_row);
 
-/// Computes the factor of cos and sin where yarn's settings do not say it (Peng et al. 2023,
-/// section 3.4): 0.1 m ln(factor) + 1, with m = 1, or the quotient of that for mscale and for
+/// Computes the factor of cos and sin if yarn's settings do not give it (Peng et al. 2023, section
+/// 3.4): 0.1 m ln(factor) + 1, with m = 1, or the quotient of that for mscale and for
 /// mscale_all_dim where neither is 0 (DeepSeek).
 double yarn_attention_factor(double factor, double mscale, double mscale_all_dim);
 
-/// Computes the factor of cos and sin where longrope's settings do not say it (Ding et al. 2024):
+/// Computes the factor of cos and sin if longrope's settings do not give it (Ding et al. 2024):
 /// sqrt(1 + ln(factor) / ln(original_positions)), 1 for factors of at most 1. original_positions is
 /// above 1.
 double longrope_attention_factor(double factor, int64_t original_positions);
 
-/// Returns the number of tokens of the longest row that the model's positions were made for; 0:
+/// Returns the number of tokens of the longest row for which the model's positions were made; 0:
 /// config.json does not say.
 int64_t reached_positions(const ModelConfig& config);
 
-/// Names the scaling of the rotation that would serve rows of this many tokens, which are more than
-/// reached_positions(); "" for a model that does not rotate.
+/// Returns the scaling of the rotation that would allow rows of this many tokens, which are more
+/// than reached_positions(); "" for a model that does not rotate.
 std::string scaling_for(const ModelConfig& config, int64_t tokens);
 
 }  // namespace ftrun

@@ -12,8 +12,8 @@ struct ParameterCounts {
   /// The input embedding's table.
   int64_t embedding = 0;
   int64_t non_embedding = 0;
-  /// The parameters that a token is multiplied with: all but an embedding table that is only looked
-  /// up in.
+  /// The number of parameters with which a token is multiplied: all except an embedding table that
+  /// is only read by row.
   int64_t multiplied = 0;
   bool operator==(const ParameterCounts&) const = default;
 };
@@ -24,9 +24,10 @@ ParameterCounts count_parameters(const ModelDescription& model);
 /// by the two formulas in use; P = multiplied parameters, L layers, h = query heads * head size, T
 /// tokens of a row.
 struct TrainingFlops {
-  /// 6P + 12LhT (Chowdhery et al. 2022, PaLM, appendix B): attention scores not halved.
+  /// The formula 6P + 12LhT (Chowdhery et al. 2022, PaLM, appendix B), which does not halve the
+  /// attention scores.
   double full = 0;
-  /// 6P + 6LhT: only the causal half of the scores counts.
+  /// The formula 6P + 6LhT, which counts only the causal half of the scores.
   double causal = 0;
 };
 

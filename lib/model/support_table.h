@@ -5,7 +5,8 @@
 namespace ftrun {
 
 /// Returns the text of docs/models.md: which features of a config.json, and of a run, each family
-/// has. Each is tried on a small model of the family, so that the table says what the code does.
+/// has. Each feature is tried on a small model of the family, so the table shows what the code
+/// does.
 std::string support_markdown();
 
 }  // namespace ftrun

@@ -15,29 +15,31 @@ inline constexpr size_t kProjections = 7;
 /// Returns the name of a projection: "q", "gate", ...
 std::string_view role_name(Projection projection);
 
-/// TensorNames are the names of a family's modules in Hugging Face's files, which no other place
-/// knows. Paths of a block's modules stand after `blocks` and the block's number.
+/// TensorNames holds the names of a family's modules in Hugging Face's files; no other code
+/// contains them. The path of a block's module follows `blocks` and the block's number.
 struct TensorNames {
   /// The prefix that a file of the model without its head leaves out.
   std::string_view root = "model.";
   std::string_view embedding = "model.embed_tokens";
-  /// The table of the positions' vectors, which are added to the tokens'; empty: the family has
+  /// The table of position vectors, which are added to the tokens' vectors; empty: the family has
   /// none.
   std::string_view positions = {};
   std::string_view blocks = "model.layers.";
   std::string_view input_norm = "input_layernorm";
   std::string_view post_norm = "post_attention_layernorm";
-  /// The names of these two where attention and MLP are parallel with a norm each; empty: as above.
+  /// The names of these two norms if attention and MLP are parallel with a norm each; empty: the
+  /// same names as above.
   std::string_view parallel_input_norm = {};
   std::string_view parallel_post_norm = {};
-  /// Norms of what attention and MLP add to the hidden states; empty: the family has none.
+  /// The norms of the outputs of attention and MLP; empty: the family has none.
   std::string_view attention_output_norm = {};
   std::string_view mlp_output_norm = {};
-  /// A '*' stands for the number of a head, each of which has a tensor of its own.
+  /// The norms of queries and keys. A '*' stands for the number of a head, if each head has its own
+  /// tensor.
   std::string_view q_norm = "self_attn.q_norm";
   std::string_view k_norm = "self_attn.k_norm";
-  /// The products' modules, by Projection. Neighbours of one name are rows of one matrix in the
-  /// files, in this order, and have one adapter together; empty: the family has no such product.
+  /// The products' modules, by Projection. Neighbours with the same name are rows of one matrix in
+  /// the files, in this order, and share one adapter; empty: the family has no such product.
   std::array<std::string_view, kProjections> products{
       "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
       "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
@@ -45,12 +47,12 @@ struct TensorNames {
   std::string_view head = "lm_head";
   /// Files hold the products' matrices as [inputs, outputs].
   bool transposed = false;
-  /// The rows of a matrix of q, k and v stand by key head: the rows of the query heads that share
-  /// it, its own, and those of its value head. Else all of q, then all of k, then all of v.
+  /// The rows of a matrix of q, k and v are ordered by key head: the rows of the query heads that
+  /// share it, its own, and those of its value head. False: all of q, then all of k, then all of v.
   bool rows_by_key_head = false;
-  /// Ends of the names of buffers that files hold and no model reads.
+  /// Endings of the names of buffers that files contain and no model reads.
   std::array<std::string_view, 3> ignored{"rotary_emb.inv_freq", ".masked_bias", {}};
-  /// The modules with an adapter where a config names none; PEFT's where it has a rule.
+  /// The modules that have an adapter if a config names none; PEFT's where it has a rule.
   std::array<std::string_view, 4> adapted{"q_proj", "v_proj"};
 
   std::string_view product(Projection projection) const {
@@ -60,7 +62,7 @@ struct TensorNames {
   std::string in_block(int64_t layer, std::string_view module) const;
 };
 
-/// Returns the names of a family's modules, and those of most families where it is not known.
+/// Returns the names of a family's modules; for an unknown family those that most families use.
 const TensorNames& tensor_names(std::string_view family);
 
 /// ProductModule is a module of the files; the matrices of its products are rows of its matrix.
@@ -74,7 +76,7 @@ std::vector<ProductModule> product_modules(const TensorNames& names);
 
 /// Lists the last parts of the paths of all products' modules: q_proj, k_proj, ...
 std::vector<std::string> adaptable_names(const TensorNames& names);
-/// Lists the modules that a family adapts where a config names none: q_proj, v_proj.
+/// Lists the modules that a family adapts if a config names none: q_proj, v_proj.
 std::vector<std::string> adapted_by_default(const TensorNames& names);
 
 /// Returns the last part of a module's path: "q_proj" of "self_attn.q_proj".

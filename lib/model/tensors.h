@@ -9,10 +9,10 @@
 
 namespace ftrun {
 
-/// Compares what a model folder holds (names and shapes, in any order) with what the model needs of
-/// it. Returns one line a problem: missing, misshapen, listed twice, or unknown tensors. Tensors
-/// that other tools leave behind and that carry nothing (rotary_emb.inv_freq, masked_bias, a
-/// lm_head.weight beside tied embeddings) are not problems.
+/// Compares the tensors of a model folder (names and shapes, in any order) with those that the
+/// model needs. Returns one line for each problem: missing, misshapen, listed twice, or unknown
+/// tensors. Tensors that other tools leave and that hold no information (rotary_emb.inv_freq,
+/// masked_bias, a lm_head.weight beside tied embeddings) are not problems.
 std::vector<std::string> check_tensors(const ModelDescription& model,
                                        const std::vector<std::pair<std::string, Dims>>& found);
 
@@ -20,19 +20,19 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
 void add_shape_problem(const std::string& name, const Dims* found, const Dims& expected,
                        std::vector<std::string>& problems);
 
-/// The most problems that a message lists where nothing else says what is wrong.
+/// The most problems that a message lists if it has nothing else that explains them.
 inline constexpr size_t kMostTensorProblems = 20;
 
-/// Formats the problems as lines for a message. Where there are more than `most`, those that layers
-/// have in common become one line, and the rest above `most` is counted.
+/// Formats the problems as lines for a message. If there are more than `most`, problems that layers
+/// have in common become one line, and those above `most` are only counted.
 std::string tensor_problems_text(const std::vector<std::string>& problems,
                                  size_t most = kMostTensorProblems);
 
 /// Says whether a tensor of a model folder, which the model does not read, may be ignored.
 bool is_ignored_tensor(const ModelDescription& model, const std::string& name);
 
-/// Says whether AdamW's weight decay is usual for the tensor: matrices and all that adapters add
-/// yes; norms and biases no.
+/// Says whether AdamW's weight decay usually applies to the tensor: it does to matrices and to all
+/// tensors of adapters, but not to norms and biases.
 bool decays(const TensorInfo& tensor);
 
 /// Formats dimensions: "[576, 1536]".

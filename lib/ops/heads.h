@@ -14,13 +14,13 @@ struct HeadAttrs {
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
   int64_t head_size = 0;
-  /// The attributes of the norm of qk_norm and head_norm, as NormAttrs has them; others have none.
+  /// The attributes of the norms qk_norm and head_norm (NormAttrs); other operations ignore them.
   double epsilon = 1e-6;
   double weight_offset = 0;
   bool operator==(const HeadAttrs&) const = default;
 };
 
-/// Adds what the letters Q, R, A, U, H and d of OpSpec::shapes stand for.
+/// Adds the values of the letters Q, R, A, U, H and d of OpSpec::shapes.
 void add_head_letters(int64_t query_heads, int64_t kv_heads, int64_t head_size,
                       std::map<std::string, int64_t>& letters);
 

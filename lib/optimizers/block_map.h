@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-// Sources compiled for different instruction sets call these: no copy of them is left for the
-// linker.
+// Sources that are compiled for different instruction sets call these functions, so they are always
+// inlined: the linker must not choose one copy for all.
 #ifdef __CUDACC__
 #define FTRUN_BLOCK_FUNCTION __host__ __device__ __forceinline__
 #else
@@ -12,14 +12,14 @@
 
 namespace ftrun {
 
-/// BlockMap says which elements of a range are of which block of a tensor, where a rank has a part
-/// of each row of the tensor, or where the range begins within a block. By default the range is the
-/// tensor. Elements of a block are neighbours in the range.
+/// BlockMap maps the elements of a range to the blocks of a tensor, where a rank has a part of each
+/// row of the tensor, or where the range begins within a block. By default the range is the tensor.
+/// Elements of a block are neighbours in the range.
 struct BlockMap {
   static constexpr int64_t kEndless = int64_t{1} << 62;
-  /// The range's first element among those that the rank has of the tensor.
+  /// The index of the range's first element among the rank's elements of the tensor.
   int64_t offset = 0;
-  /// Elements of a row of the tensor, and those of them that the rank has.
+  /// The number of elements of a row of the tensor, and how many of them the rank has.
   int64_t row = kEndless;
   int64_t width = kEndless;
   /// The first element of the tensor that the rank has.
@@ -34,8 +34,8 @@ FTRUN_BLOCK_FUNCTION int64_t tensor_element(const BlockMap& map, int64_t i) {
   return map.first + own / map.width * map.row + own % map.width;
 }
 
-/// Returns the first element of a range of `count` elements that is element `element` of the
-/// tensor, or a later one; `count` where there is none.
+/// Returns the index in a range of `count` elements of the tensor's element `element`, or of the
+/// first later one; `count` where the range has none.
 FTRUN_BLOCK_FUNCTION int64_t range_element(const BlockMap& map, int64_t element, int64_t count) {
   const int64_t behind = element > map.first ? element - map.first : 0;
   const int64_t column = behind % map.row;

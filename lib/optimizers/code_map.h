@@ -4,11 +4,11 @@
 
 namespace ftrun {
 
-// Sources compiled for different instruction sets and for GPUs include this: constants, and
-// functions that run only in the compiler.
+// This header is included by sources compiled for different instruction sets and for GPUs, so it
+// has only constants and functions that run in the compiler.
 
-/// Neighbouring elements of a tensor whose codes share a scale: the largest of their absolute
-/// values.
+/// Number of neighbouring elements of a tensor whose codes share a scale, which is the largest of
+/// their absolute values.
 inline constexpr int64_t kCodeBlock = 256;
 
 inline constexpr int kCodes = 256;
@@ -17,7 +17,7 @@ inline constexpr int kCodes = 256;
 /// Block-wise Quantization"): [0.1, 1] in 2^e equal bins (2^(e+1) without negative numbers), their
 /// centres times 10^(e-6), for e = 0...6; and 0 and 1.
 struct CodeMap {
-  /// The shares of their block's scale that codes stand for, ascending.
+  /// The number that each code stands for, as a share of its block's scale, ascending.
   float values[kCodes] = {};
   /// The least share of each code but the first: halfway to the value below it, which goes to the
   /// even code. Shares below 0 have codes of values below 0 however small they are, as bitsandbytes
@@ -39,7 +39,7 @@ consteval float float_of(uint32_t bits) {
   return __builtin_bit_cast(float, bits);
 }
 
-/// Returns the next larger number of one that is not 0.
+/// Returns the next larger float after `x`, which is not 0.
 consteval float number_after(float x) {
   const auto bits = __builtin_bit_cast(uint32_t, x);
   return float_of(x > 0 ? bits + 1 : bits - 1);
@@ -98,7 +98,7 @@ consteval CodeGuesses make_code_guesses(const CodeMap& map) {
   return guesses;
 }
 
-/// The maps of first moments, and of second ones, which are not negative.
+/// The code maps of first moments (signed) and of second moments, which are never negative.
 inline constexpr CodeMap kSignedCodeMap = make_code_map(true),
                          kUnsignedCodeMap = make_code_map(false);
 

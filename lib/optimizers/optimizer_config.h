@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// OptimizerType is every optimizer that a config may name: those of list.inc that are offered,
+/// OptimizerType lists every optimizer that a config may name: those of list.inc that are offered,
 /// then those that are refused.
 enum class OptimizerType {
 #define FTRUN_OPTIMIZER(enumerator, name, rule) k##enumerator,
@@ -42,8 +42,8 @@ struct EnumNames<OptimizerType> {
 };
 
 /// OptimizerConfig is the config's `optimizer`: the type, and the value of every key of
-/// optimizer.params. Values that a type does not use keep their defaults. In a resolved one, those
-/// that the config leaves out are the type's own (Optimizer::defaults).
+/// optimizer.params. Values that a type does not use keep their defaults. In a resolved config,
+/// values that the user left out are the type's own (Optimizer::defaults).
 struct OptimizerConfig {
   OptimizerType type = {};
   double lr = 5e-5;

@@ -12,7 +12,7 @@
 
 namespace ftrun {
 
-/// OptimizerParameter is a key of optimizer.params that is kept, and the member of OptimizerConfig
+/// OptimizerParameter is a supported key of optimizer.params, and the member of OptimizerConfig
 /// that holds it.
 struct OptimizerParameter {
   const char* name = "";
@@ -45,17 +45,17 @@ inline constexpr OptimizerParameter kNesterov{"nesterov", "Nesterov momentum.",
                                               &OptimizerConfig::nesterov};
 }  // namespace parameters
 
-/// OptimizerState is a number that an optimizer keeps of each element.
+/// OptimizerState is a number that an optimizer keeps for each element.
 struct OptimizerState {
   /// The state's name in checkpoints.
   const char* name = "";
-  /// The parameter that it begins with; null: it begins with 0.
+  /// The parameter whose value the state begins with; null: the state begins with 0.
   double OptimizerConfig::*first = nullptr;
 };
 
-/// OptimizerFault says which values of parameters do not go together.
+/// OptimizerFault says which values of parameters contradict each other.
 struct OptimizerFault {
-  /// The key of optimizer.params to point at.
+  /// The key of optimizer.params that the message points at.
   std::string parameter;
   std::string message;
   std::string remedy;
@@ -68,12 +68,13 @@ struct Optimizer {
   std::span<const std::string_view> aliases = {};
   /// Parameters in the order in which messages list them.
   std::span<const OptimizerParameter> parameters = {};
-  /// Values of those parameters that a config leaves out: DeepSpeed's.
+  /// Values for the parameters that a config leaves out: DeepSpeed's.
   OptimizerConfig defaults = {.lr = 1e-3};
   /// States that a run keeps, in the order in which the rule has them. Null: the optimizer is
   /// refused.
   std::span<const OptimizerState> (*states)(const OptimizerConfig& config) = nullptr;
-  /// Finds what is wrong with values that are each valid by themselves; null: nothing can be.
+  /// Returns what is wrong with values that are valid separately; null: any valid values fit
+  /// together.
   std::optional<OptimizerFault> (*fault)(const OptimizerConfig& config) = nullptr;
   /// States of tensors of at least OptimizerConfig::min_8bit_size elements are 8-bit codes
   /// (code_map.h), beside which there is a scale for each block; those of smaller ones are fp32.
@@ -81,7 +82,7 @@ struct Optimizer {
   /// A parameter (true or false) that is true where a config has one of the aliases for the type;
   /// null: none.
   const char* alias_sets = nullptr;
-  /// The optimizer that a refused one varies: messages list it behind that one.
+  /// The optimizer of which this refused one is a variant: messages list the variant behind it.
   const Optimizer* variant_of = nullptr;
 
   bool offered() const { return states != nullptr; }
@@ -97,7 +98,7 @@ std::span<const OptimizerState> optimizer_states(const OptimizerConfig& config);
 /// Lists every parameter that some optimizer has, once, in the order of the entries.
 const std::vector<OptimizerParameter>& all_optimizer_parameters();
 
-/// Lists the types that have a parameter by name: each is followed by those that vary it (Adam by
+/// Lists the names of the types that have a parameter; each is followed by its variants (Adam by
 /// OneBitAdam).
 std::vector<std::string> types_with(std::string_view parameter);
 
@@ -105,7 +106,7 @@ std::vector<std::string> types_with(std::string_view parameter);
 /// names one.
 std::span<const std::string_view> torch_optimizer_classes();
 
-/// OptimizerAlias is an alias and the name of the type that it stands for.
+/// OptimizerAlias is an alias and the name of its type.
 struct OptimizerAlias {
   std::string_view alias;
   std::string_view name;

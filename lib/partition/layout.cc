@@ -87,7 +87,7 @@ std::vector<UpdatePart> update_parts(const Unit& unit,
     parts.push_back({parts.empty() && !alone ? begin : slice.position_in_unit,
                      alone ? slice.position_in_unit + slice.extent : end, kind});
   }
-  // Only padding: either kind will do, of those that the unit has.
+  // The range has only padding, so any kind that the unit has will do.
   if (parts.empty() && begin < end) parts.push_back({begin, end, {.coded = !unit.uncoded}});
   return parts;
 }

@@ -50,16 +50,17 @@ ShardRange shard_range(const Unit& unit, int index, int count);
 /// Returns the slices of tensors in elements [begin, end) of a unit, by position; padding has none.
 std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end);
 
-/// Says whether blocks of a tensor, counted over the whole tensor, are not blocks of the unit too:
-/// tensor-parallel ranks have parts of some, or it begins within one (a slice of it says where).
+/// Says whether some block of a tensor, counted over the whole tensor, is not a block of the unit:
+/// tensor-parallel ranks each have a part of it, or the slice begins within it.
 bool straddles_blocks(const TensorInfo& tensor, const Slice& slice);
 
-/// UpdateKind says how an update treats a tensor: with or without weight decay, its states being
-/// codes or numbers.
+/// UpdateKind says how an update treats a tensor: with or without weight decay, and whether its
+/// states are codes or numbers.
 struct UpdateKind {
   bool decay = false;
   bool coded = false;
-  /// The tensor, if its states are codes and it straddles blocks: it is updated by itself.
+  /// The tensor, if its states are codes and it straddles blocks: such a tensor is updated
+  /// separately.
   TensorId straddling = -1;
   bool operator==(const UpdateKind&) const = default;
 };
@@ -72,9 +73,9 @@ struct UpdatePart {
   bool operator==(const UpdatePart&) const = default;
 };
 
-/// Cuts [begin, end) of a unit into the fewest parts of one kind. Together they cover it; padding
-/// belongs to the part before it, except around a tensor that straddles blocks. `kind_of` is called
-/// once a tensor.
+/// Cuts [begin, end) of a unit into the fewest parts that each have one update kind. Together they
+/// cover it; padding belongs to the part before it, except around a tensor that straddles blocks.
+/// `kind_of` is called once a tensor.
 std::vector<UpdatePart> update_parts(const Unit& unit,
                                      const std::function<UpdateKind(const Slice&)>& kind_of,
                                      int64_t begin, int64_t end);

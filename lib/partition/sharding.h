@@ -9,21 +9,21 @@
 
 namespace ftrun {
 
-/// ShardPlace is a rank's place among those that share one copy of a state.
+/// ShardPlace is a rank's place among the ranks that share one copy of a state.
 struct ShardPlace {
   int count = 1;
   int index = 0;
 };
 
-/// Sharding cuts each unit of a partition over the ranks that share it out: rank i of n holds
-/// elements [i, i+1) x stride of a unit that is cut. A whole copy of it has n strides, which may
-/// reach past the unit's end; a unit that is not cut is held whole by everyone.
+/// Sharding cuts the units of a partition into shards: rank i of n holds elements [i, i+1) x stride
+/// of a unit that is cut. A whole copy of the unit has n strides, which may reach past the unit's
+/// end. Every rank holds the whole of a unit that is not cut.
 class Sharding {
  public:
-  /// Cuts each unit over the ranks that share it out, among which `place_of` gives this rank's
-  /// place. A unit of one rank is not cut. Small units are cut only with `cut_small`, and only if
-  /// every rank gets at least one block: cut finer, a unit would be mostly padding (16 MB for a
-  /// norm at 1,024 ranks); whole, it costs a few kilobytes a rank.
+  /// Cuts each unit over the ranks that share it; `place_of` returns this rank's place among them.
+  /// A unit of one rank is not cut. Small units are cut only with `cut_small`, and only if every
+  /// rank gets at least one block: cut finer, a unit would be mostly padding (16 MB for a norm at
+  /// 1,024 ranks); whole, it costs a few kilobytes a rank.
   Sharding(const Partition& partition, const std::function<ShardPlace(const Unit&)>& place_of,
            bool cut_small);
   /// Cuts all units over the same ranks.
@@ -34,7 +34,7 @@ class Sharding {
   bool cut(UnitId unit) const { return units_[static_cast<size_t>(unit)].cut; }
   /// Returns how many elements of the unit a rank holds: its stride, or all of it.
   int64_t held(UnitId unit) const { return units_[static_cast<size_t>(unit)].held; }
-  /// Returns the number of elements of a whole copy.
+  /// Returns the number of elements of a whole copy of the unit.
   int64_t whole(UnitId unit) const { return units_[static_cast<size_t>(unit)].whole; }
   /// Returns the element of the unit where this rank's part begins.
   int64_t begin(UnitId unit) const { return units_[static_cast<size_t>(unit)].begin; }

@@ -11,22 +11,23 @@
 
 namespace ftrun {
 
-/// Index in Partition::units.
+/// UnitId is an index in Partition::units.
 using UnitId = int32_t;
 
-/// Units, shards and what an update takes at a time begin and end at multiples of this many
-/// elements of the unit: whole sectors of a disk, whatever the dtype.
+/// Number of elements of a block of a unit. Units, shards and the interval that an update processes
+/// at a time begin and end at multiples of it: whole sectors of a disk, whatever the dtype.
 inline constexpr int64_t kUnitBlock = 4096;
-/// Blocks of this many elements, counted from a tensor's first one (of what this rank uses of it,
-/// row by row), are never cut: the gradient norm adds up each by itself, and a state may be stored
-/// in blocks that share a scale. Each parameter of a graph begins on a block of its unit, and so do
-/// its tensors, except those after one that ends within a block. Such a parameter is kept clear of
-/// multiples of kUnitBlock, where shards begin, if it is no longer than that; in a longer one,
-/// which no usual model has, blocks are those of the parameter.
+/// Number of elements of a tensor block. Blocks are counted from the first element of the rank's
+/// part of a tensor, row by row, and are never cut: the gradient norm sums each block separately,
+/// and a state may be stored in blocks that share a scale. Each parameter of a graph begins on a
+/// block of its unit, and so do its tensors, except a tensor that follows one which ends within a
+/// block. A parameter with such tensors does not cross a multiple of kUnitBlock, where shards
+/// begin, if it has at most kUnitBlock elements. In a larger one, which no usual model has, blocks
+/// are counted from the parameter's beginning.
 inline constexpr int64_t kTensorBlock = 256;
 static_assert(kUnitBlock % kTensorBlock == 0 && kTensorBlock == kPackedRecord);
 
-/// Slice places elements [offset, offset+extent) of what this rank uses of a tensor (the row-major
+/// Slice places elements [offset, offset+extent) of this rank's part of a tensor (in the row-major
 /// order of TensorInfo::local) at [position_in_unit, +extent).
 struct Slice {
   TensorId tensor = -1;
@@ -40,7 +41,7 @@ struct Slice {
 struct Unit {
   UnitId id = -1;
   std::string name;
-  /// Indices of the layers that read it, ascending; a tied matrix's unit is read by two.
+  /// Indices of the layers that read the unit, ascending; the unit of a tied matrix is read by two.
   std::vector<int> layers;
   /// The slices of tensors by position; they do not overlap, and the elements between and after
   /// them are padding.
@@ -49,17 +50,18 @@ struct Unit {
   int64_t numel = 0;
   /// Elements of the flat range: a multiple of kUnitBlock.
   int64_t padded = 0;
-  /// Holds the small tensors of its layer, which ZeRO stage 3 leaves on every rank.
+  /// The unit holds the small tensors of its layer, which ZeRO stage 3 leaves on every rank.
   bool small = false;
-  /// Holds tensors that are updated; those that are frozen have units of their own.
+  /// The unit holds tensors that are updated; frozen tensors have their own units.
   bool trainable = true;
-  /// Packed tensors, which are frozen too, are in units of their own.
+  /// The unit holds packed tensors. These are frozen, and never share a unit with frozen tensors
+  /// that are not packed.
   bool packed = false;
-  /// Tensors that are fp32 where layers compute in 16 bits are in units of their own; they are
-  /// small.
+  /// The unit holds tensors that are fp32 where layers compute in 16 bits. Such a unit is small.
   bool fp32 = false;
-  /// Holds tensors whose optimizer states are codes, and tensors whose states are numbers. Both are
-  /// true where a matrix of a graph has both.
+  /// Some of the unit's tensors have optimizer states that are codes; the second flag says that
+  /// some have states that are numbers. Both are true where one matrix of a graph has tensors of
+  /// both kinds.
   bool coded = false;
   bool uncoded = true;
 };
@@ -84,19 +86,19 @@ struct Partition {
   std::vector<UnitId> units_of(int layer) const;
 };
 
-/// SmallTensors says which parameters are small: at most `tensor_elements` each of what this rank
-/// uses (DeepSpeed's stage3_param_persistence_threshold), in forward order until all of them
-/// together would pass `total_elements` (stage3_model_persistence_threshold).
+/// SmallTensors says which parameters are small: those of which this rank uses at most
+/// `tensor_elements` (DeepSpeed's stage3_param_persistence_threshold), in forward order until all
+/// of them together would pass `total_elements` (stage3_model_persistence_threshold).
 struct SmallTensors {
   int64_t tensor_elements = 0;
   int64_t total_elements = INT64_MAX;
 };
 
 /// Puts every tensor of the model into exactly one unit. Tensors of one GraphParam lie one after
-/// another without gaps, so that the graph sees them as one matrix. Small ones get units of their
-/// own beside the large ones of their layer, whatever the ZeRO stage: all stages then sum the
-/// gradient norm in the same order. `coded` chooses those whose optimizer states are codes, none
-/// when empty; their matrices have units of their own too.
+/// another without gaps, so that the graph sees them as one matrix. Small tensors get their own
+/// units beside the large ones of their layer at every ZeRO stage, so that all stages sum the
+/// gradient norm in the same order. `coded` selects the tensors whose optimizer states are codes,
+/// none when empty; their matrices have their own units, too.
 Partition build_units(const ModelDescription& model,
                       UnitGranularity granularity = UnitGranularity::kLayer,
                       SmallTensors small = {},

@@ -62,7 +62,7 @@ void BucketFiller::close() {
   while (!open_.empty()) close(open_.size() - 1);
 }
 
-std::vector<Bucket> BucketFiller::take() {
+std::vector<Bucket> BucketFiller::finish() {
   close();
   std::sort(done_.begin(), done_.end(),
             [](const Bucket& a, const Bucket& b) { return a.last < b.last; });

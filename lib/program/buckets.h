@@ -8,30 +8,30 @@
 
 namespace ftrun {
 
-/// Bucket joins collectives of one kind over one unit or more into one instruction, with the
+/// Bucket joins collectives of one kind, over one or more units, into one instruction, with the
 /// instructions that follow them.
 struct Bucket {
   Instr collective;
   std::vector<Instr> after;
   int64_t elements = 0;
-  /// `at` of the last collective that joined: only there are all inputs ready.
+  /// The position `at` of the last collective in the bucket: from there on all inputs are ready.
   size_t last = 0;
 };
 
 /// BucketFiller joins collectives until a bucket holds `limit` elements (DeepSpeed's
-/// reduce_bucket_size and allgather_bucket_size); a single larger one stays whole. One bucket of
-/// each kind is open at a time: where small units stay whole and large ones are cut, their
-/// reductions alternate.
+/// reduce_bucket_size and allgather_bucket_size); a single larger collective is not split. One
+/// bucket of each kind is open at a time, because reductions of whole small units and of cut large
+/// units alternate.
 class BucketFiller {
  public:
   BucketFiller(const Program& program, int64_t limit) : program_(program), limit_(limit) {}
 
-  /// Adds a collective. Calls are in ascending order of `at`.
+  /// Adds a collective. Callers add collectives in ascending order of `at`.
   void add(size_t at, Instr collective, std::vector<Instr> after = {});
-  /// Closes the open buckets: units added later do not join earlier ones.
+  /// Closes the open buckets: collectives added later do not join them.
   void close();
-  /// Closes the open buckets and returns all, sorted by `last`.
-  std::vector<Bucket> take();
+  /// Closes the open buckets and returns all buckets, sorted by `last`.
+  std::vector<Bucket> finish();
 
  private:
   size_t find(const Instr& collective) const;

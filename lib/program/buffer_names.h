@@ -7,9 +7,9 @@
 
 namespace ftrun {
 
-/// Names of the persistent buffers in messages; those in another tier than the device carry its
-/// name after a dot. Names of gradients, which are not persistent, end in the first unit that lies
-/// in them.
+/// Names of the persistent buffers in messages. Buffers outside the device tier carry the tier's
+/// name after a dot. Names of gradient buffers, which are not persistent, end in the first unit
+/// that the buffer holds.
 namespace buffer_names {
 inline constexpr const char* kParameters = "parameters";
 inline constexpr const char* kPackedParameters = "parameters.packed";

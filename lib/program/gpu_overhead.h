@@ -9,19 +9,19 @@
 
 namespace ftrun {
 
-/// GpuOverhead is memory that a GPU holds beside what the plan of its rank allocates.
+/// GpuOverhead is memory of a GPU that its rank's plan does not allocate.
 struct GpuOverhead {
-  /// "NCCL's buffers, 512.00 MiB a group"
+  /// The purpose and size as text: "NCCL's buffers, 512.00 MiB a group".
   std::string what;
-  /// The upper bound, from the library's documentation and not measured: libraries report only what
-  /// they already took.
+  /// The upper bound, from the library's documentation. It is not measured, because libraries
+  /// report only memory that they have allocated already.
   int64_t bytes = 0;
 };
 
 /// Lists the overheads of a rank's GPU; empty for ranks that compute on processors.
 std::vector<GpuOverhead> gpu_overheads(const Config& config, const StepPlan& plan);
 int64_t total_bytes(const std::vector<GpuOverhead>& overheads);
-/// Writes all in one line; "" where there are none.
+/// Writes all overheads in one line; "" where there are none.
 std::string gpu_overhead_text(const std::vector<GpuOverhead>& overheads);
 
 }  // namespace ftrun

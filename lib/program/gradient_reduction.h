@@ -35,8 +35,8 @@ struct Reduction {
   std::vector<Instr> after;
 };
 
-/// GradientReduction tells lists where to write gradients, records these uses, and makes the
-/// instructions that turn what was written into the reduced gradient that the update reads.
+/// GradientReduction assigns the range into which each list writes a gradient, records these uses,
+/// and makes the instructions that reduce the written gradients to the one that the update reads.
 class GradientReduction {
  public:
   GradientReduction(Program& program, const ModelDescription& model, const StateOptions& options,
@@ -48,14 +48,16 @@ class GradientReduction {
   const std::vector<GradientUse>& uses() const { return uses_; }
 
   /// Says whether a tensor's gradient must be zero before backward. In a unit with a tied matrix
-  /// the embedding's backward adds to all gradients it writes, also to those that the head did not
-  /// write before it.
+  /// the embedding's backward adds to all gradients that it writes, even to those that the head has
+  /// not written before.
   bool begins_as_zero(UnitId id, TensorId tensor) const;
-  /// Zeroes the bytes of a gradient that lists leave unwritten; empty where they write all of it.
+  /// Makes instructions that zero the bytes of a gradient that no list writes; empty where lists
+  /// write all of it.
   std::vector<Instr> clear_padding(const GradientUse& use) const;
-  /// Makes the reduction of a gradient. `first`: the sum's buffer holds nothing of this step yet.
+  /// Makes the reduction of a gradient. `first`: the buffer of the sum holds nothing from this step
+  /// yet.
   Reduction reduce(const GradientUse& use, bool first);
-  /// Says whether another stage makes a share of the unit's gradient.
+  /// Says whether another stage computes a term of the unit's gradient.
   bool is_shared_by_stages(UnitId id) const { return placement_.spec(id).copied; }
 
  private:
@@ -66,7 +68,7 @@ class GradientReduction {
   const StateOptions& options_;
   const UnitPlacement& placement_;
   std::vector<GradientUse> uses_;
-  /// Indices of the uses, by unit and micro-batch.
+  /// Indices of the uses that lists may still join, by unit and micro-batch.
   std::map<std::pair<UnitId, int32_t>, size_t> open_;
 };
 

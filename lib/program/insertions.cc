@@ -28,7 +28,7 @@ class Weaver {
     for (Instr& instr : insertion.instrs) add(std::move(instr));
   }
 
-  std::vector<Instr> take() { return std::move(result_); }
+  std::vector<Instr> release() { return std::move(result_); }
 
  private:
   void add(Instr&& instr) {
@@ -59,7 +59,7 @@ Program weave(Program program, std::vector<Insertion> insertions) {
     weaver.add_plain(std::move(program.instrs[i]));
     up_to(2 * i + 2);
   }
-  program.instrs = weaver.take();
+  program.instrs = weaver.release();
   return program;
 }
 

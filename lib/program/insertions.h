@@ -7,10 +7,11 @@
 
 namespace ftrun {
 
-/// Insertion holds instructions that a pass adds to the plain program of a step, which only
-/// computes: they move data to and from its instructions. weave() inserts all of them at once.
+/// Insertion holds instructions that a pass adds to the plain program of a step. The plain program
+/// only computes; insertions move data to and from its instructions. weave() inserts all of them at
+/// once.
 struct Insertion {
-  /// The plain instruction next to which they are inserted, and on which side of it.
+  /// The plain instruction beside which the instructions are inserted, and on which side of it.
   size_t at = 0;
   bool after = false;
   /// The instructions may not start before the compute instruction that precedes them is done,
@@ -19,19 +20,19 @@ struct Insertion {
   std::vector<Instr> instrs;
 };
 
-/// Inserts all insertions into the program; those at one place keep their order.
+/// Inserts all insertions into the program; insertions at the same place keep their order.
 Program weave(Program program, std::vector<Insertion> insertions);
 
-/// Touches holds the first and the last instruction that touches a buffer.
+/// Touches holds the first and the last instruction that reads or writes a buffer.
 struct Touches {
   static constexpr size_t kNone = static_cast<size_t>(-1);
   size_t first = kNone;
   size_t last = 0;
 };
-/// Lists the instructions that touch each buffer, indexed by buffer.
+/// Finds the instructions that touch each buffer, indexed by buffer.
 std::vector<Touches> find_touches(const Program& program);
 
-/// Replaces a buffer in the ranges of an instruction by another.
+/// Replaces buffer `from` by `to` in the ranges of an instruction.
 void rename_buffer(Instr& instr, BufferId from, BufferId to);
 
 }  // namespace ftrun

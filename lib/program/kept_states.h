@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// Lists the states that the optimizer of a config keeps of tensors; codes and their scales come
+/// Lists the states that the optimizer of a config keeps for tensors; codes and their scales come
 /// last.
 std::vector<KeptState> kept_states(const Config& config);
 

@@ -16,7 +16,7 @@
 
 namespace ftrun {
 
-/// ValuePlaces is the storage of a graph's values, by value, from which the instructions of a list
+/// ValuePlaces maps the values of a graph to their storage, from which the instructions of a list
 /// are bound.
 using ValuePlaces = std::map<ValueId, Range>;
 
@@ -26,9 +26,9 @@ void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId bu
 
 /// Returns the kind of instruction that runs a phase of a layer.
 InstrKind kind_of(Phase phase);
-/// Returns the list of which instructions of a kind run parts.
+/// Returns the list of operations from which instructions of a kind run a part.
 const std::vector<Op>& list_of(const LayerGraph& graph, InstrKind kind);
-/// Says whether the instruction's operations are in the graph.
+/// Says whether the graph contains the operations of the instruction.
 bool has_ops(const LayerGraph& graph, const Instr& instr);
 /// Returns the operations that the instruction runs.
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr);

@@ -8,10 +8,10 @@
 
 namespace ftrun {
 
-/// LaneClock holds the latest instruction of every lane that is done; -1: none.
+/// LaneClock holds, for each lane, the latest instruction that is done; -1: none.
 using LaneClock = std::vector<InstrId>;
 inline constexpr auto kComputeLane = static_cast<size_t>(Lane::kCompute);
-/// Makes a clock with nothing done on any of the program's lanes.
+/// Makes a clock on which no instruction of the program is done.
 LaneClock nothing_done(const Program& program);
 
 /// LaneClocks holds a clock for each instruction of a program, in one piece of memory.
@@ -30,13 +30,14 @@ class LaneClocks {
   std::vector<InstrId> ids_;
 };
 
-/// Computes what is known to be done when each instruction starts, by the order of its lane and the
-/// waits (a vector clock, Mattern 1989). Ignores waits that do not point backwards.
+/// Computes which instructions are known to be done when each instruction starts, from the order of
+/// its lane and its waits (a vector clock, Mattern 1989). Ignores waits for later instructions.
 LaneClocks known_done(const Program& program);
 
-/// Computes when each buffer is in use, in positions of the instruction list. An instruction on
-/// another lane than compute may run from the end of its waits until compute knows that it is done,
-/// so its buffers live all that time. A result lives to the end.
+/// Computes when each buffer is in use, in positions of the instruction list. An instruction of
+/// another lane than compute may run at any time between the end of its waits and the point where
+/// compute knows that it is done, so its buffers are in use for all that time. A result is in use
+/// to the end.
 std::vector<StorageRequest> buffer_lifetimes(const Program& program);
 
 }  // namespace ftrun

@@ -4,9 +4,9 @@
 
 namespace ftrun {
 
-/// LossNumber is a number that the lists of a step add up, in the order in which operations write
-/// them. To add one, add an enumerator: the loss buffer, its sum over all ranks and its readers
-/// follow.
+/// LossNumber lists the numbers that a step sums, in the order in which operations write them. A
+/// new number needs only an enumerator: the loss buffer, its sum over all ranks and its readers
+/// adapt.
 enum class LossNumber : uint8_t {
   /// Sum of token losses.
   kLoss,

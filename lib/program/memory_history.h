@@ -15,7 +15,7 @@ using CategoryBytes = std::array<int64_t, kCategoryCount>;
 int64_t sum_of(const CategoryBytes& bytes);
 
 /// Lists the bytes of the arenas of a tier that are in use at each position of the program's
-/// instruction list, and behind its end (buffer_lifetimes()).
+/// instruction list, and after its end (buffer_lifetimes()).
 std::vector<CategoryBytes> arena_history(const Program& program, Tier tier);
 
 }  // namespace ftrun

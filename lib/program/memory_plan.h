@@ -15,16 +15,16 @@ inline constexpr std::array<Tier, 3> kTiers{Tier::kDevice, Tier::kHost, Tier::kN
 
 /// TierPlan lists what one rank allocates in one tier, in bytes.
 struct TierPlan {
-  /// Buffers that live from step to step.
+  /// Bytes of buffers that live from step to step, by category.
   std::array<int64_t, kCategoryCount> persistent{};
-  /// Bytes of each category in the arenas at the category's own fullest moment.
+  /// Bytes of each category in the arenas at the moment when that category uses most.
   std::array<int64_t, kCategoryCount> arena_peak{};
-  /// Bytes of each category in the arenas at their fullest moment, and the instruction that runs
-  /// then ("" when the tier has no arena).
+  /// Bytes of each category in the arenas at the moment when all categories together use most, and
+  /// the instruction that runs then ("" when the tier has no arena).
   std::array<int64_t, kCategoryCount> at_fullest{};
   std::string fullest;
   int64_t arenas = 0;
-  /// Persistent buffers and arenas: exactly what a run allocates.
+  /// Bytes of persistent buffers and arenas: exactly what a run allocates.
   int64_t total = 0;
 
   int64_t of(Category category) const {
@@ -44,26 +44,26 @@ struct MemoryPlan {
   int64_t main_memory() const { return at(Tier::kDevice).total + at(Tier::kHost).total; }
 };
 
-/// Plans the memory of programs: persistent buffers of the same name are one; arenas are as large
-/// as the largest program's.
+/// Plans the memory of programs: programs share persistent buffers of the same name, and an arena
+/// is as large as the largest program needs.
 MemoryPlan memory_plan(const std::vector<const Program*>& programs);
 /// Plans the memory of all of a rank's programs.
 MemoryPlan memory_plan(const StepPlan& plan);
 
 /// StateFormula holds the memory of the model's states by the formulas for ZeRO (Rajbhandari et al.
-/// 2020, section 3), in bytes of a parameter without sharding: weights that layers read, gradients,
-/// and what the optimizer keeps (moments, and a master copy where it does not update the weights
-/// that layers read).
+/// 2020, section 3), in bytes for each parameter without sharding: weights that layers read,
+/// gradients, and optimizer state (moments, and a master copy where the optimizer does not update
+/// the weights that layers read).
 struct StateFormula {
   double weights = 0;
   double gradients = 0;
   double moments = 0;
   double master = 0;
-  /// Ranks that keep a second copy of the weights between them at stage 3; 1 = none.
+  /// The number of ranks that keep a second copy of the weights together at stage 3; 1 = none.
   int secondary_shards = 1;
 
   double bytes() const { return weights + gradients + moments + master; }
-  /// Returns the bytes of a parameter on each of `ranks` ranks that share one copy.
+  /// Returns the bytes for each parameter on each of `ranks` ranks that share one copy.
   double bytes(int stage, int ranks) const;
 };
 StateFormula state_formula(const StepPlan& plan);
@@ -73,9 +73,9 @@ StateFormula state_formula(const StepPlan& plan);
 int64_t model_state_bytes(const MemoryPlan& plan);
 
 /// Returns the most bytes of peers' memory that a rank has mapped at one time: over shared memory a
-/// collective reads their buffers in place, a window of a few MB of each at a time. Collectives of
-/// several groups whose order the waits leave open may run at the same time; for more than two
-/// groups the result is an upper bound. `over_shared_memory` says which groups use shared memory.
+/// collective maps and reads a few MB of each peer's buffer at a time. Collectives of several
+/// groups whose order the waits leave open may run at the same time; for more than two groups the
+/// result is an upper bound. `over_shared_memory` says which groups use shared memory.
 int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
                           const std::function<bool(const ProgramGroup&)>& over_shared_memory);
 

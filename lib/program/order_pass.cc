@@ -119,7 +119,7 @@ class BucketsInFlight {
   std::vector<char> filled_;
   bool filling_ = false;
   LaneClock newest_;
-  /// All but the newest bucket.
+  /// The clock of all buckets except the newest.
   LaneClock older_;
 };
 

@@ -12,16 +12,16 @@
 
 namespace ftrun {
 
-/// ParameterUse is one use of a unit's parameters, gathered for the lists that read them; lists
-/// that follow each other share one use.
+/// ParameterUse is one use of a unit's parameters, which are gathered for the lists that read them.
+/// Consecutive lists share one use.
 struct ParameterUse {
   UnitId unit = -1;
   int32_t micro_batch = -1;
   BufferId buffer = -1;
 };
 
-/// ParameterUses tells lists where to read parameters, and records the uses of those that are
-/// gathered first.
+/// ParameterUses assigns the ranges from which lists read parameters, and records the uses that
+/// need a gather.
 class ParameterUses {
  public:
   ParameterUses(Program& program, const UnitPlacement& placement)
@@ -44,12 +44,12 @@ class ParameterUses {
     return {list_[open->second].buffer, state.compute.bytes(place.position), bytes};
   }
 
-  /// Ends the uses of all but `kept`, which the next list reads too.
+  /// Ends the uses of all units except `kept`, which the next list reads too.
   void release(const std::set<UnitId>& kept) {
     std::erase_if(open_, [&](const auto& open) { return !kept.contains(open.first); });
   }
 
-  /// Lists the uses, in the order in which lists asked.
+  /// Returns the uses, in the order in which lists requested them.
   const std::vector<ParameterUse>& list() const { return list_; }
 
  private:

@@ -11,23 +11,23 @@
 
 namespace ftrun {
 
-// The step builder writes a plain program: what is computed, and which instructions use the
-// parameters, gradients and activations that are stored elsewhere between uses. Passes of the first
-// kind make the instructions that move these; weave() inserts them. Passes of the second kind
-// transform the whole program: order_communication, plan_memory, overlap_disk_requests. No pass
-// changes what is computed.
+// The step builder writes a plain program, which holds the computation and says which instructions
+// use the parameters, gradients and activations that are stored elsewhere between uses. Passes of
+// the first kind make the instructions that move this data; weave() inserts them. Passes of the
+// second kind transform the whole program: order_communication, plan_memory, overlap_disk_requests.
+// No pass changes what is computed.
 
 /// GatherLimits bounds how far ahead parameters are gathered and how long they are kept, in
 /// elements.
 struct GatherLimits {
-  /// stage3_max_reuse_distance: parameters stay from one use to the next if at most this many
-  /// elements are gathered between the two; 0 keeps nothing.
+  /// The most elements that may be gathered between two uses of parameters if these stay from one
+  /// use to the next (stage3_max_reuse_distance); 0 keeps nothing.
   int64_t reuse_distance = 0;
-  /// stage3_prefetch_bucket_size: at most this many elements are gathered ahead of their readers,
-  /// and at least one unit unless it is 0.
+  /// The most elements that are gathered ahead of their readers (stage3_prefetch_bucket_size); at
+  /// least one unit is gathered ahead unless this is 0.
   int64_t prefetch_elements = 0;
-  /// stage3_max_live_parameters: the most elements of gathered parameters, kept or prefetched, at
-  /// once.
+  /// The most elements of gathered parameters, kept or prefetched, at one time
+  /// (stage3_max_live_parameters).
   int64_t max_live_elements = 0;
   /// Keeps secondary shards (ZeRO++): where parameters are gathered more than once, this rank keeps
   /// its share of the first gather's result, an equal part for each rank of StateGroups::secondary,
@@ -41,9 +41,9 @@ std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& 
                                          const std::vector<ParameterUse>& uses,
                                          const GatherLimits& limits);
 
-/// Reduces each unit's gradient after the last list that writes it, for each micro-batch where
-/// these have gradients of their own, joined in buckets of `bucket_elements` elements (DeepSpeed's
-/// reduce_bucket_size).
+/// Reduces each unit's gradient after the last list that writes it, and for each micro-batch
+/// separately where each has its own gradient. Reductions are joined in buckets of
+/// `bucket_elements` elements (DeepSpeed's reduce_bucket_size).
 std::vector<Insertion> reduce_gradients(const Program& program, GradientReduction& gradients,
                                         int64_t bucket_elements);
 
@@ -54,22 +54,22 @@ std::vector<Insertion> offload_outputs(Program& program,
                                        const std::vector<std::vector<BufferId>>& outputs,
                                        bool last_stays);
 
-/// Adds to every instruction's waits: those that follow from its reads and writes, the decision
-/// where it runs only in finite steps, and those that keep compute at most one bucket ahead of the
-/// reduction of gradients. With `overlap` these are all; without it, computation and communication
-/// also take turns in the order of the list (DeepSpeed's overlap_comm), except communication
-/// between stages of a pipeline. Copies between tiers overlap both. Removes waits that others
-/// imply.
+/// Adds waits to every instruction: for the instructions on which its reads and writes depend, for
+/// the decision if it runs only in finite steps, and for the reductions that compute may lead by at
+/// most one bucket. With `overlap` it adds no others; without it, computation and communication
+/// also alternate in the order of the list (DeepSpeed's overlap_comm), except communication between
+/// stages of a pipeline. Copies between tiers overlap both. Removes waits that others imply.
 Program order_communication(Program program, bool overlap);
 
 /// Places every buffer that is not persistent in its arena, by lifetimes; private buffers of the
-/// device lie in gaps of the shared arena if that makes the arenas smaller. `existing` are the
-/// arenas that the rank already has for another program: an arena does not grow as long as the
-/// other one has room.
+/// device are placed in gaps of the shared arena if that makes the arenas smaller. `existing` holds
+/// the sizes of the arenas that the rank already has for another program: an arena does not grow as
+/// long as the other one has room.
 Program plan_memory(Program program, const ArenaBytes& existing = {});
 
-/// Marks each disk request that may start while the one before it on the lane still runs
-/// (DiskRequest): the two share no bytes, not even in an arena. This keeps the disk busy.
+/// Marks each disk request that may start while the previous request of the lane still runs
+/// (DiskRequest), because the two share no bytes, not even in an arena. Overlapping requests keep
+/// the disk busy.
 Program overlap_disk_requests(Program program);
 
 }  // namespace ftrun

@@ -110,7 +110,7 @@ bool is_link(const Program& program, Lane lane) {
 
 bool is_between_stages(const Program& program, Lane lane) {
   const ProgramGroup* group = group_on(program, lane);
-  return group != nullptr && group->ranks.axes().meets(kStageAxes);
+  return group != nullptr && group->ranks.axes().intersects(kStageAxes);
 }
 
 Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out,

@@ -51,7 +51,7 @@ enum class Persistent : int32_t {
   kLoss,
   kNorm,
   kSnapshot,
-  /// State of the optimizer: kMoments + i is its i-th.
+  /// The first state of the optimizer; state i is kMoments + i.
   kMoments,
   /// The scales of tensors that straddle blocks (program/state_spec.h).
   kStraddlingScales = kMoments + 16,
@@ -62,13 +62,14 @@ struct Buffer {
   Tier tier = Tier::kDevice;
   Category category = Category::kActivations;
   int64_t bytes = 0;
-  /// The kind of persistent state. Nothing: the buffer lives within a step, and shares an arena
-  /// with others whose lifetimes do not overlap with its own.
+  /// The kind of persistent state. Without a value the buffer lives within a step, and shares an
+  /// arena with buffers whose lifetimes do not overlap with its own.
   std::optional<Persistent> persistent;
   /// The buffer holds the result of a step: it is read when the program has ended, so its memory is
   /// not reused before.
   bool is_result = false;
-  /// Allocated through the communicator, so that ranks of the same machine can read it.
+  /// The buffer is allocated through the communicator, so that ranks of the same machine can read
+  /// it.
   bool peer_visible = false;
   /// The buffer is private, but lies in a gap of the arena that peers read; set by plan_memory.
   bool in_gap = false;
@@ -76,10 +77,10 @@ struct Buffer {
   int64_t arena_offset = -1;
   /// The dtype of its elements; U8 where values of several dtypes lie in it.
   DType dtype = DType::kU8;
-  /// The format of packed parameters in it; the buffer then holds records of bytes.
+  /// The format of packed parameters in the buffer, which then holds records of bytes.
   PackedFormat packed = {};
-  /// Neighbouring elements of the state that one element of the buffer stands for: a block, whose
-  /// scale the element is.
+  /// The number of neighbouring elements of the state that one element of the buffer stands for: an
+  /// element that is a scale stands for the block that shares it.
   int64_t block = 1;
   /// Byte offset of a second copy of saved state in the disk's snapshot buffer; -1: none. While a
   /// checkpoint is written from one of the copies, updates write the other.
@@ -90,8 +91,8 @@ struct Buffer {
   }
 };
 
-/// Arena names the memory that holds buffers that are not persistent: on the device private to the
-/// rank, on the device where peers can read, on the host.
+/// Arena names the memory of buffers that are not persistent: private memory of the device, memory
+/// of the device that peers can read, or memory of the host.
 enum class Arena : uint8_t { kDevice, kShared, kHost };
 inline constexpr size_t kArenaCount = 3;
 using ArenaBytes = std::array<int64_t, kArenaCount>;
@@ -117,9 +118,9 @@ void add_range(std::vector<Range>& ranges, const Range& range);
 using GroupId = int32_t;
 inline constexpr GroupId kNoGroup = -1;
 
-/// Lane is a sequence of instructions that runs in order; lanes run concurrently. On CPU a lane is
-/// a thread (compute: the calling one), on CUDA a stream. Each group of ranks has a lane of its
-/// own, from kFirstGroup on.
+/// Lane is a sequence of instructions that runs in order; lanes run concurrently. On a CPU a lane
+/// is a thread (compute: the calling thread), on CUDA a stream. Each group of ranks has its own
+/// lane, from kFirstGroup on.
 enum class Lane : int32_t { kCompute, kToDevice, kToHost, kDisk, kFirstGroup };
 
 constexpr Lane lane_of(GroupId group) {
@@ -149,7 +150,7 @@ enum class InstrKind : uint8_t {
   kAccumulate,    // reads[0] added to writes[0]
   kGradientNorm,  // sum of squares of reads[i] into writes[i] (one F64 each)
   kDecide,        // asks the caller whether and how to update, by norm (reads[0]), loss (reads[1])
-  kMeasure,       // computes the new scales of 8-bit states: the largest number of each block
+  kMeasure,       // computes new scales of 8-bit states, of blocks that several ranks have parts of
   kUpdate,        // optimizer over one range of parameters
 };
 inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
@@ -167,7 +168,7 @@ struct Binding {
   Range range;
 };
 
-// The structs below are details of instructions: only some kinds have one.
+// The structs below are details of instructions; each belongs to some kinds only.
 
 /// LayerOps is the detail of an instruction that runs a layer's list: the graph in the model, the
 /// operations [first_op, first_op + op_count) of the list, without collectives, and the storage of
@@ -177,7 +178,7 @@ struct LayerOps {
   int32_t first_op = 0;
   int32_t op_count = 0;
   std::vector<Binding> bindings;
-  /// The list adds to the gradients of parameters. False: it is the first to write them.
+  /// The list adds to the gradients of parameters. False: the list is the first to write them.
   bool accumulate = false;
 };
 
@@ -189,14 +190,15 @@ struct LayerOps {
 struct Exchange {
   GroupId group = kNoGroup;
   DType dtype = DType::kF32;
-  /// A kAllReduce finds the largest of the ranks' numbers, not their sum.
+  /// A kAllReduce computes the maximum over the ranks instead of the sum.
   bool largest = false;
-  /// Places in its group by which a kShift moves data; after the last place comes the first.
+  /// The number of places in its group by which a kShift moves data; the first place follows the
+  /// last.
   int32_t by = 0;
-  /// Elements of a row of a kCountedAllToAll. It reads the rows to send, ordered by rank, with a
-  /// count for each rank, and writes the received rows, ordered by rank, with a count for each:
-  /// reads = {rows, counts}, writes = {rows, counts}, counts being an I32 for each rank. Behind the
-  /// received rows it writes zeros. A step in which the received rows do not fit fails.
+  /// The number of elements of a row of a kCountedAllToAll. Such an exchange reads the rows to send
+  /// and writes the received rows, both ordered by rank, each with an I32 count for each rank:
+  /// reads = {rows, counts}, writes = {rows, counts}. It writes zeros behind the received rows. A
+  /// step in which the received rows do not fit fails.
   int64_t row = 1;
 };
 
@@ -216,16 +218,16 @@ struct UpdateRange {
   std::optional<BlockMap> blocks = {};
 };
 
-/// NormSlots is the detail of kGradientNorm: how many ranks have slots of their own in the norm
-/// buffer, and which slots are this rank's: slot % ranks == place. Sums are added in the order of
-/// slots. With 1, ranks share slots.
+/// NormSlots is the detail of kGradientNorm: the number of ranks that have their own slots in the
+/// norm buffer, and this rank's place: its slots are those with slot % ranks == place. Sums are
+/// added in the order of slots. With 1, ranks share slots.
 struct NormSlots {
   int32_t ranks = 1;
   int32_t place = 0;
 };
 
-/// DiskRequest is the detail of copies on the disk lane: once its waits are done, the copy may
-/// start while the request before it on the lane still runs.
+/// DiskRequest is the detail of copies on the disk lane. It says whether the copy, once its waits
+/// are done, may start while the previous request of the lane still runs.
 struct DiskRequest {
   bool starts_early = false;
 };
@@ -233,14 +235,14 @@ struct DiskRequest {
 struct Instr {
   InstrKind kind = InstrKind::kBegin;
   Lane lane = Lane::kCompute;
-  /// Instructions that must be done first. Passes add the waits that do not follow from reads and
-  /// writes; order_communication adds the rest.
+  /// The instructions that must be done before this one. Passes add the waits that do not follow
+  /// from reads and writes; order_communication adds the rest.
   std::vector<InstrId> waits;
   std::vector<Range> reads;
   std::vector<Range> writes;
-  /// Runs only when the step's decision is `finite`.
+  /// The instruction runs only when the step's decision is `finite`.
   bool if_finite = false;
-  /// Layer of the model and micro-batch of the step; -1 where there is none.
+  /// The layer of the model and the micro-batch of the step; -1 where there is none.
   int32_t layer = -1;
   int32_t micro_batch = -1;
   /// The unit whose parameters or gradients the instruction moves; else -1.
@@ -251,13 +253,14 @@ struct Instr {
   bool runs_list() const { return std::holds_alternative<LayerOps>(detail); }
   const LayerOps& ops() const { return std::get<LayerOps>(detail); }
   LayerOps& ops() { return std::get<LayerOps>(detail); }
-  /// Says whether it runs together with other ranks: a collective, or a transfer between two.
+  /// Says whether the instruction runs together with other ranks: a collective, or a transfer
+  /// between two.
   bool communicates() const { return std::holds_alternative<Exchange>(detail); }
   bool is_collective() const { return communicates() && !is_transfer(); }
   bool is_transfer() const { return kind == InstrKind::kSend || kind == InstrKind::kReceive; }
   const Exchange& exchange() const { return std::get<Exchange>(detail); }
   Exchange& exchange() { return std::get<Exchange>(detail); }
-  /// Returns its group; kNoGroup where it does not communicate.
+  /// Returns the instruction's group; kNoGroup where it does not communicate.
   GroupId group() const { return communicates() ? exchange().group : kNoGroup; }
   /// Returns the detail of a kUpdate or kMeasure.
   const UpdateRange& update() const { return std::get<UpdateRange>(detail); }
@@ -268,19 +271,19 @@ struct Instr {
   }
 };
 
-/// Program is the step of one rank. Programs of ranks differ in where their part of a whole buffer
-/// lies.
+/// Program is the step of one rank. The programs of ranks differ in where a rank's part lies in a
+/// whole buffer.
 struct Program {
   std::string name;
   std::vector<Buffer> buffers;
   std::vector<Instr> instrs;
-  /// Bytes of persistent buffers that hold data when the step begins: parameters and optimizer
-  /// state. All else is written before it is read.
+  /// Ranges of persistent buffers that hold data when the step begins: parameters and optimizer
+  /// state. All other memory is written before it is read.
   std::vector<Range> given;
-  /// The groups of its collectives, in the order in which communicators are opened. Every program
-  /// of a rank has the same.
+  /// The groups of its collectives, in the order in which communicators are opened. All programs of
+  /// a rank have the same list.
   std::vector<ProgramGroup> groups;
-  /// The place among the stages of the pipeline.
+  /// The rank's place among the stages of the pipeline.
   ShardPlace stage;
   /// Bytes of each arena; set by plan_memory.
   ArenaBytes arena_bytes{};
@@ -294,24 +297,24 @@ struct Program {
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
-  /// Returns this rank's place in a group; for kNoGroup that of a single rank.
+  /// Returns this rank's place in a group; for kNoGroup the place of a single rank.
   ShardPlace place_in(GroupId id) const { return id == kNoGroup ? ShardPlace{} : group(id).place; }
 };
 
 /// Finds a persistent buffer; -1 where the program has none.
 BufferId find_persistent(const Program& program, Persistent which, Tier tier = Tier::kDevice);
-/// Finds the buffer that is_result, at most one in a program; -1 where there is none.
+/// Finds the result buffer (is_result), at most one in a program; -1 where there is none.
 BufferId find_result(const Program& program);
 
 /// Says whether two ranges share bytes of memory or of the disk: in one buffer or, once plan_memory
 /// has placed them, in one arena.
 bool share_bytes(const Program& program, const Range& a, const Range& b);
-/// Says whether one of two instructions writes bytes that the other touches.
+/// Says whether one of two instructions writes bytes that the other reads or writes.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
 
-/// Counts the lanes of a program: those of its groups and the four before them.
+/// Returns the number of lanes of a program: the lanes of its groups and the four before them.
 int lane_count(const Program& program);
-/// Returns the group whose lane it is; null for the other lanes.
+/// Returns the group that a lane belongs to; null for the other lanes.
 const ProgramGroup* group_on(const Program& program, Lane lane);
 /// Says whether a lane belongs to a link, or to any group of several stages: links, the ends of a
 /// pipeline, and all its ranks.
@@ -340,8 +343,8 @@ std::string instr_label(const Instr& instr);
 /// --program` prints it.
 std::string program_text(const Program& program);
 
-/// Hashes all that must be equal on all ranks: the layers they run, the collectives and the data of
-/// these. Ranks compare the hash before the first step.
+/// Hashes everything that must be equal on all ranks: the layers that they run, and the collectives
+/// with their data. Ranks compare the hash before the first step.
 uint64_t program_hash(const Program& program);
 
 }  // namespace ftrun

@@ -83,8 +83,8 @@ class Reductions {
   }
 
   /// Returns all insertions; a bucket is inserted at its last reduction.
-  std::vector<Insertion> take() {
-    for (Bucket& bucket : filler_.take()) {
+  std::vector<Insertion> release() {
+    for (Bucket& bucket : filler_.finish()) {
       std::vector<Instr>& instrs = insertions_[bucket.last].instrs;
       instrs.push_back(std::move(bucket.collective));
       for (Instr& instr : bucket.after) instrs.push_back(std::move(instr));
@@ -127,7 +127,7 @@ std::vector<Insertion> reduce_gradients(const Program& program, GradientReductio
   sort_by_position(made);
   Reductions reductions(program, gradients, bucket_elements);
   for (const WrittenGradient& one : made) reductions.add(one);
-  return reductions.take();
+  return reductions.release();
 }
 
 }  // namespace ftrun

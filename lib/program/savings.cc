@@ -29,7 +29,7 @@ class SettingChanges {
     narrow();
     save_in_place();
   }
-  std::vector<SettingChange> take() { return std::move(all_); }
+  std::vector<SettingChange> release() { return std::move(all_); }
 
  private:
   /// Adds a change; `text` begins with the key that is written.
@@ -183,7 +183,7 @@ std::vector<Saving> memory_savings(const Config& config, const ModelConfig& mode
   const int64_t now = measure(memory_plan(plan_steps(config, model, rank)));
   std::vector<Saving> savings;
   const std::set<std::string> before = objections(config);
-  for (const SettingChange& other : SettingChanges(config).take()) {
+  for (const SettingChange& other : SettingChanges(config).release()) {
     if (brings_objections(other.config, before)) continue;
     try {
       const int64_t then = measure(memory_plan(plan_steps(other.config, model, rank)));

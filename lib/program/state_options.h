@@ -14,40 +14,41 @@
 
 namespace ftrun {
 
-/// KeptState is a state that the optimizer keeps of each element: how it is stored, and its initial
+/// KeptState is a state that the optimizer keeps for each element: its storage, and its initial
 /// number.
 struct KeptState {
   DType dtype = DType::kF32;
   double first = 0.0;
-  /// The state is kept of tensors whose states are codes (StateOptions::coded). False: of the
-  /// others.
+  /// The state belongs to tensors whose states are codes (StateOptions::coded). False: to the other
+  /// tensors.
   bool coded = false;
-  /// Neighbouring elements that share a number: for scales of codes, those of a block.
+  /// The number of neighbouring elements that share a number: for scales of codes, the size of a
+  /// block.
   int64_t block = 1;
 };
 
-/// StateOptions say how model states are kept and moved: how ZeRO stages, precisions and offload
-/// targets differ.
+/// StateOptions say how model states are kept and moved. ZeRO stages, precisions and offload
+/// targets differ only in these options.
 struct StateOptions {
   /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
   int stage = 0;
-  /// Place along dp_shard: ranks that read different samples and share one copy of the state.
-  /// sample_place() and state_place() give the place among all that divide the samples, or the
-  /// state.
+  /// This rank's place along dp_shard, whose ranks read different samples and share one copy of the
+  /// state. sample_place() and state_place() return the place among all ranks that divide the
+  /// samples, or the state.
   ShardPlace dp_shard;
-  /// Copies of the state (hybrid sharding), and which of them this rank belongs to.
+  /// The number of copies of the state (hybrid sharding), and the copy that this rank belongs to.
   int replicas = 1;
   int replica = 0;
-  /// Place among the ranks that share each row of tokens (context parallelism): they read the same
-  /// samples, and share one copy of the state with all ranks along dp_shard.
+  /// This rank's place among the ranks that share each row of tokens (context parallelism). They
+  /// read the same samples, and share one copy of the state with all ranks along dp_shard.
   ShardPlace context;
-  /// Neighbours among the state ranks that keep a second copy of what stage 3 gathers, the
-  /// secondary shards (ZeRO++ hpZ): shards [k, k+1) x secondary_shards. Divides the state ranks;
-  /// 1 = none.
+  /// The number of neighbouring state ranks that together keep a second copy of the gathered
+  /// parameters of stage 3, the secondary shards (ZeRO++ hpZ): shards [k, k+1) x secondary_shards.
+  /// It divides the number of state ranks; 1 = none.
   int secondary_shards = 1;
-  /// Place among the ranks that share each layer (tensor parallelism), and how many neighbours
-  /// among them use the same part of a tensor with fewer parts than ranks (key/value heads); 1 =
-  /// none.
+  /// This rank's place among the ranks that share each layer (tensor parallelism), and the number
+  /// of neighbours among them that use the same part of a tensor with fewer parts than ranks
+  /// (key/value heads); 1 = none.
   ShardPlace tensor;
   int tensor_copies = 1;
   /// The layers of each stage of the pipeline, and the number of this stage. With `ties_ends` the
@@ -58,8 +59,8 @@ struct StateOptions {
   /// Gradients are reduced to shards. False: stage 1 sums whole gradients on every
   /// rank (DeepSpeed's reduce_scatter).
   bool reduce_scatter = true;
-  /// The dtype in which gradients are sent: their own, or another that they are converted to and
-  /// from.
+  /// The dtype in which gradients are sent: their own, or another to which they are converted and
+  /// from which they are converted back.
   DType communication = DType::kF32;
   /// The dtype of the weights that the optimizer updates.
   DType master = DType::kF32;
@@ -67,27 +68,30 @@ struct StateOptions {
   /// units stay on the device.
   Tier parameter_tier = Tier::kDevice;
   Tier optimizer_tier = Tier::kDevice;
-  /// Share of the optimizer state that goes to that tier (DeepSpeed's offload_optimizer.ratio).
+  /// The share of the optimizer state that is kept in optimizer_tier (DeepSpeed's
+  /// offload_optimizer.ratio).
   double optimizer_ratio = 1.0;
   /// The states that an update reads and writes beside the weights.
   std::vector<KeptState> optimizer_states{{}, {}};
-  /// Elements of state in another tier that one update takes at a time.
+  /// The number of elements that one update processes at a time if the state is in another tier.
   int64_t update_elements = int64_t{2} << 20;
-  /// Bytes from which a gradient buffer is full: gradients of units that backward makes one after
-  /// another share a buffer until then. A buffer takes memory from the first of its gradients to
-  /// their update; other buffers of the step can use that memory before.
+  /// The size in bytes from which a gradient buffer is full: consecutive units of backward share a
+  /// gradient buffer until then. A buffer occupies memory from the first of its gradients to their
+  /// update; other buffers of the step can use that memory before.
   int64_t gradient_buffer_bytes = int64_t{1} << 16;
-  /// The most numbers of the gradient norm that ranks exchange, unless there are more units: 1 MiB.
+  /// The most numbers that ranks exchange for the gradient norm, unless there are more units: 1
+  /// MiB.
   int64_t most_norm_slots = int64_t{1} << 17;
-  /// Gives saved state a place for a copy, from which a checkpoint is written while training
+  /// Saved state gets a place for a copy, from which a checkpoint is written while training
   /// continues.
   bool snapshots = false;
-  /// Tensors that weight decay applies to; all when empty.
+  /// Selects the tensors that weight decay applies to; all when empty.
   std::function<bool(const TensorInfo&)> decays;
-  /// Tensors whose states are codes; none when empty. The partition was made with it.
+  /// Selects the tensors whose states are codes; none when empty. The partition was made with the
+  /// same function.
   std::function<bool(const TensorInfo&)> coded;
 
-  /// Says whether a tensor has a state of `optimizer_states`.
+  /// Says whether a tensor has `state`, one of `optimizer_states`.
   bool keeps(const TensorInfo& tensor, const KeptState& state) const {
     return state.coded == (coded && coded(tensor));
   }
@@ -107,33 +111,35 @@ inline ShardPlace state_place(const StateOptions& state) {
           state.dp_shard.index * state.context.count + state.context.index};
 }
 
-/// Returns this rank's place among those that a unit is cut over. For every unit these are the
-/// state ranks; units of which state ranks hold different ones, such as experts, would have another
-/// place here and another group in their StateSpec.
+/// Returns this rank's place among the ranks that a unit is cut over. For every unit these are the
+/// state ranks. Units that differ between state ranks, such as experts, would have another place
+/// here and another group in their StateSpec.
 inline ShardPlace unit_place(const StateOptions& state, const Unit& /*unit*/) {
   return state_place(state);
 }
 
 /// UnitHolders says which ranks of StateGroups::model hold the weights of a unit that the optimizer
-/// updates. `split` neighbours share out the unit's tensors: tensor-parallel ranks, and for experts
-/// also the ranks with other ones. The unit, as each of them uses it, is cut into `parts`.
+/// updates. `split` neighbouring ranks divide the unit's tensors among themselves: tensor-parallel
+/// ranks, and for experts also the ranks with other experts. Each neighbour's part of the unit is
+/// cut into `parts`.
 struct UnitHolders {
   int first = 0;
   int split = 1;
   int parts = 1;
-  /// Returns the rank that holds a part of the unit as neighbour `index` uses it.
+  /// Returns the rank that holds part `part` of neighbour `index`'s share of the unit.
   int rank(int part, int index) const { return first + part * split + index; }
   bool operator==(const UnitHolders&) const = default;
 };
 
-/// Returns the holders of a unit whose first stage is `stage`; `cut`: each rank that it is cut over
-/// holds a part.
+/// Returns the holders of a unit whose first stage is `stage`. `cut`: each state rank holds a part
+/// of it; otherwise the unit is held whole.
 inline UnitHolders unit_holders(const StateOptions& state, const Unit& unit, int stage, bool cut) {
   const int parts = cut ? unit_place(state, unit).count : 1;
   return {stage * state_place(state).count * state.tensor.count, state.tensor.count, parts};
 }
 
-/// Counts the ranks that each make a share of a gradient: the state ranks of all replicas.
+/// Returns the number of ranks that each compute a term of a gradient: the state ranks of all
+/// replicas.
 inline int gradient_ranks(const StateOptions& state) {
   return state_place(state).count * state.replicas;
 }
@@ -146,30 +152,31 @@ inline bool is_first_of_stage(const StateOptions& state) {
 /// StateGroups holds the groups of a rank's programs by purpose; kNoGroup where a group would have
 /// one rank.
 struct StateGroups {
-  /// Program::groups: each set of ranks once.
+  /// The groups of the program (Program::groups): each set of ranks once.
   std::vector<ProgramGroup> list;
-  /// All ranks.
+  /// The group of all ranks.
   GroupId all = kNoGroup;
-  /// The groups of ranks that share one copy of what this rank has of the state, of those that hold
-  /// the same part of it, and of neighbours among the former that keep secondary shards.
+  /// The groups around this rank's state: the ranks that share one copy of it (shard), the ranks
+  /// that hold the same part of it, and the neighbours in the shard group that keep secondary
+  /// shards.
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;
   GroupId secondary = kNoGroup;
-  /// The group of ranks that share each layer, and that of neighbours among them that use the same
-  /// parts of some tensors.
+  /// The group of ranks that share each layer, and the group of neighbours among them that use the
+  /// same parts of some tensors.
   GroupId tensor = kNoGroup;
   GroupId tensor_copies = kNoGroup;
   /// The group of ranks that share each row of tokens.
   GroupId context = kNoGroup;
-  /// The group of ranks that hold one copy of the whole model's state between them.
+  /// The group of ranks that together hold one copy of the whole model's state.
   GroupId model = kNoGroup;
-  /// The first and the last stage, where both hold copies of one matrix.
+  /// The group of the first and the last stage, where both hold copies of one matrix.
   GroupId ends = kNoGroup;
   /// The links from this stage to others and from others to it, by (sending, receiving) stage.
   std::map<std::pair<int, int>, GroupId> links;
 
-  /// Returns the group over which collectives of layers run along an axis; kNoGroup where no layer
-  /// is shared along it.
+  /// Returns the group over which collectives of layers run along an axis; kNoGroup where ranks
+  /// along it do not share layers.
   GroupId along(MeshAxis axis) const {
     if (kRowAxes.contains(axis)) return context;
     return kLayerAxes.contains(axis) ? tensor : kNoGroup;
@@ -183,7 +190,7 @@ inline GroupId unit_group(const StateGroups& groups, const Unit& /*unit*/) {
 }
 
 /// Lists the groups of all ranks, each once, in the order in which communicators are opened: a
-/// rank's GroupIds count those that it is a member of.
+/// rank's GroupIds count only the groups that it is a member of.
 std::vector<RankGroup> state_groups_of_all(const StateOptions& state);
 
 /// Computes how units are cut over ranks: none at stage 0, and small ones only below stage 3.
@@ -194,11 +201,12 @@ inline Sharding cut_states(const Partition& partition, const StateOptions& state
 
 /// StatePiece is a range of memory that holds elements [begin, end) of a unit's state of one kind.
 struct StatePiece {
-  /// The tensor that straddles blocks, where the piece is all scales of it instead of a part of the
-  /// unit; elements [begin, end) are then those of the whole tensor. -1: none.
+  /// The tensor that straddles blocks, if the piece is all scales of such a tensor instead of a
+  /// part of the unit: elements [begin, end) are then elements of the whole tensor. -1: none.
   TensorId straddling = -1;
-  /// "param" (what the optimizer updates), "exp_avg", ...; "working": a copy of the parameters in
-  /// the dtype that layers compute with, which is made from "param" and never saved.
+  /// The state that the piece holds: kParam (the weights that the optimizer updates), the index of
+  /// an optimizer state, or kWorking: a copy of the parameters in the dtype that layers compute
+  /// with, which is made from the weights and never saved.
   int32_t state = kParam;
   UnitId unit = -1;
   int64_t begin = 0;
@@ -206,14 +214,14 @@ struct StatePiece {
   /// The part of the piece that this rank writes into checkpoints.
   ShardRange saved;
   Range range;
-  /// Elements that one number of the state stands for.
+  /// The number of elements that one number of the state stands for.
   int64_t block = 1;
-  /// The copy of the saved part, for a checkpoint that is written while training continues. No
-  /// bytes where no copy is wanted, or where `range` lies on disk: there Buffer::shadow_offset
-  /// serves.
+  /// The copy of the saved part, for a checkpoint that is written while training continues. It has
+  /// no bytes where no copy is wanted, or where `range` lies on disk, whose copies are at
+  /// Buffer::shadow_offset.
   Range snapshot;
 
-  /// Values of `state`: one of these, or the index of an optimizer state.
+  /// Special values of `state`; other values are indices of optimizer states.
   static constexpr int32_t kParam = -1;
   static constexpr int32_t kWorking = -2;
 };

@@ -110,7 +110,7 @@ class StatePieces {
     if (shadows > 0) add(Tier::kNvme, shadows);
   }
 
-  std::vector<StatePiece> take() { return std::move(pieces_); }
+  std::vector<StatePiece> release() { return std::move(pieces_); }
 
  private:
   /// Says whether checkpoints hold the unit; frozen ones are in the model folder.
@@ -149,7 +149,7 @@ std::vector<StatePiece> place_state_pieces(Program& program, const ModelDescript
   for (const Unit& unit : placement.partition().units) pieces.add_unit(unit);
   pieces.add_straddling(model);
   if (placement.trains() && options.snapshots) pieces.place_snapshots(program);
-  return pieces.take();
+  return pieces.release();
 }
 
 std::vector<UnitHolders> holders_of_units(const StateOptions& options,

@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// Lists the pieces of state with their places, for loading, saving and export. Where a step that
-/// trains takes snapshots, adds their buffers to the program.
+/// Lists the pieces of state with their places, for loading, saving and export. In a training step
+/// that takes snapshots, adds the snapshots' buffers to the program.
 std::vector<StatePiece> place_state_pieces(Program& program, const ModelDescription& model,
                                            const StateOptions& options,
                                            const UnitPlacement& placement);

@@ -16,18 +16,18 @@
 
 namespace ftrun {
 
-/// GradientShares are parts of a unit's gradient of which each rank of a group has computed a
-/// share: the ranks add these up before any other use.
+/// GradientShares are the parts of a unit's gradient of which each rank of a group has computed a
+/// term. The ranks sum these parts before any other use.
 struct GradientShares {
   GroupId group = kNoGroup;
   std::vector<ShardRange> parts;
 };
 
-/// StorageFormat says how elements of a state are stored. Code that needs their bytes asks here,
-/// not the dtype.
+/// StorageFormat says how elements of a state are stored. Code that needs their size in bytes uses
+/// this, not the dtype.
 struct StorageFormat {
   DType dtype = DType::kF32;
-  /// Records of bytes (U8) instead of elements.
+  /// The packed format, if the state is stored as records of bytes (U8) instead of elements.
   PackedFormat packed = {};
   /// The number of neighbouring elements that share one number (Buffer::block).
   int64_t block = 1;
@@ -38,36 +38,38 @@ struct StorageFormat {
   bool operator==(const StorageFormat&) const = default;
 };
 
-/// StateSpec says how the state of one unit is held and moved. It holds everything in which ZeRO
-/// stages, hybrid sharding, tensor parallelism, precision and offload differ; the store, the passes
-/// and the update read it and ask for none of these.
+/// StateSpec says how the state of one unit is held and moved. It expresses everything in which
+/// ZeRO stages, hybrid sharding, tensor parallelism, precision and offload differ, so the
+/// placement, the passes and the update need to know none of these.
 struct StateSpec {
-  /// Layers of this stage of the pipeline read the unit. False: the rank has nothing of it.
+  /// Layers of this stage of the pipeline read the unit. False: the rank holds nothing of it.
   bool held = true;
-  /// The first stage that holds the unit, and whether this is that stage, which adds its part to
-  /// the gradient norm, and saves it.
+  /// The first stage that holds the unit, and whether it is this rank's stage. That stage adds the
+  /// unit to the gradient norm, and saves it.
   int first_stage = 0;
   bool counted = true;
-  /// Another stage has a copy of the unit and makes a share of its gradient.
+  /// Another stage holds a copy of the unit and computes a term of its gradient.
   bool copied = false;
   /// The unit trains. A frozen one has no gradient and no optimizer state and is never
   /// updated; its parameters are held and gathered like those of others.
   bool trainable = true;
-  /// Ranks that hold a part each of what is cut, and ranks that hold the same as this one.
+  /// The group of ranks that each hold a part of a unit that is cut, and the group of ranks that
+  /// hold the same part as this rank.
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;
-  /// The place of this rank in `shard`; that of a single rank where there is no such group.
+  /// This rank's place in `shard`; the place of a single rank where there is no such group.
   ShardPlace place;
-  /// The states that are cut over `shard`; each rank holds the rest whole.
+  /// Says which states are cut over `shard`; each rank holds the others whole.
   bool cuts_parameters = false;
   bool cuts_gradients = false;
   bool cuts_optimizer = false;
-  /// Parameters are brought before layers read them and freed afterwards.
+  /// Parameters are gathered before layers read them and freed afterwards.
   bool gathered = false;
-  /// Gradients of each micro-batch have a buffer of their own, are reduced when they are complete,
-  /// and then added to the sum. False: lists add them up, and the sum is reduced.
+  /// The gradient of each micro-batch has its own buffer, is reduced when it is complete, and is
+  /// then added to the sum. False: lists add to one gradient, whose sum is reduced.
   bool reduces_micro_batches = false;
-  /// A reduction of cut gradients leaves each rank its part. False: all of the sum.
+  /// A reduction of a cut gradient leaves each rank its part. False: it leaves the whole sum on
+  /// each rank.
   bool reduce_scatter = true;
   std::vector<GradientShares> shares;
   std::vector<NormRange> norm_ranges;
@@ -83,14 +85,14 @@ struct StateSpec {
   StorageFormat gradient;
   StorageFormat communication;
   StorageFormat master;
-  /// The format of each optimizer state; nothing where none of its tensors has it.
+  /// The format of each optimizer state; nothing where none of the unit's tensors has that state.
   std::vector<std::optional<StorageFormat>> states;
-  /// The optimizer updates master weights, from which those that layers read are made.
+  /// The optimizer updates master weights, from which the weights that layers read are made.
   bool has_master = false;
 };
 
-/// Cuts a rank's part into the intervals that one update takes at a time: one interval where it is
-/// updated on the device, else intervals of at most `update_elements`.
+/// Cuts a rank's part into the intervals that one update processes at a time: one interval where it
+/// is updated on the device, else intervals of at most `update_elements`.
 std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
                                          int64_t update_elements);
 
@@ -98,14 +100,15 @@ std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
 UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,
                        const Slice& slice);
 
-/// StraddlingTensor is the place of the scales of a tensor's blocks among those of all tensors of a
-/// stage that straddle blocks: each rank has all of them, whichever elements it has. Scales of
-/// tensors that are updated on the device lie in one buffer, those of others in another.
+/// StraddlingTensor is the place of the scales of one tensor that straddles blocks, among the
+/// scales of all such tensors of a stage. Each rank holds all these scales, whichever elements of
+/// the tensors it has. Scales of tensors that are updated on the device lie in one buffer, scales
+/// of other tensors in another.
 struct StraddlingTensor {
   TensorId tensor = -1;
   UnitId unit = -1;
   Tier tier = Tier::kDevice;
-  /// Blocks of the tensors before this one in the buffer, and its own.
+  /// The number of blocks of the tensors before this one in the buffer, and of the tensor itself.
   int64_t first = 0;
   int64_t blocks = 0;
 };
@@ -114,7 +117,7 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
                                                  const StateOptions& options,
                                                  const std::vector<StateSpec>& specs);
 
-/// Returns a function that says of which tensors an optimizer keeps states as codes; an empty
+/// Returns a function that selects the tensors whose states the optimizer keeps as codes; an empty
 /// function where there are none.
 std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model,
                                                      const OptimizerConfig& optimizer);
@@ -125,20 +128,20 @@ struct StoredState {
   TensorId tensor = -1;
   int32_t state = 0;
   DType dtype = DType::kF32;
-  /// Elements of the tensor that one element of the state stands for (Buffer::block).
+  /// The number of elements of the tensor that one element of the state stands for (Buffer::block).
   int64_t block = 1;
 };
 
-/// Returns the shape of a state that has a number for each block of a tensor of this shape: rows of
-/// blocks where the tensor's rows are whole blocks, else a list.
+/// Returns the shape of a state that has one number for each block of a tensor of this shape: rows
+/// of blocks where each row of the tensor is whole blocks, else a list.
 Dims blocked_shape(const Dims& shape, int64_t block);
 
-/// Lists the stored states of the whole model, whichever stage of a pipeline has them: a stage may
-/// have none.
+/// Lists the stored states of the whole model, whichever stage of a pipeline holds them; a stage
+/// may hold none.
 std::vector<StoredState> stored_states(const ModelDescription& model, const Partition& partition,
                                        const StateOptions& options);
 
-/// Makes the specification of every unit, indexed by its id. `micro_batches` is that of
+/// Makes the specification of every unit, indexed by its id. `micro_batches` is the same as for
 /// UnitPlacement.
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
                                    const StateOptions& options, const StateGroups& groups,

@@ -73,9 +73,9 @@ class GraphStorage {
     return scratch_.emplace(kind, plan_scratch(*graph_, list_of(*graph_, kind))).first->second;
   }
 
-  /// Values that forward leaves for backward, and input gradients for weight gradients. Where the
-  /// two lists run apart, values of forward that weight gradients do not read are in a buffer of
-  /// their own, which ends with the input gradients.
+  /// The places of values that forward leaves for backward, and input gradients for weight
+  /// gradients. If the two lists run separately, values of forward that weight gradients do not
+  /// read have their own buffer, which ends with the input gradients.
   ScratchPlan saved;
   ScratchPlan saved_for_input_grad;
   ScratchPlan deferred;

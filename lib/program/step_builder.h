@@ -13,25 +13,27 @@
 
 namespace ftrun {
 
-/// StepOptions say what a step does beside the model's own lists.
+/// StepOptions say what a step does besides the model's own lists.
 struct StepOptions {
-  /// Micro-batches of a step on each rank (gradient accumulation), and the order of their passes.
+  /// The number of micro-batches of a step on each rank (gradient accumulation), and the order of
+  /// their passes.
   int32_t micro_batches = 1;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   StateOptions state;
-  /// DeepSpeed's reduce_bucket_size and allgather_bucket_size, in elements.
+  /// The size of buckets in elements (DeepSpeed's reduce_bucket_size and allgather_bucket_size).
   int64_t bucket_elements = 500'000'000;
   int64_t gather_bucket_elements = 500'000'000;
-  /// Stage 3, in elements: stage3_prefetch_bucket_size, stage3_max_live_parameters,
-  /// stage3_max_reuse_distance.
+  /// Limits of stage 3 in elements (stage3_prefetch_bucket_size, stage3_max_live_parameters,
+  /// stage3_max_reuse_distance).
   int64_t prefetch_elements = 50'000'000;
   int64_t max_live_elements = 1'000'000'000;
   int64_t reuse_distance = 0;
-  /// DeepSpeed's overlap_comm.
+  /// Communication overlaps computation (DeepSpeed's overlap_comm).
   bool overlap = true;
-  /// Keeps the layers' inputs on the host until backward (cpu_checkpointing).
+  /// The inputs of layers are kept on the host until backward (cpu_checkpointing).
   bool offload_activations = false;
-  /// The arenas of the rank's training step, for its other programs (plan_memory).
+  /// The sizes of the arenas of the rank's training step, which its other programs share
+  /// (plan_memory).
   ArenaBytes arenas{};
 };
 

@@ -127,7 +127,7 @@ StepOptions step_options(const Config& config, const ModelDescription& model,
   return options;
 }
 
-/// More would hardly fill a pipeline better.
+/// The most micro-batches for each stage: more would hardly fill a pipeline better.
 constexpr int64_t kMostPerStage = 8;
 
 /// Chooses the micro-batches of one evaluation run: as many as a step of training has at most, in

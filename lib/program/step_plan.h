@@ -25,14 +25,15 @@ struct ProgramPlan {
   std::vector<UnitHolders> holders;
 };
 
-/// StepPlan is what a rank will do, planned only from configs: without tensors or other ranks.
+/// StepPlan is the plan of what a rank will do. It is made from configs alone, without tensors or
+/// other ranks.
 struct StepPlan {
   Partition partition;
   StepOptions options;
   ProgramPlan train;
   ProgramPlan evaluate;
-  /// Micro-batches that one run of `evaluate` reads: several where a pipeline would idle with only
-  /// one.
+  /// The number of micro-batches that one run of `evaluate` reads: several where a pipeline would
+  /// idle with a single one.
   int32_t evaluation_micro_batches = 1;
   /// The program that scores each next token of a text (train.generate); nothing where no text is
   /// wanted, or there is no validation data to begin one with.
@@ -43,10 +44,12 @@ struct StepPlan {
   std::vector<const Program*> programs() const;
 };
 
-/// Names the flat optimizer state buffers as checkpoints do: {"exp_avg", "exp_avg_sq"}.
+/// Returns the names that checkpoints use for the flat optimizer state buffers: {"exp_avg",
+/// "exp_avg_sq"}.
 std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer);
 
-/// Says which tensors weight decay applies to in a run: all, or all but norms and biases.
+/// Returns a function that selects the tensors that weight decay applies to in a run: all, or all
+/// except norms and biases.
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);
 
 /// Says whether some checkpoints of a resolved config's run are written while it trains on.

@@ -83,7 +83,7 @@ DiskTraffic disk_traffic(const Program& program) {
   return traffic;
 }
 
-bool brings_parameters(const Program& program, const Instr& instr) {
+bool gathers_parameters(const Program& program, const Instr& instr) {
   return instr.kind == InstrKind::kAllGather && instr.unit >= 0 &&
          !program.at(instr.writes[0].buffer).persistent;
 }
@@ -125,7 +125,7 @@ class Formula {
         specs_(state_specs(model, partition, state_, groups_, options.micro_batches)) {
     count_readers(model);
     for (const Instr& instr : program.instrs)
-      if (brings_parameters(program, instr)) {
+      if (gathers_parameters(program, instr)) {
         GatherCounts& times = gathers_[instr.unit];
         ++(instr.group() == groups_.secondary ? times.secondary : times.shards);
       }

@@ -11,22 +11,22 @@
 
 namespace ftrun {
 
-/// TrafficRow holds what one kind of collective over one group sends.
+/// TrafficRow holds what one kind of collective sends over one group.
 struct TrafficRow {
   InstrKind kind = InstrKind::kAllReduce;
   GroupId group = kNoGroup;
-  /// Axes of the mesh that the group runs along ("dp_shard"), and its number of ranks.
+  /// The axes of the mesh along which the group runs ("dp_shard"), and its number of ranks.
   std::string axes;
   int ranks = 1;
-  /// Calls of the communicator, one for each range.
+  /// The number of calls of the communicator, one for each range.
   int64_t calls = 0;
   int64_t bytes = 0;
 };
 
 /// Traffic holds the bytes that a rank sends in one run of a program (in a finite step), exactly as
 /// its communicators count them: 2 B (N-1)/N for an all-reduce of B bytes among N ranks, rounded
-/// down; (N-1) times its own block for a reduce-scatter or an all-gather. The rank receives as
-/// many.
+/// down; (N-1) times the rank's own block for a reduce-scatter or an all-gather. The rank receives
+/// as many bytes.
 struct Traffic {
   std::vector<TrafficRow> rows;
   int64_t bytes = 0;
@@ -42,11 +42,11 @@ struct DiskTraffic {
 };
 DiskTraffic disk_traffic(const Program& program);
 
-/// Says whether an instruction gathers parameters for layers to read; gathers of updated parameters
-/// write to the persistent buffer.
-bool brings_parameters(const Program& program, const Instr& instr);
+/// Says whether an instruction gathers parameters for layers to read; a gather of updated
+/// parameters writes to the persistent buffer instead.
+bool gathers_parameters(const Program& program, const Instr& instr);
 
-/// TrafficDeviation is a cause for which a rank sends more (or less) than theory says.
+/// TrafficDeviation is a reason why a rank sends more or less than theory says.
 struct TrafficDeviation {
   std::string cause;
   int64_t bytes = 0;
@@ -60,12 +60,12 @@ struct TrafficDeviation {
 struct TrafficTheory {
   int stage = 0;
   int ranks = 1;
-  /// h; 1 = no secondary shards.
+  /// The number of ranks h that share secondary shards; 1 = none.
   int secondary_shards = 1;
-  /// Psi.
+  /// The number of parameters, Psi.
   int64_t parameters = 0;
   int64_t bytes = 0;
-  /// Deviations of the program from the theory; none of 0 bytes.
+  /// Deviations of the program from the theory, without those of 0 bytes.
   std::vector<TrafficDeviation> deviations;
 };
 

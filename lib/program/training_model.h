@@ -6,11 +6,11 @@
 
 namespace ftrun {
 
-/// Converts a dtype of a resolved config.
+/// Converts a dtype of a resolved config to a DType.
 DType dtype_of(ConfigDtype dtype);
 /// Returns the element types of a run's graphs.
 ModelDtypes model_dtypes(const Config& config);
-/// Returns the format in which frozen weights of matrix products are packed.
+/// Returns the format in which frozen weight matrices are packed.
 PackedFormat packed_format(const QuantizationConfig& quantization);
 /// Makes the adapter that a resolved config asks for, if any. Throws the errors of make_adapter().
 Adapter adapter_of(const Config& config, const ModelConfig& model);
@@ -18,7 +18,7 @@ Adapter adapter_of(const Config& config, const ModelConfig& model);
 /// Builds the model that a rank trains: its graphs for one micro-batch, with adapters and frozen
 /// tensors. Throws the errors of build_model(), make_adapter() and choose_trained().
 ModelDescription training_model(const Config& config, const ModelConfig& model, int rank);
-/// Builds the same model for only the loss.
+/// Builds the same model with the loss as its only result.
 ModelDescription evaluation_model(const Config& config, const ModelConfig& model, int rank);
 
 }  // namespace ftrun

@@ -60,7 +60,7 @@ class TransferPass {
                        std::make_move_iterator(made.rend()));
   }
 
-  std::vector<Insertion> take() { return std::move(insertions_); }
+  std::vector<Insertion> release() { return std::move(insertions_); }
 
  private:
   Instr transfer(InstrKind kind, const PlacedTransfer& placed) const {
@@ -110,7 +110,7 @@ Program add_transfers(Program program, const std::vector<PlacedTransfer>& transf
     pass.receive(over_link, begins);
   }
   require(received == arriving.size(), "what a stage expects is sent");
-  std::vector<Insertion> insertions = pass.take();
+  std::vector<Insertion> insertions = pass.release();
   return weave(std::move(program), std::move(insertions));
 }
 

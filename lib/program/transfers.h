@@ -10,14 +10,14 @@
 
 namespace ftrun {
 
-/// A Transfer goes from one stage of a pipeline to another in a micro-batch: the output of a part's
-/// last layer to the next part, or the gradient with respect to it back.
+/// Transfer sends one value from a stage of a pipeline to another in a micro-batch: the output of a
+/// part's last layer to the next part, or the gradient with respect to it back.
 struct Transfer {
-  /// The layer whose output it is.
+  /// The layer whose output is sent, or its gradient.
   int32_t layer = -1;
   int32_t micro_batch = -1;
   bool gradient = false;
-  /// Stages.
+  /// The sending and the receiving stage.
   int from = -1;
   int to = -1;
   bool operator==(const Transfer&) const = default;
@@ -30,9 +30,9 @@ struct LayersOfModel {
   int32_t first_trained = 0;
 };
 
-/// ActionTransfers are what an action needs from another stage, and what it makes for another
-/// stage; `from` is -1 where there is no transfer. Weight gradients stay in their stage, and no
-/// gradient goes to a layer that has no backward lists.
+/// ActionTransfers holds the transfer that an action needs from another stage, and the transfer
+/// that it makes for another stage; `from` is -1 where there is none. Weight gradients stay in
+/// their stage, and no gradient is sent to a layer that has no backward lists.
 struct ActionTransfers {
   Transfer received;
   Transfer sent;
@@ -44,13 +44,13 @@ ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage,
 struct PlacedTransfer {
   Transfer transfer;
   BufferId buffer = -1;
-  /// The action of this stage that reads or writes it.
+  /// The action of this stage that reads or writes the buffer.
   size_t action = 0;
 };
 
 /// Adds a send after the last writer of each output, and a receive one action before the first
 /// reader of each input, in the order in which the sender's `actions` make them, so that transfers
-/// overlap the work before. `begins`: the plain instruction with which each action begins.
+/// overlap the work before. `begins` holds the first plain instruction of each action.
 Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
                       const std::vector<size_t>& begins, const StageActions& actions,
                       const StateOptions& state, const StateGroups& groups,

@@ -69,8 +69,9 @@ BufferId UnitPlacement::add_buffer(Program& program, const UnitBufferOptions& op
   return whole.buffer;
 }
 
-/// Units that lie one after another, by the buffers that they lie in: in one where it is
-/// persistent, else in several, each of which has memory only while something of it is there.
+/// Groups consecutive units of the layout by the buffer that holds them. Persistent state has one
+/// buffer. Gradients have several, as a buffer is full at StateOptions::gradient_buffer_bytes and
+/// takes memory only while one of its gradients is in use.
 std::vector<std::vector<UnitId>> UnitPlacement::by_buffer(
     const UnitBufferOptions& options, const FlatLayout& layout,
     const std::vector<int64_t>& elements) const {

@@ -18,33 +18,34 @@
 
 namespace ftrun {
 
-/// StraddlingScales places the scales of tensors that straddle blocks. Each tier has one buffer. It
-/// holds one quantized state after another; each of these holds the scales of all tensors.
+/// StraddlingScales places the scales of tensors that straddle blocks. Each tier has one buffer,
+/// which holds the scales of all tensors for the first quantized state, then for the next one, and
+/// so on.
 struct StraddlingScales {
   std::vector<StraddlingTensor> tensors;
-  /// The states that are codes.
+  /// The number of states that are codes.
   size_t states = 0;
   /// The buffers of the scales as they were before the step, by tier.
   std::map<Tier, BufferId> buffers;
 
   const StraddlingTensor& of(TensorId tensor) const;
   int64_t elements(Tier tier) const { return static_cast<int64_t>(states) * blocks(tier); }
-  /// Returns a state's scales of a tensor in `buffer`.
+  /// Returns the range of a tensor's scales of one state in `buffer`.
   Range range(const StraddlingTensor& tensor, size_t state, BufferId buffer) const;
 
  private:
   int64_t blocks(Tier tier) const;
 };
 
-/// Adds a buffer of `elements` elements that lives within the step, and returns all of it.
+/// Adds a buffer of `elements` elements that lives within the step, and returns its whole range.
 Range add_temporary(Program& program, std::string name, Tier tier, Category category,
                     const StorageFormat& format, int64_t elements, bool peer_visible = false);
 
 /// UnitPlacement says which part of each unit's parameters, gradients and optimizer state this rank
-/// holds, and in which bytes of which buffer, by the units' specifications.
+/// holds, and in which bytes of which buffer. It follows the units' StateSpecs.
 class UnitPlacement {
  public:
-  /// Adds the buffers of the parameters to the program, and where the step trains those of
+  /// Adds the buffers of the parameters to the program and, if the step trains, the buffers of
   /// gradients and optimizer state. `micro_batches` is 0 for steps that do not train. Borrows
   /// `partition` and `options`.
   UnitPlacement(Program& program, const ModelDescription& model, const Partition& partition,
@@ -56,14 +57,14 @@ class UnitPlacement {
   const Partition& partition() const { return partition_; }
   const Unit& unit(UnitId id) const { return partition_.unit(id); }
   const StateSpec& spec(UnitId id) const { return specs_[static_cast<size_t>(id)]; }
-  /// Returns the cut of each unit over ranks.
+  /// Returns how each unit is cut over ranks.
   const Sharding& sharding() const { return cut_; }
   /// Returns the elements of this rank's shard of the unit (of the whole unit where it is not cut),
-  /// with the padding that reaches past the unit's end.
+  /// including padding past the unit's end.
   ShardRange part(UnitId id) const { return {cut_.begin(id), cut_.begin(id) + cut_.held(id)}; }
 
-  // The functions below return where elements of a unit lie. A buffer may hold all of a unit that
-  // is cut.
+  // The functions below return where elements of a unit lie. Even if a unit is cut, a buffer may
+  // hold all of it.
 
   /// Returns the range of parameters as layers read them.
   Range parameters(UnitId id, const ShardRange& elements) const {
@@ -87,13 +88,13 @@ class UnitPlacement {
   /// UnitBuffer says where this rank keeps a unit's state of one kind.
   struct UnitBuffer {
     BufferId buffer = -1;
-    /// Element of the buffer at which element `first` of the unit lies.
+    /// The element of the buffer that holds element `first` of the unit.
     int64_t offset = 0;
     int64_t first = 0;
     StorageFormat format;
   };
   struct UnitBufferOptions {
-    /// The kind of state. Nothing: gradients, which live within a step.
+    /// The kind of state. Without a value the parts are gradients, which live within a step.
     std::optional<Persistent> which;
     std::string name;
     Category category;

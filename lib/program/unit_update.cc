@@ -65,7 +65,7 @@ void join_gathers(const Program& program, std::initializer_list<UpdateQueue*> al
       filler.add(places.size(), std::move(gather.instr));
       places.emplace_back(queue, gather.behind);
     }
-  for (Bucket& bucket : filler.take()) {
+  for (Bucket& bucket : filler.finish()) {
     const auto& [queue, behind] = places[bucket.last];
     queue->gathers.push_back({behind, std::move(bucket.collective)});
   }
@@ -125,7 +125,7 @@ class UpdateStaging {
            tier_of(placement_.parameters(id, placement_.part(id))) != Tier::kDevice;
   }
 
-  UpdateOperands bring_operands(const ShardRange& interval, bool written, UnitUpdate& plan) {
+  UpdateOperands stage_operands(const ShardRange& interval, bool written, UnitUpdate& plan) {
     const UnitId id = plan.unit;
     const StateSpec& state = placement_.spec(id);
     UpdateOperands operands;
@@ -160,7 +160,7 @@ class UpdateStaging {
       plan.after.push_back(make_copy(program_, from, to, plan.unit));
       from = to;
     };
-    // No link joins the device and the disk.
+    // Data between the device and the disk moves through the host, as no link joins the two.
     if (here == Tier::kDevice && there == Tier::kNvme) move(stage(Tier::kHost));
     move(parameters);
     return makes_copy;
@@ -279,7 +279,7 @@ class UpdateBuilder {
 
   void plan_update(const Unit& unit, const ShardRange& interval, UnitUpdate& plan) {
     const Range parameters = placement_.parameters(unit.id, interval);
-    const UpdateOperands operands = staging_.bring_operands(interval, true, plan);
+    const UpdateOperands operands = staging_.stage_operands(interval, true, plan);
     std::vector<Range> weights{operands.weights};
     const bool writes_copy =
         placement_.spec(unit.id).has_master && staging_.write_parameters(weights, parameters, plan);
@@ -381,7 +381,7 @@ class UpdateBuilder {
       if (parts.empty()) continue;
       measures.push_back({.unit = unit.id, .staging_slot = static_cast<int>(measures.size() % 2)});
       UnitUpdate& plan = measures.back();
-      const UpdateOperands operands = staging_.bring_operands(interval, false, plan);
+      const UpdateOperands operands = staging_.stage_operands(interval, false, plan);
       for (const UpdatePart& part : parts)
         plan.updates.push_back(measure_of(unit, part, operands, interval));
     }

@@ -9,19 +9,20 @@
 
 namespace ftrun {
 
-/// Counts the slots of the norm buffer (F64): one for each norm range (NormRange) and rank that may
-/// hold a part of it, added in this order; or, where these would exceed
-/// StateOptions::most_norm_slots, one for each range, in which the exchange adds up all ranks'
-/// parts.
+/// Returns the number of slots of the norm buffer (F64): one for each norm range (NormRange) and
+/// rank that may hold a part of it, added in this order. Where these would exceed
+/// StateOptions::most_norm_slots, there is one slot for each range, in which the exchange sums all
+/// ranks' parts.
 int64_t norm_slots(const StateOptions& options, const UnitPlacement& placement);
 
-/// Adds the sum of squares of this rank's part of the gradients to the program, and the exchange of
-/// the sum.
+/// Adds instructions to the program that sum the squares of this rank's part of the gradients and
+/// exchange the sums.
 void add_norm(Program& program, const StateOptions& options, const UnitPlacement& placement,
               BufferId norm);
 
-/// Adds the update of all units to the program and the gathers of the updated parameters, joined
-/// until they have `bucket_elements` elements (DeepSpeed's allgather_bucket_size).
+/// Adds instructions to the program that update all units and gather the updated parameters.
+/// Gathers are joined until they have `bucket_elements` elements (DeepSpeed's
+/// allgather_bucket_size).
 void add_updates(Program& program, const ModelDescription& model, const StateOptions& options,
                  const UnitPlacement& placement, int64_t bucket_elements);
 

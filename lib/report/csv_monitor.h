@@ -16,16 +16,16 @@ struct CsvMonitorOptions {
   /// The folder of the files; "" is the current folder.
   std::string output_path;
   std::string job_name = "DeepSpeedJobName";
-  /// The samples that a resumed run had read at its checkpoint. Rows beyond them will be written
-  /// anew.
+  /// The number of samples that a resumed run had read at its checkpoint. Rows beyond them are
+  /// removed, because they will be written again.
   std::optional<int64_t> resumed_samples = std::nullopt;
 };
 
 /// CsvMonitor writes the files of DeepSpeed's csv_monitor: for the event "Train/Samples/lr" the
 /// file `<output_path>/<job_name>/Train_Samples_lr.csv`, with the header "step,lr", then one row
-/// per event. Rows end in CR LF and numbers are spelled as Python spells floats, so that files of
-/// both programs can be read by one script. Unlike DeepSpeed's, a file has one header and each step
-/// once: a resumed run continues its own rows, and files that another run left are renamed.
+/// per event. Rows end in CR LF and numbers have the form of Python's floats, so that one script
+/// can read the files of both programs. Unlike in DeepSpeed's files, there is one header and each
+/// step occurs once: a resumed run continues its own rows, and files of another run are renamed.
 class CsvMonitor {
  public:
   /// Makes the folder. Error(kEnvironment).
@@ -45,7 +45,7 @@ class CsvMonitor {
   std::map<std::string, AppendFile> files_;
 };
 
-/// Writes a double as Python's repr() spells it: "1.0", "1e-05", "0.0001", "nan".
+/// Writes a double in the form of Python's repr(): "1.0", "1e-05", "0.0001", "nan".
 std::string python_float_text(double value);
 
 }  // namespace ftrun

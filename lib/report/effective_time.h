@@ -9,10 +9,10 @@
 
 namespace ftrun {
 
-/// EffectiveTime says how much of a run's time went into steps that counted: those that
-/// metrics.jsonl still holds, as a restart removes the steps that are trained again. The rest is
-/// start-up, saving, validation, lost steps and the time until the run was started again. It is
-/// kept in the manifest's counters, over restarts and resumes.
+/// EffectiveTime says how much of a run's time was spent on steps that count: those that
+/// metrics.jsonl still holds, because a restart removes the steps that are trained again. The rest
+/// is start-up, saving, validation, lost steps and the time until a restart. The manifest's
+/// counters keep it over restarts and resumes.
 struct EffectiveTime {
   double steps_seconds = 0;
   /// Seconds from the first start of the run.
@@ -32,7 +32,7 @@ EffectiveTime note_effective_time(RunManifest& manifest, const std::vector<StepM
 std::string effective_time_text(const EffectiveTime& time);
 
 /// Describes the last `count` restarts, a line each: when, why, from which step to which, and with
-/// how many ranks where some had left.
+/// how many ranks if some were dropped.
 std::vector<std::string> restart_texts(const RunManifest& manifest, int64_t count);
 
 }  // namespace ftrun

@@ -30,7 +30,7 @@ std::set<size_t> chosen_rows(const std::vector<StepMetrics>& metrics, size_t cou
   const bool by_validation = std::any_of(metrics.begin(), metrics.end(), [](const StepMetrics& m) {
     return m.trained && !m.evaluations.empty();
   });
-  // Only a validation before the first step and one after the last says little on its own.
+  // Two validations, before the first step and after the last one, are too few to choose the rows.
   return spread(by_validation && validated.size() > 3 ? validated : all, count);
 }
 

@@ -6,22 +6,23 @@
 
 namespace ftrun {
 
-/// MachineInfo describes the host, as run.json and `ftrun check` show it. What could not be read
-/// stays "" or 0.
+/// MachineInfo describes the host, as run.json and `ftrun check` show it. Facts that could not be
+/// read are "" or 0.
 struct MachineInfo {
   std::string hostname;
-  /// Kernel name and release: "Linux 6.1.0".
+  /// The kernel's name and release: "Linux 6.1.0".
   std::string kernel;
   std::string cpu_model;
-  /// Processors that this process may use: its affinity and the quota of its control groups.
+  /// The number of processors that this process may use, by its affinity and the quota of its
+  /// control groups.
   int cores = 0;
   int64_t memory_bytes = 0;
-  /// Bytes that the kernel can give out without swapping, by its own account.
+  /// The bytes that the kernel can provide without swapping, by its own estimate.
   int64_t memory_available_bytes = 0;
 };
 
-/// ProcessMemory is what this process holds, in bytes, from /proc/self/status. Resident memory is
-/// the sum of anonymous, shared-memory and file-backed pages; only the last can be dropped at no
+/// ProcessMemory holds the memory of this process in bytes, from /proc/self/status. Resident memory
+/// is the sum of anonymous, shared-memory and file-backed pages; only the last can be dropped at no
 /// cost.
 struct ProcessMemory {
   int64_t peak_resident = 0;  // VmHWM
@@ -29,11 +30,11 @@ struct ProcessMemory {
   int64_t shared_memory = 0;  // RssShmem
   int64_t file_backed = 0;    // RssFile
 
-  /// Returns the bytes that only this process keeps from being free.
+  /// Returns the bytes that the process alone keeps from being free.
   int64_t held() const { return anonymous + shared_memory; }
 };
 
-/// ProcessTimes are the processor time of this process, and when it began.
+/// ProcessTimes holds the processor time of this process, and the time when it began.
 struct ProcessTimes {
   double user_seconds = 0;
   double system_seconds = 0;
@@ -43,18 +44,18 @@ struct ProcessTimes {
   double age_seconds = 0;
 };
 
-/// MachineTimes are what all processors of a machine have done since it started, in seconds of one
+/// MachineTimes holds the work of all processors of a machine since it started, in seconds of one
 /// processor.
 struct MachineTimes {
   double busy_seconds = 0;
-  /// Seconds that a hypervisor gave to other machines though this one had work.
+  /// Seconds that a hypervisor gave to other machines although this one had work.
   double stolen_seconds = 0;
   double all_seconds = 0;
 };
 
 MachineInfo read_machine();
 ProcessMemory read_process_memory();
-/// Reads the times of all processors; they are all 0 where /proc/stat cannot be read.
+/// Reads the times of all processors; they are all 0 if /proc/stat cannot be read.
 MachineTimes read_machine_times();
 ProcessTimes read_process_times();
 

@@ -14,7 +14,7 @@
 
 namespace ftrun {
 
-/// BuildInfo says what the binary was built from.
+/// BuildInfo describes the sources and the tools from which the binary was built.
 struct BuildInfo {
   std::string version;
   std::string git_commit;
@@ -24,61 +24,63 @@ struct BuildInfo {
   std::string nccl;
 };
 
-/// InputRecord is a model folder or data set. `fingerprint` is "" until it is known: it may take
-/// longer than the first step and is then added by an update.
+/// InputRecord describes a model folder or data set. `fingerprint` is "" until it is known:
+/// computing it may take longer than the first step, and it is then added by an update.
 struct InputRecord {
   std::string path;
   int64_t bytes = 0;
   std::string fingerprint;
-  /// Further facts that must be the same on a resume: "tokenizer", "vocabulary", "samples", ...
+  /// Further facts that must be equal on a resume: "tokenizer", "vocabulary", "samples", ...
   std::map<std::string, std::string> details;
   /// The commit of an input from the Hugging Face cache; "" for others.
   std::string commit = {};
 };
 
-/// RanksOfStart are the ranks of a start, where some that kept failing have left
+/// RanksOfStart describes the ranks of a start, after some that kept failing were dropped
 /// (elastic.min_ranks).
 struct RanksOfStart {
-  /// 0: not known.
+  /// The number of ranks; 0: not known.
   int64_t count = 0;
-  /// The ranks that have left, ascending, numbered as at the first start.
+  /// The ranks that were dropped, ascending, with their numbers at the first start.
   std::vector<int64_t> left = {};
-  /// Why: "rank 1 failed twice without a new checkpoint: killed by signal 9". "" where none has.
+  /// The reason: "rank 1 failed twice without a new checkpoint: killed by signal 9". "" if none was
+  /// dropped.
   std::string why_left = "";
 };
 
 struct RestartRecord {
-  /// UTC, as utc_now() writes it.
+  /// The time in UTC, as utc_now() writes it.
   std::string time;
   std::string reason;
-  /// Rank that was the cause; -1 for none.
+  /// The rank that caused the failure; -1 for none.
   int64_t rank = -1;
-  /// Last step that was reached, and the step that training continued from.
+  /// The last step that was reached, and the step from which training continued.
   int64_t from_step = 0;
   int64_t to_step = 0;
   RanksOfStart ranks = {};
 };
 
-/// RunManifest is run.json: what is needed to tell two runs apart and to repeat this one.
+/// RunManifest is the content of run.json: the facts that distinguish two runs and that are needed
+/// to repeat this one.
 struct RunManifest {
   BuildInfo build;
   MachineInfo machine;
-  /// The threads that rank 0 computes on; 0 in runs of older versions.
+  /// The number of threads on which rank 0 computes; 0 in runs of older versions.
   int threads = 0;
   std::vector<std::string> gpus;
   std::string gpu_driver;
   /// The library that multiplies matrices, by dtype: {"fp32", "openblas 0.3.34"}. Empty on GPUs.
   std::map<std::string, std::string> products;
-  /// The way in which sums over ranks add: "rank order, fp32" or "nccl". "" in runs of older
+  /// The way in which sums over ranks are added: "rank order, fp32" or "nccl". "" in runs of older
   /// versions.
   std::string sums;
   /// The code that computes attention on GPUs, "own" or "cudnn 9.19.0", and how it multiplies bf16
   /// on processors, "bf16 by vdpbf16ps". "" in runs of older versions.
   std::string attention;
   uint64_t seed = 0;
-  /// Ranks of the mesh by axis, slowest first: {"data", 2}, ...
+  /// The number of ranks of the mesh by axis, slowest first: {"data", 2}, ...
   std::vector<std::pair<std::string, int64_t>> topology;
-  /// The effective config: a JSON object as text (then differences are reported key by key) or
+  /// The effective config: a JSON object as text (differences are then reported key by key) or
   /// other text. Secrets are hidden before it is written.
   std::string config;
   InputRecord model;
@@ -87,18 +89,18 @@ struct RunManifest {
   /// The variables of recorded_environment().
   std::map<std::string, std::string> environment;
   std::string started;
-  /// The state that training started from: "the model's weights" or a checkpoint's folder.
+  /// The state from which training started: "the model's weights" or a checkpoint's folder.
   std::string start;
   std::string ended;
-  /// Absent while the run continues.
+  /// The exit code; absent while the run continues.
   std::optional<int64_t> exit_code;
   std::string exit_reason;
-  /// Rank that was the cause of a failure; -1 for none, or when it is not known.
+  /// The rank that caused a failure; -1 for none, or when it is not known.
   int64_t exit_rank = -1;
   std::vector<RestartRecord> restarts;
   /// The last evaluation of each set: "step", "loss", "perplexity", "accuracy", "tokens".
   std::map<std::string, std::map<std::string, double>> evaluations;
-  /// The best evaluation so far by checkpoint.keep_best; absent where there is none.
+  /// The best evaluation so far, by checkpoint.keep_best; absent if there is none.
   struct BestRecord {
     std::string metric;
     double value = 0;
@@ -107,14 +109,14 @@ struct RunManifest {
   std::optional<BestRecord> best;
   std::map<std::string, int64_t> counters;
   /// Rank 0's memory, in bytes by name: "predicted", "allocated" and "touched" by tier and
-  /// category, "process". With a pipeline also "stage 0", "stage 1", ...: what the first rank of
-  /// each stage used.
+  /// category, "process". With a pipeline also "stage 0", "stage 1", ...: the memory of the first
+  /// rank of each stage.
   std::map<std::string, std::map<std::string, int64_t>> memory;
-  /// Bytes that the training steps of all ranks moved, by what carries them: "program" and as
-  /// observed.
+  /// Bytes that the training steps of all ranks moved, by their kind of transport: according to the
+  /// program ("program") and as observed.
   std::map<std::string, std::map<std::string, int64_t>> traffic;
-  /// Waits by stage of a pipeline ("stage 0"): the share of its steps that it waited
-  /// ("idle_per_million"), and the share that it would wait if only its schedule cost time
+  /// Waits of each pipeline stage ("stage 0"): the share of its steps in which it waited
+  /// ("idle_per_million"), and the share that follows from the schedule alone
   /// ("schedule_idle_per_million").
   std::map<std::string, std::map<std::string, int64_t>> pipeline;
   /// Microseconds of a training step of rank 0, "predicted" and "measured" (the median): "step",
@@ -125,8 +127,8 @@ struct RunManifest {
 /// Writes the text of run.json: an object of "format": 1 and the fields above, secrets hidden.
 std::string manifest_text(const RunManifest& manifest);
 
-/// Reads what manifest_text wrote; absent fields keep their defaults, unknown ones are ignored.
-/// Error(kBadInput) naming the file and the field that is wrong.
+/// Reads a text of manifest_text(); absent fields keep their defaults, unknown ones are ignored.
+/// Throws Error(kBadInput) naming the file and the invalid field.
 RunManifest read_manifest(const std::string& path);
 
 /// Computes the XXH3 of the effective config as the manifest shows it (16 hexadecimal digits).
@@ -140,7 +142,7 @@ class ManifestFile {
 
   /// Changes the manifest and replaces the file atomically.
   void update(const std::function<void(RunManifest&)>& change);
-  /// Returns a copy of what is in the file now.
+  /// Returns a copy of the file's present content.
   RunManifest manifest() const;
 
  private:

@@ -7,34 +7,34 @@
 
 namespace ftrun {
 
-/// AddressSpace says how many bytes one process may still map.
+/// AddressSpace holds how many bytes one process may still map.
 struct AddressSpace {
   int64_t left = std::numeric_limits<int64_t>::max();
   /// The limited memory, and the limit: "its address space (ulimit -v)", "its private memory
   /// (ulimit -d)"; "" for nothing.
   std::string of;
-  /// Memory that ranks share counts too.
+  /// The limit also counts memory that ranks share.
   bool bounds_shared = false;
 };
 
-/// MemoryLimit says how much main memory the processes of this job may have, in bytes.
+/// MemoryLimit holds how much main memory the processes of this job may use, in bytes.
 struct MemoryLimit {
-  /// The most that there can ever be, and the bytes that are free now (without swapping).
+  /// The most bytes that there can ever be, and the bytes that are free now (without swapping).
   int64_t total = 0;
   int64_t available = 0;
-  /// The owner of the limit `total`: "this machine", "the control group /kubepods/pod1".
+  /// The source of the limit `total`: "this machine", "the control group /kubepods/pod1".
   std::string by;
   bool by_group = false;
-  /// The limit of one process.
+  /// The limits of one process.
   AddressSpace process;
 };
 
 /// Returns the tightest of the machine's memory and the limits of this process's control groups (v1
-/// and v2; what their page cache holds counts as free). `root` is the folder that holds proc and
-/// sys: "" outside of tests. A file that cannot be read does not limit; total is 0 when none can.
+/// and v2; their page cache counts as free). `root` is the folder that holds proc and sys: ""
+/// outside of tests. A file that cannot be read sets no limit; total is 0 when no file can be read.
 MemoryLimit read_memory_limit(const std::string& root = "");
 
-/// Computes what this process may still map, by its limits.
+/// Returns how many bytes this process may still map, by its limits.
 AddressSpace address_space_left();
 
 }  // namespace ftrun

@@ -8,45 +8,46 @@
 
 namespace ftrun {
 
-/// FailedRun says how a failed run ended, as the supervisor of its ranks knows it: rank 0, which
-/// keeps run.json, may have seen only that a peer was lost, or may have been killed itself.
+/// FailedRun says how a failed run ended, from the view of the supervisor: rank 0, which writes
+/// run.json, may know only that a peer was lost, or may have been killed itself.
 struct FailedRun {
   int64_t exit_code = 0;
-  /// Rank that was the cause.
+  /// The rank that caused the failure.
   int64_t rank = 0;
   std::string reason;
 };
 
-/// The variable recorded with the environment where torchrun started the ranks: their name for its
-/// launch, which may start them again.
+/// The variable that is recorded with the environment if torchrun started the ranks: the name of
+/// torchrun's launch, which may restart them.
 inline constexpr const char* kAgentVariable = "FTRUN_AGENT";
 
-/// LaunchMark identifies the launch that a run.json must come from to be written to.
+/// LaunchMark identifies a launch: only the run.json of that launch may be written to.
 struct LaunchMark {
-  /// FTRUN_SUPERVISOR of its ranks: the id of the process that started them.
+  /// The value of FTRUN_SUPERVISOR of its ranks: the id of the process that started them.
   int64_t supervisor = 0;
-  /// The time when the ranks were first started, seconds since 1970.
+  /// The time when the ranks were first started, in seconds since 1970.
   int64_t started = 0;
   /// The time when they were last started, and the ranks of that start.
   int64_t attempt = 0;
   RanksOfStart ranks = {};
 };
 
-/// Says whether `launch` wrote the run.json at `path`; false if there is none. Error when it cannot
-/// be read.
+/// Says whether `launch` wrote the run.json at `path`; false if there is none. Throws an Error when
+/// it cannot be read.
 bool has_begun(const std::string& path, const LaunchMark& launch);
-/// Says the same for ranks that torchrun starts.
+/// Says whether the torchrun launch `agent` wrote the run.json at `path`.
 bool began_by_agent(const std::string& path, const std::string& agent);
 
 /// Writes the failure to the run.json at `path` if `launch` wrote the file, and returns true. If
-/// the last start of the ranks failed before it wrote the file, the previous failure becomes a
-/// restart of its own. Does not touch the file of an earlier run, or of another run that holds the
-/// folder: ranks that were refused before training wrote none. Error when the file cannot be read
-/// or written.
+/// the last start of the ranks failed before it wrote the file, the previous failure is recorded as
+/// a separate restart. Does not change the file of an earlier run, or of another run that holds the
+/// folder: ranks that were refused before training wrote no file. Error when the file cannot be
+/// read or written.
 bool note_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure,
                   FileSystem& files = posix_files());
 
-/// LaunchRecord is what the supervisor of a launch knows of its run.json and writes to it.
+/// LaunchRecord holds what the supervisor of a launch knows of its run.json, and writes to that
+/// file.
 class LaunchRecord {
  public:
   enum class Begun { kNo, kYes, kUnreadable };
@@ -54,12 +55,12 @@ class LaunchRecord {
   /// Begins the record of a launch that has not started any rank. `files` writes run.json.
   LaunchRecord(std::string path, const LaunchMark& launch, FileSystem& files = posix_files());
 
-  /// Records that the ranks are started again, at the time `attempt` (seconds since 1970).
+  /// Records that the ranks are restarted, at the time `attempt` (seconds since 1970).
   void note_start(int64_t attempt, const RanksOfStart& ranks);
   /// Writes the failure to run.json if the launch has written that file. An error of the disk is
   /// only logged: it may be the failure itself.
   void note(const FailedRun& failure);
-  /// Says whether the launch had begun at the last failure; a launch that has begun stays so.
+  /// Says whether the launch had begun at the last failure; this never becomes false again.
   Begun begun() const { return begun_; }
 
  private:

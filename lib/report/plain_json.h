@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// Makes JSON of a number; values that are not finite, for which JSON has no number, become words.
+/// Makes JSON of a number; values that are not finite, which JSON cannot express, become words.
 inline nlohmann::ordered_json json_of_number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";

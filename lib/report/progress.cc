@@ -95,7 +95,7 @@ void drop_until_it_fits(std::vector<LinePart>& parts, size_t limit) {
   };
   while (parts.size() > 1 && columns(parts) > limit)
     parts.erase(std::min_element(parts.begin(), parts.end(), goes_first));
-  // All ASCII, so bytes are columns.
+  // The text is ASCII, so bytes are columns.
   if (columns(parts) > limit) parts.front().text.resize(limit);
 }
 

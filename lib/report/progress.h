@@ -12,17 +12,17 @@
 
 namespace ftrun {
 
-/// ProgressState is what a progress line shows.
+/// ProgressState holds the values that a progress line shows.
 struct ProgressState {
   StepMetrics metrics;
-  /// 0 when it is not known.
+  /// The number of steps of the run; 0 when it is not known.
   int64_t total_steps = 0;
   std::optional<double> seconds_left;
 };
 
-/// ProgressStyle says how a live line looks.
+/// ProgressStyle holds the appearance of a live line.
 struct ProgressStyle {
-  /// Columns of the terminal; the line stays below that many, so that it never wraps.
+  /// The number of columns of the terminal; the line stays shorter, so that it never wraps.
   int width = 80;
   bool colour = false;
   /// The bar is of block characters (UTF-8) in place of '#'.
@@ -40,26 +40,27 @@ std::string live_progress_text(const ProgressState& state, const ProgressStyle& 
 std::string plain_progress_text(const ProgressState& state);
 
 struct ProgressOptions {
-  /// A single line is redrawn, in place of many lines.
+  /// A single line is redrawn instead of printing many lines.
   bool live = false;
   bool colour = false;
   bool unicode = false;
-  /// The steps between two lines without `live`; the first, the last, validations, skipped steps
-  /// and losses that are not finite always have one.
+  /// The number of steps between two lines without `live`; the first and the last step,
+  /// validations, skipped steps and losses that are not finite always have a line.
   int64_t every = 10;
   /// The least seconds between two drawings with `live`.
   double seconds_between = 0.1;
-  /// Columns of the terminal now (it may be resized).
+  /// Returns the present number of columns of the terminal, which may be resized.
   std::function<int()> width = [] { return 80; };
-  /// A clock in seconds; for tests.
+  /// Returns the time in seconds; tests replace it.
   std::function<double()> clock;
 };
 
-/// Chooses the options for a file descriptor: live on a terminal (but TERM=dumb), coloured there
-/// unless NO_COLOR is set and not empty, block characters when the locale's encoding is UTF-8.
+/// Chooses the options for a file descriptor: live on a terminal (except with TERM=dumb), coloured
+/// there unless NO_COLOR is set and not empty, and with block characters when the locale's encoding
+/// is UTF-8.
 ProgressOptions progress_options_for(int fd, int64_t every);
 
-/// ProgressLine shows a run's progress on a stream. Not for several threads at once.
+/// ProgressLine shows a run's progress on a stream. Only one thread at a time may use it.
 class ProgressLine {
  public:
   /// Prints to `out`; `total_steps` is the number of the last step, 0 if it is not known.
@@ -69,7 +70,7 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   void show(const StepMetrics& metrics);
-  /// Prints a line of its own, above a live one.
+  /// Prints a separate line above a live one.
   void print(std::string_view line);
   /// Ends a live line, so that the next output starts on a new line. May be called again.
   void finish();
@@ -84,12 +85,13 @@ class ProgressLine {
   ProgressOptions options_;
   int64_t total_steps_;
   bool first_ = true;
-  /// Durations of the latest steps; the first step's, which is longer, goes when a second comes.
+  /// The durations of the latest steps; the first step's, which is longer, is removed when a second
+  /// one is added.
   std::deque<double> durations_;
   int64_t steps_timed_ = 0;
   bool only_warm_up_ = false;
   double drawn_at_ = 0;
-  /// The line that the terminal shows now, "" when it shows no live line.
+  /// The line that the terminal shows now; "" if it shows none.
   std::string drawn_;
 };
 

@@ -4,10 +4,11 @@ namespace ftrun {
 
 // lib/report/page/, as it is compiled in (lib/CMakeLists.txt).
 
-/// The style and script that all pages have.
+/// The style and script that all pages share.
 extern const char* const kPageStyle;
 extern const char* const kPageScript;
-/// Pages with places for the rest (report/html_page.h), and the parts that only they have.
+/// The pages with placeholders for the other parts (report/html_page.h), and the parts of each
+/// page.
 extern const char* const kReportPage;
 extern const char* const kReportScript;
 extern const char* const kPlanPage;

@@ -102,7 +102,8 @@ bool is_allowed(const std::string& field, const std::vector<std::string>& allowe
 
 std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
                                                   const RunManifest& now) {
-  // Through their written form, so that a hidden secret equals itself and a number its text.
+  // The manifests are compared in their written form, so that a hidden secret equals itself, and a
+  // number its text.
   const Json a = Json::parse(manifest_text(before));
   const Json b = Json::parse(manifest_text(now));
   std::vector<ManifestDifference> out;

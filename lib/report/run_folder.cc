@@ -139,7 +139,7 @@ std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool
   if (content.empty()) return std::nullopt;
   const std::string found = cat("output_dir ", paths.root(), ": the folder is not empty (it holds ",
                                 short_list(content), ")");
-  // Beside a lock of ours the checkpoints show that there was a run. Without either there was none.
+  // Checkpoints beside a lock of ours show that there was a run. Without a lock they are not ours.
   const bool has_checkpoints = had_lock && holds_files(paths.checkpoints());
   const bool has_run = has_checkpoints || posix_files().exists(paths.manifest());
   if (start == RunStart::kFresh)

@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// RunPaths holds the paths of a run's files. It is a value: every rank makes its own from the
+/// RunPaths holds the paths of a run's files. It is a value: every rank makes its own from
 /// output_dir.
 class RunPaths {
  public:
@@ -46,26 +46,26 @@ class RunPaths {
 enum class RunStart {
   /// The folder must be absent or empty (except for a lock and empty folders of ours).
   kFresh,
-  /// The folder may hold an earlier run; an absent or empty one is a fresh start too.
+  /// The folder may hold an earlier run; if it is absent or empty, a new run is started.
   kResume,
-  /// The folder must hold an earlier run, as one of its steps is requested.
+  /// The folder must hold an earlier run, because one of its steps is requested.
   kResumeStep,
 };
 
-/// Returns why a run would not start in the folder as it is, as the Error(kUsage) with a remedy
-/// that RunFolder throws; nothing where it would. Does not check whether another process holds the
-/// folder, and makes or changes nothing.
+/// Returns the reason why a run cannot start in the folder, as the Error(kUsage) with a remedy that
+/// RunFolder would throw; nothing if it can. It does not check whether another process holds the
+/// folder, and changes nothing.
 std::optional<Error> folder_problem(const std::string& output_dir, RunStart start);
 
-/// Refuses an output_dir that is empty, or that exists and is not a folder, with Error(kUsage).
+/// Throws Error(kUsage) for an output_dir that is empty, or that exists and is not a folder.
 void refuse_other_than_folder(const std::string& output_dir);
 
-/// RunFolder is the output folder of a run, held by one process until this object is destroyed. The
-/// hold is a kernel lock on `.lock`, so it never outlives the process, however that ends.
+/// RunFolder is the output folder of a run, held by one process until this object is destroyed. It
+/// is held by a kernel lock on `.lock`, so the lock never outlives the process, however that ends.
 class RunFolder {
  public:
-  /// Makes the folder (mode 0700; an existing one keeps its own, parents are made as the umask
-  /// says) and what lies in it, takes the lock, and removes what a killed run left half written.
+  /// Makes the folder (mode 0700; an existing folder keeps its mode, parents follow the umask) and
+  /// its subfolders, takes the lock, and removes files that a killed run left half written.
   /// Error(kUsage) for a path that is not a folder or a folder with files that must not be touched;
   /// Error(kEnvironment) when another process holds it or the disk fails.
   RunFolder(const std::string& output_dir, RunStart start);
@@ -80,8 +80,8 @@ class RunFolder {
   bool has_earlier_run() const { return has_earlier_run_; }
   /// Finds a folder beside this one that holds a run and has a similar name; "" for none.
   std::string run_nearby() const;
-  /// Says whether the folder was removed under this run and another run made it again: `.lock` is
-  /// another file now.
+  /// Says whether the folder was removed while this run used it, and another run made it again:
+  /// `.lock` is another file then.
   bool is_another_runs() const;
   /// Throws Error(kEnvironment) where is_another_runs().
   void require_own() const;

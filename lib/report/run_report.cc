@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 
 using Json = nlohmann::ordered_json;
 
-/// More points than these are averaged: no chart has more pixels.
+/// The most points of a chart; more points are averaged, because no chart has more pixels.
 constexpr size_t kMostPoints = 4000;
 /// Most texts, warnings and bytes of a config that a page shows of a run.
 constexpr size_t kMostTexts = 2000, kMostWarnings = 200, kMostConfigBytes = 256 << 10;

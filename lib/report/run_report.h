@@ -11,8 +11,8 @@ namespace ftrun {
 /// Error(kBadInput) for a folder without a run.
 std::string run_report(const std::vector<std::string>& run_folders);
 
-/// Writes the page to `path` as a whole. Error(kUsage) where another file than a report of ours
-/// lies there, which stays as it is.
+/// Writes the page to `path` as a whole. Throws Error(kUsage) if a file other than one of our
+/// reports is there, and leaves it unchanged.
 void write_run_report(const std::string& path, const std::vector<std::string>& run_folders);
 
 }  // namespace ftrun

@@ -18,58 +18,59 @@ struct NamedBytes {
   int64_t bytes = 0;
 };
 
-/// EvaluationResult is the result of an evaluation on one data set; a line of metrics.jsonl of its
-/// own.
+/// EvaluationResult is the result of an evaluation on one data set, which has its own line in
+/// metrics.jsonl.
 struct EvaluationResult {
   std::string set;
-  /// Mean over the set's counted tokens; NaN where none counts.
+  /// The mean over the set's counted tokens; NaN where none counts.
   double loss = 0;
-  /// Share of them that are the model's likeliest token; absent where none counts, and in runs of
-  /// older versions.
+  /// The share of the counted tokens that are the model's likeliest token; absent where none
+  /// counts, and in runs of older versions.
   std::optional<double> accuracy;
   int64_t tokens = 0;
   double seconds = 0;
   double perplexity() const;
-  /// Says whether any token counts; otherwise there is nothing to compare.
+  /// Says whether any token counts; otherwise the result has no value to compare.
   bool has_value() const;
-  /// Says whether tokens count and their loss is NaN or infinity: then no figure of this model can
-  /// be trusted, its accuracy included.
+  /// Says whether tokens count and their loss is NaN or infinity: no figure of this model can be
+  /// trusted then, including its accuracy.
   bool is_nonfinite() const;
 };
 
 /// Says whether the loss of any set is NaN or infinity.
 bool is_nonfinite(const std::vector<EvaluationResult>& results);
 
-/// StepMetrics are what one optimizer step reports; one line of metrics.jsonl, and one for each
+/// StepMetrics holds the figures of one optimizer step: one line of metrics.jsonl, and one for each
 /// evaluation after it. Times are seconds of rank 0.
 struct StepMetrics {
-  /// Counted from 1; 0 is the state before training.
+  /// The number of the step, from 1; 0 is the state before training.
   int64_t step = 0;
-  /// A step was trained. For a mere evaluation (before the first step) only `step` of
-  /// the other fields is written.
+  /// The step was trained. False: it is only an evaluation (before the first step), and of the
+  /// other fields only `step` is written.
   bool trained = true;
-  /// Samples read by all ranks since training began, this step included.
+  /// The number of samples read by all ranks since training began, this step included.
   int64_t samples = 0;
-  /// Mean over the counted tokens of the global batch; NaN where it has none.
+  /// The mean over the counted tokens of the global batch; NaN where it has none.
   double loss = 0;
-  /// The norm before clipping.
+  /// The gradient norm before clipping.
   double grad_norm = 0;
   double learning_rate = 0;
-  /// Counted tokens of this step, over all ranks.
+  /// The number of counted tokens of this step, over all ranks.
   int64_t tokens = 0;
   double tokens_per_second = 0;
   double step_seconds = 0;
-  /// Time that the step waited for its batch.
+  /// Seconds that the step waited for its batch.
   double data_wait_seconds = 0;
-  /// Time in which communication with other ranks ran and computation was idle, where it is known.
+  /// Seconds during which communication with other ranks ran and computation was idle, if they are
+  /// known.
   std::optional<double> exposed_communication_seconds;
-  /// Present with dynamic or static loss scaling.
+  /// The loss scale, with dynamic or static loss scaling.
   std::optional<double> loss_scale;
   /// The update was left out because the loss or a gradient was not finite.
   bool skipped = false;
   /// The evaluations after this step, in the order of the config.
   std::vector<EvaluationResult> evaluations;
-  /// Counts of rank 0 since the process began: bytes sent, bytes read from disk, ...
+  /// Counters of rank 0 since the process began: bytes sent, bytes read from disk, ...
   std::vector<NamedCount> counters;
   /// Bytes that rank 0 was observed to use, by category.
   std::vector<NamedBytes> memory;
@@ -89,8 +90,9 @@ std::string metrics_lines(const StepMetrics& metrics);
 /// a known field has a wrong type. Unknown fields are ignored.
 std::optional<StepMetrics> parse_metrics_line(std::string_view line);
 
-/// Reads every step of a metrics.jsonl with its evaluations. Error(kBadInput) when the file cannot
-/// be read; torn or foreign lines are skipped, and counted in `unreadable` where it is given.
+/// Reads every step of a metrics.jsonl with its evaluations. Throws Error(kBadInput) when the file
+/// cannot be read; incomplete or foreign lines are skipped, and counted in `unreadable` if it is
+/// given.
 std::vector<StepMetrics> read_metrics(const std::string& path, int64_t* unreadable = nullptr);
 
 /// Scalar is a number for a chart: "train/loss" = 3.25.

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// Counts the terminal columns of UTF-8 `text`: one per code point (no wide or combining
+/// Returns the number of terminal columns of UTF-8 `text`: one per code point (no wide or combining
 /// characters).
 size_t text_columns(std::string_view text);
 
@@ -19,7 +19,7 @@ size_t text_columns(std::string_view text);
 std::string format_table(const std::vector<std::string>& headers,
                          const std::vector<std::vector<std::string>>& rows);
 
-/// Writes how far `measured` is off `expected`, "+0.82 %"; "-" when nothing was expected.
+/// Writes by how much `measured` differs from `expected`, "+0.82 %"; "-" when nothing was expected.
 std::string percent_off(int64_t measured, int64_t expected);
 
 }  // namespace ftrun

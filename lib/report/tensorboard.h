@@ -10,14 +10,15 @@
 
 namespace ftrun {
 
-/// TensorBoardOptions name an event file; the defaults are this host, process and time.
+/// TensorBoardOptions determine the name of an event file; the defaults are this host, process and
+/// time.
 struct TensorBoardOptions {
   std::string hostname;
   int64_t pid = 0;
-  /// Seconds since 1970; 0 means the clock's time.
+  /// The time in seconds since 1970; 0 means the clock's time.
   double wall_seconds = 0;
-  /// First step of a resumed run: this step and later ones are removed from the files of earlier
-  /// starts, and TensorBoard is asked to forget those that it has already read.
+  /// The first step of a resumed run: this step and later ones are removed from the files of
+  /// earlier starts, and TensorBoard is told to forget those that it has already read.
   std::optional<int64_t> first_step;
 };
 
@@ -30,7 +31,7 @@ struct TensorBoardOptions {
 ///   Summary = repeated 1 Value { 1 string tag, 2 float simple_value }; SessionLog = { 1 status }
 class TensorBoardWriter {
  public:
-  /// Makes a new file in `folder`, which exists. Error(kEnvironment).
+  /// Makes a new file in `folder`, which must exist. Throws Error(kEnvironment).
   explicit TensorBoardWriter(const std::string& folder, TensorBoardOptions options = {});
 
   /// Writes one event of all `scalars` at `step`, stamped with the clock's time.

@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// TextSample is what a model wrote after the beginning of a document.
+/// TextSample is a text that a model wrote after the beginning of a document.
 struct TextSample {
   int64_t prompt_tokens = 0;
   std::string prompt;

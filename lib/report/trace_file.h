@@ -6,14 +6,13 @@
 
 namespace ftrun {
 
-/// TracedStep is a measured step beside the predicted one, as texts of events
-/// (base/trace_events.h).
+/// TracedStep is a measured step and the predicted one, as texts of events (base/trace_events.h).
 struct TracedStep {
   int64_t step = 0;
   /// Events that are marked with their step.
   std::string measured;
   std::string predicted;
-  /// Notes for the reader of the trace, by topic.
+  /// Notes for the trace's reader, by topic.
   std::map<std::string, std::string> notes;
 };
 
@@ -21,17 +20,17 @@ struct TracedStep {
 /// step and all measured ones, each from time 0.
 class TraceFile {
  public:
-  /// Keeps what an earlier start of the run measured of steps before `first_step`; later ones are
-  /// run again. Error(kUsage) for a file that is no such trace, which stays as it is.
+  /// Keeps the events of earlier starts of the run for steps before `first_step`; later steps are
+  /// run again. Throws Error(kUsage) for a file that is not such a trace, and leaves it unchanged.
   TraceFile(std::string path, int64_t first_step);
 
-  /// Adds a step. The file is replaced as a whole: whatever kills the run, it holds all steps that
-  /// were added before. Error(kEnvironment).
+  /// Adds a step. The file is replaced as a whole, so that it holds all steps that were added
+  /// before, however the run ends. Throws Error(kEnvironment).
   void add(const TracedStep& step);
 
  private:
   const std::string path_;
-  /// Events of all measured steps.
+  /// The events of all measured steps.
   std::string measured_;
 };
 

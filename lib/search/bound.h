@@ -20,45 +20,47 @@
 
 namespace ftrun {
 
-/// Bound is the least that a step of a layout takes, by arithmetic only: no program is built.
+/// Bound is a lower bound of the time of a step of a layout and of its memory. It is computed by
+/// arithmetic only: no program is built.
 struct Bound {
   double seconds = 0;
-  /// The seconds if nothing overlapped: not a bound, but an estimate of which layouts are worth
-  /// planning.
+  /// The seconds if nothing overlapped. It is not a bound, but an estimate that shows which layouts
+  /// are worth planning.
   double seconds_without_overlap = 0;
   MemoryNeed memory;
 };
 
-/// Bounds computes the bounds of layouts. The time is that of the computation of the busiest stage
-/// with the filling and draining of the pipeline, then its update; or of the exchange, where that
-/// is longer. The memory is the state that one rank keeps with either all its gradients or all that
-/// its layers have saved at once. The exact plan also adds up all terms of both sums, so neither
-/// bound exceeds it (tests/search). What layouts have in common (the costs of layers, the cut of
-/// the model, the activations saved in a schedule) is computed once.
+/// Bounds computes the bounds of layouts. The time is the computation of the busiest stage, with
+/// the filling and draining of the pipeline and the update, or the communication, if that takes
+/// longer. The memory is the state of one rank, and either all its gradients or the most
+/// activations that its layers save at one time. The exact plan includes all terms of both sums, so
+/// neither bound exceeds it (tests/search). Costs that several layouts share (of layers, the cut of
+/// the model, the activations saved in a schedule) are computed once.
 class Bounds {
  public:
   /// Borrows `task`.
   explicit Bounds(const SearchTask& task) : task_(task) {}
 
-  /// Computes what these layouts have in common with others, on all processors.
+  /// Computes the costs that these layouts share with others, on all processors.
   void prepare(std::span<const Layout> layouts);
 
-  /// Computes the bound of a layout. `facts` are those of the task's config with the layout. Throws
-  /// the errors of try_layout(), training_model(), and list_seconds().
+  /// Computes the bound of a layout. `facts` are the state facts of the task's config with the
+  /// layout. Throws the errors of try_layout(), training_model(), and list_seconds().
   Bound of(const Layout& layout, const StateFacts& facts);
 
  private:
   /// GraphCost is the time and memory of a graph for one micro-batch.
   struct GraphCost {
     double forward = 0;
-    /// Seconds of backward as one list.
+    /// Seconds of backward if it is one list.
     double backward = 0;
-    /// Seconds of backward as two lists: input gradients, and weight gradients.
+    /// Seconds of backward if it is two lists: input gradients, and weight gradients.
     double backward_split = 0;
-    /// Seconds of the exchange between tensor ranks.
+    /// Seconds of communication between tensor ranks.
     double exchange = 0;
-    /// Bytes that forward saves for backward. Where gradients are two lists: bytes saved for the
-    /// weight gradients, for only the input gradients, and from the latter for the former.
+    /// Bytes that forward saves for backward. If gradients are two lists: bytes saved for the
+    /// weight gradients, for the input gradients only, and by the input gradients for the weight
+    /// gradients.
     int64_t saved = 0;
     int64_t saved_for_weights = 0;
     int64_t saved_for_inputs = 0;
@@ -67,17 +69,17 @@ class Bounds {
     GraphCost& operator+=(const GraphCost& other);
     GraphCost operator-(const GraphCost& other) const;
   };
-  /// Weights holds the weight of each layer for the cut of a pipeline.
+  /// Weights holds the weight of each layer, by which a pipeline is cut.
   using Weights = std::vector<int64_t>;
-  /// ModelCosts holds the model of one tensor degree, micro-batch and recompute, and the costs of
-  /// its layers.
+  /// ModelCosts holds the model for one tensor degree, micro-batch and recompute level, with the
+  /// costs of its layers.
   struct ModelCosts {
     ModelDescription model;
     /// The costs of the first k layers.
     std::vector<GraphCost> prefix_costs;
     std::vector<double> weights;
     Weights whole_weights;
-    /// The error that kept these from being made.
+    /// The error that prevented computing the costs.
     std::optional<Error> failure;
 
     /// Returns the cost of a range of layers.
@@ -92,7 +94,7 @@ class Bounds {
     double bytes = 0;
     double trained = 0;
     double trained_bytes = 0;
-    /// Elements that train of tensors whose state may be offloaded.
+    /// The number of trained elements of tensors whose state may be offloaded.
     double movable = 0;
     /// Bytes of tensors that stage 3 shards.
     double sharded_bytes = 0;
@@ -103,12 +105,12 @@ class Bounds {
     PipelineLayout layout;
     std::map<std::pair<int64_t, bool>, std::vector<StageWeights>> weights;
   };
-  /// SharedCosts holds the costs of layouts that differ only in their state.
+  /// SharedCosts holds the costs that layouts share which differ only in their state.
   struct SharedCosts {
     const ModelCosts* costs = nullptr;
     PipelineCut* cut = nullptr;
     double compute = 0;
-    /// The most bytes that each stage has saved at once.
+    /// The most bytes that each stage saves at one time.
     std::vector<int64_t> saved;
   };
 

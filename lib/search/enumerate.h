@@ -13,14 +13,14 @@
 
 namespace ftrun {
 
-/// Lists all layouts of a task whose numbers are consistent: degrees that multiply to ranks which
-/// the machine has, micro-batches that make the task's batch, every ZeRO stage with every place for
-/// state, every schedule and level of recompute. The simplest are first. Disks are among the places
-/// where the config names a folder for them.
+/// Lists all layouts of a task whose numbers are consistent: degrees whose product is a number of
+/// ranks that the machine has, micro-batches that make the task's batch, every ZeRO stage with
+/// every tier for state, every schedule and level of recompute. The simplest are first. The disk is
+/// one of the tiers if the config names a folder for it.
 std::vector<Layout> all_layouts(const SearchTask& task);
 
-/// Resolves the task's config with a layout, as `ftrun plan` does. Returns the config, or why the
-/// checks of config/resolve or those of the model refuse it.
+/// Resolves the task's config with a layout, as `ftrun plan` does. Returns the config, or the
+/// reason why the checks of config/resolve or of the model refuse it.
 std::variant<Config, std::string> try_layout(const SearchTask& task, const Layout& layout);
 
 }  // namespace ftrun

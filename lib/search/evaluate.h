@@ -9,14 +9,14 @@
 
 namespace ftrun {
 
-/// Evaluation holds the memory and the time of the programs of all ranks of a layout, as `ftrun
-/// plan --machine` prints them.
+/// Evaluation holds the memory and the time of a layout's programs on all ranks, as `ftrun plan
+/// --machine` prints them.
 struct Evaluation {
   Layout layout;
-  /// The need of the rank that needs most, for each memory.
+  /// The memory of the rank that needs most, for each kind of memory.
   MemoryNeed memory;
   bool fits = false;
-  /// The time of a step; absent where it was not asked for or the machine lacks a rate (`problem`).
+  /// The time of a step; absent where it was not requested or the machine lacks a rate (`problem`).
   std::optional<StepTime> time;
   std::string problem;
 
@@ -27,7 +27,7 @@ struct Evaluation {
 /// the errors of plan_steps().
 Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed = true);
 
-/// Returns the memory that the ranks of a config, resolved for a layout, need at most.
+/// Returns the most memory that any rank of a config needs. The config is resolved for a layout.
 MemoryNeed memory_of_ranks(const SearchTask& task, const Config& config, const ClassPlans& all);
 
 }  // namespace ftrun

@@ -10,23 +10,23 @@
 
 namespace ftrun {
 
-/// Layout is how a run is distributed over its ranks: all of a config that may change without
-/// changing what is trained (the batch of a step, the precision, the optimizer).
+/// Layout says how a run is distributed over its ranks: all settings of a config that may change
+/// without changing what is trained (the batch of a step, the precision, the optimizer).
 struct Layout {
-  /// Ranks that hold different samples: `replicas` copies of the state, each shared by data /
-  /// replicas ranks.
+  /// The number of ranks that hold different samples: `replicas` copies of the state, each shared
+  /// by data / replicas ranks.
   int64_t data = 1;
   int64_t replicas = 1;
   int64_t tensor = 1;
   int64_t pipeline = 1;
-  /// The schedule of a pipeline, and the parts of the model that each of its stages has.
+  /// The schedule of a pipeline, and the number of parts of the model that each stage has.
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   int64_t chunks = 1;
-  /// ZeRO's stage.
+  /// The ZeRO stage.
   int64_t zero = 0;
   OffloadDevice optimizer = OffloadDevice::kNone;
   OffloadDevice parameters = OffloadDevice::kNone;
-  /// Sequences that a rank computes at once, and the number of such micro-batches in a step.
+  /// The number of sequences that a rank computes at once, and of such micro-batches in a step.
   int64_t micro_batch = 1;
   int64_t accumulation = 1;
   RecomputeLevel recompute = RecomputeLevel::kNone;
@@ -38,22 +38,22 @@ struct Layout {
   auto operator<=>(const Layout&) const = default;
 };
 
-/// Scores the complexity of a layout, from 0 for plain data parallelism: of two layouts that take
-/// equally long, the one with the lower score is better.
+/// Scores the complexity of a layout, from 0 for plain data parallelism: of two layouts with equal
+/// times, the one with the lower score is better.
 int complexity(const Layout& layout);
 
 /// Lists the keys of a config that a layout sets, with their values.
 std::vector<std::pair<std::string, FieldValue>> layout_keys(const Layout& layout);
 
-/// Writes a layout's keys in the place of those that a config has.
+/// Writes a layout's keys into a config, replacing the config's own.
 void write_layout(const Layout& layout, WrittenConfig& config);
 
 /// Lists the overrides that make a config ready for write_layout(): every key of a layout is given
 /// once, and other names of the same settings are removed.
 std::vector<std::string> layout_overrides(int64_t batch);
 
-/// Writes "data 4 × tensor 2, ZeRO 1, micro-batch 2 × 4, recompute full, optimizer state in main
-/// memory".
+/// Describes a layout: "data 4 × tensor 2, ZeRO 1, micro-batch 2 × 4, recompute full, optimizer
+/// state in main memory".
 std::string layout_text(const Layout& layout);
 
 }  // namespace ftrun

@@ -36,7 +36,7 @@ void copy_order(const Layout& from, Layout& to) {
 
 }  // namespace
 
-const LayoutRules::TryResult& LayoutRules::ask(const Layout& layout) {
+const LayoutRules::TryResult& LayoutRules::result_of(const Layout& layout) {
   const auto [known, added] = tried_.try_emplace(layout);
   if (!added) return known->second;
   const std::variant<Config, std::string> tried = try_layout(task_, layout);
@@ -62,7 +62,7 @@ const LayoutRules::LegalStart& LayoutRules::legal_start_of(const Layout& layout)
                          .zero = zero,
                          .micro_batch = micro_batch,
                          .accumulation = rows / micro_batch};
-      const TryResult& tried = ask(plain);
+      const TryResult& tried = result_of(plain);
       if (base.first == nullptr) base.first = &tried;
       if (!tried.is_legal()) continue;
       base.layout = plain;
@@ -71,7 +71,7 @@ const LayoutRules::LegalStart& LayoutRules::legal_start_of(const Layout& layout)
   return base;
 }
 
-/// Asks about the first layout of its kind that comes here, whose aspects are legal by themselves.
+/// Judges a kind of layouts by the first one of it whose aspects are each legal.
 const LayoutRules::TryResult& LayoutRules::of_kind(const Layout& layout) {
   const auto several = [](int64_t number) { return static_cast<int64_t>(number > 1); };
   Layout kind = layout;
@@ -79,7 +79,7 @@ const LayoutRules::TryResult& LayoutRules::of_kind(const Layout& layout) {
                                   &Layout::pipeline, &Layout::micro_batch, &Layout::accumulation})
     kind.*number = several(layout.*number);
   const TryResult*& known = kinds_[{layout.ranks(), kind}];
-  if (known == nullptr) known = &ask(layout);
+  if (known == nullptr) known = &result_of(layout);
   return *known;
 }
 
@@ -92,8 +92,9 @@ LayoutRules::Verdict LayoutRules::of(const Layout& layout) {
   copy_state(few, state);
   recompute.recompute = layout.recompute;
   for (const Layout& aspect : {order, recompute})
-    if (const TryResult& tried = ask(aspect); !tried.is_legal()) return {.refusal = &tried.refusal};
-  const TryResult& of_state = ask(state);
+    if (const TryResult& tried = result_of(aspect); !tried.is_legal())
+      return {.refusal = &tried.refusal};
+  const TryResult& of_state = result_of(state);
   if (!of_state.is_legal()) return {.refusal = &of_state.refusal};
   const TryResult& together = of_kind(few);
   if (!together.is_legal()) return {.refusal = &together.refusal};

@@ -12,31 +12,31 @@
 
 namespace ftrun {
 
-/// LayoutRules says which layouts of a task are legal. It calls try_layout() for their aspects
-/// instead of for every layout: for the schedule and the micro-batches on each mesh, the places of
-/// the state on each mesh, recompute on each mesh, and all of these together once for each
+/// LayoutRules says which layouts of a task are legal. Instead of calling try_layout() for every
+/// layout, it calls it for single aspects: the schedule and the micro-batches on each mesh, the
+/// tiers of the state on each mesh, recompute on each mesh, and all of these together once for each
 /// combination of kinds (tests/search compares it with try_layout()).
 class LayoutRules {
  public:
   /// Borrows `task`.
   explicit LayoutRules(const SearchTask& task) : task_(task) {}
 
-  /// Verdict is the judgement of a layout; its pointers last as long as the rules.
+  /// Verdict is the judgement of a layout. Its pointers are valid as long as the rules exist.
   struct Verdict {
-    /// Null where the layout is legal.
+    /// The reason for the refusal; null where the layout is legal.
     const std::string* refusal = nullptr;
     /// The facts that the bounds of a legal layout need; null where it is refused.
     const StateFacts* facts = nullptr;
   };
-  /// Judges a layout of the task by results of try_layout(), which it calls where they are not
+  /// Judges a layout of the task by results of try_layout(), which it calls for those that are not
   /// known yet.
   Verdict of(const Layout& layout);
 
-  /// Counts the layouts for which try_layout() was called.
+  /// Returns the number of layouts for which try_layout() was called.
   int64_t asked() const { return static_cast<int64_t>(tried_.size()); }
 
  private:
-  /// TryResult is the result for one layout: a refusal, or facts.
+  /// TryResult is the result of try_layout() for one layout: a refusal, or facts.
   struct TryResult {
     std::string refusal;
     StateFacts facts;
@@ -55,7 +55,7 @@ class LayoutRules {
     const TryResult* first = nullptr;
   };
 
-  const TryResult& ask(const Layout& layout);
+  const TryResult& result_of(const Layout& layout);
   const LegalStart& legal_start_of(const Layout& layout);
   const TryResult& of_kind(const Layout& layout);
 

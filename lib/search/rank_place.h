@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// Counts the ranks of a layout on each node.
+/// Returns the number of a layout's ranks on each node.
 int64_t ranks_of_node(const Layout& layout, int64_t nodes);
 
 /// Says whether groups of `members` ranks, `stride` apart, span several nodes.

@@ -228,8 +228,9 @@ class Search {
     }
   }
 
-  /// Plans exactly until no other can be faster: the one of the least bound, and beside it the one
-  /// that is guessed to be fast. Those that are likely to be too large come after the others.
+  /// Plans layouts exactly until no other can be faster: the one with the lowest bound and,
+  /// together with it, the one with the lowest estimate. Layouts that are probably too large are
+  /// planned last.
   void plan_best() {
     std::vector<size_t> by_bound(candidates_.size());
     std::iota(by_bound.begin(), by_bound.end(), size_t{0});

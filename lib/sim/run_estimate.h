@@ -15,9 +15,9 @@ namespace ftrun {
 /// Fields that are 0 are unknown.
 struct RunEstimate {
   double tokens_per_second = 0;
-  /// The arithmetic that the model needs (training_flops_per_token) as a share of what all ranks
-  /// could multiply: model FLOPs utilization of Chowdhery et al. 2022, "PaLM", appendix B, and the
-  /// same with only the causal half of the scores.
+  /// The arithmetic that the model needs (training_flops_per_token) as a share of the arithmetic
+  /// that all ranks could do: model FLOPs utilization of Chowdhery et al. 2022, "PaLM", appendix B,
+  /// and the same with only the causal half of the scores.
   double mfu = 0;
   double mfu_causal = 0;
   /// Hardware FLOPs utilization of the same source: `mfu` plus what backward recomputes.

@@ -25,14 +25,15 @@ struct LinkBytes {
   int64_t disk_written = 0;
 };
 
-/// GroupWait is how long the compute lane waited for collectives along some axes ("dp_shard").
+/// GroupWait holds the seconds that the compute lane waited for collectives along some axes
+/// ("dp_shard").
 struct GroupWait {
   std::string axes;
   double seconds = 0;
 };
 
-/// Waits are how long the compute lane was idle, charged to what ran meanwhile: collectives by the
-/// axes of their groups, other stages, copies between tiers, the disk.
+/// Waits holds the seconds that the compute lane was idle, charged to what ran meanwhile:
+/// collectives by the axes of their groups, other stages, copies between tiers, the disk.
 struct Waits {
   std::vector<GroupWait> groups;
   double stages = 0;
@@ -53,10 +54,10 @@ inline constexpr std::array kUpdateKinds{InstrKind::kUpdate, InstrKind::kMeasure
 /// for rank 0 by its parts.
 struct StepTime {
   double seconds = 0;
-  /// Operations of layers.
+  /// Seconds of operations of layers.
   double layers = 0;
   double update = 0;
-  /// All other work of the compute lane: norm, copies, clears.
+  /// Seconds of all other work of the compute lane: norm, copies, clears.
   double other = 0;
   /// The seconds in which the compute lane was idle, for collectives, other stages, copies between
   /// tiers and the disk, charged to what it waited for last, as runs measure it.

@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// WaitedFor is what a rank's compute lane waited for.
+/// WaitedFor lists what a rank's compute lane may wait for.
 enum class WaitedFor : uint8_t { kGroup, kStages, kCopies, kDisk };
 inline constexpr size_t kWaitedForKinds = 4;
 

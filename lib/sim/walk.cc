@@ -320,7 +320,7 @@ void Walk::finish(size_t which) {
   ready_.pop_back();
   const std::span<const int32_t> all = members(turn);
   if (all.size() == 1) return advance(turn);
-  // All of them first: whoever goes on may come to the group again.
+  // All turns are marked first, because a rank that continues may reach the group again.
   std::vector<Turn>& turns = meeting_turns_;
   turns.clear();
   for (const int32_t member : all) turns.push_back(turn_of(member, turn));

@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// RankProgram is a rank and the program that it runs.
+/// RankProgram is a rank's number and the program that it runs.
 struct RankProgram {
   int rank = 0;
   const Program* program = nullptr;

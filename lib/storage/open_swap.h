@@ -10,10 +10,10 @@
 
 namespace ftrun {
 
-/// OpenedSwap is a swap file that is open, reserved and nameless, and the queue that moves its
+/// OpenedSwap is a swap file that is open, reserved and has no name, with the queue that moves its
 /// blocks.
 struct OpenedSwap {
-  /// Folder and the name it had for a moment, as messages show it.
+  /// The folder and the name that the file had at first, for messages.
   std::string path;
   OwnedFd fd;
   bool direct = false;

@@ -13,7 +13,7 @@ struct QueueOrErrno {
 };
 
 /// Opens a queue over io_uring. Kernels whose io_uring cannot wait with a time limit (before 5.11)
-/// count as refusing. With `single_submit` each block is a system call of its own.
+/// count as refusing. With `single_submit` each block has its own system call.
 QueueOrErrno open_ring_queue(int fd, int depth, bool single_submit);
 
 }  // namespace ftrun

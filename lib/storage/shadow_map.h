@@ -5,35 +5,35 @@
 
 namespace ftrun {
 
-/// ShadowMap keeps two places on disk for the same bytes, of which one is read while the other is
-/// written: the data of a checkpoint in progress stays unchanged without a copy (shadow paging;
-/// Lorie 1977). It works by sectors of 4096 bytes; ranges are whole sectors.
+/// ShadowMap keeps two places on disk for the same bytes, and reads one while the other is written:
+/// the data of a checkpoint in progress stays unchanged without a copy (shadow paging; Lorie 1977).
+/// It works by sectors of 4096 bytes; ranges are whole sectors.
 ///
 /// Threads: saved_place() may be called from any thread between begin() and end(); the rest from
 /// one at a time.
 class ShadowMap {
  public:
-  /// Maps `bytes` bytes that lie at `home`, or, when that place is kept, at `shadow`; -1 means no
-  /// shadow.
+  /// Maps `bytes` bytes at `home` or, while that place is kept, at `shadow`; -1 means that there is
+  /// no shadow.
   ShadowMap(int64_t bytes, int64_t home, int64_t shadow);
   ShadowMap() = default;
 
-  /// Keeps the current bytes from now on: writes go to the other place.
+  /// Keeps the current bytes from now on: later writes use the other place.
   void begin();
-  /// Ends the keeping: writes go to the place of the newest bytes.
+  /// Ends the keeping: later writes use the place of the newest bytes.
   void end();
   bool keeps() const { return keeps_; }
 
-  /// Returns where the newest bytes of [offset, offset + bytes) lie. Bytes that are read together
-  /// must have been written together, or never: a bug otherwise.
+  /// Returns the place of the newest bytes of [offset, offset + bytes). Bytes that are read
+  /// together must have been written together, or never; anything else is a bug.
   int64_t read_place(int64_t offset, int64_t bytes) const;
-  /// Returns where bytes are to be written; the newest then lie there.
+  /// Returns the place to which bytes are written, which becomes the place of the newest ones.
   int64_t write_place(int64_t offset, int64_t bytes);
-  /// Returns where the bytes lie that were the newest when begin() was called.
+  /// Returns the place of the bytes that were the newest when begin() was called.
   int64_t saved_place(int64_t offset, int64_t bytes) const;
 
  private:
-  /// Sectors says for each sector which place has its newest bytes, and whether it was ever
+  /// Sectors holds, for each sector, which place has its newest bytes, and whether it was ever
   /// written.
   struct Sectors {
     std::vector<bool> in_shadow;

@@ -55,7 +55,7 @@ class MachineStorage : public StorageSystem {
     return made ? made.release() : -errno;
   }
   int remove(const std::string& path) override {
-    const WrittenPath place = walk_to(path);
+    const WrittenPath place = open_parent(path);
     return place.folder ? status_of(::unlinkat(place.folder.get(), place.name.c_str(), 0)) : -errno;
   }
   int reserve(int fd, int64_t bytes) override {

@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// StorageSystem is what a swap file asks of the machine: the seam where tests refuse, fail and
-/// delay. Calls that return an int give minus an errno when they fail.
+/// StorageSystem is a swap file's interface to the machine, where tests can refuse, fail and delay
+/// calls. Functions that return an int return minus an errno when they fail.
 class StorageSystem {
  public:
   virtual ~StorageSystem() = default;
@@ -20,10 +20,10 @@ class StorageSystem {
   /// descriptor; EEXIST when the name is taken, even by a link.
   virtual int open_new(const std::string& path) = 0;
   virtual int remove(const std::string& path) = 0;
-  /// Reserves `bytes` on disk, so that a full disk is found before there is anything to lose. Where
-  /// the file system cannot reserve, the file is only made that long: EOPNOTSUPP is not returned.
+  /// Reserves `bytes` on disk, so that a full disk is found before any data is written. If the file
+  /// system cannot reserve, the file only gets that length, and EOPNOTSUPP is not returned.
   virtual int reserve(int fd, int64_t bytes) = 0;
-  /// Turns direct I/O (O_DIRECT) on and proves it with a write of one sector at offset 0.
+  /// Turns direct I/O (O_DIRECT) on and checks it by writing one sector at offset 0.
   virtual int use_direct(int fd) = 0;
   /// Turns direct I/O off: reads and writes go through the page cache.
   virtual int use_page_cache(int fd) = 0;
@@ -37,7 +37,7 @@ class StorageSystem {
   virtual void sleep(double seconds) = 0;
 };
 
-/// Returns the machine itself.
+/// Returns the storage system of this machine.
 StorageSystem& machine_storage();
 
 }  // namespace ftrun

@@ -146,7 +146,8 @@ void SwapFile::issue() {
       if (!may_start || free_slots_.empty()) break;
       batch_.push_back(next_block(request, first_waiting_));
     }
-    // Also when a failure ended it early: it must leave the list before it is used again.
+    // A request leaves the list even if a failure ended it early, because it must not be in the
+    // list when it is used again.
     if (request.issued == request.bytes) first_waiting_ = request.next;
   }
   if (!batch_.empty()) queue_->submit(batch_);

@@ -14,22 +14,22 @@
 namespace ftrun {
 
 struct SwapOptions {
-  /// `nvme_path`; made when it is missing.
+  /// The folder `nvme_path`, which is made if it is missing.
   std::string folder;
-  /// Unique per run and rank among the runs that share the folder ("run7-rank3").
+  /// A name that is unique among the runs and ranks that share the folder ("run7-rank3").
   std::string name;
-  /// Reserved on disk when the file is opened.
+  /// The number of bytes reserved on disk when the file is opened.
   int64_t bytes = 0;
   AioOptions aio;
-  /// A wait that takes longer is reported once, with the rate.
+  /// The seconds after which a wait is reported, once, with the rate.
   double slow_seconds = 30;
 };
 
-/// SwapCounters count what a swap file has done since it was opened.
+/// SwapCounters count the operations of a swap file since it was opened.
 struct SwapCounters {
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
-  /// Requests, and those that started before another one had been waited for.
+  /// The number of requests, and of those that started before an earlier one had been waited for.
   int64_t requests = 0;
   int64_t joined = 0;
   /// Seconds spent inside wait() and wait_all().
@@ -38,8 +38,8 @@ struct SwapCounters {
 
 /// SwapFile is a file on a local disk that holds a part of one rank's state during a run, read and
 /// written with direct I/O through io_uring (or, with a notice, through the page cache and
-/// threads). It has no name: nothing is left behind however the process ends. Requests should use
-/// memory of a SwapMemory: huge pages matter more for the rate than anything else here.
+/// threads). The file has no name, so nothing is left behind however the process ends. Requests
+/// should use memory of a SwapMemory, because huge pages affect the rate most.
 ///
 /// Threads: used from one thread at a time (the disk lane), which also advances requests in read(),
 /// write(), done() and wait(). Between these calls the disk has `aio.blocks_in_flight()` blocks.
@@ -48,7 +48,7 @@ struct SwapCounters {
 /// or written again, and before its memory is changed.
 class SwapFile {
  public:
-  /// Ticket is a request that was started; wait() takes each once.
+  /// Ticket identifies a request that was started; wait() must be called once for each.
   struct Ticket {
     uint32_t index = 0;
     uint32_t generation = 0;
@@ -58,16 +58,16 @@ class SwapFile {
   /// cannot be made or written to, or (with bytes wanted, bytes free and remedies) when the disk is
   /// too full.
   explicit SwapFile(const SwapOptions& options, StorageSystem& system = machine_storage());
-  /// Waits for the blocks that the kernel has: they point into the caller's memory. Others are
-  /// dropped.
+  /// Waits for the blocks that the kernel has, because they point into the caller's memory. Other
+  /// blocks are dropped.
   ~SwapFile();
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;
 
   /// Registers memory in which requests will lie, pinned for the life of this object, so that the
-  /// kernel need not pin each block. Optional; at most once, before the first request. Logs a
-  /// notice when the kernel refuses (locked memory is limited). Every range begins and ends on a
-  /// multiple of 4096.
+  /// kernel need not pin each block. The call is optional; it may be made at most once, before the
+  /// first request. Logs a notice when the kernel refuses (locked memory is limited). Every range
+  /// begins and ends on a multiple of 4096.
   void register_memory(std::span<const std::span<std::byte>> ranges);
 
   /// Starts to move `bytes` (any number; 0 is done at once) between memory at `data` and the file
@@ -82,19 +82,21 @@ class SwapFile {
   /// Blocks until the request is done. Error(kEnvironment) with file, bytes, offset and reason when
   /// the disk failed; the request's other blocks have then ended, too.
   void wait(Ticket ticket);
-  /// Waits for every request that nobody has waited for; throws the first one's failure at the end.
+  /// Waits for every request that was not waited for yet; at the end throws the failure of the
+  /// first one.
   void wait_all();
 
-  /// Reads at once, beside the requests and from any thread; no write may be in progress for the
-  /// range. `data`, `bytes` and `offset` are multiples of 4096. Error(kEnvironment).
+  /// Reads at once, concurrently with requests; any thread may call it. No write of the range may
+  /// be in progress. `data`, `bytes` and `offset` are multiples of 4096. Error(kEnvironment).
   void read_beside(void* data, int64_t bytes, int64_t offset) const;
 
   const SwapCounters& counters() const { return counters_; }
   /// Returns the reserved bytes: whole sectors.
   int64_t bytes() const { return bytes_; }
-  /// Returns the bytes of disk that the file system has given the file, its metadata included.
+  /// Returns the bytes of disk that the file system has reserved for the file, its metadata
+  /// included.
   int64_t reserved_on_disk() const;
-  /// Returns the name that the file had for a moment, for messages.
+  /// Returns the name that the file had at first, for messages.
   const std::string& path() const { return path_; }
   /// Says whether I/O is direct; false when the file system refused it.
   bool direct() const { return direct_; }
@@ -159,7 +161,8 @@ class SwapFile {
   std::vector<uint32_t> free_slots_;
   std::vector<IoBlock> batch_;
   std::vector<BlockResult> results_;
-  // The queue goes first: until it is gone the kernel may use the file and the bounce sectors.
+  // The bounce sectors. The queue is destroyed before them: until then the kernel may use the file
+  // and the sectors.
   std::unique_ptr<char, FreeAligned> bounce_;
   OwnedFd fd_;
   std::unique_ptr<BlockQueue> queue_;

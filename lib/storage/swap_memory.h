@@ -7,12 +7,12 @@
 namespace ftrun {
 
 /// SwapMemory is memory for the requests of a swap file: it is aligned to 2 MiB and uses huge pages
-/// if it can, so that a block is one piece for the disk's controller and not 256 scattered pages
-/// (up to twice the rate). Whole sectors, initially zeros.
+/// if possible, so that a block is one piece for the disk's controller and not 256 scattered pages
+/// (up to twice the rate). It has whole sectors and is initially zero.
 class SwapMemory {
  public:
   SwapMemory() = default;
-  /// Allocates the memory. Error(kEnvironment) when the machine has no room for it.
+  /// Allocates the memory. Throws Error(kEnvironment) when the machine does not have enough.
   explicit SwapMemory(int64_t bytes);
   ~SwapMemory();
   SwapMemory(SwapMemory&& other) noexcept;

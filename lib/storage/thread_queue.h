@@ -12,7 +12,7 @@
 namespace ftrun {
 
 /// ThreadQueue is a queue over threads that call pread and pwrite, for kernels that refuse
-/// io_uring. Each block is one system call, so that its results look like io_uring's.
+/// io_uring. Each block is one system call, so its results have the form of io_uring's.
 class ThreadQueue : public BlockQueue {
  public:
   ThreadQueue(int fd, int depth);

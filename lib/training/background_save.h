@@ -10,11 +10,11 @@
 
 namespace ftrun {
 
-/// BackgroundSave is a checkpoint that a thread of its own writes while training continues. Every
-/// rank of a run has one: they write together.
+/// BackgroundSave is a checkpoint that its own thread writes while training continues. Every rank
+/// of a run has one, and all write together.
 class BackgroundSave {
  public:
-  /// Starts `write` in the thread; it must not touch state that training changes.
+  /// Starts `write` in a new thread; `write` must not touch state that training changes.
   BackgroundSave(int64_t step, std::function<SaveResult()> write);
   /// Waits for the thread.
   ~BackgroundSave() = default;
@@ -28,9 +28,9 @@ class BackgroundSave {
 
   struct Outcome {
     SaveResult result;
-    /// The reason why there is no checkpoint, or why the work after it failed; "" otherwise.
+    /// The reason why there is no checkpoint, or why the work after the save failed; "" otherwise.
     std::string failure;
-    /// Seconds from the copy to the end.
+    /// Seconds from the copy of the state to the end of the save.
     double seconds = 0;
   };
   /// Waits for the save to end, and returns its outcome.

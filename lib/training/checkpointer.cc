@@ -34,7 +34,7 @@ Checkpointer::Checkpointer(const TrainRequest& request, Session& session, Checkp
 /// a killed run left half written.
 bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
-  return session_.first_decides("resuming", [&] {
+  return session_.broadcast_decision("resuming", [&] {
     clean_checkpoints(parts_.files, root);
     if (config_.model_export.enabled) recover_export(parts_.files, export_folder(config_));
     if (!request_.resume.wanted) return false;
@@ -53,7 +53,7 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
   model_fingerprint_ = parts_.model.fingerprint();
   if (finds_checkpoint(describe)) return resume(describe);
   if (parts_.recorder != nullptr) parts_.recorder->note_new_start();
-  session_.together("reading the weights", [&] {
+  session_.run_together("reading the weights", [&] {
     const std::string& adapter = config_.adapter.path;
     std::optional<AdapterFolder> begun;
     if (!adapter.empty()) begun.emplace(find_adapter_folder(adapter).folder);
@@ -72,7 +72,7 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
   const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(),
                                                request_.resume.step, session_.checkpoint_group());
   ResumedRun resumed{folder, {}};
-  session_.together("reading the checkpoint", [&] {
+  session_.run_together("reading the checkpoint", [&] {
     Checkpoint checkpoint(folder);
     resumed.meta = checkpoint.meta();
     parts_.model.require_same_base(resumed.meta, folder);
@@ -196,7 +196,7 @@ void Checkpointer::finish_background_save(TrainingProgress& progress) {
                         cat(" while training went on, which paused for ",
                             std::llround(1e3 * paused_seconds_), " ms"));
   ++failed_;
-  progress.evaluations.lose_best(over->step());
+  progress.evaluations.forget_best(over->step());
   parts_.journal.warn(
       cat(outcome.failure, "; training goes on and tries again when the next one is due"));
   parts_.journal.update([&](RunManifest& manifest) { add_to(manifest); });
@@ -232,7 +232,7 @@ void Checkpointer::save(TrainingProgress& progress, const std::string& data_fing
 void Checkpointer::mark_best(const TrainingProgress& progress) {
   const std::optional<BestCheckpoint> best = best_of(progress);
   if (!best || marked_step_ == best->step) return;
-  session_.together("noting the best checkpoint", [&] {
+  session_.run_together("noting the best checkpoint", [&] {
     if (session_.is_first())
       write_best(parts_.files, RunPaths(config_.output_dir).checkpoints(), *best);
   });
@@ -246,16 +246,16 @@ void Checkpointer::restore_best(TrainingProgress& progress) {
         cat(root, "/", step_folder_name(progress.evaluations.best()->step), "/checkpoint.json"));
   };
   while (progress.evaluations.best() &&
-         !session_.first_decides("looking for the best checkpoint", exists)) {
+         !session_.broadcast_decision("looking for the best checkpoint", exists)) {
     const int64_t step = progress.evaluations.best()->step;
     parts_.journal.warn(
         cat(root, "/", step_folder_name(step),
             ": the best checkpoint is missing; the one before it or a later one replaces it"));
-    progress.evaluations.lose_best(step);
+    progress.evaluations.forget_best(step);
   }
   const auto& best = progress.evaluations.best();
   if (!best) return;
-  session_.together("noting the best checkpoint", [&] {
+  session_.run_together("noting the best checkpoint", [&] {
     if (session_.is_first())
       write_best(parts_.files, root, {best->step, progress.evaluations.metric(), best->value});
   });
@@ -264,7 +264,7 @@ void Checkpointer::restore_best(TrainingProgress& progress) {
 
 void Checkpointer::drop_best(int64_t step) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
-  session_.together("removing the record of the best checkpoint", [&] {
+  session_.run_together("removing the record of the best checkpoint", [&] {
     if (!session_.is_first()) return;
     const std::optional<BestCheckpoint> best = read_best(parts_.files, root);
     if (best && best->step == step) remove_best(parts_.files, root);
@@ -276,7 +276,7 @@ void Checkpointer::load_best(const TrainingProgress& progress) {
   if (best->step == progress.step) return;
   const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(),
                                                best->step, session_.checkpoint_group());
-  session_.together("reading the best checkpoint", [&] {
+  session_.run_together("reading the best checkpoint", [&] {
     Checkpoint checkpoint(folder);
     load_state(checkpoint);
   });
@@ -312,7 +312,7 @@ void Checkpointer::export_model(StopAgreement& stop) {
   session_.show_phase("the export");
   const ExportOutcome outcome =
       parts_.model.export_weights(session_.is_first(), [&stop] { return stop.vote(); });
-  session_.together("exporting the model", [&] {
+  session_.run_together("exporting the model", [&] {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
     if (outcome.stopped) return;
     parts_.journal.print(cat("exported ", export_folder(config_), weights_of_));

@@ -30,22 +30,23 @@ struct ResumedRun {
 struct CheckpointerParts {
   SavedModel& model;
   Journal& journal;
-  /// The recorder of rank 0, which admits a resume; null on other ranks.
+  /// The recorder of rank 0, which checks whether a run may be resumed; null on other ranks.
   Recorder* recorder = nullptr;
   FileSystem& files;
-  /// Seconds since any moment, which never decrease.
+  /// Returns the seconds since some fixed moment; they never decrease.
   std::function<double()> clock;
 };
 
-/// Checkpointer brings the model's state into memory when a run begins, saves it while it trains,
-/// and exports the weights at its end. Every call that saves, loads or exports is collective.
+/// Checkpointer loads the model's state when a run begins, saves it during training, and exports
+/// the weights at the end. Every function that saves, loads or exports is collective.
 class Checkpointer : public Saver {
  public:
-  /// Borrows request and session.
+  /// Borrows the request and the session.
   Checkpointer(const TrainRequest& request, Session& session, CheckpointerParts parts);
 
-  /// Reads the model's weights, or, where --resume finds one, the state of a checkpoint of a run
-  /// that this one may continue; `describe` gives this run's manifest and is called on rank 0.
+  /// Reads the model's weights or, if --resume finds a checkpoint of a run that this one may
+  /// continue, that checkpoint's state. `describe` returns this run's manifest and is called on
+  /// rank 0.
   std::optional<ResumedRun> load(const std::function<RunManifest()>& describe);
 
   void add_votes(Votes& votes) const override;
@@ -56,25 +57,27 @@ class Checkpointer : public Saver {
   double longest_save() const override { return longest_save_; }
   bool has_saved(int64_t step) const override { return saved_step_ == step; }
 
-  /// Takes up the best checkpoint of a resumed run, once its checkpoint has filled `progress`:
-  /// forgets one that is gone, and makes the record of the best one that of this run.
+  /// Restores the best checkpoint of a resumed run, after `progress` was filled from the resumed
+  /// checkpoint: forgets a best checkpoint that no longer exists, and makes the record of the best
+  /// one agree with this run.
   void restore_best(TrainingProgress& progress);
   /// Removes the record of a best checkpoint whose evaluation was not finite: older versions wrote
   /// such records.
   void drop_best(int64_t step);
-  /// Brings the best checkpoint's weights into memory; there must be one. The state then no longer
+  /// Loads the best checkpoint's weights into memory; there must be one. The state then no longer
   /// belongs to `progress`, and may only be read.
   void load_best(const TrainingProgress& progress);
 
-  /// Adds how many checkpoints of this process were saved, failed, were skipped, and how long
-  /// training paused for them.
+  /// Adds to the manifest how many checkpoints of this process were saved, failed or were skipped,
+  /// and how long training paused for them.
   void add_to(RunManifest& manifest) const;
 
-  /// Leaves the saves of a run that ends by `error`: waits for a save in the background where the
-  /// others do so too, else leaves it to the end of the process.
+  /// Ends the saves of a run that fails with `error`: waits for a save in the background if the
+  /// other ranks do so too, else abandons it to the end of the process.
   void leave(const Error& error) noexcept;
 
-  /// Writes the weights in the format of Hugging Face, unless the ranks agree to stop meanwhile.
+  /// Writes the weights in the format of Hugging Face, unless the ranks agree to stop during the
+  /// export.
   void export_model(StopAgreement& stop);
 
  private:
@@ -97,8 +100,8 @@ class Checkpointer : public Saver {
   Session& session_;
   const CheckpointerParts parts_;
   std::string base_weights_;
-  /// The fingerprint of the folder when training began: its files may be gone when a checkpoint
-  /// records it.
+  /// The fingerprint of the model folder when training began: its files may be gone when a
+  /// checkpoint records it.
   std::string model_fingerprint_;
   int64_t saved_step_ = -1;
   /// The step that the record names as the best.
@@ -106,9 +109,9 @@ class Checkpointer : public Saver {
   /// A text that names the step of the exported weights, if it is not the last one.
   std::string weights_of_;
   std::unique_ptr<BackgroundSave> under_way_;
-  /// All ranks' saves have ended, by the last step's votes.
+  /// The saves of all ranks have ended, according to the last step's votes.
   bool all_have_ended_ = false;
-  /// A save is due by rank 0's clock (checkpoint.every_minutes).
+  /// A save is due according to rank 0's clock (checkpoint.every_minutes).
   bool due_by_time_ = false;
   /// The clock's time when the last save began, or was skipped.
   double last_begun_;
@@ -121,7 +124,8 @@ class Checkpointer : public Saver {
   double held_seconds_ = 0;
   /// Seconds that training paused for the save in progress.
   double paused_seconds_ = 0;
-  /// The thread that touches the snapshot's pages once, so that the first copy need not wait.
+  /// The thread that touches the snapshot's pages once, so that the first copy does not wait for
+  /// them.
   std::optional<std::jthread> room_;
 };
 

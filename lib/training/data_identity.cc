@@ -74,7 +74,7 @@ void DataIdentity::refuse_other_data(const std::string& path, const std::string&
 bool DataIdentity::await_briefly() {
   for (const auto end = Clock::now() + std::chrono::milliseconds(100);;) {
     record();
-    if (fingerprints_.all_taken()) return true;
+    if (fingerprints_.all_found()) return true;
     if (Clock::now() >= end || stop_signal() != 0) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -97,7 +97,7 @@ void DataIdentity::await(StopAgreement& stop) {
                          " s at most"));
     return seconds < kLongestSeconds;
   };
-  while (!stop.reached() && session_.first_decides("reading the data", go_on)) stop.vote();
+  while (!stop.reached() && session_.broadcast_decision("reading the data", go_on)) stop.vote();
 }
 
 }  // namespace ftrun

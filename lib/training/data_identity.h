@@ -9,12 +9,12 @@
 
 namespace ftrun {
 
-/// DataIdentity says which data a run trains on, by fingerprints that rank 0 computes while the run
-/// continues: run.json and the checkpoints record them, and a resumed run is refused when its data
-/// turn out to differ from before.
+/// DataIdentity identifies the data of a run by fingerprints, which rank 0 computes while the run
+/// continues. run.json and the checkpoints record them, and a resumed run is refused when its data
+/// differ from before.
 class DataIdentity : public DataWatch {
  public:
-  /// Borrows all.
+  /// Borrows all arguments.
   DataIdentity(const TrainRequest& request, Session& session, RunJournal& journal)
       : request_(request), session_(session), journal_(journal) {}
 
@@ -22,13 +22,14 @@ class DataIdentity : public DataWatch {
   /// ("" unknown).
   void resumed_from(const std::string& folder, const std::string& fingerprint);
   bool is_resumed() const override { return !checkpoint_.empty(); }
-  /// Starts computing the fingerprints on rank 0; the data must outlive this.
+  /// Starts computing the fingerprints on rank 0; the data must outlive this object.
   void start(const RunData& data);
   void record() override;
   void await_before_saving(StopAgreement& stop) override;
   void await(StopAgreement& stop) override;
 
-  /// Returns the fingerprint of the training data; while it is not known, that of the resumed run.
+  /// Returns the fingerprint of the training data; until it is known, the fingerprint that the
+  /// resumed run recorded.
   const std::string& training_fingerprint() const override {
     return train_.empty() ? expected_ : train_;
   }

@@ -13,11 +13,11 @@
 
 namespace ftrun {
 
-/// ThreadsInUse says on how many threads this rank computes.
+/// ThreadsInUse holds the number of threads on which this rank computes.
 struct ThreadsInUse {
   int used = 1;
-  /// The rank's share of the processors that it may use, and the limit of it besides the machine's
-  /// own; "" for none.
+  /// The number of processors that the rank may use, and the reason for this limit other than the
+  /// machine's size; "" for none.
   int share = 1;
   std::string limited_by;
 };
@@ -28,7 +28,7 @@ struct RunParts {
   Session& session;
   const TrainingSetup& setup;
   const RunData& data;
-  /// Absent on a GPU.
+  /// The libraries of matrix products; absent on a GPU.
   const std::optional<ProductsInUse>& products;
   const ThreadsInUse& threads;
 };
@@ -36,7 +36,8 @@ struct RunParts {
 /// Makes the manifest of the run: build, machine, devices, model, data.
 RunManifest describe_run(const RunParts& run);
 
-/// Lists what rank 0 says when a run begins: where it computes, and what differs from the usual.
+/// Lists the notes that rank 0 shows when a run begins: where it computes, and what differs from
+/// the usual.
 std::vector<std::string> opening_notes(const RunParts& run);
 
 }  // namespace ftrun

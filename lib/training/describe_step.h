@@ -10,8 +10,7 @@
 
 namespace ftrun {
 
-/// Writes a step in one line for a rank's own log: mostly its times, which differ from rank to
-/// rank.
+/// Writes a step in one line for a rank's own log: mainly its times, which differ between ranks.
 std::string plain_step_text(const StepMetrics& metrics);
 
 /// Writes what DeepSpeed prints every steps_per_print steps: "step=10, skipped=0, lr=[0.001],
@@ -19,10 +18,12 @@ std::string plain_step_text(const StepMetrics& metrics);
 std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& run,
                                 const OptimizerConfig& optimizer);
 
-/// Writes what wall_clock_breakdown prints: milliseconds of the step by kind of instruction.
+/// Writes what the key wall_clock_breakdown prints: milliseconds of the step by kind of
+/// instruction.
 std::string breakdown_text(const std::array<double, kInstrKinds>& seconds);
 
-/// Writes "copies between device and host: 12.50 ms, 91 % of it beside computation".
+/// Writes how much copies overlapped: "copies between device and host: 12.50 ms, 91 % of it beside
+/// computation".
 std::string overlap_text(const DeviceTimes& times);
 
 }  // namespace ftrun

@@ -11,10 +11,10 @@
 
 namespace ftrun {
 
-/// Computes loss and accuracy over the counted tokens of the rows of each set that the config asks
-/// for; nothing when the ranks agreed to stop before all of them were read: they vote with each
-/// round's loss. A set without counted tokens has no value; Error(kBadInput) where export.which:
-/// best depends on it. Collective, with the same figures on every rank.
+/// Computes loss and accuracy over the counted tokens of the rows of each set that the config
+/// names. Returns nothing if the ranks agreed to stop before all rows were read; they vote with
+/// each round's loss. A set without counted tokens has no value; throws Error(kBadInput) where
+/// export.which: best depends on it. Collective; every rank gets the same results.
 std::optional<std::vector<EvaluationResult>> evaluate_sets(const Config& config,
                                                            TrainingSetup& setup,
                                                            const std::vector<NamedSamples>& sets,

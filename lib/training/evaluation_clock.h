@@ -9,23 +9,23 @@
 
 namespace ftrun {
 
-/// EvaluationClock says when evaluations are due, by steps and by the clock of rank 0, which all
+/// EvaluationClock decides when evaluations are due, by steps and by the clock of rank 0, which all
 /// ranks follow.
 class EvaluationClock {
  public:
-  /// Borrows the config. `seconds` gives the time since any moment.
+  /// Borrows the config. `seconds` returns the seconds since some fixed moment.
   EvaluationClock(const EvaluationConfig& config, bool is_first, std::function<double()> seconds)
       : config_(config),
         is_first_(is_first),
         seconds_(std::move(seconds)),
         last_begun_(seconds_()) {}
 
-  /// Adds rank 0's vote; read_votes() gets those of all ranks.
+  /// Adds rank 0's vote; read_votes() receives the votes of all ranks.
   void add_vote(Votes& votes) const;
   void read_votes(const Votes& votes) { due_by_time_ = votes.of(Vote::kEvaluationDue) > 0; }
 
   /// Says whether an evaluation is due after `step`: by the interval, by the clock, or because it
-  /// is the last of `total_steps`. A run that ends earlier for another reason is the caller's case.
+  /// is the last of `total_steps`. The caller handles a run that ends earlier for another reason.
   bool is_due(int64_t step, int64_t total_steps) const;
   void begin();
 

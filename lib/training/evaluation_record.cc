@@ -78,7 +78,7 @@ std::string EvaluationRecord::problem_after(int64_t step) const {
 }
 
 void EvaluationRecord::forget(int64_t step, const std::string& set) {
-  lose_best(step);
+  forget_best(step);
   if (improved_ && improved_->step == step) improved_.reset();
   if (step == last_step_ && nonfinite_set_.empty()) nonfinite_set_ = set;
 }
@@ -105,7 +105,7 @@ void EvaluationRecord::note_improvement(int64_t step,
   }
 }
 
-void EvaluationRecord::lose_best(int64_t step) {
+void EvaluationRecord::forget_best(int64_t step) {
   if (is_best(step))
     best_ = std::exchange(before_, std::nullopt);
   else if (before_ && before_->step == step)

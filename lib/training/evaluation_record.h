@@ -13,23 +13,23 @@ namespace ftrun {
 
 /// EvaluationRecord is the history of a run's evaluations: which was the best
 /// (checkpoint.keep_best), and whether they still improve (train.early_stopping). All ranks have
-/// the same; checkpoints keep it. The evaluation before the first step counts for neither: nothing
-/// has been trained then.
+/// the same history, and checkpoints record it. The evaluation before the first step is neither the
+/// best nor an improvement, because nothing has been trained then.
 class EvaluationRecord {
  public:
   explicit EvaluationRecord(const Config& config);
 
-  /// Adds the results of all sets, in the order of the config. Where the loss of any set, or the
-  /// value itself, is not finite, the evaluation is never the best, and never an improvement. A
-  /// metric of a set without counted tokens has no value: the evaluation then counts neither as an
-  /// improvement nor as a failure to improve.
+  /// Adds the results of all sets, in the order of the config. If the loss of any set, or the
+  /// metric itself, is not finite, the evaluation is never the best, and never an improvement. If
+  /// the metric's set has no counted tokens, the metric has no value, and the evaluation counts
+  /// neither as an improvement nor as a failure to improve.
   void add(int64_t step, const std::vector<EvaluationResult>& results);
   /// Notes the training loss of a step, the only sign of the weights' quality where nothing is
   /// evaluated. A step without counted tokens is ignored.
   void note_loss(double loss, int64_t tokens);
 
-  /// Says why the weights after `step`, the last one, must not be passed on as good: "the loss on
-  /// validation after step 8 is not finite"; "" where there is no known reason.
+  /// Returns the reason why the weights after `step`, the last one, must not be exported as good:
+  /// "the loss on validation after step 8 is not finite"; "" where no reason is known.
   std::string problem_after(int64_t step) const;
 
   struct BestEvaluation {
@@ -40,30 +40,29 @@ class EvaluationRecord {
   const std::optional<BestEvaluation>& best() const { return best_; }
   /// Says whether the state after this step is the best so far.
   bool is_best(int64_t step) const { return best_ && best_->step == step; }
-  /// Forgets a best checkpoint that could not be written, or is gone: the one before it is the best
-  /// again.
-  void lose_best(int64_t step);
+  /// Forgets a best checkpoint that could not be written or no longer exists; the previous best is
+  /// the best again.
+  void forget_best(int64_t step);
   /// Returns the metric by which the best checkpoint is chosen; "" where none is kept.
   const std::string& metric() const { return keep_best_.metric; }
 
-  /// Says whether early_stopping.patience evaluations in a row have not improved.
+  /// Says whether the last early_stopping.patience evaluations have not improved.
   bool stops() const;
-  /// Says why the run stops: "validation.loss has not improved by more than 0.01 in 3 evaluations
-  /// (best 3.125 after step 10)".
+  /// Returns the reason why the run stops: "validation.loss has not improved by more than 0.01 in 3
+  /// evaluations (best 3.125 after step 10)".
   std::string stop_reason() const;
 
-  /// Forgets the evaluation after `step`, of set `set`, which was not finite: a record of an older
+  /// Forgets the evaluation after `step`, because set `set` was not finite: a record of an older
   /// version may have counted it.
   void forget(int64_t step, const std::string& set);
-  /// Says whether the restored text was written by a version that did not know of evaluations that
-  /// are not finite.
+  /// Says whether the restored text is of a version that counted evaluations that are not finite.
   bool is_of_older_version() const { return is_of_older_version_; }
 
   /// Returns the step of the last evaluation; -1 before any.
   int64_t last_step() const { return last_step_; }
 
-  /// Writes the record for a checkpoint. A restored text of another metric or mode than the
-  /// config's is dropped.
+  /// Writes the record for a checkpoint. restore() drops a text whose metric or mode differs from
+  /// the config's.
   std::string text() const;
   void restore(const std::string& text);
 
@@ -79,14 +78,14 @@ class EvaluationRecord {
   std::string nonfinite_set_;
   bool last_loss_is_finite_ = true;
   bool is_of_older_version_ = false;
-  /// The best, and the best before it.
+  /// The best evaluation, and the one that was the best before it.
   std::optional<BestEvaluation> best_, before_;
-  /// The last evaluation that improved, and how many have not since.
+  /// The last evaluation that improved, and the number of evaluations since then that did not.
   std::optional<BestEvaluation> improved_;
   int64_t without_improvement_ = 0;
 };
 
-/// Returns the "loss", "perplexity" or "accuracy" of a set.
+/// Returns the value of a set's metric: "loss", "perplexity" or "accuracy".
 double metric_value(MetricKind kind, const EvaluationResult& result);
 
 }  // namespace ftrun

@@ -4,19 +4,21 @@
 
 namespace ftrun {
 
-/// GradientScale holds the factors that a step's gradients are multiplied by on their way.
+/// GradientScale holds the factors that scale a step's gradients between the loss and the update.
 struct GradientScale {
-  /// The factor of the gradient of a token's loss before backward; 0 if no token counts.
+  /// The factor of the gradient of each token's loss before backward; 0 if no token counts.
   float loss_scale = 0;
-  /// The ratio of gradients in memory and on the wire to those that the update takes.
+  /// The ratio of the gradients in memory and in communication to the gradients that the update
+  /// uses.
   double multiple = 1;
 };
 
-/// Computes the factors of a step. `loss_scale` is fp16's, 1 without; `counted_tokens` are those of
-/// the global batch. DeepSpeed divides each rank's gradients by gradient_predivide_factor before
-/// they are summed and by ranks / factor after it; here they are divided by the number of ranks
-/// before, unless the config asks for a factor (and does not prescale, which makes it void). With
-/// gradient_allreduce_op "sum" the update takes the sum over ranks of what each has averaged.
+/// Computes the factors of a step. `loss_scale` is that of fp16 training, else 1; `counted_tokens`
+/// is the number of counted tokens of the global batch. DeepSpeed divides each rank's gradients by
+/// gradient_predivide_factor before they are summed and by ranks / factor after it; ftrun divides
+/// them by the number of ranks before, unless the config sets a factor and does not prescale, which
+/// would cancel it. With gradient_allreduce_op "sum" the update uses the sum over ranks of each
+/// rank's average.
 GradientScale gradient_scale(const Config& config, double loss_scale, double counted_tokens);
 
 }  // namespace ftrun

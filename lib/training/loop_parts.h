@@ -24,43 +24,45 @@ class Stepper {
 
   /// Collective: runs the training program.
   virtual void run(StepRun& step) = 0;
-  /// Adds the resources in use and the bytes moved after the last step.
+  /// Adds the resources in use and the bytes moved since the last step.
   virtual void add_use(StepMetrics& metrics) const = 0;
-  /// Notes the figures of the last step, except its evaluations. Collective if the step is traced.
+  /// Records the figures of the last step, except its evaluations. Collective if the step is
+  /// traced.
   virtual void note(const StepMetrics& metrics) = 0;
-  /// Collective: runs a step that was not finite again, to find where.
+  /// Collective: repeats a step that was not finite, to find where.
   virtual NonfiniteSearch find_nonfinite(const StepRun& step) = 0;
-  /// Collective: returns a line for each rank that has become slow, or is no longer slow.
+  /// Collective: returns a line for each rank that has become slow, or is slow no longer.
   virtual std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) = 0;
-  /// Collective: compares the state that several ranks hold alike. Error(kEnvironment) naming who
-  /// differs.
+  /// Collective: compares the copies of state that several ranks hold. Throws Error(kEnvironment)
+  /// naming the ranks that differ.
   virtual void check_replicas(int64_t step) = 0;
 };
 
-/// Saver writes checkpoints. Its calls are collective except add_votes(), will_save(),
-/// longest_save() and has_saved(); a data fingerprint matters on rank 0, "" where it is not known.
+/// Saver writes checkpoints. Its functions are collective except add_votes(), will_save(),
+/// longest_save() and has_saved(). A data fingerprint is used on rank 0 only; "" where it is not
+/// known.
 class Saver {
  public:
   virtual ~Saver() = default;
 
-  /// Adds what this rank reports to the others about its checkpoints; read_votes() gets the votes
-  /// of all ranks. Called once before and after each step.
+  /// Adds this rank's votes about its checkpoints; read_votes() receives the votes of all ranks.
+  /// Called once before and after each step.
   virtual void add_votes(Votes& votes) const = 0;
   virtual void read_votes(const Votes& votes) = 0;
 
   /// Says whether save_if_due() would write a checkpoint now.
   virtual bool will_save(const TrainingProgress& progress) const = 0;
-  /// Ends a step of a run that continues: logs how a save in the background ended, and saves where
-  /// the config asks for it or this is the best state so far, in the background where it says so.
-  /// Returns true when training paused for longer than a copy takes. A best checkpoint that could
-  /// not be written is forgotten in `progress`.
+  /// Ends a step of a run that continues: logs how a save in the background ended, and saves if the
+  /// config requires it or this is the best state so far, in the background if the config says so.
+  /// Returns true when training paused for longer than a copy takes. Removes a best checkpoint that
+  /// could not be written from `progress`.
   virtual bool save_if_due(TrainingProgress& progress, const std::string& data_fingerprint) = 0;
-  /// Saves the state after this step, and returns when that is done; where it has been saved, notes
-  /// only that it is the best.
+  /// Saves the state after this step, and returns when the save is done. If the state has been
+  /// saved already, only records that it is the best.
   virtual void save(TrainingProgress& progress, const std::string& data_fingerprint) = 0;
 
-  /// Returns the seconds that the longest save of this start took; 0 before the first one has
-  /// ended.
+  /// Returns the seconds of the longest save since this start of the run; 0 before the first one
+  /// has ended.
   virtual double longest_save() const = 0;
   /// Says whether the state after this step has been saved.
   virtual bool has_saved(int64_t step) const = 0;
@@ -73,7 +75,8 @@ class Evaluator {
 
   /// Says whether the run has any set to evaluate.
   virtual bool has_sets() const = 0;
-  /// Collective: returns the results of all sets; nothing when the ranks agreed to stop meanwhile.
+  /// Collective: returns the results of all sets; nothing if the ranks agreed to stop before the
+  /// end.
   virtual std::optional<std::vector<EvaluationResult>> evaluate(StopAgreement& stop) = 0;
   /// Collective: returns the results that an earlier start of the run recorded after `step`; empty
   /// if it did not record those of all sets.
@@ -82,8 +85,8 @@ class Evaluator {
   virtual void write_texts(int64_t step) = 0;
 };
 
-/// Journal records what a run reports. On ranks other than the first, calls only write debug lines
-/// to their logs.
+/// Journal records what a run reports. On ranks other than rank 0, it only writes debug lines to
+/// the rank's log.
 class Journal {
  public:
   virtual ~Journal() = default;
@@ -92,44 +95,46 @@ class Journal {
   virtual void warn(const std::string& line) = 0;
   /// Changes run.json on the first rank, and replaces the file.
   virtual void update(const std::function<void(RunManifest&)>& change) = 0;
-  /// Collective: updates the manifest; a failure on the first rank is a failure on all.
+  /// Collective: updates the manifest; if that fails on rank 0, it fails on all ranks.
   virtual void update_together(const std::string& what,
                                const std::function<void(RunManifest&)>& change) = 0;
   virtual void record(const StepMetrics& metrics) = 0;
-  /// Adds a traced step to the run's trace. A disk that fails ends no run.
+  /// Adds a traced step to the run's trace. A failing disk does not end the run.
   virtual void record(const TracedStep& step) = 0;
-  /// Notes that a step has its data: the first call notes how long the start took.
+  /// Notes that a step has its data; the first call records how long the start took.
   virtual void note_ready() = 0;
-  /// Shows the parts of a step that the config asks for.
+  /// Shows the figures of a step that the config asks for.
   virtual void show_step(const TrainingProgress& progress, const StepRun& step,
                          const StepMetrics& metrics) = 0;
-  /// Shows what this rank does from now on, to ranks that would wait for it.
+  /// Shows what this rank does from now on, for ranks that would wait for it.
   virtual void show_phase(const std::string& what) = 0;
 };
 
-/// DataWatch finds out which data a run trains on while it trains.
+/// DataWatch identifies the data of a run while it trains.
 class DataWatch {
  public:
   virtual ~DataWatch() = default;
 
   /// Says whether the run was resumed from a checkpoint.
   virtual bool is_resumed() const = 0;
-  /// Notes the fingerprints that have become known. Error(kUsage) when the resumed run had other
-  /// data.
+  /// Records the fingerprints that have become known. Throws Error(kUsage) when the resumed run had
+  /// other data.
   virtual void record() = 0;
-  /// Collective: waits until all is known, the ranks agree to stop, or it has taken too long.
+  /// Collective: waits until all fingerprints are known, the ranks agree to stop, or a time limit
+  /// passes.
   virtual void await(StopAgreement& stop) = 0;
   /// Collective: waits in the same way, once before a resumed run saves anything, so that no later
   /// start finds a checkpoint that was trained on other data.
   virtual void await_before_saving(StopAgreement& stop) = 0;
-  /// Returns the fingerprint of the training data that a checkpoint must record; "" if it is not
+  /// Returns the fingerprint of the training data for the checkpoint's record; "" if it is not
   /// known, and on ranks other than 0.
   virtual const std::string& training_fingerprint() const = 0;
 };
 
-/// LoopParts are the objects that the loop calls, chosen when it is made. References are borrowed.
+/// LoopParts are the objects that the training loop calls; they are chosen when the loop is made.
+/// References are borrowed.
 struct LoopParts {
-  /// Hands out the batches of coming steps in order (Loader::next).
+  /// Returns the batches of the coming steps in order (Loader::next).
   std::function<Loader::Fetched()> next_batch;
   Stepper& stepper;
   Saver& saver;
@@ -138,7 +143,7 @@ struct LoopParts {
   DataWatch& data;
   StopAgreement& stop;
   StopLead& stop_lead;
-  /// Seconds since any moment, which never decrease.
+  /// Returns the seconds since some fixed moment; they never decrease.
   std::function<double()> clock;
 };
 

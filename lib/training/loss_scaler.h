@@ -9,19 +9,20 @@ namespace ftrun {
 
 /// LossScaler is the loss scale of fp16 training, counted exactly as DeepSpeed does: at stages 1 to
 /// 3 with hysteresis (DynamicLossScaler), at stage 0 without (FP16_Optimizer). It differs in one
-/// point: gradients are always unscaled with the scale they were made with. Without fp16 the scale
-/// is 1.
+/// point: gradients are always divided by the scale with which they were computed. Without fp16 the
+/// scale is 1.
 class LossScaler {
  public:
   explicit LossScaler(const Config& config);
 
   double scale() const { return state_.scale; }
-  /// Says whether an overflow may still halve the scale: values that are not finite are then usual.
+  /// Says whether an overflow may still halve the scale; values that are not finite are then
+  /// normal.
   bool expects_overflow() const;
 
-  /// Counts a step.
+  /// Updates the scale after a step.
   void update(bool overflow);
-  /// Says whether the last step overflowed at the smallest scale: DeepSpeed gives up then, at
+  /// Says whether the last step overflowed at the smallest scale. DeepSpeed stops the run then at
   /// stages 1 to 3.
   bool exhausted() const { return exhausted_; }
 

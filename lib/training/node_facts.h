@@ -10,30 +10,30 @@
 
 namespace ftrun {
 
-/// NodeFact is a fact that must be the same on all nodes of a run: "the ftrun binary", and its
-/// fingerprint or size. Neither holds a tab or a line feed.
+/// NodeFact is a fact that must be equal on all nodes of a run: its name, "the ftrun binary", and
+/// its value, a fingerprint or size. Neither holds a tab or a line feed.
 struct NodeFact {
   std::string what;
   std::string value;
 };
 
-/// Lists the version, and fingerprints of the program's files as this process runs them.
+/// Lists the version of the program and the fingerprints of its files as this process runs them.
 std::vector<NodeFact> program_facts(const BuildInfo& build);
 
-/// Lists model, adapter and data as this node sees them under the config's paths: sizes, and XXH3
-/// of samples (config.json whole, up to 20 pieces of 4 KiB of each weights file, up to 32 rows of
-/// each data set). Errors of reading.
+/// Lists facts about model, adapter and data as this node reads them under the config's paths:
+/// sizes, and XXH3 of samples (config.json whole, up to 20 pieces of 4 KiB of each weights file, up
+/// to 32 rows of each data set). Throws the errors of reading.
 std::vector<NodeFact> input_facts(const Config& config, const RunData& data);
 
-/// Lists the driver of this node's GPUs, with its kernel module where that is reported.
+/// Lists the driver version of this node's GPUs, with its kernel module where that is reported.
 std::vector<NodeFact> driver_facts(int cuda_version);
 
-/// Writes facts for an exchange between ranks.
+/// Writes facts as text for an exchange between ranks.
 std::string facts_text(std::span<const NodeFact> facts);
 
-/// Makes a line for each node and fact in which it differs from rank 0's node, each node once: " n2
-/// (rank 1): the ftrun binary is 5d...; on n1 (rank 0): 7a...". `texts` are facts_text() of all
-/// ranks, `nodes` the names of their nodes. "" where all are alike.
+/// Writes a line for each fact in which a node differs from rank 0's node, with each node once: "
+/// n2 (rank 1): the ftrun binary is 5d...; on n1 (rank 0): 7a...". `texts` are facts_text() of all
+/// ranks, `nodes` the names of their nodes. Returns "" where all nodes are equal.
 std::string differing_facts(std::span<const std::string> texts, std::span<const std::string> nodes);
 
 }  // namespace ftrun

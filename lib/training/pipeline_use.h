@@ -12,30 +12,31 @@
 
 namespace ftrun {
 
-/// StageActionSeconds holds the seconds of a stage in the same steps, of one rank or of all its
-/// ranks.
+/// StageActionSeconds holds the seconds of one stage in the same steps, of one rank or summed over
+/// its ranks.
 struct StageActionSeconds {
-  /// Seconds waited for other stages.
+  /// Seconds of waits for other stages.
   double waited = 0;
-  /// Seconds of each action of the stage's list in all its layers, and from the gradient norm to
-  /// the decision.
+  /// Seconds of each action of the stage's list in all its layers; the last entry holds those from
+  /// the gradient norm to the decision.
   std::vector<double> actions;
   double after = 0;
 
-  /// Adds a step with this list; `layers` of the model. Seconds before the first layer count with
-  /// the first action.
+  /// Adds a step that ran this list; `layers` is the model's number of layers. Seconds before the
+  /// first layer are added to the first action.
   void add(const PipelineSeconds& step, const std::vector<ScheduleAction>& list,
            const PipelineLayout& pipeline, int stage, int32_t layers);
   void add(const StageActionSeconds& other);
 };
 
-/// IdleShare is the share of a stage's steps, until the decision, that it waits for other stages.
+/// IdleShare is the share of a stage's steps, up to the decision, in which the stage waits for
+/// other stages.
 struct IdleShare {
-  /// The share in the run.
+  /// The share measured in the run.
   double measured = 0;
-  /// The share if only the stages' own work cost time, in the order of their lists: computed by a
-  /// walk that knows the time of each action, and no waits. A delay of one action counts where it
-  /// occurs, not in the mean of a phase.
+  /// The share that follows from the schedule, if only the stages' own work takes time:
+  /// run_timeline() computes it from the measured time of each action, without waits. A delay of
+  /// one action counts where it occurs, not in the mean of a phase.
   double by_schedule = 0;
 };
 std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement placement,
@@ -48,13 +49,13 @@ class PipelineUse {
   /// Borrows the setup.
   explicit PipelineUse(TrainingSetup& setup);
 
-  /// Ends a step, after each run of the training program. The first of several is not counted:
-  /// memory is first touched in it.
+  /// Ends a step; called after each run of the training program. If there are several steps, the
+  /// first is not counted, because memory is first touched in it.
   void end_step();
-  /// Puts the ranks' figures together. Collective, after the last step.
+  /// Combines the ranks' figures. Collective, after the last step.
   void total(Session& session);
 
-  /// Makes a table; "" where there is nothing to report.
+  /// Writes a table; "" where there is nothing to report.
   std::string text() const;
   /// Returns the figures for RunManifest::pipeline.
   std::map<std::string, std::map<std::string, int64_t>> record() const;
@@ -64,11 +65,11 @@ class PipelineUse {
   const PipelineLayout& pipeline() const { return options().state.pipeline; }
 
   TrainingSetup& setup_;
-  /// The lists of all stages; none if there is one stage.
+  /// The action lists of all stages; empty if there is one stage.
   StageActions lists_;
   int64_t steps_ = 0;
   StageActionSeconds sums_;
-  /// The shares by stage.
+  /// The idle shares by stage.
   std::vector<IdleShare> idle_;
 };
 

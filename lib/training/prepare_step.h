@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// Prepares the step after `progress` to run: scalars of the schedule, scale of the loss, clipping.
-/// The batches are borrowed.
+/// Prepares the step that follows `progress`: the scalars of the schedule, the loss scale and the
+/// clipping. The batches are borrowed.
 StepRun prepare_step(const Config& config, const SchedulerConfig& lr_schedule,
                      const TrainingProgress& progress, const StepBatch& batch);
 

@@ -183,7 +183,7 @@ void Recorder::open_progress(int64_t total_steps) {
   if (request_.terminal) terminal_ = OwnedFd(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
   ProgressOptions options = progress_options_for(terminal_ ? terminal_.get() : kStandardOutput,
                                                  request_.config.train.log.every);
-  // mpirun gives ranks a terminal of its own making, wherever its output goes.
+  // mpirun gives ranks a terminal that it made, wherever its output goes.
   if (request_.launch.kind == LaunchKind::kOpenMpi) options.live = false;
   live_ = options.live;
   progress_.emplace(std::cout, std::move(options), total_steps);

@@ -24,31 +24,33 @@
 namespace ftrun {
 
 /// Recorder writes everything that rank 0 reports of a run: metrics.jsonl, TensorBoard, CSV, the
-/// progress line, run.json, the report at the end. Only the lock is written to the run folder
-/// before start(), so that a run whose model or data was refused can be started again as it is.
+/// progress line, run.json, the report at the end. Before start() it writes only the lock to the
+/// run folder, so that a run whose model or data was refused can be started again in the same
+/// folder.
 class Recorder {
  public:
-  /// Takes the run folder. Error(kUsage) for one that holds another run, Error(kEnvironment) for
-  /// one that another process uses.
+  /// Locks the run folder. Throws Error(kUsage) for a folder of another run, and
+  /// Error(kEnvironment) for one that another process uses.
   explicit Recorder(const TrainRequest& request);
 
   const RunPaths& paths() const { return folder_.paths(); }
-  /// Returns the manifest of the folder's earlier run, when this one continues it.
+  /// Returns the manifest of the folder's earlier run, if this run continues it.
   const std::optional<RunManifest>& before() const { return before_; }
 
-  /// Refuses a resume that is not the run of the folder (admit_resume) and notes other changes.
+  /// Refuses a resume of another run than the folder's (admit_resume), and reports other changes.
   void admit(const RunManifest& now);
-  /// Admits the run that saved the checkpoint in `folder`, by the checkpoint's own record.
+  /// Checks that this run may resume from the checkpoint in `folder`, using the checkpoint's own
+  /// record.
   void admit(const std::string& folder, const CheckpointMeta& saved, const RunManifest& now);
-  /// Says, and notes for run.json, that training starts from the model's weights though a resume
-  /// was asked for.
+  /// Reports, and notes for run.json, that training starts from the model's weights although a
+  /// resume was asked for.
   void note_new_start();
-  /// Refuses with Error(kBadInput) a resumed run whose saved checkpoints are gone: no run starts
-  /// over by itself.
+  /// Throws Error(kBadInput) for a resumed run whose saved checkpoints are gone: a run never starts
+  /// over without being told to.
   void refuse_if_checkpoints_are_gone() const;
 
-  /// Writes run.json and config.yaml and opens the files that record steps, when the first step is
-  /// known: 0 for a validation before the first one.
+  /// Writes run.json and config.yaml and opens the files that record steps. It is called when the
+  /// first step is known; the step is 0 for a validation before the first one.
   void start(RunManifest manifest, int64_t first_step, int64_t total_steps);
 
   void record(const StepMetrics& metrics);
@@ -60,10 +62,10 @@ class Recorder {
   void print(const std::string& line);
   void warn(const std::string& line);
   void update(const std::function<void(RunManifest&)>& change) { manifest_->update(change); }
-  /// Ends the progress line, writes the outcome and the report. Returns the table of losses, the
-  /// restarts and how much of the time was training.
+  /// Ends the progress line, and writes the outcome and the report. Returns the table of losses,
+  /// the restarts and the share of the time in which it trained.
   std::string finish(int exit_code, const std::string& reason);
-  /// Writes the outcome of a run that ends by an error, as far as the disk lets it.
+  /// Writes the outcome of a run that fails, as far as the disk allows.
   void fail(int exit_code, const std::string& reason) noexcept;
 
  private:
@@ -79,20 +81,20 @@ class Recorder {
   const TrainRequest& request_;
   RunFolder folder_;
   std::optional<RunManifest> before_;
-  /// The field of run.json that says what training starts from.
+  /// The value of run.json that says what training starts from.
   std::string start_ = "the model's weights";
   std::set<std::string> noted_changes_;
   std::optional<ManifestFile> manifest_;
   std::optional<MetricsWriter> metrics_;
   std::optional<MetricsWriter> samples_;
-  /// Opened by the first step that is traced.
+  /// The trace file, which the first traced step opens.
   std::optional<TraceFile> trace_;
   int64_t first_step_ = 0;
   std::optional<TensorBoardWriter> tensorboard_;
   std::optional<CsvMonitor> csv_;
   std::optional<RunFollower> follower_;
   std::optional<ProgressLine> progress_;
-  /// The person's terminal, when our output reaches it through the supervisor.
+  /// The user's terminal, if our output reaches it through the supervisor.
   OwnedFd terminal_;
   bool live_ = false;
 };

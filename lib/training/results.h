@@ -14,38 +14,41 @@
 
 namespace ftrun {
 
-/// Results are what a run makes of the trained weights at its end: an export, and a sample of text.
+/// The functions of this header make a run's results from the trained weights: an export, and
+/// samples of text.
 
 struct ExportOutcome {
-  /// `stop` gave it up, and nothing of it stays.
+  /// `stop` ended the export, and nothing of it remains.
   bool stopped = false;
-  /// A failure of the writer only, between pieces: the other ranks do not know of it.
+  /// A failure that only the writing rank had between pieces; the other ranks do not know of it.
   std::exception_ptr failure;
-  /// The trained tensors that are unchanged since training began (MovedTensors), known to the
-  /// writer; "" if all have moved.
+  /// The trained tensors that have not changed since training began (MovedTensors), known to the
+  /// writing rank; "" if all have changed.
   std::string unmoved;
 };
 
 /// Writes the trained weights as a Hugging Face folder, export_folder(), in the dtype the config
-/// asks for. Collective: the rank that `writes` gets what others hold piece by piece, never a whole
-/// model. All ranks ask `stop` (collective, the same answer for all) before each piece. Throws what
-/// fails where ranks work together; the groups are then given up, and the others fail at once.
+/// asks for. Collective: the rank with `writes` receives the other ranks' state piece by piece,
+/// never a whole model. All ranks call `stop` (collective, the same result for all) before each
+/// piece. Throws a failure of the ranks' joint work; the groups are then aborted, and the other
+/// ranks fail at once.
 ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
                              const std::function<bool()>& stop);
 
-/// Reads the model's tokenizer, to show text with: nothing when the config asks for no text or the
-/// model folder has no tokenizer.json. Error(kBadInput) for one that cannot be read.
+/// Reads the model's tokenizer, which makes text of tokens. Returns nothing when the config asks
+/// for no text or the model folder has no tokenizer.json. Throws Error(kBadInput) for a tokenizer
+/// that cannot be read.
 std::optional<Detokenizer> read_detokenizer(const Config& config, const TrainingSetup& setup);
 
-/// Returns the beginnings of validation documents, which the model continues, and makes the model
-/// ready for it: all steps that may fail on a single rank. A document that begins with tokens that
-/// are not trained on (a chat) gives all of these.
+/// Returns the prompts, beginnings of validation documents that the model continues, and prepares
+/// the model: this does everything that may fail on a single rank. If a document begins with tokens
+/// that are not trained on (a chat), the prompt is all of these.
 std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup,
                                                  const SampleSet& validation);
 
-/// Writes the prompt and the model's text after it; empty on ranks without `detokenizer`.
-/// Collective over all ranks where a single one cannot run the model. Each of them asks `stop`
-/// before each token; the text ends where it says true.
+/// Generates the model's continuation of a prompt. Returns prompt and text; both are empty on ranks
+/// without `detokenizer`. Collective over all ranks if a single rank cannot run the model. Each
+/// rank calls `stop` before each token; the text ends when it returns true.
 TextSample sample_text(const Config& config, TrainingSetup& setup,
                        const std::vector<int32_t>& prompt, const Detokenizer* detokenizer,
                        const std::function<bool()>& stop);

@@ -16,7 +16,7 @@ std::optional<std::vector<EvaluationResult>> RunEvaluator::evaluate(StopAgreemen
 
 std::vector<StepMetrics> RunEvaluator::all_recorded(
     const std::string& what, const std::function<bool(const StepMetrics&)>& wanted) {
-  const std::string lines = session_.first_tells(what, [&] {
+  const std::string lines = session_.broadcast_text(what, [&] {
     std::string found;
     const std::string path = RunPaths(config_.output_dir).metrics();
     if (!posix_files().exists(path)) return found;
@@ -52,7 +52,7 @@ void RunEvaluator::write_texts(int64_t step) {
   if (!texts_) texts_.emplace(config_, session_, setup_, *data_.validation[0].samples, journal_);
   samples_ = texts_->write();
   sampled_step_ = step;
-  session_.together("recording the samples of text", [&] { journal_.record(step, samples_); });
+  session_.run_together("recording the samples of text", [&] { journal_.record(step, samples_); });
 }
 
 void RunEvaluator::print_text(int64_t step) {

@@ -16,10 +16,10 @@
 
 namespace ftrun {
 
-/// RunEvaluator evaluates the model of a run on its validation sets, and writes texts with it.
+/// RunEvaluator evaluates a run's model on its validation sets, and generates texts with it.
 class RunEvaluator : public Evaluator {
  public:
-  /// Borrows all. No text is written once `stop` is reached.
+  /// Borrows all arguments. No text is written once `stop` is reached.
   RunEvaluator(const Config& config, Session& session, TrainingSetup& setup, const RunData& data,
                RunJournal& journal, const StopAgreement& stop)
       : config_(config),
@@ -34,11 +34,11 @@ class RunEvaluator : public Evaluator {
   std::vector<EvaluationResult> recorded(int64_t step) override;
   void write_texts(int64_t step) override;
 
-  /// Collective: returns the evaluations that rank 0 finds in metrics.jsonl and wants, each set of
-  /// a step by itself; `what` for messages.
+  /// Collective: returns the evaluations in metrics.jsonl that rank 0 selects, each set of a step
+  /// separately. Messages name `what`.
   std::vector<StepMetrics> all_recorded(const std::string& what,
                                         const std::function<bool(const StepMetrics&)>& wanted);
-  /// Shows the first text on the terminal, if it is of the weights after `step`.
+  /// Shows the first text on the terminal, if it was written with the weights after `step`.
   void print_text(int64_t step);
 
  private:

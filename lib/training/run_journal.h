@@ -19,23 +19,23 @@
 namespace ftrun {
 
 /// RunJournal prints and records what a run has to report. Rank 0 has a recorder for the run folder
-/// and the terminal; other ranks write to their own logs or nowhere, so that callers need not ask
-/// which rank they are.
+/// and the terminal; other ranks write to their own logs or nowhere. So callers do not distinguish
+/// ranks.
 class RunJournal : public Journal {
  public:
   /// OpenLog opens the log of this rank.
   using OpenLog = std::function<void(const LogOptions&)>;
 
-  /// Borrows request and session. `open_log` opens this rank's log.
+  /// Borrows the request and the session. `open_log` opens this rank's log.
   RunJournal(const TrainRequest& request, Session& session, OpenLog open_log = log_start)
       : request_(request), session_(session), open_log_(std::move(open_log)) {}
 
-  /// Collective: opens the run folder on rank 0. Errors of Recorder.
+  /// Collective: opens the run folder on rank 0. Throws the errors of Recorder.
   void open_folder();
   /// Collective: opens the folder for writing. `describe` is called on rank 0.
   void open(const std::function<RunManifest()>& describe, int64_t steps_done, int64_t total_steps);
 
-  /// Returns the recorder; null on ranks other than 0, and before the folder is taken.
+  /// Returns the recorder; null on ranks other than 0, and before the folder is locked.
   Recorder* recorder() const { return recorder_.get(); }
   void print(const std::string& line) override;
   void warn(const std::string& line) override;
@@ -47,15 +47,15 @@ class RunJournal : public Journal {
   void record(int64_t step, const std::vector<TextSample>& samples);
 
   void note_ready() override;
-  /// Shows steps with the times of this executor, which is borrowed.
+  /// Shows steps with the times that this executor measured. The executor is borrowed.
   void show_times_of(const Executor& executor) { executor_ = &executor; }
   void show_step(const TrainingProgress& progress, const StepRun& step,
                  const StepMetrics& metrics) override;
   void show_phase(const std::string& what) override { session_.show_phase(what); }
-  /// Concludes the run on rank 0: records the outcome, and prints the table of losses on standard
-  /// output.
+  /// Ends the record of the run on rank 0: writes the outcome, and prints the table of losses on
+  /// standard output.
   void conclude(int exit_code, const std::string& reason);
-  /// Notes the failure of a run that ends by an error, as far as the disk lets it.
+  /// Records the failure of a run, as far as the disk allows.
   void fail(int exit_code, const std::string& reason) noexcept;
 
  private:

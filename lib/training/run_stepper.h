@@ -21,7 +21,8 @@ namespace ftrun {
 /// RunStepper runs the steps of a rank's training program on its executor.
 class RunStepper : public Stepper {
  public:
-  /// Finds what ranks hold alike. Collective. All but `checked` is borrowed.
+  /// Finds the state of which ranks hold copies. Collective. All arguments except `checked` are
+  /// borrowed.
   RunStepper(const Config& config, Session& session, TrainingSetup& setup, Journal& journal,
              CheckedRanks checked);
 
@@ -34,7 +35,7 @@ class RunStepper : public Stepper {
 
   ResourceUse& use() { return use_; }
   const StepTimes& times() const { return times_; }
-  /// Returns the watch of other work on this machine since the run began.
+  /// Returns the measurement of other work on this machine since the run began.
   const LoadWatch& load() const { return load_; }
 
  private:

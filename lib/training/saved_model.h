@@ -15,35 +15,35 @@
 
 namespace ftrun {
 
-/// SavedModel is the model as a run's checkpoints see it: the state that this rank holds
-/// (ModelState), and the facts that a checkpoint records of it.
+/// SavedModel gives a run's checkpoints access to the model: the state that this rank holds
+/// (ModelState), and the facts about the model that a checkpoint records.
 class SavedModel {
  public:
   virtual ~SavedModel() = default;
 
-  /// Returns the fingerprint of the model folder; base_fingerprint() that of the base's weights, ""
-  /// where all of the model trains.
+  /// Returns the fingerprint of the model folder; base_fingerprint() returns that of the base's
+  /// weights, or "" where the whole model trains.
   virtual std::string fingerprint() const = 0;
   virtual std::string base_fingerprint() const = 0;
-  /// Refuses with Error(kBadInput) a checkpoint in `folder` that was trained on other frozen
-  /// weights.
+  /// Throws Error(kBadInput) for a checkpoint in `folder` that was trained on other frozen weights.
   virtual void require_same_base(const CheckpointMeta& saved, const std::string& folder) const = 0;
   /// Returns the degrees of the mesh, by name.
   virtual std::map<std::string, int64_t> topology() const = 0;
-  /// Fills the state with the model's weights, those of `adapter` first unless it is null.
+  /// Fills the state with the model's weights; tensors of `adapter` come from there unless it is
+  /// null.
   virtual void load_first(const AdapterFolder* adapter) = 0;
   /// Fills the state from a checkpoint, and frozen weights from the model folder. Returns the
   /// states that the checkpoint holds in another precision.
   virtual std::vector<StateConversion> load(Checkpoint& checkpoint) = 0;
   /// Lists the slices of the state itself, which must not change while they are read.
   virtual std::vector<StateSlice> slices() = 0;
-  /// Lists the slices of a copy of the state as it is now, to be read while training continues.
-  /// There is one copy at a time, until release_snapshot().
+  /// Copies the present state and lists the slices of the copy, which may be read while training
+  /// continues. There is one copy at a time, until release_snapshot().
   virtual std::vector<StateSlice> snapshot() = 0;
   virtual void release_snapshot() = 0;
-  /// Touches the pages of the copy's memory, so that the first copy need not wait for them.
+  /// Touches the pages of the copy's memory, so that the first copy does not wait for them.
   virtual void populate_snapshot() = 0;
-  /// Returns the memory of saves; null where each save has its own.
+  /// Returns the memory that saves share; null where each save has its own.
   virtual const SaveRoom* room() const = 0;
   /// Collective: calls ftrun::export_weights().
   virtual ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) = 0;

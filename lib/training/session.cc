@@ -43,8 +43,8 @@ milliseconds wait_of(const Config& config, milliseconds by_itself) {
   return is_auto(config) ? by_itself : std::chrono::seconds(config.comm.timeout);
 }
 
-/// Returns the meeting file, beside the run folder, which is looked at and made only when all have
-/// met.
+/// Returns the path of the meeting file beside the run folder; the run folder itself is opened only
+/// when all ranks are connected.
 std::string meeting_file(const std::string& output_dir) {
   std::string folder = std::filesystem::path(output_dir).lexically_normal().string();
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
@@ -138,7 +138,7 @@ Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendez
 
 void Session::choose_device(const TrainRequest& request) {
   if (request.config.device != DeviceKind::kCuda) return;
-  together("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
+  run_together("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
   const std::vector<int> near = bind_near(gpu_->info().bus_id);
   if (!near.empty())
     log_debug(cat("runs on ", near.size(), " processors beside GPU ", gpu_->info().bus_id));
@@ -181,25 +181,25 @@ int Session::share_processors(const ProcessorLimit& own) {
   return threads_of_rank(ranks, rank_);
 }
 
-void Session::together(const std::string& what, const std::function<void()>& work) {
+void Session::run_together(const std::string& what, const std::function<void()>& work) {
   show_phase(what);
   if (world_ == 1) return work();
-  ftrun::together(checkpoint_group(), what, [&] {
+  ftrun::run_together(checkpoint_group(), what, [&] {
     work();
     return std::string();
   });
 }
 
-std::string Session::first_tells(const std::string& what,
-                                 const std::function<std::string()>& text) {
+std::string Session::broadcast_text(const std::string& what,
+                                    const std::function<std::string()>& text) {
   if (world_ == 1) return text();
-  return ftrun::together(checkpoint_group(), what,
-                         [&] { return is_first() ? text() : std::string(); })[0];
+  return ftrun::run_together(checkpoint_group(), what,
+                             [&] { return is_first() ? text() : std::string(); })[0];
 }
 
-bool Session::first_decides(const std::string& what, const std::function<bool()>& question) {
-  return first_tells(what, [&] { return question() ? std::string("yes") : std::string("no"); }) ==
-         "yes";
+bool Session::broadcast_decision(const std::string& what, const std::function<bool()>& question) {
+  return broadcast_text(
+             what, [&] { return question() ? std::string("yes") : std::string("no"); }) == "yes";
 }
 
 /// Compares hashes first: the texts are sent only when there is something to say.

@@ -20,15 +20,15 @@
 
 namespace ftrun {
 
-/// Session is this rank among the others: rendezvous, its device, the communicators, exchanged
-/// texts.
+/// Session is this rank's connection to the others: rendezvous, device, communicators and exchanges
+/// of text.
 class Session {
  public:
-  /// Meets the other ranks. Collective. Error(kEnvironment) for a port in use, Error(kPeerLost) for
-  /// ranks that never come, Error(kUsage) naming the ranks that were started with another build or
-  /// config, or that share a GPU, and errors of open_gpu().
+  /// Connects to the other ranks. Collective. Throws Error(kEnvironment) for a port in use,
+  /// Error(kPeerLost) for ranks that never connect, Error(kUsage) naming the ranks that were
+  /// started with another build or config, or that share a GPU, and the errors of open_gpu().
   explicit Session(const TrainRequest& request);
-  /// Joins ranks that have met at `rendezvous`, in the same way. Collective.
+  /// Joins ranks that are connected through `rendezvous`, in the same way. Collective.
   Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendezvous);
   ~Session();
   Session(const Session&) = delete;
@@ -39,13 +39,13 @@ class Session {
   bool is_first() const { return rank_ == 0; }
   /// Returns the launch of ranks that torchrun started.
   const std::optional<AgentLaunch>& agent_launch() const { return rendezvous_->agent_launch(); }
-  /// Collective: returns the number of threads that this rank computes on, by what all ranks may
-  /// use of their machines (cluster/processor_share).
+  /// Collective: returns the number of threads that this rank computes on, which follows from what
+  /// all ranks may use of their machines (cluster/processor_share).
   int share_processors(const ProcessorLimit& own);
-  /// Returns null when the ranks compute on processors. All ranks compute on the same kind of
-  /// device.
+  /// Returns the GPU; null when the ranks compute on processors. All ranks compute on the same kind
+  /// of device.
   Gpu* gpu() { return gpu_.get(); }
-  /// Returns the GPU of every rank by name; empty on processors.
+  /// Returns the name of every rank's GPU; empty on processors.
   const std::vector<std::string>& gpu_names() const { return gpu_names_; }
   /// Collective: opens the groups of this rank's programs, which groups() then returns.
   void open_groups(const Config& config, const StateOptions& state);
@@ -53,46 +53,46 @@ class Session {
 
   /// Collective: returns the texts of all ranks, in rank order.
   std::vector<std::string> exchange(const std::string& what, const std::string& text);
-  /// Collective: runs `work` on this rank; an Error of any rank is thrown on all, its message after
-  /// `what` ("reading the data") and the rank.
-  void together(const std::string& what, const std::function<void()>& work);
-  /// Collective: returns rank 0's text on every rank; an Error of it is thrown on all. The others
-  /// wait as long as it lives.
-  std::string first_tells(const std::string& what, const std::function<std::string()>& text);
+  /// Collective: runs `work` on this rank; an Error of any rank is thrown on all ranks, its message
+  /// preceded by `what` ("reading the data") and the rank.
+  void run_together(const std::string& what, const std::function<void()>& work);
+  /// Collective: returns rank 0's text on every rank; an Error of rank 0 is thrown on all. The
+  /// other ranks wait as long as rank 0 lives.
+  std::string broadcast_text(const std::string& what, const std::function<std::string()>& text);
   /// Collective: returns rank 0's answer to a question, in the same way.
-  bool first_decides(const std::string& what, const std::function<bool()>& question);
-  /// Collective: throws Error(kUsage) naming each node that differs from rank 0's, and in what;
-  /// `topic` distinguishes one such comparison from another.
+  bool broadcast_decision(const std::string& what, const std::function<bool()>& question);
+  /// Collective: throws Error(kUsage) naming each node that differs from rank 0's, with the facts
+  /// that differ. `topic` distinguishes this comparison from others.
   void require_same(const std::string& topic, const std::vector<NodeFact>& facts);
-  /// Returns the name of each rank's node: the scheduler's, else the host's.
+  /// Returns the name of each rank's node: the scheduler's name, else the host's.
   const std::vector<std::string>& nodes() const { return nodes_; }
   /// Collective: throws Error(kUsage) naming the ranks whose text differs from rank 0's.
   void require_equal(const std::string& what, const std::string& text);
   /// Opens a checkpoint group in which a rank waits for the others' work as long as they live,
-  /// whatever comm.timeout says.
+  /// independently of comm.timeout.
   CheckpointGroup checkpoint_group();
   /// Opens a checkpoint group for another thread: all ranks call its gathers from such a thread.
-  /// The group is opened now, and does not need this session any more.
+  /// The group is opened at once and does not need this session afterwards.
   CheckpointGroup background_group();
-  /// Collective: sums over all ranks, in place; `what` for messages.
+  /// Collective: sums numbers over all ranks, in place. Messages name `what`.
   void sum(std::span<double> numbers, const char* what);
   /// Collective: returns the result of the vote of all ranks' stop signals (0 for none).
   int vote_to_stop(int signal);
-  /// Notes how long a step of the run took: with comm.timeout auto, the limit of waits for other
-  /// ranks follows from the slowest. Not while a collective runs.
+  /// Records the duration of a step: with comm.timeout auto, the limit of waits for other ranks
+  /// follows from the slowest step. Must not be called while a collective runs.
   void note_step(double seconds);
-  /// Returns the present limit of a collective's wait.
+  /// Returns the present time limit of a collective.
   std::chrono::milliseconds longest_wait() const { return timeout_; }
-  /// Shows what this rank does from now on, to ranks that would wait for it.
+  /// Shows what this rank does from now on, for ranks that would wait for it.
   void show_phase(const std::string& what) { rendezvous_->board().show_phase(what); }
   ProgressBoard& board() { return rendezvous_->board(); }
-  /// Allows rank 0, from now on, to work alone between collectives of the host (export, text): the
-  /// reasons for comm.timeout do not hold for them.
+  /// Allows rank 0, from now on, to work alone between host collectives (export, text), because the
+  /// reasons for comm.timeout do not apply to these.
   void allow_work_of_one_rank();
-  /// Collective: lets everyone leave in order.
+  /// Collective: disconnects all ranks in an orderly way.
   void close();
-  /// Leaves the job as a rank that fails: the others may have failed with it and read why from rank
-  /// 0's store.
+  /// Disconnects this rank after a failure: other ranks may have failed with it, and read the
+  /// reason from rank 0's store.
   void leave() noexcept { rendezvous_->leave(std::chrono::seconds(1)); }
 
  private:
@@ -103,13 +103,13 @@ class Session {
 
   int rank_;
   int world_;
-  /// comm.timeout is auto.
+  /// The config's comm.timeout is auto.
   const bool auto_timeout_;
   std::chrono::milliseconds timeout_;
   double slowest_step_ = 0;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::vector<std::string> nodes_;
-  /// The GPU, before the groups, which move its memory.
+  /// The GPU. It is declared before the groups, which move its memory.
   std::unique_ptr<Gpu> gpu_;
   std::vector<std::string> gpu_names_;
   std::unique_ptr<OpenGroups> groups_;

@@ -15,19 +15,19 @@
 
 namespace ftrun {
 
-/// PredictedStep is the predicted time of a step, or why there is no prediction.
+/// PredictedStep is the predicted time of a step, or the reason why there is no prediction.
 struct PredictedStep {
   std::optional<StepTime> time;
-  /// Machine::name and measured.
+  /// The machine's name and the date of its measurement (Machine::name and measured).
   std::string machine;
   std::string why_not;
   /// Events of the predicted step (base/trace_events.h); "" where none are wanted.
   std::string events = {};
 };
 
-/// Predicts by the machine file of this machine (own_machine_path()), where it is of these
-/// processors and all ranks of the run are here, `ranks_here` in number. The events are of the
-/// lowest rank of each class of `traced` ranks.
+/// Predicts the time of a step with the machine file of this machine (own_machine_path()), if it
+/// describes these processors and all `ranks_here` ranks of the run are on this machine. The events
+/// are those of the lowest rank of each class of `traced` ranks.
 PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t threads,
                            const std::vector<int>& traced = {});
 
@@ -39,29 +39,30 @@ struct StepSeconds {
   double stages = 0;
 };
 
-/// LoadShares are shares of the time of all of this machine's processors in a run: those that
-/// processes other than its ranks took, and those that a hypervisor gave to other machines.
+/// LoadShares are shares of the processor time of this machine during a run: the share of processes
+/// other than the run's ranks, and the share that a hypervisor gave to other machines.
 struct LoadShares {
   double others = 0;
   double stolen = 0;
 };
 
-/// UsedTimes are what this machine's processors have done, and of that the seconds of this process.
+/// UsedTimes holds the processor time of this machine, and this process's seconds of it.
 struct UsedTimes {
   MachineTimes machine;
   double own_seconds = 0;
 };
 UsedTimes read_used_times();
 
-/// LoadWatch measures what else ran on this machine.
+/// LoadWatch measures the other load on this machine.
 class LoadWatch {
  public:
   using Reader = std::function<UsedTimes()>;
 
-  /// Begins now; all `ranks` ranks of the run are here and take as much as this one.
+  /// Begins the measurement. All `ranks` ranks of the run are on this machine and use as much
+  /// processor time as this one.
   explicit LoadWatch(int64_t ranks, Reader read = read_used_times);
 
-  /// Returns the shares since then.
+  /// Returns the shares since the beginning of the measurement.
   LoadShares shares() const;
 
  private:
@@ -70,25 +71,26 @@ class LoadWatch {
   UsedTimes begin_;
 };
 
-/// StepTimes compares measured step times with the prediction: medians of the last thousand steps,
-/// without the first two, in which memory is first touched and caches fill.
+/// StepTimes compares measured step times with the prediction: it keeps medians of the last
+/// thousand steps, without the first two, in which memory is first touched and caches fill.
 class StepTimes {
  public:
   explicit StepTimes(PredictedStep predicted);
 
   /// Adds a step to the medians, unless it is one of the first two; `seconds` are of this rank.
   void note(const StepMetrics& metrics, const StepSeconds& seconds);
-  /// Writes "time of a step: 1.25 s predicted, 1.39 s measured ...", the same by part, and beyond
-  /// 15 % the part that is off most and whether `load` explains it. "" where too few steps were
-  /// made.
+  /// Writes "time of a step: 1.25 s predicted, 1.39 s measured ...", and the same for each part. If
+  /// they differ by more than 15 %, it names the part that differs most and says whether `load`
+  /// explains the difference. Returns "" where too few steps were made.
   std::string text(const LoadShares& load) const;
-  /// Returns microseconds by part, for RunManifest::time; millionths for the shares of `load`.
+  /// Returns the times for RunManifest::time: microseconds by part, and the shares of `load` in
+  /// millionths.
   std::map<std::string, std::map<std::string, int64_t>> record(const LoadShares& load) const;
   const PredictedStep& predicted() const { return predicted_; }
 
  private:
   static constexpr size_t kKept = 1000;
-  /// PartTimes is a part of a step and its seconds.
+  /// PartTimes holds a part of a step and its seconds.
   struct PartTimes {
     StepPartName name;
     double predicted = 0;

@@ -8,11 +8,11 @@
 
 namespace ftrun {
 
-/// StopAgreement decides whether the run stops before its end. All ranks have the same answer at
-/// the same point of the run: they vote, each with the signal that it has received.
+/// StopAgreement decides whether the run stops before its end. All ranks reach the same decision at
+/// the same point of the run: each votes with the signal that it has received.
 class StopAgreement {
  public:
-  /// Takes two functions: `own` returns the signal that has reached this rank, 0 for none;
+  /// Takes two functions: `own` returns the signal that this rank has received, 0 for none;
   /// `together` (collective) returns the result of all ranks' signals.
   StopAgreement(std::function<int()> own, std::function<int(int signal)> together)
       : own_(std::move(own)), together_(std::move(together)) {}
@@ -21,10 +21,10 @@ class StopAgreement {
   int signal() const { return signal_; }
   bool reached() const { return signal_ != 0; }
   const char* name() const { return signal_name(signal_); }
-  /// Returns the exit code of the stop; 0 for a run that comes to its end.
+  /// Returns the exit code of the stop; 0 for a run that reaches its end.
   int exit_code() const { return reached() ? stop_exit_code(signal_) : 0; }
 
-  /// Adds this rank's vote; read_votes() gets those of all ranks.
+  /// Adds this rank's vote; read_votes() receives the votes of all ranks.
   void add_vote(Votes& votes) const { add_stop_vote(own_(), votes); }
   void read_votes(const Votes& votes) { signal_ = voted_signal(votes); }
   /// Collective: holds a separate vote. Returns true when the run stops.

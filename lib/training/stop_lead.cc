@@ -65,7 +65,7 @@ void StopLead::write_counters(std::map<std::string, int64_t>& counters) const {
   if (costs_.longest_save > 0) counters[kSaveCounter] = milliseconds_up(costs_.longest_save);
 }
 
-bool StopLead::has_news() const {
+bool StopLead::has_grown() const {
   return is_notable(costs_.longest_step, written_.longest_step) ||
          is_notable(costs_.longest_save, written_.longest_save);
 }

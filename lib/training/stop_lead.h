@@ -11,39 +11,40 @@ struct StopCosts {
   double longest_step = 0;
   /// The longest save, including the comparison of replicas before it.
   double longest_save = 0;
-  /// A save in the background may be in progress when the signal comes; it is finished
-  /// first.
+  /// A save in the background may be in progress when the signal arrives; a stop finishes it first.
   bool saves_in_background = false;
 
-  /// Steps that a stop waits for at most: a signal just after the ranks' vote waits for that step
-  /// and the next one.
+  /// The most steps that a stop waits for: after a signal just after the ranks' vote, that step and
+  /// the next one.
   static constexpr int kSteps = 2;
   int saves() const { return saves_in_background ? 2 : 1; }
-  /// Returns the seconds from a signal to the end of the save that follows it, at worst.
+  /// Returns the longest time in seconds from a signal to the end of the save that follows it.
   double seconds() const { return kSteps * longest_step + saves() * longest_save; }
 };
 
-/// StopLead compares the time between a scheduler's warning and its kill (`--stop-lead`) with the
-/// time that a stop may take, and keeps its measurements in run.json's counters for later starts.
+/// StopLead compares the lead, the time between a scheduler's warning and its kill (`--stop-lead`),
+/// with the time that a stop may take. It keeps its measurements in run.json's counters for later
+/// starts.
 class StopLead {
  public:
   /// Takes the lead in seconds, 0 where none was given.
   StopLead(double lead, bool saves_in_background);
 
-  /// Takes what an earlier start of the run left in its counters; its lead where this start has
-  /// none.
+  /// Reads the measurements of an earlier start of the run from its counters, and its lead if this
+  /// start has none.
   void read_counters(const std::map<std::string, int64_t>& counters);
   /// Writes the lead and the costs, rounded up to milliseconds.
   void write_counters(std::map<std::string, int64_t>& counters) const;
-  /// Says whether a cost has grown by more than a tenth, and 50 ms, since note_written().
-  bool has_news() const;
+  /// Says whether a cost has grown by more than a tenth, and by more than 50 ms, since
+  /// note_written().
+  bool has_grown() const;
   void note_written() { written_ = costs_; }
 
   void note_step(double seconds);
   void note_save(double seconds);
 
-  /// Says with the arithmetic that the lead is too short; "" where it is long enough, is not given,
-  /// or where this was already said for costs that were not much smaller.
+  /// Returns a warning, with the arithmetic, that the lead is too short. Returns "" if it is long
+  /// enough or not given, or if the warning was given already for costs that were not much smaller.
   std::string next_warning();
 
   double lead() const { return lead_; }
@@ -53,7 +54,7 @@ class StopLead {
   double lead_;
   StopCosts costs_;
   StopCosts written_;
-  /// Seconds that the last warning named.
+  /// The seconds that the last warning named.
   double warned_ = 0;
 };
 

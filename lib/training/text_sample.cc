@@ -10,7 +10,7 @@ namespace ftrun {
 bool TextSamples::wanted() {
   if (!wanted_)
     wanted_ = config_.train.generate.prompt_tokens > 0 &&
-              session_.first_decides("reading the tokenizer", [&] {
+              session_.broadcast_decision("reading the tokenizer", [&] {
                 detokenizer_ = read_detokenizer(config_, setup_);
                 return detokenizer_.has_value();
               });
@@ -35,7 +35,7 @@ std::vector<TextSample> TextSamples::write() {
 /// Writes the texts on rank 0 only, while the others wait for it as long as it lives.
 std::vector<TextSample> TextSamples::write_together() {
   std::vector<TextSample> samples;
-  session_.together("writing samples of text", [&] {
+  session_.run_together("writing samples of text", [&] {
     if (session_.is_first()) samples = write_all();
   });
   return samples;
@@ -61,7 +61,7 @@ void TextSamples::prepare() {
   if (!prompts_.empty()) return;
   const auto read = [&] { prompts_ = sample_prompts(config_, setup_, validation_); };
   if (setup_.needs_all_ranks())
-    session_.together("preparing the samples of text", read);
+    session_.run_together("preparing the samples of text", read);
   else
     read();
 }

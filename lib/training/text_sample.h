@@ -14,11 +14,11 @@
 
 namespace ftrun {
 
-/// TextSamples writes the model's texts after the beginnings of validation documents, the same at
-/// each evaluation.
+/// TextSamples generates the model's continuations of beginnings of validation documents, the same
+/// beginnings at each evaluation.
 class TextSamples {
  public:
-  /// Borrows all.
+  /// Borrows all arguments.
   TextSamples(const Config& config, Session& session, TrainingSetup& setup,
               const SampleSet& validation, RunJournal& journal)
       : config_(config),
@@ -27,10 +27,10 @@ class TextSamples {
         validation_(validation),
         journal_(journal) {}
 
-  /// Writes the texts of the model as it is now. Collective; they are returned on rank 0. None
-  /// where the config asks for none, a signal ends it, or they cannot be written: rank 0 then says
-  /// why, once, as a run that cannot write a text still trains. Where all ranks write and a single
-  /// one fails, its Error.
+  /// Generates texts with the present weights. Collective; rank 0 returns the texts. Returns none
+  /// where the config asks for none, after a signal, or if they cannot be generated: rank 0 then
+  /// reports the reason once, because a run without texts can still train. Where all ranks generate
+  /// together and a single one fails, its Error is thrown.
   std::vector<TextSample> write();
 
  private:
@@ -45,7 +45,7 @@ class TextSamples {
   TrainingSetup& setup_;
   const SampleSet& validation_;
   RunJournal& journal_;
-  /// The answer whether texts are written; unknown before the first.
+  /// The answer to whether texts are written; unknown before the first call.
   std::optional<bool> wanted_;
   std::optional<Detokenizer> detokenizer_;
   std::vector<std::vector<int32_t>> prompts_;

@@ -5,7 +5,7 @@
 namespace ftrun {
 
 /// Trains as one rank of the job. Returns the exit code: 0, or that of a stop by a signal. Throws
-/// Error.
+/// Error if training fails.
 int train(const TrainRequest& request);
 
 }  // namespace ftrun

@@ -26,13 +26,14 @@
 
 namespace ftrun {
 
-/// Trainer runs one rank's training: it opens the parts before the loop of steps (TrainingLoop), in
-/// order, and does the work at its end.
+/// Trainer runs one rank's training: it opens the parts in order, runs the loop of steps
+/// (TrainingLoop), and does the work after it.
 class Trainer {
  public:
   explicit Trainer(const TrainRequest& request);
 
-  /// Runs the training. Returns the exit code. Error of any step; the run's manifest then says so.
+  /// Runs the training. Returns the exit code. Throws the Error of any step, which it also records
+  /// in the run's manifest.
   int run();
 
  private:
@@ -66,9 +67,9 @@ class Trainer {
   StopAgreement stop_;
   StopLead stop_lead_;
   RunJournal journal_;
-  /// Seconds since this rank began.
+  /// Returns the seconds since this rank began.
   const std::function<double()> clock_;
-  /// Absent on a GPU.
+  /// The libraries of matrix products; absent on a GPU.
   std::optional<ProductsInUse> products_;
   ThreadsInUse threads_;
   RunData data_;
@@ -86,8 +87,8 @@ class Trainer {
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
   std::optional<TrainingLoop> loop_;
-  /// The reason why weights that must not be passed on as good are not exported; "" where they are,
-  /// or no export is wanted.
+  /// The reason why the weights must not be exported as good; "" where they may, or where no export
+  /// is wanted.
   std::string withheld_;
 };
 

@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// Calls as_error() for an exception of training: the config decides what training needs memory
-/// for.
+/// Converts an exception of training as as_error() does, with a remedy for lack of memory, which
+/// depends on the config.
 Error training_error(const std::exception& exception);
 
 }  // namespace ftrun

@@ -66,7 +66,7 @@ void TrainingLoop::check_replicas() {
 void TrainingLoop::review_stop_lead() {
   StopLead& lead = parts_.stop_lead;
   if (parts_.saver.longest_save() > 0) lead.note_save(parts_.saver.longest_save() + longest_check_);
-  if (lead.has_news()) {
+  if (lead.has_grown()) {
     lead.note_written();
     try {
       parts_.journal.update(

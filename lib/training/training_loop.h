@@ -8,19 +8,19 @@
 
 namespace ftrun {
 
-/// LoopPlan is what the loop knows of the run before its first step.
+/// LoopPlan holds what the loop must know of the run before its first step.
 struct LoopPlan {
   /// The schedule over all steps.
   SchedulerConfig lr_schedule;
-  /// Steps of the whole run, resumed or not.
+  /// The number of steps of the whole run, resumed or not.
   int64_t total_steps = 0;
-  /// This is rank 0, whose clock decides what is due by time.
+  /// This rank is rank 0, whose clock decides what is due by time.
   bool is_first = true;
 };
 
-/// TrainingLoop trains from `progress` to the end of the run: it fixes which parts are called, in
-/// which order, after which step. All ranks of a run loop alike: they decide by shared knowledge
-/// only.
+/// TrainingLoop trains from `progress` to the end of the run: it decides which parts are called, in
+/// which order, after which step. All ranks of a run make the same decisions, because they use only
+/// state that is equal on all ranks.
 class TrainingLoop {
  public:
   /// Borrows the config, the progress and everything that `parts` refers to.
@@ -28,9 +28,9 @@ class TrainingLoop {
                LoopParts parts);
 
   /// Trains. Collective: returns when all steps are done, the evaluations stop the run, or the
-  /// ranks agree to stop, in which case the state has been saved. Error(kNumerical) when too many
-  /// steps are not finite, and errors of parts; then nothing of the step in progress is recorded or
-  /// saved.
+  /// ranks agree to stop, in which case the state has been saved. Throws Error(kNumerical) when too
+  /// many steps are not finite, and the errors of parts; nothing of the step in progress is
+  /// recorded or saved then.
   void run();
   /// Waits for the data's fingerprint and saves the last checkpoint. Collective, after run(). After
   /// a stop signal it saves at once.

@@ -9,14 +9,14 @@
 
 namespace ftrun {
 
-/// TrainingProgress says how far training has come: the content of a checkpoint besides the model's
-/// state.
+/// TrainingProgress holds how far training has advanced: the content of a checkpoint besides the
+/// model's state.
 struct TrainingProgress {
   explicit TrainingProgress(const Config& config) : skipped(config), evaluations(config) {}
 
-  /// Steps done, including those whose update was left out.
+  /// The number of steps done, including those whose update was left out.
   int64_t step = 0;
-  /// Tokens that have counted in a loss.
+  /// The number of tokens that have counted in a loss.
   int64_t tokens = 0;
   SkippedSteps skipped;
   EvaluationRecord evaluations;

@@ -14,7 +14,7 @@ namespace {
 
 using Numbers = std::vector<int64_t>;
 
-/// All boxes in a tensor of this shape, empty ones too.
+/// Lists all boxes in a tensor of this shape, including empty ones.
 std::vector<Box> boxes_in(const Numbers& shape) {
   std::vector<Box> all{{{}, {}}};
   for (const int64_t size : shape) {

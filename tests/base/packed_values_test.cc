@@ -64,8 +64,9 @@ struct Packed {
   }
 };
 
-// Hashes: of what bitsandbytes 0.50.2 makes of these numbers (the codes of scales by its kernel for
-// any device, which takes the nearest; that for processors does not always).
+// The hashes are of the results of bitsandbytes 0.50.2 for these numbers. (Codes of scales are
+// those of its kernel for any device, which chooses the nearest code; the one for processors does
+// not always.)
 TEST_CASE(
     "nf4 codes, codes of scales and the numbers that they stand for are those of bitsandbytes") {
   const std::vector<float> values = matrix();

@@ -178,8 +178,9 @@ TEST_CASE(
     "a state is read in the precision that is asked for: rounded to the nearest, ties to even, or "
     "exact") {
   const TempFolder run;
-  // Between neighbours of bf16: ties to either side, one bit off them, into infinity; what stays is
-  // at the end. So often that it is converted in several pieces.
+  // The values lie between neighbours of bf16: ties to either side, one bit off them, and up to
+  // infinity; values that stay unchanged are at the end. They are repeated until they are converted
+  // in several pieces.
   const auto repeated = [](const auto& values) {
     auto all = values;
     for (int i = 1; i < 8'000; ++i) all.insert(all.end(), values.begin(), values.end());

@@ -108,7 +108,7 @@ std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
     REQUIRE(!has_leftovers(scene.root));
     // A resume finds what the message says.
     REQUIRE(resumed_version(scene.root) == (errors[0].empty() || in_place ? 2 : 1));
-    // And the run can save again.
+    // The run can save again.
     REQUIRE(save_step(files, scene.root, step, 3)[0] == "");
     REQUIRE(resumed_version(scene.root) == 3);
   }
@@ -158,7 +158,7 @@ Outcomes cut_power_at_each_call(int64_t step, int64_t keep_last, bool clean_firs
       if (k == count) REQUIRE(version == 2);
       if (posix_files().exists(scene.root + "/latest")) {
         const std::string latest = read_text(scene.root + "/latest");
-        // Until it is synced the pointer's own bytes may be short or zero; it is only a hint.
+        // Until the pointer is synced, its own bytes may be incomplete or zero; it is only a hint.
         const bool is_name = step_of_folder(latest).has_value();
         REQUIRE((!is_name || posix_files().exists(scene.root + "/" + latest)));
       }
@@ -265,7 +265,7 @@ TEST_CASE("after a power cut while a step is replaced one of the two loads", "[l
     REQUIRE(cut_power_at_each_call(1, 0, true, Replacing::kStepAside).versions ==
             std::set<int>{1, 2});
   });
-  // One step: a reader that comes before the clean-up finds a whole checkpoint too.
+  // With a single step, a reader that reads before the clean-up also finds a whole checkpoint.
   logged([] { REQUIRE(cut_power_at_each_call(1, 0, false).versions == std::set<int>{1, 2}); });
 }
 

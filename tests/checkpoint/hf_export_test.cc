@@ -647,7 +647,7 @@ TEST_CASE("a failure at any call of an export leaves the old folder or the new o
       refused += failed ? 1 : 0;
       INFO("call " << k << ", exchange " << can_exchange);
       exported_dtype(folder / "export");
-      // And it can be written again, with nothing left beside it.
+      // The export can be written again, and nothing is left beside it.
       export_model(files, second_export(base, folder), kTensors, read_values);
       REQUIRE(exported_dtype(folder / "export") == DType::kBF16);
       REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});

@@ -159,7 +159,7 @@ TEST_CASE("two slices of one rank with the same entry are refused") {
   slices.push_back(slices[0]);
   REQUIRE(refusal(manifest_text(manifest)) ==
           "m: rank-00000.safetensors: slice \"a.weight.param[0:2,1:3]\" comes twice");
-  // All of a kind that is named like a part of another.
+  // The whole tensor of a kind has the name of a part of another kind.
   slices.back() =
       slice_record("a.weight", "param[0:2,1:3]", DType::kBF16, {2, 2}, {{0, 0}, {2, 2}});
   REQUIRE(refusal(manifest_text(manifest)) ==

@@ -210,7 +210,7 @@ TEST_CASE(
           .belongs_to_rank);
   REQUIRE(summary({.exit_code = 5}, {.exit_code = 5, .message = "CUDA says", .of_device = true})
               .belongs_to_rank);
-  // It crashed when it had told of a full disk.
+  // The rank crashed after it had reported a full disk.
   REQUIRE_FALSE(
       summary({.exit_code = 139, .signal = SIGSEGV}, {.exit_code = 5, .message = "disk full"})
           .belongs_to_rank);

@@ -115,7 +115,7 @@ TEST_CASE("a SLURM step with uneven nodes: the step's own numbers win over the j
   REQUIRE(launch.node == 1);
   REQUIRE(launch.node_name == "n4");
   REQUIRE(launch.master_addr == "n3");
-  // None that follows from the job's number, which anybody can see.
+  // The port does not follow from the job's number, which anybody can see.
   REQUIRE(launch.master_port == 0);
   REQUIRE(launch.job == "slurm 70001.0");
 }

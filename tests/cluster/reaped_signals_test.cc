@@ -1,5 +1,6 @@
-// No signal goes to a process that has been waited for: its number may be another's by then. kill()
-// and wait4() of the whole test are these here, which look on.
+// These tests check that no signal is sent to a process that has been reaped, because its number
+// may belong to another process then. kill() and wait4() of the whole test are the functions below,
+// which record the calls.
 
 #include <sys/resource.h>
 #include <sys/syscall.h>

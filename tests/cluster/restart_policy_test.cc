@@ -15,8 +15,8 @@ FailureSummary failed(int code) {
 
 TEST_CASE(
     "what the environment, a peer or a signal did may pass; all else fails the same way again") {
-  for (const int code : {5, 6, 129, 134, 137, 139}) CHECK(may_pass_next_time(failed(code)));
-  for (const int code : {1, 2, 3, 4, 7, 75, 127}) CHECK_FALSE(may_pass_next_time(failed(code)));
+  for (const int code : {5, 6, 129, 134, 137, 139}) CHECK(may_succeed_on_restart(failed(code)));
+  for (const int code : {1, 2, 3, 4, 7, 75, 127}) CHECK_FALSE(may_succeed_on_restart(failed(code)));
 }
 
 TEST_CASE("restarts in vain wait longer each time, and are given up after so many") {

@@ -59,7 +59,7 @@ TEST_CASE("what an output that stands cannot take is left out, and told once the
     const size_t told = read.find("\nnotice: ");
     REQUIRE(told != read.npos);
     CHECK(shown.left_out() == 0);
-    // All but those that the output held.
+    // The number of lines that were left out: all except those that the output held.
     const int left_out = std::stoi(read.substr(told + 9));
     CHECK((left_out > 1000 && left_out < 1100));
     CHECK(read.ends_with(

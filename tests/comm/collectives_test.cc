@@ -711,7 +711,7 @@ TEST_CASE("what shared memory carries is counted where it is copied, and is what
               [&] { return group->all_to_all(data, moved.data(), kCount, DType::kF32, {"t"}); });
       carried(shift,
               [&] { return group->shift(data, moved.data(), kCount, DType::kF32, 3, {"t"}); });
-      // All that each rank has goes to rank 2, a half of a block each.
+      // Each rank sends everything to rank 2, half a block each.
       std::vector<int64_t> sends(kRanks, 0), receives(kRanks, rank == 2 ? kCount / 2 : 0);
       sends[2] = kCount / 2;
       carried(counted, [&] {

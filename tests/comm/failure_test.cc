@@ -121,7 +121,7 @@ TEST_CASE("a message of another size is refused by its receiver") {
     });
     REQUIRE_THAT(failures[1], Catch::StartsWith("rank 0 does send #1 (activation, 8 x F32) but "
                                                 "rank 1 does receive #1 (activation, 7 x F32)"));
-    // Over Gloo the sender may be through by then.
+    // The sender may already have finished over Gloo.
     if (backend == CommBackend::kSharedMemory)
       REQUIRE_THAT(failures[0],
                    Catch::StartsWith(cat(
@@ -170,7 +170,8 @@ TEST_CASE("a rank that gives up makes the others fail at once, not at the timeou
   for (const CommBackend backend : kFailingBackends) {
     CAPTURE(backend_name(backend));
     const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
-      // The one that gives up is there until the other has noticed: nothing else tells it.
+      // The rank that aborts stays until the other has noticed it, because nothing else would
+      // report it.
       const auto group = open_world(rendezvous, backend, 300s);
       float data = 0;
       if (rendezvous.rank() == 1) {

@@ -184,7 +184,7 @@ TEST_CASE("a proof that was overheard opens nothing a second time") {
   const std::string proof = client_proof(kToken, greeting.substr(kStoreGreeting.size()),
                                          std::string(kChallengeBytes, 'x'), member);
   REQUIRE_FALSE(gets_an_answer(served.port, proof));
-  // And what the server proves cannot be sent back to it as a proof.
+  // The server's proof cannot be sent back to it as a client's proof.
   const auto by_server = [&](const char* a, const char* b) {
     return server_proof(kToken, a, b, StoreVerdict::kAdmitted, member);
   };
@@ -467,7 +467,7 @@ TEST_CASE("a rank that may not read the meeting file, or reads another job's, sa
     REQUIRE_THROWS_WITH(
         Rendezvous::connect(options),
         Catch::Contains(path + " is of another job (\"slurm 8.0\", this one is \"slurm 7.0\")"));
-    // At once, not only after all of the time.
+    // The call fails at once, not only when its time is over.
     RendezvousOptions patient = options;
     patient.timeout = 1h;
     ::chmod(path.c_str(), 0644);

@@ -59,7 +59,7 @@ std::vector<T> naive_sum(const std::vector<T>& a, const std::vector<T>& b) {
   return out;
 }
 
-/// All patterns as rank 0's, `other` as rank 1's.
+/// Rank 0 has all patterns, and rank 1 has `other`.
 template <typename T>
 void check_sum(DType dtype, uint16_t other) {
   std::vector<T> a, b;

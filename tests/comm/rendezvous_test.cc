@@ -369,7 +369,7 @@ TEST_CASE(
     if (rendezvous.rank() == 0) server = rendezvous.server();
     rendezvous.exchange_text("begin", "");
     if (rendezvous.rank() == 0) before = rendezvous.server()->requests();
-    // The first one has come, and tells nobody who is absent.
+    // The first rank connects and does not report who is absent.
     if (rendezvous.rank() == 0) come(rendezvous, "late", 0);
     if (rendezvous.rank() == 0 || rendezvous.rank() >= kWorld / 2)
       std::this_thread::sleep_for(1500ms);

@@ -32,7 +32,8 @@ TEST_CASE("a pause of the server ends: what was late is waited for, and the next
   std::promise<void> goes_on;
   StoreWorker worker;
   keep_waiting(worker, goes_on.get_future().share());
-  // Nothing is tried while the server is silent; what was not tried is not made up for later.
+  // No operation is tried while the server is silent, and those that were not tried are not
+  // repeated later.
   std::atomic<int> tried = 0;
   const auto count = [&tried] { return ++tried; };
   REQUIRE(worker.run(count, 50ms) == std::nullopt);

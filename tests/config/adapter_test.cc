@@ -138,7 +138,7 @@ TEST_CASE("a share that drops everything is refused") {
 }
 
 TEST_CASE("PEFT's own file is taken in place of the section, with the folder to go on from") {
-  // As PEFT 0.21.2 writes it: every key, sorted.
+  // PEFT 0.21.2 writes the file in this form: every key, sorted.
   const Folder folder(R"({
   "alora_invocation_tokens": null, "alpha_pattern": {"v_proj": 3}, "arrow_config": null,
   "auto_mapping": null,

@@ -26,8 +26,8 @@ SchemaTree tree_of(const std::string& yaml, Problems& problems) {
 TEST_CASE("a later source wins key by key, however each of them spells the key") {
   Problems problems;
   SchemaTree tree;
-  tree.put(tree_of("bfloat16: {enabled: true}\ntrain: {steps: 3}", problems), problems);
-  tree.put(tree_of("bf16: {enabled: false}\ntrain: {seed: 7}", problems), problems);
+  tree.merge(tree_of("bfloat16: {enabled: true}\ntrain: {steps: 3}", problems), problems);
+  tree.merge(tree_of("bf16: {enabled: false}\ntrain: {seed: 7}", problems), problems);
   CHECK(tree.root().find("bfloat16") == nullptr);
   const Config config = with_defaults(read_config(tree, problems));
   CHECK_FALSE(config.bf16.enabled);
@@ -40,7 +40,7 @@ TEST_CASE("a source that is put on others takes away what it says by another key
   Problems problems;
   SchemaTree tree = tree_of("train: {epochs: 2}", problems);
   const SchemaTree later = tree_of("train: {steps: 3}", problems);
-  tree.put(later, problems);
+  tree.merge(later, problems);
   CHECK(tree.root().at_path("train.epochs") == nullptr);
   CHECK(tree.root().at_path("train.steps")->integer == 3);
   CHECK(later.root().at_path("train.steps")->integer == 3);

@@ -66,7 +66,7 @@ TEST_CASE("sequence parallelism is on unless it is switched off") {
   REQUIRE(resolved_on(kOneSequence + "parallel: {tensor: 2}", 2).config.parallel.sequence);
   REQUIRE_FALSE(resolved_on(kOneSequence + "parallel: {tensor: 2, sequence: false}", 2)
                     .config.parallel.sequence);
-  // Alone it says nothing wrong.
+  // The key is accepted alone.
   REQUIRE(texts(resolved_on(kOneSequence + "parallel: {sequence: false}", 2).problems) == Lines{});
 }
 
@@ -198,7 +198,7 @@ TEST_CASE("the other keys of tensor_parallel are ignored, each for its reason") 
                 "tp_overlap_comm "
                 "(speed alone), keep_module_on_host (ranks read their own parts of the weights), "
                 "kernel_inject"});
-  // Their defaults say nothing.
+  // The keys' defaults have no effect.
   REQUIRE(
       problems_of("c.yaml", "tensor_parallel: {tp_overlap_comm: false, kernel_inject: false}") ==
       Lines{});

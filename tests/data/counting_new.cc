@@ -1,5 +1,5 @@
-// In a file of its own: where the compiler sees both halves it takes malloc and delete for a
-// mismatch.
+// These functions have their own file, because a compiler that sees both halves considers malloc
+// and delete a mismatch.
 #include "counting_new.h"
 
 #include <unistd.h>

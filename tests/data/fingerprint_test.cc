@@ -130,11 +130,11 @@ TEST_CASE("a large record is ours by its head, and too large a one is refused", 
   const TokenDataset data({path}, {});
   record(data, folder.file("x.json"));
   const std::string text = read_file(folder.file("x.json"));
-  // As one that names a hundred thousand inputs.
+  // A sidecar may be large because it names a hundred thousand inputs.
   folder.write("x.json", text + std::string(2 << 20, ' '));
   REQUIRE(read_sidecar(path).has_value());
   REQUIRE(recorded_fingerprint(data).has_value());
-  // Not in its head: somebody else's.
+  // A file whose beginning is not ours is ignored.
   folder.write("x.json", std::string(4096, ' ') + text + std::string(1 << 20, ' '));
   REQUIRE_FALSE(read_sidecar(path).has_value());
   folder.write("x.json", text);
@@ -247,7 +247,7 @@ TEST_CASE("recorded ids outside the model are refused before the first step", "[
           path + ": its largest id is 44 (as " + folder.file("x.json") +
               " recorded), outside the model's 44 rows\n"
               "  remedy: prepare the data with this model's own tokenizer");
-  // So `ftrun check` finds them without a reading of the data.
+  // `ftrun check` finds the ids without reading the data.
   REQUIRE(check_headers({path}, {}, 45).empty());
   REQUIRE(check_headers({path}, {}, std::nullopt).empty());
   REQUIRE(check_headers({path}, {}, 44).at(0).message() ==

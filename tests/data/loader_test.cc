@@ -111,8 +111,7 @@ TEST_CASE("a step slower than its data never waits", "[loader]") {
   const LoaderOptions options = options_for();
   Loader loader(samples, options);
   for (int i = 0; i < 20; ++i) {
-    // As long as the step takes: the data of as many as are made ahead come without being asked
-    // for.
+    // While the step runs, the loader prepares as many steps as `depth` allows without being asked.
     for (int tries = 0; loader.ready_steps() < options.depth && tries < 60'000; ++tries)
       sleep_ms(1);
     REQUIRE(loader.ready_steps() >= options.depth);

@@ -168,7 +168,7 @@ TEST_CASE("no row holds tokens of two data sets, whatever the packing", "[mix]")
           REQUIRE((batch.tokens[i] >= 500) == second);
         }
     }
-    // Without a mix the rows of each are those that the other does not touch.
+    // If nothing is mixed, the rows of each set hold no tokens of the other.
     SampleSetOptions alone = options;
     alone.weights.clear();
     const SampleSet first({folder.file("a.bin")}, alone), second({folder.file("b.bin")}, alone);

@@ -484,7 +484,7 @@ void EmulatedGpu::sum_of_squares(const void* g, DType dtype, int64_t count, bool
                                  double* sum, void* scratch, DeviceStream stream) {
   put(stream,
       [this, from = seen(g), dtype, count, accumulate, to = seen(sum), room = seen(scratch)] {
-        // All of the room is used, as blocks of the device would.
+        // The whole scratch is written, as blocks of the device would do.
         std::memset(room, kPattern, static_cast<size_t>(sum_of_squares_scratch_bytes(count)));
         if (operations_)
           return operations_->sum_of_squares(from, dtype, count, accumulate, to, room,
@@ -687,7 +687,7 @@ std::function<bool()> EmulatedNccl::when_met() const {
 
 void EmulatedNccl::enqueue(const Collective& collective) {
   CollectiveRecord record = collective.record;
-  // Those of a recording repeat theirs; what stands in the streams is counted by `given_`.
+  // Collectives of a recording repeat their sequence numbers; `given_` counts those in the streams.
   record.sequence = 0;
   if (between_two(record.kind)) return transfer(collective);
   const bool gathers = record.kind == CollectiveKind::kAllGather;

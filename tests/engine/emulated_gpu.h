@@ -245,7 +245,7 @@ struct EmulatedNcclOptions {
 /// waits there until all ranks' streams have reached it.
 class EmulatedNccl : public DeviceCommunicator {
  public:
-  /// All are borrowed; `like` gives name, members and rank.
+  /// Borrows all arguments; `like` gives name, members and rank.
   EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like,
                const EmulatedNcclOptions& options = {});
   ~EmulatedNccl() override;

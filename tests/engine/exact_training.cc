@@ -126,7 +126,8 @@ double FreshSteps::worst_norm(const Config& config, const TrainingMesh& mesh) co
   std::vector<double> found;
   saved_on(config, model_, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
     for (size_t i = 0; i < folders_.size(); ++i) {
-      // Others may read this rank's weights to the end of their step.
+      // The barrier is needed because other ranks may read this rank's weights until their step
+      // ends.
       rig.groups.host_world->barrier({"the step before is done"});
       rig.state.load(folders_[i]);
       rig.groups.host_world->barrier({"all have the weights"});

@@ -74,7 +74,7 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
     CHECK(same);
   }
   CHECK(changed > 5);
-  // The same forward pass, gradients of fewer parameters.
+  // The forward pass is the same, with gradients of fewer parameters.
   CHECK(expected.losses[0] == all.losses[0]);
   CHECK(expected.losses[2] != all.losses[2]);
   CHECK(expected.norms[0] < all.norms[0]);

@@ -48,8 +48,8 @@ TEST_CASE("over Gloo, which allocates for each collective, steps leave nothing a
       std::chrono::hours(1), CommBackend::kGloo);
   for (const std::string& failure : failures) REQUIRE(failure.empty());
   REQUIRE(collectives >= 4 * kSteps);
-  // One object kept by each collective of each rank would be 2 · collectives; some works of the
-  // last ones may be on their way out.
+  // If each collective of each rank kept one object, there would be 2 · collectives; some objects
+  // of the last collectives may not be destroyed yet.
   INFO(grown << " allocations more after " << collectives << " collectives a rank");
   REQUIRE(grown < collectives);
 }

@@ -5,9 +5,9 @@
 
 #include <catch2/catch.hpp>
 
-// Tensor ranks and stages of a pipeline on emulated GPUs, each with streams of its own: collectives
-// of layers, sends and receives stand in their group's stream until all of it have come, however
-// late. The processor's bits are the oracle.
+// These tests run tensor ranks and stages of a pipeline on emulated GPUs, each with its own
+// streams: collectives of layers, sends and receives wait in their group's stream until all ranks
+// have reached them, however late. The processor's bits are the oracle.
 
 namespace ftrun {
 namespace {
@@ -121,7 +121,7 @@ TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives 
             "a group that recordings hold is not closed");
     rig.train_executor.drop_recordings();
     group.shutdown();
-    // Both ranks record anew.
+    // Both ranks record the step again.
     fixtures::train_steps(rig, 1, outcome);
     rig.train_executor.drop_recordings();
     group.shutdown();

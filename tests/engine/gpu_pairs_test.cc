@@ -109,7 +109,7 @@ bool is_possible(const AxisValues& row) {
   if (mesh.stages == 1 && row[kSchedule] > 0) return false;
   if (row[kSecondary] > 0 && (row[kStage] < 3 || mesh.shards < 4)) return false;
   if (row[kTier] > 0 && row[kStage] == 0) return false;
-  // Only steps that leave all to the device are recorded.
+  // A step is recorded only if all its work is on the device.
   if (row[kSteps] == kRecorded && (row[kPipeline] > 0 || row[kTier] > 0)) return false;
   // The config refuses these (capability.cc, resolve_checks.cc).
   if (adapter_of(row) == fixtures::kLoraOnNf4 && row[kStage] == 3 &&
@@ -185,7 +185,7 @@ TEST_CASE(
     require_same_bits(row, seed++);
     seen.emplace(row[kPrecision], row[kOptimizer]);
   }
-  // All but coded states in 16 bits.
+  // Every precision and optimizer was seen, except coded states in 16 bits.
   REQUIRE(seen.size() == fixtures::kPrecisions * fixtures::updating_optimizers().size() - 1);
 }
 

@@ -154,7 +154,7 @@ Variants gpu_variants(int64_t stage, bool bf16) {
   };
   with("plain", [](Config&) {});
   with("overlap", [](Config& c) { c.zero.overlap_comm = true; });
-  // More than there are slots of pinned memory.
+  // Five micro-batches are more than the ring's slots of pinned memory.
   with("five micro-batches", [](Config& c) { c.gradient_accumulation_steps = 5; });
   with("full recompute, inputs on the host", [](Config& c) {
     c.recompute.policy = RecomputeLevel::kFull;
@@ -371,7 +371,7 @@ TEST_CASE(
     }
 }
 
-/// Numbers on a device of its own, and what a collective makes of them.
+/// OrderedSumRig holds numbers on a device and the results of collectives on them.
 struct OrderedSumRig {
   OrderedSumRig(Rendezvous& rendezvous, EmulatedLinks& links, const RankGroups& host)
       : emulated(11 + static_cast<uint64_t>(rendezvous.rank())),
@@ -510,7 +510,8 @@ TEST_CASE(
                    Catch::Contains(" of GPUs: rank 1 (process ") &&
                    Catch::Contains(" has not entered it; its last was all_gather #") &&
                    Catch::Contains(", finished ") && Catch::Contains("raise comm.timeout"));
-  // It does nothing by itself: whoever waits for it is led on to the one that it waits for.
+  // The rank does no work alone: peers that wait for it are referred to the rank for which it
+  // waits.
   REQUIRE_FALSE(own_work(waiting).has_value());
 }
 

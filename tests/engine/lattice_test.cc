@@ -10,8 +10,8 @@
 
 #include <catch2/catch.hpp>
 
-// All layouts of one run against one process. scripts/lattice.sh runs the whole of it; its
-// table is in docs/lattice.md.
+// These tests compare all layouts of one run with one process. scripts/lattice.sh runs the complete
+// set; its table is in docs/lattice.md.
 
 namespace ftrun {
 namespace {

@@ -88,7 +88,7 @@ TEST_CASE("what is private, what peers read and what lies on the host have an ar
   REQUIRE(host.arenas == 4096);
   REQUIRE(host.persistent[static_cast<size_t>(Category::kOptimizer)] == 4096);
   REQUIRE(host.total == 8192);
-  // All of it is there at once: what is written into one range does not reach another.
+  // All ranges exist at the same time: a write into one of them does not change another.
   for (BufferId id = 0; id < 4; ++id)
     std::memset(memory.at(program, {id, 0, 0}), id + 1, static_cast<size_t>(program.at(id).bytes));
   for (BufferId id = 0; id < 4; ++id)
@@ -144,7 +144,7 @@ TEST_CASE("buffers on disk keep what is written to them, each its own") {
   REQUIRE(block.data()[4096] == std::byte{1});
   memory.read_disk(train, {0, 0, 4096}, block.data());
   REQUIRE(holds(1, 4096));
-  // Both programs mean the same place.
+  // Both programs refer to the same place.
   memory.read_disk(evaluate, {0, 0, 2 * 4096}, block.data());
   REQUIRE(holds(2, 2 * 4096));
   REQUIRE_THROWS_WITH(memory.at(train, {0, 0, 4096}), Catch::Contains("buffer first lies on disk"));

@@ -75,7 +75,7 @@ StepRun take_step(RankRig& rig, TrainingProgress& progress) {
   return run;
 }
 
-// Beside one process.
+// The runs are compared with one process.
 
 constexpr int64_t kNarrowSteps = 3;
 
@@ -239,8 +239,8 @@ TEST_CASE(
     }
     size_t turn = 0;
     for (const NarrowPlace& place : places) {
-      // The same is moved and summed: of fp16 every other one, in which there is each
-      // schedule and each stage.
+      // fp16 moves and sums the same values, so every second layout is sufficient, in which each
+      // schedule and each stage occurs.
       if (precision == ConfigDtype::kFp16 && turn++ % 2 == 1) continue;
       INFO(name_of(precision) << ", " << place.text());
       require_as_one_process(trained_narrow(in_proportion(narrow_run(precision, place)),

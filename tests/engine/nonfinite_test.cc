@@ -64,7 +64,8 @@ TEST_CASE("the embedding and the head are named, too") {
   REQUIRE(place_of(rig, rig.prepared(2)) ==
           "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
   plant(rig, "lm_head.weight", 5, 0.1F);
-  // Only rows whose tokens occur are read: the first micro-batch that has the token meets it.
+  // A row of the embedding is read only if its token occurs: the first micro-batch with the token
+  // finds the value.
   for (Batch& batch : rig.batches)
     for (int32_t& id : batch.tokens)
       if (id == token) id = token == 0 ? 1 : 0;

@@ -228,8 +228,9 @@ TEST_CASE(
   }
 }
 
-// To the bit. A pipeline adds up what the same data-parallel ranks add up without one, in the same
-// order: each micro-batch's gradients after the one's before, and each rank's sums of squares.
+// Results are equal to the bit. A pipeline sums the same terms as the same data-parallel ranks
+// without one, in the same order: the gradients of one micro-batch after those of the previous one,
+// and each rank's sums of squares.
 
 TEST_CASE(
     "stages and their schedules change no bit of what the same ranks train without a pipeline") {

@@ -147,7 +147,7 @@ void require_alike(const std::vector<int64_t>& stages, int64_t accumulation, int
 
 TEST_CASE("all stages, tiers and schedules train the same bits at one micro-batch a step") {
   set_kernel_threads(1);
-  // All tensors are cut; norms are not (64 elements); none is.
+  // The three limits cut all tensors, all except norms (64 elements), and none.
   for (const int64_t small : {0, 64, 100'000})
     require_alike(
         {0, 1, 2, 3}, 1, small, [](Config&) {}, fixtures::model_of_many_blocks());
@@ -303,8 +303,8 @@ TEST_CASE("one rank trains the same bits at every tier, and at every stage that 
   const ModelConfig model = fixtures::model_of_many_blocks();
   for (const bool bf16 : {false, true})
     for (const int64_t accumulation : {1, 2}) {
-      // With two micro-batches stages 2 and 3 add whole gradients, stages 0 and 1 each part within
-      // its layer: another order.
+      // With two micro-batches, stages 2 and 3 sum whole gradients, and stages 0 and 1 each part
+      // within its layer, so the order differs.
       std::map<bool, Outcome> expected;
       for (const int64_t stage : {0, 1, 2, 3}) {
         Config plain = run_of(stage, accumulation, 64);

@@ -1,5 +1,5 @@
-// These tests run what the checker would have refused: one rank whose program has two collectives
-// in the other order.
+// These tests run a program that the checker would refuse: one rank has two collectives in the
+// other order.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -82,8 +82,8 @@ TEST_CASE(
   for (size_t rank = 0; rank < told.size(); ++rank)
     UNSCOPED_INFO("blamed " << blamed[rank] << ": " << told[rank]);
   for (const std::string& message : told) REQUIRE_FALSE(message.empty());
-  // The two that wait for each other; who is first to lose patience tells the ring,
-  // the other that it gave up.
+  // The two ranks wait for each other; the first whose wait times out names the ring, the other
+  // names the rank that aborted.
   CHECK_THAT(told[kSwapped], Catch::Contains("rank 3"));
   CHECK_THAT(told[kSwapped + 1], Catch::Contains("rank 2"));
   const auto rings = std::ranges::count_if(told, [](const std::string& message) {

@@ -143,7 +143,7 @@ TEST_CASE(
   CHECK(result_is_term(OpKind::kLinear, 0, 'I'));
   for (const size_t operand : {0, 1, 2})
     CHECK_FALSE(gradient_is_term(OpKind::kLinear, operand, 'I'));
-  // Its gradients say the same of themselves.
+  // The operation's gradients have the same properties.
   CHECK(result_is_term(OpKind::kLinearDgrad, 0, 'O'));
   CHECK_FALSE(result_is_term(OpKind::kLinearDgrad, 0, 'I'));
   CHECK_FALSE(result_is_term(OpKind::kLinearWgrad, 0, 'O'));

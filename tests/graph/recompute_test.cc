@@ -125,7 +125,7 @@ class Expressions {
         hash_[static_cast<ValueId>(i)] = std::hash<std::string>{}(g.values[i].name);
     }
     for (const Op& op : g.forward) put(op);
-    // Only what forward leaves is there for backward.
+    // Backward has only the values that forward leaves.
     std::erase_if(hash_, [&](const auto& entry) {
       const ValueRole role = g.at(entry.first).role;
       return role == ValueRole::kTemp || role == ValueRole::kOutput;
@@ -313,10 +313,11 @@ TEST_CASE("what a layer of SmolLM2-135M keeps besides its input, in fp32") {
   for (const int64_t tokens : {512, 1024})
     CHECK(kept_by(smollm2(tokens), kNone) ==
           Kept{tokens * 5195 * token, tokens * 2112 * token, tokens * 4608 * token});
-  // At 512 tokens attention is cheap beside projections of 576: only q, k, v are kept.
+  // Attention is cheap at 512 tokens compared with projections of 576, so only q, k, v are kept.
   CHECK(kept_by(smollm2(512), kSelective) ==
         Kept{512 * 960 * token, 512 * 5184 * token, 512 * 5769 * token});
-  // At 1024 it is dear: attention and the residual sum are kept, their norm's rstd too.
+  // Attention is expensive at 1024 tokens, so it and the residual sum are kept, and their norm's
+  // rstd, too.
   CHECK(kept_by(smollm2(1024), kSelective) ==
         Kept{1024 * 1162 * token, 1024 * 4608 * token, 1024 * 5386 * token + 64});
   for (const int64_t tokens : {512, 1024})

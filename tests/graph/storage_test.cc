@@ -218,7 +218,7 @@ TEST_CASE("the largest that lives at the fullest time goes where there is room a
         Places{free, -1, -1, free + 512});
   CHECK(gaps({{512, 5, 9}, {64, 5, 9}}, 64) == Places{free, -1});
   CHECK(gaps({{512, 5, 9}, {64, 5, 9}}, 576) == Places{-1, -1});
-  // Nothing is gained where another time is as full.
+  // There is no gain if another time is as full.
   CHECK(gaps({{512, 5, 9}, {512, 10, 12}}) == Places{-1, -1});
   CHECK(gaps({}) == Places{});
 }

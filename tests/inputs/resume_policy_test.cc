@@ -183,8 +183,8 @@ TEST_CASE("a checkpoint's own record is compared as run.json is") {
 
 TEST_CASE(
     "a key that the record's version did not know is no difference while it has its default") {
-  // All that a run with an adapter records, and the same as a version without magnitudes, and
-  // before some other keys, wrote it.
+  // The record of a run with an adapter is compared with the records that versions without
+  // magnitudes, and without some other keys, wrote.
   Config config;
   config.adapter.type = AdapterType::kLora;
   const RunManifest now = recorded_run_of(effective_json(config));

@@ -201,7 +201,7 @@ void require_attention_of_pairs(const VectorKernels<BFloat16>& kernels, double s
       const Forward found = rig.forward(kernels, block),
                     expected = rig.forward(avx512_bf16::kBFloat16, block);
       require_near(found.lse, expected.lse, 1e-6, 1e-6);
-      // Its rounding to bf16 may turn on the last bit of a sum.
+      // The rounding to bf16 may depend on the last bit of a sum.
       require_near(found.out, expected.out, unit_roundoff(DType::kBF16), slack);
     }
     for (int64_t query = 0; query < rig.blocks(); ++query)

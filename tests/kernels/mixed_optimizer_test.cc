@@ -228,7 +228,7 @@ TEST_CASE("bf16 state is rounded to a neighbour, without bias and without patter
       for (const auto* b : all)
         if (a != b) REQUIRE(std::abs(correlation(*a, *b, 0)) < bound);
     }
-    // It is no rounding to nearest either.
+    // The rounding is not to the nearest value, either.
     double largest = 0.0;
     for (const double error : p) largest = std::max(largest, std::abs(error));
     REQUIRE(largest > 0.99);

@@ -1,5 +1,5 @@
-// These tests check what 16-bit storage asks for beyond the agreement with autograd that the tests
-// of each operation check: arithmetic in fp32, one rounding, gradients in another dtype than the
+// These tests check the properties of 16-bit storage that the comparison of each operation with
+// autograd does not check: arithmetic in fp32, one rounding, gradients in another dtype than the
 // activations.
 #include <cmath>
 #include <functional>

@@ -200,7 +200,7 @@ TEST_CASE("what is wrong in a machine file is told with its place") {
         std::string::npos);
   CHECK(refusal("rates:\n", "rats:\n").find("rates: expected a list") != std::string::npos);
   CHECK(refusal("devices: 2", "devices: [") != "accepted");
-  // All of them at once.
+  // All problems are reported at once.
   const std::string two = refusal("20 GB/s\n    products", "20\n    product");
   CHECK(two.find("m.yaml:9:13") != std::string::npos);
   CHECK(two.find("rates.product: unknown key") != std::string::npos);
@@ -229,7 +229,8 @@ TEST_CASE("a stack's shares take the place of what ftrun's kernels were measured
   const Machine machine = with_stack(plain, stack);
   CHECK(machine.name == "h100-80gb with s");
   const Rates& rates = machine.rates.front();
-  // Large work takes the stack's share of the peak; small work keeps its factor beside large.
+  // The rate of large work is the stack's share of the peak; small work keeps its factor relative
+  // to large work.
   CHECK(slowed(rates, "linear bf16", 0.01) == Approx(0.01 / 0.8));
   CHECK(slowed(rates, "linear bf16", 6e-6) == Approx(6e-6 / 0.8 * 3.6 / 1.28));
   CHECK(slowed(rates, "linear fp16", 6e-6) == slowed(rates, "linear bf16", 6e-6));

@@ -447,7 +447,7 @@ TEST_CASE("longrope is also spelled su, and Phi-3's class takes yarn for it") {
     other["type"] = name;
     CHECK(parse_model_config(changed({{"rope_scaling", other}}, "phi3_128k.v4"), "c") == published);
   }
-  // Its class has 4096 original positions of its own, which come before the object's.
+  // The class has its own original_max_position_embeddings, 4096, which precedes the object's.
   json inner = scaling;
   inner["original_max_position_embeddings"] = 8192;
   CHECK(parse_model_config(

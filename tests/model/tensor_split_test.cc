@@ -243,7 +243,7 @@ TEST_CASE("matrices are split by rows or by columns, norms and biases of sums ar
   CHECK(local_text(model, layer + "input_layernorm.weight") == "0+64 x2 partial");
   CHECK(local_text(model, "model.norm.weight") == "0+64 x2 partial");
   CHECK(local_text(model, "lm_head.weight") == "64+64, 0+64 x1");
-  // Without sequence parallelism every rank sees every token at a norm.
+  // Every rank reads every token at a norm without sequence parallelism.
   CHECK(local_text(split_model(c, {2, 1, false}), "model.norm.weight") == "0+64 x2");
 }
 
@@ -462,7 +462,8 @@ class SharedLetters {
       for (size_t d = 0; d < dims.size(); ++d) add(letters.at(d)[0], dims[d] != part.at(d));
     }
   }
-  /// None is shared in one operand and whole in another.
+  /// Returns the divided letters. Checks that no letter is divided in one operand and whole in
+  /// another.
   std::string found() const {
     for (const char letter : shared_) CHECK_FALSE(whole_.contains(letter));
     return {shared_.begin(), shared_.end()};
@@ -515,7 +516,7 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
            (maker->kind == OpKind::kLinear || maker->kind == OpKind::kLoraUp ||
             maker->kind == OpKind::kDoraScale);
   };
-  // Both are terms: neither is a sum over the ranks, not even in place.
+  // The operands are both terms, and neither is summed over the ranks, not even in place.
   const bool sums_two_terms =
       reader.kind == OpKind::kAdd && is_product(reader.in[0]) && is_product(reader.in[1]) &&
       std::none_of(graph.forward.begin(), graph.forward.end(), [&](const Op& op) {
@@ -621,7 +622,7 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
       R"({"model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_layer": 1, "n_head": 4,
           "n_positions": 64, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0})",
       "m");
-  // Its block; the embedding's two terms are summed together.
+  // The rank gets its block; the embedding's two terms are summed together.
   for (const bool sequence : {true, false})
     compare_layer(split_model(learned, {}), split_model(learned, {2, 1, sequence}), 1, seen);
   // The table has no letter that no model uses.

@@ -90,7 +90,7 @@ TEST_CASE("linear_cross_entropy and its gradients agree with autograd, with a bi
           };
           const std::vector<ValueId> all = results(true), frozen = results(false);
           rig.run(OpKind::kLinearCrossEntropy, in, all, o.attrs, accumulate);
-          // Without the gradient of a frozen matrix the rest is the same.
+          // The other results do not change without the gradient of a frozen matrix.
           rig.run(OpKind::kLinearCrossEntropy, in, frozen, o.attrs, accumulate);
           for (size_t i = 0; i < frozen.size(); ++i)
             REQUIRE(rig.bits(frozen[i]) == rig.bits(all[i]));

@@ -79,7 +79,7 @@ void check_partition(const ModelDescription& model, const Partition& partition) 
   std::vector<int> seen(model.tensors.size(), 0);
   for (const Unit& unit : partition.units) {
     REQUIRE(unit.padded % kUnitBlock == 0);
-    // Those of several tensors may be kept clear of a place where shards begin.
+    // Parameters of several tensors may be moved away from a place where shards begin.
     REQUIRE(unit.padded - unit.numel <
             kUnitBlock * (1 + static_cast<int64_t>(unit.slices.size()) / 2) +
                 kTensorBlock * static_cast<int64_t>(unit.slices.size()));

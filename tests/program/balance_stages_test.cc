@@ -174,8 +174,8 @@ TEST_CASE("blocks whose backward runs forward again weigh more") {
   const PhaseSeconds again = phase_costs(model.graph_of(model.layers[1]));
   const PhaseSeconds once = phase_costs(model.graph_of(model.layers[2]));
   CHECK(again.forward == once.forward);
-  // But for what nothing in backward reads: the sum that leaves the block, and the product before
-  // it.
+  // The second run of forward omits results that backward does not read: the sum that leaves the
+  // block, and the product before it.
   CHECK(again.backward > once.backward + 0.5 * once.forward);
   CHECK(again.backward < once.backward + once.forward);
 }

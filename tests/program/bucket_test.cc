@@ -112,7 +112,7 @@ TEST_CASE("ranges that do not follow each other are reduced together, but apart"
     instr.reads = instr.writes = {{0, offset, 1024}};
     filler.add(static_cast<size_t>(offset == 0 ? 3 : 7), instr);
   }
-  const std::vector<Bucket> buckets = filler.take();
+  const std::vector<Bucket> buckets = filler.finish();
   REQUIRE(buckets.size() == 1);
   CHECK(buckets[0].last == 7);
   CHECK(buckets[0].elements == 1024);
@@ -186,14 +186,14 @@ TEST_CASE("a closed bucket takes no more, and buckets come in the order of their
   filler.close();
   filler.add(4, sum(InstrKind::kReduceScatter, 2048));
   std::vector<std::tuple<InstrKind, size_t, int64_t, size_t>> found;
-  for (const Bucket& bucket : filler.take())
+  for (const Bucket& bucket : filler.finish())
     found.emplace_back(bucket.collective.kind, bucket.last, bucket.elements, bucket.after.size());
   CHECK(found == std::vector<std::tuple<InstrKind, size_t, int64_t, size_t>>{
                      {InstrKind::kReduceScatter, 1, 64, 0},
                      {InstrKind::kAllReduce, 2, 128, 3},
                      {InstrKind::kAllReduce, 3, 64, 0},
                      {InstrKind::kReduceScatter, 4, 64, 0}});
-  CHECK(filler.take().empty());
+  CHECK(filler.finish().empty());
 }
 
 }  // namespace

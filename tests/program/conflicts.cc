@@ -7,7 +7,8 @@
 namespace ftrun::fixtures {
 namespace {
 
-/// Bytes of memory: a persistent buffer has a space of its own, arenas come after them.
+/// Bytes is a range of memory: each persistent buffer has its own address space, and the arenas
+/// follow them.
 struct Bytes {
   size_t space = 0;
   int64_t begin = 0;
@@ -117,7 +118,8 @@ std::vector<std::pair<InstrId, InstrId>> unordered(
 }
 
 bool reads_its_own(const Program& program) {
-  // Which buffer's content every 4 bytes of the arenas hold; ranges begin and end on such.
+  // The buffer whose content each 4 bytes of the arenas hold; ranges begin and end on multiples of
+  // 4.
   std::array<std::vector<BufferId>, kArenaCount> held;
   for (size_t a = 0; a < kArenaCount; ++a)
     held[a].assign(static_cast<size_t>(program.arena_bytes[a] / 4 + 1), -1);

@@ -263,7 +263,8 @@ Split split_over(int ranks) {
 
 constexpr int64_t kMiB = 1 << 20;
 
-/// All-reduces of two ranks each, of one MiB times the weight, over the groups given.
+/// Makes a program with all-reduces of two ranks each, of one MiB times the weight, over the given
+/// groups.
 Program reductions(const std::vector<std::pair<GroupId, int64_t>>& groups_and_weights) {
   Program program;
   program.groups = {
@@ -335,7 +336,8 @@ TEST_CASE("tensor ranks share out parameters, gradients, optimizer state and wha
           std::pair(Category::kOptimizer, 8)})
       CHECK(of(split.program, category) - norms * width ==
             (of(whole.program, category) - norms * width) / ranks);
-    // Between the products a rank has its tokens, within them its heads and its part of the MLP.
+    // A rank has its own tokens between the products, and within them its heads and its part of the
+    // MLP.
     const auto saved = [](const ModelDescription& model) {
       return plan_saved(model.graph_of(model.layers[1])).bytes;
     };
@@ -344,8 +346,8 @@ TEST_CASE("tensor ranks share out parameters, gradients, optimizer state and wha
       return program.at(buffer_named(program, "hidden.1.0")).bytes;
     };
     CHECK(hidden(split.program) * ranks == hidden(whole.program));
-    // For a while a rank has all tokens: of a product's input, of a result that is summed, and of
-    // the gradient that the head makes.
+    // A rank has all tokens for a while: of a product's input, of a result that is summed, and of
+    // the gradient that the head computes.
     const int64_t all_tokens = hidden(whole.program);
     const int64_t shared = of(whole.program, Category::kActivations) / ranks;
     CHECK(of(split.program, Category::kActivations) >= shared);

@@ -271,7 +271,7 @@ TEST_CASE("parameters are gathered beside the collectives of tensor ranks") {
   const std::vector<size_t> gathers = all_of(program, InstrKind::kAllGather);
   size_t parameters = 0;
   for (const size_t gather : gathers) {
-    if (!brings_parameters(program, program.instrs[gather])) continue;
+    if (!gathers_parameters(program, program.instrs[gather])) continue;
     ++parameters;
     bool found = false;
     for (size_t i = 0; i < program.instrs.size(); ++i)

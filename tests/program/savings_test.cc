@@ -34,7 +34,7 @@ const Keys kBatch{"train_micro_batch_size_per_gpu=4", "gradient_accumulation_ste
 /// Returns what is advised to four ranks, as it would be written, where a config has these keys.
 Keys advice(Keys keys, const Keys& batch = kBatch) {
   const Keys base{"data.sequence_length=32",
-                  // Nothing is gathered ahead or together.
+                  // Parameters are not gathered ahead or in buckets.
                   "zero_optimization.stage3_prefetch_bucket_size=0",
                   "zero_optimization.allgather_bucket_size=2",
                   "zero_optimization.reduce_bucket_size=2"};

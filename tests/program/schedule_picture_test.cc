@@ -126,7 +126,7 @@ TEST_CASE("the begin of a deep pipeline is drawn up to the first backward pass o
     for (const std::string& line : lines_of(picture(PipelineSchedule::k1F1B, stages, 1, 64, 120))) {
       INFO(line);
       CHECK(line.substr(0, line.find(" ... ")).find('B') != std::string::npos);
-      // There are no numbers where two digits have no room.
+      // Numbers are left out if two digits have no room.
       CHECK(labels(line).front() == "F");
     }
 }

@@ -193,7 +193,7 @@ TEST_CASE("weight gradients that wait find what input gradients left them, each 
     REQUIRE(kinds == std::vector<InstrKind>{InstrKind::kInputGrad, InstrKind::kWeightGrad});
   for (const Buffer& buffer : program.buffers) deferred += buffer.name.starts_with("deferred.");
   CHECK(deferred == 3);
-  // Nothing is kept for weight gradients that they do not read.
+  // No value is kept for weight gradients that do not read it.
   const auto early = [&](const Range& range) {
     return program.buffers[static_cast<size_t>(range.buffer)].name.starts_with(
         "saved_for_input_grad.");

@@ -95,7 +95,7 @@ TEST_CASE(
     REQUIRE(secondary.tier == Tier::kDevice);
     REQUIRE(secondary.dtype == choice.built.model.dtypes.compute);
   }
-  // With the next micro-batch the embedding comes again too.
+  // The embedding is gathered again for the next micro-batch.
   REQUIRE(copies_of_parts(secondary_choice(2, 2).step(0).program).size() == 4);
 }
 
@@ -175,7 +175,7 @@ TEST_CASE("with secondary shards a step sends what ZeRO++ says") {
       if (row.kind == InstrKind::kAllGather) gathered[row.axes] += row.bytes;
     const int64_t over_shards = psi * 4 * 3 / 4;
     const int64_t over_neighbours = psi * 4 * (neighbours - 1) / neighbours;
-    // All shards as neighbours are their group.
+    // If all shards are neighbours, the group of neighbours is the shard group.
     CHECK(gathered["dp_shard"] == over_shards + (neighbours == 4 ? over_neighbours : 0));
     CHECK(gathered["dp_shard/2"] == (neighbours == 4 ? 0 : over_neighbours));
     REQUIRE(theory.deviations.size() == 1);

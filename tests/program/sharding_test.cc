@@ -451,7 +451,7 @@ TEST_CASE("no more is gathered ahead of its reader than the prefetch size, or on
     const Program program = choice.step(0).program;
     const std::vector<Gathered> gathered = gathered_of(program);
     INFO(choice.text() << "\n" << program_text(program));
-    // At each layer: what is there for layers behind it.
+    // The elements that are gathered ahead are counted at each layer.
     for (size_t i = 0; i < program.instrs.size(); ++i) {
       if (!program.instrs[i].runs_list()) continue;
       int64_t ahead = 0;
@@ -483,12 +483,12 @@ TEST_CASE(
     const auto& reads = program.instrs[next].reads;
     beside += std::none_of(reads.begin(), reads.end(),
                            [&](const Range& r) { return r.buffer == arrives; });
-    // And not earlier than that.
+    // The gather is not earlier than that.
     size_t before = i;
     while (program.instrs[before].lane != Lane::kCompute) --before;
     REQUIRE(known[i][kComputeLane] == static_cast<InstrId>(before));
   }
-  // All but the very first.
+  // The gathers overlap computation, except the very first one.
   CHECK(beside == all_of(program, InstrKind::kAllGather).size() - 1);
 }
 
@@ -651,7 +651,7 @@ TEST_CASE("while a interval is updated the next one comes, also where small unit
     REQUIRE(std::count_if(built.partition.units.begin(), built.partition.units.end(),
                           [](const Unit& u) { return u.small; }) == 6);
     const auto before = happens_before(program);
-    // The first two come beside the updates of the small units.
+    // The first two gathers run beside the updates of the small units.
     for (const size_t i : all_of(program, InstrKind::kUpdate))
       for (const size_t k : {0, 1})
         for (const size_t fetch : intervals[k].fetches) CHECK_FALSE(before[fetch][i]);
@@ -726,7 +726,8 @@ TEST_CASE(
           };
           INFO(ranks << " x " << replicas << " ranks, stage " << stage << ", " << micro_batches
                      << " micro-batches");
-          // All four units come once more for every micro-batch after the first, none in the lists.
+          // The four units are gathered once more for every micro-batch after the first, and never
+          // in the lists.
           const std::pair expected{0, 4 * (micro_batches - 1)};
           for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})
             CHECK(sums(tier) == expected);

@@ -376,7 +376,7 @@ TEST_CASE(
       config.activation_checkpointing.cpu_checkpointing = recompute;
       return plan_steps(config, small_config(6, false), rank);
     };
-    // The same shapes train: only where they stand is another.
+    // The same shapes train, in different layers.
     const StepPlan low = only("layers.0.mlp", 0), high = only("layers.5.mlp", 0);
     const auto count = [](const StepPlan& plan, InstrKind kind) {
       return all_of(plan.train.program, kind).size();

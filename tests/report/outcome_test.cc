@@ -104,7 +104,7 @@ TEST_CASE("a run whose run.json cannot be written has begun nevertheless") {
   record.note({5, 0, "disk full"});
   REQUIRE(record.begun() == LaunchRecord::Begun::kYes);
   REQUIRE(read_file(path) == text);
-  // For good, whatever becomes of the file.
+  // The record stays so, whatever happens to the file.
   put_file(path, "{");
   record.note({5, 0, "disk full"});
   REQUIRE(record.begun() == LaunchRecord::Begun::kYes);

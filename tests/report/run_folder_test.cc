@@ -144,7 +144,7 @@ TEST_CASE("a folder that is not empty is refused without resume, and left as it 
   REQUIRE(error.code() == ExitCode::kUsage);
   REQUIRE(error.message() ==
           cat("output_dir ", base.path(), ": the folder is not empty (it holds thesis.tex)"));
-  // There is no run to continue.
+  // The folder has no run to continue.
   REQUIRE(error.remedy() == "choose another output_dir");
   REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"thesis.tex"});
 }

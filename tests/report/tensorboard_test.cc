@@ -264,12 +264,12 @@ TEST_CASE("csv_monitor goes on with a resumed run's rows: each step once, one he
   AppendFile(path).append("16,1");
   write(8, 3, 4);
   REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n8,1.0\r\n12,3.0\r\n16,3.0\r\n");
-  // From an earlier step than the last that was written; and before any checkpoint.
+  // The run resumes from an earlier step than the last one written, and before any checkpoint.
   write(4, 2, 2);
   REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n8,2.0\r\n");
   write(0, 1, 1);
   REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n");
-  // As older versions left it.
+  // Older versions left files of this form.
   AppendFile(path).append("8,1.0\r\n12,1.0\r\nstep,a b\r\n8,2.0\r\n12,2.0\r\n");
   write(12, 4, 4);
   REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n8,2.0\r\n12,2.0\r\n16,4.0\r\n");

@@ -66,7 +66,7 @@ TEST_CASE("a resumed run keeps the steps before its first one, and adds to them"
   nlohmann::json trace = trace_in(path);
   CHECK(processes_of(trace) == Names{"predicted rank 0", "measured rank 0, step 3",
                                      "measured rank 0, step 5", "measured rank 0, step 8"});
-  // Each measured step has a process of its own, and so has the predicted one.
+  // The measured steps have a process each, and so has the predicted step.
   std::set<int64_t> processes;
   for (const auto& one : trace["traceEvents"]) processes.insert(one["pid"].get<int64_t>());
   CHECK(processes.size() == 4);

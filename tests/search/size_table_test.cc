@@ -100,7 +100,7 @@ TEST_CASE("each line of a size is its category of the plan") {
     CHECK(row.lines[3].planned == Approx(optimizer / 3));
     CHECK(row.lines[4].planned == category(Category::kActivations));
     CHECK(row.lines[5].planned == category(Category::kBuckets));
-    // What is shared by the four ranks takes less than half of all; small tensors and padding are
+    // The state that the four ranks divide is less than half of all; small tensors and padding are
     // more than a quarter.
     const auto counted = static_cast<double>(row.counted);
     const auto check_share = [&](double elements, bool is_cut) {

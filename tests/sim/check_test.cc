@@ -207,7 +207,7 @@ TEST_CASE("a collective writes a range for each that it reads") {
 TEST_CASE("what a step has to write anew of persistent buffers is not read before") {
   CHECK(check(broken([](Program& p) { p.instrs[0].writes.pop_back(); })) ==
         Faults{"instruction 23 (all_reduce) reads bytes 0+96 of norm before they are written"});
-  // Between tensors too: lists write tensors only.
+  // Padding between tensors counts, too, because lists write tensors only.
   const Faults faults = check(broken([](Program& p) { p.instrs[7].writes.pop_back(); }));
   CHECK(std::count(
             faults.begin(), faults.end(),

@@ -24,8 +24,9 @@ class FaultStorage : public StorageSystem {
   int64_t free = -1;
   bool lies_in_memory = false;
   int memory_errno = 0;
-  /// Called for each block: 0 lets it pass; minus an errno fails it; above 0 tells that so many
-  /// bytes were moved, and moves only the whole sectors of them; kNothing tells of no byte.
+  /// Called for each block. The result 0 performs the block; minus an errno fails it; a number
+  /// above 0 reports that so many bytes were moved, and moves only the whole sectors of them;
+  /// kNothing reports no bytes.
   static constexpr int64_t kNothing = INT64_MIN;
   std::function<int64_t(const IoBlock&)> fault;
   /// Seconds that the disk does not respond.

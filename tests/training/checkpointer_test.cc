@@ -177,7 +177,8 @@ struct SavingRun {
 
 using StepNumbers = std::vector<int64_t>;
 
-/// Whether each line begins as the one of `beginnings` in its place does, and there are no others.
+/// Says whether each line begins with the text of `beginnings` in its place, and there are no
+/// others.
 bool begin_with(const Lines& lines, const Lines& beginnings) {
   return std::equal(lines.begin(), lines.end(), beginnings.begin(), beginnings.end(),
                     [](const auto& line, const auto& begin) { return line.starts_with(begin); });
@@ -474,7 +475,7 @@ TEST_CASE("a state that has been saved is not written again, and noted as the be
   run.checkpointer->save(run.progress, "data");
   CHECK(run.best_on_disk() == 1);
   CHECK(run.model->calls == Lines{"slices"});
-  // It is noted once.
+  // The checkpoint is recorded once.
   remove_best(*run.disk, run.root);
   run.checkpointer->save(run.progress, "data");
   CHECK_FALSE(run.best_on_disk());

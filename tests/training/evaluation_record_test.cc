@@ -134,10 +134,10 @@ TEST_CASE("a best checkpoint that is lost leaves the one before it the best") {
   EvaluationRecord record(wishing());
   for (int64_t step = 1; step <= 3; ++step)
     record.add(step, found(10.0 - static_cast<double>(step)));
-  record.lose_best(1);
-  record.lose_best(3);
+  record.forget_best(1);
+  record.forget_best(3);
   REQUIRE(record.is_best(2));
-  record.lose_best(2);
+  record.forget_best(2);
   REQUIRE_FALSE(record.best());
 }
 

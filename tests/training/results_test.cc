@@ -70,7 +70,7 @@ TEST_CASE(
   const std::vector<std::string> told =
       export_on_two(config, fail, [](int, const ExportOutcome&) {});
   REQUIRE(told[0] == "Input/output error");
-  // At the groups' limit it would say that it has waited.
+  // At the groups' time limit the error would say that it has waited.
   REQUIRE_THAT(told[1], Catch::StartsWith("rank 1 lost a peer in ") && Catch::Contains("rank 0"));
   REQUIRE_FALSE(std::filesystem::exists(export_folder(config)));
 }

@@ -1,4 +1,4 @@
-// These tests run the journal of a run itself, on each of its ranks.
+// These tests run the journal on each rank of a run.
 #include "training/run_journal.h"
 
 #include <filesystem>
@@ -94,7 +94,7 @@ TEST_CASE("rank 0 alone has the record; what the others report does nothing") {
       rank.journal.record(journaled_step(1));
       rank.journal.record(1, {TextSample{}});
       rank.journal.conclude(0, "done");
-      session.together("leaving", [] {});
+      session.run_together("leaving", [] {});
     });
     REQUIRE(failures == Lines(2, ""));
   });

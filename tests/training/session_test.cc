@@ -65,13 +65,13 @@ TEST_CASE("work that fails on one rank fails on all of them, with its name and r
   OfRanks<int> done(3);
   const Texts failures = on_sessions(3, {}, [&](Session& session) {
     errors[place(session)] = error_of([&] {
-      session.together("reading the data", [&] {
+      session.run_together("reading the data", [&] {
         if (session.rank() == 2) throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it");
         done[place(session)] = 1;
       });
     });
     phases[place(session)] = what_it_shows(session);
-    session.together("the next work", [&] { ++done[place(session)]; });
+    session.run_together("the next work", [&] { ++done[place(session)]; });
   });
   REQUIRE(failures == Texts(3, ""));
   for (const std::string& error : errors)
@@ -84,8 +84,9 @@ TEST_CASE("work that fails on one rank fails on all of them, with its name and r
 TEST_CASE("the work of a rank alone fails as it would by itself") {
   const auto session = session_alone(request_of(0, 1, {}));
   CHECK(error_of([&] {
-          session->together("reading the data",
-                            [] { throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it"); });
+          session->run_together("reading the data", [] {
+            throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it");
+          });
         }) == cat(static_cast<int>(ExitCode::kBadInput), ": x.bin: is torn"));
   CHECK(what_it_shows(*session) == "reading the data");
 }
@@ -96,12 +97,12 @@ TEST_CASE("rank 0 alone is asked, and its answer is every rank's") {
   OfRanks<int> yes(3), no(3);
   const Texts failures = on_sessions(3, {}, [&](Session& session) {
     const size_t rank = place(session);
-    told[rank] = session.first_tells("the name", [&] {
+    told[rank] = session.broadcast_text("the name", [&] {
       ++asked[rank];
       return cat("of rank ", session.rank());
     });
-    yes[rank] = session.first_decides("whether", [&] { return session.is_first(); }) ? 1 : 0;
-    no[rank] = session.first_decides("whether", [&] { return !session.is_first(); }) ? 1 : 0;
+    yes[rank] = session.broadcast_decision("whether", [&] { return session.is_first(); }) ? 1 : 0;
+    no[rank] = session.broadcast_decision("whether", [&] { return !session.is_first(); }) ? 1 : 0;
   });
   REQUIRE(failures == Texts(3, ""));
   CHECK(asked == OfRanks<int>{1, 0, 0});
@@ -114,7 +115,7 @@ TEST_CASE("an error of rank 0's answer is every rank's error") {
   OfRanks<std::string> errors(2);
   const Texts failures = on_sessions(2, {}, [&](Session& session) {
     errors[place(session)] = error_of([&] {
-      session.first_decides("resuming", []() -> bool {
+      session.broadcast_decision("resuming", []() -> bool {
         throw Error(ExitCode::kUsage, "another run's", "choose another folder");
       });
     });

@@ -199,7 +199,7 @@ TEST_CASE("of ranks that share sequences those are named that met it first") {
   CHECK(places({{}, {-1, 1, ""}}) == "");
   CHECK(places({{7, 0, "late"}, {5, 0, "early; twice"}}) == "rank 1, early; twice");
   CHECK(places({{5, 0, "a"}, {5, 0, "b"}, {7, 0, "c"}}) == "rank 0, a; rank 1, b");
-  // Others have sequences of their own, and may have met it in them.
+  // The other ranks have different sequences, and may have found the value in them.
   CHECK(places({{7, 0, "a"}, {9, 0, "b"}, {6, 1, "c"}, {-1, 1, ""}}) == "rank 2, c; rank 0, a");
 }
 

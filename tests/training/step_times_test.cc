@@ -54,7 +54,7 @@ TEST_CASE("the part that is off most is named beyond 15 %, and what else ran") {
   const StepTimes shorter = noted(predicted(2.0, 0), {0, 0, 1.5}, 0);
   CHECK(last_line(shorter.text({})) ==
         "  most of the difference is in: layers; other work took less than 5 % of the processors");
-  // Other work makes no step shorter.
+  // Other load on the machine never makes a step shorter.
   CHECK(last_line(shorter.text({.others = 0.5})) ==
         "  most of the difference is in: layers; meanwhile other programs took 50 % of the "
         "processors");

@@ -88,19 +88,19 @@ TEST_CASE("a resumed run knows the lead and the costs of the earlier one before 
 
 TEST_CASE("only costs that have grown notably are written while a run goes on") {
   StopLead lead(0, false);
-  REQUIRE(!lead.has_news());
+  REQUIRE(!lead.has_grown());
   lead.note_step(0.04);
-  REQUIRE(!lead.has_news());
+  REQUIRE(!lead.has_grown());
   lead.note_step(1);
-  REQUIRE(lead.has_news());
+  REQUIRE(lead.has_grown());
   lead.note_written();
   lead.note_step(1.09);
-  REQUIRE(!lead.has_news());
+  REQUIRE(!lead.has_grown());
   lead.note_step(1.2);
-  REQUIRE(lead.has_news());
+  REQUIRE(lead.has_grown());
   lead.note_written();
   lead.note_save(0.5);
-  REQUIRE(lead.has_news());
+  REQUIRE(lead.has_grown());
 }
 
 }  // namespace

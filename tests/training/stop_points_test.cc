@@ -248,8 +248,8 @@ class RankRun : public fixtures::FakeRun {
         });
   }
 
-  /// A step after its copy a save begins to write: by then the state is another one. It goes
-  /// on beside the next ones.
+  /// Begins to write a save one step after its copy, when the state has changed already. The
+  /// writing continues during the next steps.
   void write_on() {
     if (!gate_) return;
     gate_->set_value();

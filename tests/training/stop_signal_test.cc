@@ -79,8 +79,8 @@ TEST_CASE("the same signal once more within a second is the first one, later it 
       return stop_signal();
     });
   };
-  // Both signals within a second: a try that took longer, as on a machine that stands still, says
-  // nothing and is made again.
+  // The two signals must be sent within a second: an attempt that took longer, as on a busy
+  // machine, shows nothing and is repeated.
   const auto twice_quickly = [&](useconds_t pause) {
     for (int tries = 0; tries < 50; ++tries) {
       const auto begin = std::chrono::steady_clock::now();

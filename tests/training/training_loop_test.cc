@@ -162,7 +162,7 @@ TEST_CASE(
   loop.run();
   CHECK(run.stop.signal() == SIGTERM);
   CHECK(run.progress.step == 3);
-  // Nothing is evaluated between the signal and the save.
+  // There is no evaluation between the signal and the save.
   CHECK(only(run, {"evaluate", "save"}) ==
         Calls{"evaluate 0", "evaluate 1", "evaluate 2", "save 2", "save 3"});
   CHECK(run.calls.back() == "save 3");

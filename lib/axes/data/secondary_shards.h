@@ -4,7 +4,7 @@
 
 namespace ftrun {
 
-/// Counts the neighbours among the state ranks that keep secondary shards between them
+/// Returns how many neighbouring state ranks hold one set of secondary shards together
 /// (StateOptions::secondary_shards).
 int secondary_shards(const Config& config);
 

@@ -37,8 +37,8 @@ std::vector<int64_t> balanced_blocks(const std::vector<double>& weights, int par
 PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement,
                                 const std::vector<int64_t>& blocks);
 
-/// Makes the layout whose parts are most nearly equal by `by`. Every rank gets the same layout from
-/// a model built for training.
+/// Makes the layout whose parts are most nearly equal in the quantity `by`. Every rank gets the
+/// same layout from a model built for training.
 PipelineLayout balance_stages(const ModelDescription& model, int stages, int chunks,
                               ChunkPlacement placement,
                               PipelinePartition by = PipelinePartition::kCost);

@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-/// Stages that send to each other, the lower one first.
+/// Returns the pairs of stages that send to each other, the lower stage first.
 std::set<std::pair<int, int>> linked_stages(const PipelineLayout& pipeline) {
   std::set<std::pair<int, int>> pairs;
   for (int part = 0; part + 1 < pipeline.parts(); ++part) {

@@ -8,12 +8,13 @@
 
 namespace ftrun {
 
-/// Reads pipeline.partition, in any case as in DeepSpeed; nothing for an unknown word, or an
-/// expression that cannot be read or matches no class of decoder layers.
+/// Reads the value of pipeline.partition; upper and lower case are equal, as in DeepSpeed. Returns
+/// nothing for an unknown word, or an expression that cannot be read or matches no class of decoder
+/// layers.
 std::optional<PipelinePartition> pipeline_partition(const std::string& text);
 
-/// Computes the parts that a resolved config cuts a model into, which may be too many for a number
-/// of layers: "8 parts (pipeline 4 × virtual_stages 2)".
+/// Returns the number of parts into which a resolved config cuts a model: "8 parts (pipeline 4 ×
+/// virtual_stages 2)". A double, because the number may be too large for a number of layers.
 double pipeline_parts(const ParallelConfig& mesh);
 std::string pipeline_parts_text(const ParallelConfig& mesh);
 

@@ -27,8 +27,9 @@ void require_pipeline(const Config& config, int64_t blocks);
 /// pipeline.partition. `model` is built for training. Throws the errors of require_pipeline().
 PipelineLayout pipeline_layout(const Config& config, const ModelDescription& model);
 
-/// Writes how long a stage waits in a step of fewer than four micro-batches a stage, if parts take
-/// equally long; "" for more micro-batches and without a pipeline.
+/// Returns a notice of the share of a step in which a stage waits, if a step has fewer than four
+/// micro-batches a stage and parts take equally long; "" for more micro-batches and without a
+/// pipeline.
 std::string bubble_notice(const Config& config);
 
 }  // namespace ftrun

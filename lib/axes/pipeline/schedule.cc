@@ -40,7 +40,7 @@ class ScheduleWriter {
       add(Phase::kWeightGrad, chunk);
   }
 
-  std::vector<ScheduleAction> take() { return std::move(actions_); }
+  std::vector<ScheduleAction> release() { return std::move(actions_); }
 
  private:
   int32_t micro_batches_;
@@ -116,7 +116,7 @@ void v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_batches)
     out.add(Phase::kForward, 1);
     out.add_both(1);
   }
-  // Only gradients are left: those that other stages wait for come first.
+  // The remaining actions are gradients: those for which other stages wait are first.
   for (int i = 0; i < stage; ++i) {
     out.add(Phase::kInputGrad, 0);
     out.add(Phase::kInputGrad, 1);
@@ -173,7 +173,7 @@ std::vector<ScheduleAction> make_schedule(PipelineSchedule schedule, int stages,
       v_shaped(out, stages, stage, micro_batches);
       break;
   }
-  return out.take();
+  return out.release();
 }
 
 StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks,

@@ -33,10 +33,11 @@ enum class ChunkPlacement : uint8_t { kLoop, kV };
 ChunkPlacement placement_of(PipelineSchedule schedule);
 /// Returns the part that a chunk of a stage is.
 int part_of(ChunkPlacement placement, int stages, int stage, int chunk);
-/// Returns the number of chunks that a stage has in a schedule; 0: any number.
+/// Returns the number of chunks that the schedule requires of a stage; 0: any number.
 int fixed_chunks(PipelineSchedule schedule);
-/// Says whether a schedule can have that many micro-batches: the interleaved one runs the chunks in
-/// rounds of equal size, as near to one micro-batch a stage as the number divides.
+/// Says whether a schedule can run that many micro-batches. The interleaved schedule runs the
+/// chunks in rounds of equal size; a round has as nearly one micro-batch for each stage as the
+/// number divides.
 bool fits(PipelineSchedule schedule, int stages, int32_t micro_batches);
 
 /// Lists the actions of stage `stage` of `stages`, `chunks` chunks each, for `micro_batches`
@@ -50,7 +51,7 @@ using StageActions = std::vector<std::vector<ScheduleAction>>;
 StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks,
                             int32_t micro_batches);
 
-/// Returns 'F', 'B', 'I' or 'W'.
+/// Returns the letter of a phase: 'F', 'B', 'I' or 'W'.
 char phase_letter(Phase phase);
 /// Writes phase, chunk and micro-batch of each action: "F0.0 B0.0 F0.1 B0.1".
 std::string schedule_text(const std::vector<ScheduleAction>& actions);

@@ -81,7 +81,7 @@ class Picture {
     scale_ = static_cast<double>(name_ + 1) / shortest;
     if (!fits()) scale_ = static_cast<double>(name_) / shortest;
     if (!fits()) {
-      // Actions take whole columns, so that equal ones look alike.
+      // Actions have whole columns, so that equally long ones have equal pictures.
       const double wanted = std::floor(static_cast<double>(head) / warm_up() * shortest);
       scale_ = std::clamp(wanted, 1.0, static_cast<double>(name_ + 1)) / shortest;
     }

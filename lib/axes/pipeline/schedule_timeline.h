@@ -28,12 +28,12 @@ struct TimedAction {
   double end = 0;
 };
 
-/// StageTimeline is what one stage does.
+/// StageTimeline holds when one stage computes and when it waits.
 struct StageTimeline {
   std::vector<TimedAction> actions;
   double busy = 0;  // seconds
 
-  /// Returns the seconds from the begin of the stage's first action to the end of its last.
+  /// Returns the seconds from the start of the stage's first action to the end of its last.
   double own_span() const;
 };
 
@@ -59,8 +59,8 @@ ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placemen
 ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
                               const std::vector<PhaseSeconds>& parts, double transfer = 0);
 
-/// Makes parts that take equally long: backward twice as long as forward, half of it for each kind
-/// of gradients.
+/// Returns the seconds of parts that take equally long: backward twice as long as forward, half of
+/// it for each kind of gradients.
 std::vector<PhaseSeconds> equal_parts(int parts);
 
 /// Counts the most micro-batches of a chunk that a stage has begun and not finished: activations

@@ -11,9 +11,9 @@
 
 namespace ftrun {
 
-/// TensorCrossing holds what tensor ranks on different nodes send each other in a training step.
+/// TensorCrossing counts what tensor ranks on different nodes send each other in a training step.
 struct TensorCrossing {
-  /// Groups of tensor ranks that lie on more than one node.
+  /// The number of groups of tensor ranks that lie on more than one node.
   int groups = 0;
   /// The ranks of the first such group.
   std::vector<int> ranks;

@@ -9,15 +9,16 @@
 
 namespace ftrun {
 
-/// Returns the part of each layer that the first tensor-parallel rank has, or a rank of the mesh.
+/// Returns which part of each layer belongs to the first tensor-parallel rank, or to a rank of the
+/// mesh.
 TensorSplit tensor_split(const Config& config);
 TensorSplit tensor_split(const Config& config, int rank);
 
-/// Counts the places at the end of each row that no token takes: they make a micro-batch's tokens
+/// Returns the number of padding tokens at the end of each row, which make a micro-batch's tokens
 /// divide among sequence-parallel ranks.
 int64_t row_padding(const Config& config);
 
-/// Says that rows are padded, and how not to; nothing where they are not.
+/// Returns a notice that rows are padded, and how to avoid that; nothing where they are not padded.
 std::optional<Problem> row_padding_notice(const Config& config);
 
 }  // namespace ftrun

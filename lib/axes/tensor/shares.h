@@ -11,23 +11,24 @@
 
 namespace ftrun {
 
-/// Lists the parts of a unit's gradient of which tensor-parallel ranks make a share each, because
-/// they use the same part of a tensor, by the group that adds these up.
+/// Lists, for each group of tensor-parallel ranks, the parts of a unit's gradient that the group
+/// has to sum: its ranks use the same part of a tensor, so each of them computes a term of that
+/// part's gradient.
 std::map<GroupId, std::vector<ShardRange>> tensor_shares(const Unit& unit,
                                                          const ModelDescription& model,
                                                          const StateOptions& options,
                                                          const StateGroups& groups);
 
-/// NormRange is a part of a unit that the gradient norm sums by itself, and how many neighbouring
-/// tensor-parallel ranks have copies of it, of which one is counted.
+/// NormRange is a part of a unit that the gradient norm sums separately. It records how many
+/// neighbouring tensor-parallel ranks hold copies of it, as only one copy is counted.
 struct NormRange {
   ShardRange part;
   int copies = 1;
 };
 
-/// Lists the norm ranges of a unit, in the order of its slices: those that follow each other and of
-/// which equally many ranks have copies; without tensor parallelism the unit. Together they cover
-/// it. A frozen unit has none.
+/// Lists the norm ranges of a unit, in the order of its slices. Neighbouring slices of which
+/// equally many ranks have copies form one range; without tensor parallelism the whole unit does.
+/// The ranges together cover the unit. A frozen unit has none.
 std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model);
 
 /// Maps the elements of a slice of a unit to those of its tensor, for tensor-parallel rank `rank`.

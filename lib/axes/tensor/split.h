@@ -12,45 +12,46 @@ namespace ftrun {
 // Tensor parallelism as Shoeybi et al. 2019 ("Megatron-LM") split a decoder among t ranks: the
 // query, key, value, gate and up matrices and both vocabulary matrices by output features (rows of
 // W [out, in]; Megatron's ColumnParallelLinear), and the output and down matrices by input features
-// (columns; RowParallelLinear). With sequence parallelism (Korthikanti et al. 2022) what lies
-// between those products is shared out by tokens. All ranks have the same number of
-// rows of a vocabulary: missing ones are padding of the last rank's (TensorInfo::padding). They
-// have the same number of tokens, too: rows are padded at their ends (BatchShape::row_padding).
+// (columns; RowParallelLinear). With sequence parallelism (Korthikanti et al. 2022) the hidden
+// states between those products are divided by tokens. All ranks have the same number of rows of a
+// vocabulary: the last rank pads its own (TensorInfo::padding). All ranks have the same number of
+// tokens, too: rows are padded at their ends (BatchShape::row_padding).
 
 /// Lists every reason why a model cannot be split over `degree` ranks, one a line, with the
 /// arithmetic and the degrees that divide; none for degree 1.
 std::vector<std::string> check_tensor_split(const ModelConfig& config, int64_t degree);
 
-/// Refuses a split with such reasons with one Error(kUsage) that lists them all.
+/// Throws one Error(kUsage) that lists all reasons of check_tensor_split(), if there are any.
 void require_tensor_split(const ModelConfig& config, const TensorSplit& split);
 
 /// Lists the degrees that a model can be split by, the smallest (1) first.
 std::vector<int64_t> tensor_split_degrees(const ModelConfig& config);
 
-/// Adds padding to the rows of a micro-batch, as little as makes its tokens divide among
+/// Pads the rows of a micro-batch by the fewest tokens that make its tokens divide among
 /// sequence-parallel ranks.
 BatchShape pad_rows(BatchShape batch, const TensorSplit& split);
 
 /// Counts the tokens of the hidden states that a rank holds.
 int64_t hidden_tokens(const BatchShape& batch, const TensorSplit& split);
 
-/// Returns the config of what one rank has: its share of the heads, of the feed-forward and of the
-/// vocabulary.
+/// Returns the config of one rank's part of the model: its share of the heads, of the feed-forward
+/// and of the vocabulary.
 ModelConfig local_config(const ModelConfig& config, const TensorSplit& split);
 
-/// Returns how many ranks have the same key and value heads: more than one where there are fewer
-/// heads than ranks.
+/// Returns how many ranks hold copies of the same key and value heads: more than one where a model
+/// has fewer such heads than there are ranks.
 int kv_copies(const ModelConfig& config, const TensorSplit& split);
 
-/// Describe what a rank has of a tensor of this name and shape: its share of the rows or columns,
-/// of rows that `copies` neighbouring ranks have together, or all of it. `gradient_is_term`: its
-/// gradient on a rank is a term of a sum over the ranks.
+/// Describe the part of a tensor of this name and shape that a rank has: its share of the rows, its
+/// share of the columns, its share of rows of which `copies` neighbouring ranks hold the same, or
+/// all of it. `gradient_is_term`: the gradient that a rank computes is a term of a sum over the
+/// ranks.
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies = 1);
 TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split);
 TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
                       bool gradient_is_term);
 
-/// Returns TensorInfo::local of tensor-parallel rank `index`, seen from any rank.
+/// Returns the box TensorInfo::local of tensor-parallel rank `index`; `tensor` may be any rank's.
 Box local_part(const TensorInfo& tensor, int index);
 
 }  // namespace ftrun

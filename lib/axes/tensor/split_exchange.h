@@ -7,31 +7,31 @@
 
 namespace ftrun {
 
-/// TensorExchange emits what tensor-parallel ranks exchange around the operations of a layer that
-/// they share out; on a single rank nothing.
+/// TensorExchange emits the collectives of tensor-parallel ranks around the operations of a layer
+/// that these ranks divide; on a single rank it emits nothing.
 class TensorExchange {
  public:
   TensorExchange(GraphBuilder& g, const TensorSplit& split) : g_(g), split_(split) {}
 
-  /// Gathers all tokens of what is split by tokens.
+  /// Gathers all tokens of a value that is split by tokens.
   ValueId all_tokens(ValueId x) {
     return by_tokens() ? ops::all_gather(g_, x, along_tensor(split_.degree)) : x;
   }
 
-  /// Completes result `x` of an operation that the ranks share out along `letter`: sums it where
-  /// each made a term of it, by tokens where hidden states are split so.
+  /// Completes result `x` of an operation that the ranks divide along `letter`: sums it where each
+  /// rank computed a term of it. The sum is split by tokens where hidden states are.
   ValueId whole(OpKind kind, char letter, ValueId x) {
     return by_tokens() && is_term(kind, letter)
                ? ops::reduce_scatter(g_, x, along_tensor(split_.degree))
                : on_each_rank(kind, letter, x);
   }
 
-  /// Does the same, and leaves all of the sum on each rank.
+  /// Completes `x` as whole() does, and leaves all of the sum on each rank.
   ValueId on_each_rank(OpKind kind, char letter, ValueId x) {
     return is_term(kind, letter) ? ops::all_reduce(g_, x, along_tensor(split_.degree)) : x;
   }
 
-  /// Joins the blocks of rows that the ranks have of a matrix.
+  /// Joins the ranks' blocks of rows into the whole matrix.
   ValueId joined_blocks(ValueId x) {
     return split_.degree > 1 ? ops::all_gather_blocks(g_, x, along_tensor(split_.degree)) : x;
   }

@@ -10,9 +10,9 @@ enum class Transpose : uint8_t { kNo, kYes };
 
 /// Gemm is a row-major product c[m,n] = op(a) op(b) + beta c, computed by the library in use
 /// (products.h). op(a) is [m,k], op(b) is [k,n]; lda, ldb, ldc are the row strides of a, b, c as
-/// they are stored. With beta 0 c is not read. c is cut into tiles (product_tiles); LibTorch's
-/// threads take them one by one, and the library multiplies each on one thread: the same bits for
-/// any number of threads.
+/// they are stored. With beta 0 c is not read. c is cut into tiles (product_tiles). LibTorch's
+/// threads take them one by one, and the library multiplies each on one thread, so the result has
+/// the same bits for any number of threads.
 struct Gemm {
   Transpose transpose_a = Transpose::kNo;
   Transpose transpose_b = Transpose::kNo;
@@ -24,8 +24,8 @@ template <class S>
 void gemm(const Gemm& shape, const S* a, int64_t lda, const S* b, int64_t ldb, double beta, S* c,
           int64_t ldc);
 
-/// Says whether a library multiplies bf16 as it is stored, much faster than fp32: on processors
-/// with instructions for it. Elsewhere widening to fp32 is faster.
+/// Says whether a library multiplies bf16 without widening, which is much faster than fp32.
+/// Processors with instructions for it can; on others widening to fp32 is faster.
 bool multiplies_bf16();
 /// Multiplies bf16 operands: their products are exact and summed in fp32. Subnormal numbers count
 /// as 0.
@@ -33,8 +33,8 @@ void gemm(const Gemm& shape, const BFloat16* a, int64_t lda, const BFloat16* b, 
           double beta, float* c, int64_t ldc);
 
 /// ProductTiles says how c[m,n] is cut: every tile but the last ones is [rows,columns]. It depends
-/// only on the shape. Eight tiles or more keep eight threads busy; tiles are as large as that
-/// allows, up to 512 x 512, because a library packs its operands anew for each.
+/// only on the shape. At least eight tiles keep eight threads busy; tiles are as large as this
+/// permits, up to 512 x 512, because a library packs its operands again for each.
 struct ProductTiles {
   int64_t rows = 0;
   int64_t columns = 0;

@@ -8,7 +8,7 @@
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/parallel.h"
 
-// Products of an operation's operands, whatever types they are stored in.
+// The functions of this header multiply an operation's operands, whatever types they are stored in.
 namespace ftrun::cpu {
 
 /// Sets every row of y[rows,width] to `row`.
@@ -28,8 +28,8 @@ void copy_rows(const S* from, S* to, int64_t rows, int64_t width) {
   });
 }
 
-/// Computes the product `p`, in panels of the operation's scratch where its operands or its result
-/// are in 16 bits.
+/// Computes the product `p`. Operands or a result in 16 bits are processed in panels of the
+/// operation's scratch.
 template <class S, class R>
 void multiply(const OpCall& call, const ProductOperands<S, R>& p) {
   if constexpr (kIsNarrow<S> || kIsNarrow<R>) {

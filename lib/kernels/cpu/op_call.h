@@ -42,7 +42,8 @@ class OpCall {
   const Dims& in_dims(size_t i) const { return graph_.at(op_.in.at(i)).dims; }
   const Dims& out_dims(size_t i) const { return graph_.at(op_.out.at(i)).dims; }
 
-  /// Returns the address of an operand. Error(kBug) when it has another type or no storage.
+  /// Returns the address of an operand. Throws Error(kBug) when the operand has another type or no
+  /// storage.
   template <class T>
   const T* in(size_t i) const {
     return static_cast<const T*>(address(op_.in.at(i), dtype_of<T>()));
@@ -51,7 +52,7 @@ class OpCall {
   T* out(size_t i) const {
     return static_cast<T*>(address(op_.out.at(i), dtype_of<T>()));
   }
-  /// Returns the format of a packed operand, and its records.
+  /// Returns the format of a packed operand; records() returns its records.
   const PackedFormat& packed(size_t i) const { return graph_.at(op_.in.at(i)).packed; }
   const std::byte* records(size_t i) const {
     return static_cast<const std::byte*>(address(op_.in.at(i), DType::kU8));

@@ -4,8 +4,8 @@
 #include "kernels/cpu/vector_kernels.h"
 
 // The operations on the CPU (ops/KIND/cpu.cc) for activations of type S (float, double, BFloat16,
-// Float16); operands as in ops/KIND. 16-bit operands are computed with in fp32 and rounded once a
-// result. Results have the same bits for any number of threads.
+// Float16); operands are described in ops/KIND. 16-bit operands are widened to fp32, and each
+// result is rounded once. Results have the same bits for any number of threads.
 namespace ftrun::cpu {
 
 #define FTRUN_OP(kind, name) \

@@ -8,8 +8,8 @@
 #include "base/packed_values.h"
 #include "kernels/cpu/panels.h"
 
-// Products with packed weights: one panel of the weight is unpacked at a time, and multiplied like
-// a panel of a weight in the activations' type.
+// The classes of this header multiply with packed weights: one panel of the weight is unpacked at a
+// time, and multiplied like a panel of a weight in the activations' type.
 namespace ftrun::cpu {
 
 /// PackedMatrix is a packed matrix with rows of `columns` elements.
@@ -30,7 +30,8 @@ struct PackedMatrix {
                   {out + rest, static_cast<size_t>(count - rest)});
   }
 
-  /// Unpacks `count` elements, rounded to S, as U: S itself or the type S is computed with.
+  /// Unpacks `count` elements, rounded to S, into type U: S itself or the type in which S is
+  /// computed with.
   template <class S, class U>
   void unpack_as(int64_t position, int64_t count, U* out) const {
     if constexpr (std::is_same_v<U, float> && std::is_same_v<S, float>) {
@@ -65,12 +66,12 @@ struct PackedMatrix {
   }
 };
 
-/// PackedBlocks unpacks the block of a packed matrix that a product reads, into a panel that is
-/// kept until another block is asked for.
+/// PackedBlocks unpacks the block of a packed matrix that a product reads. The panel keeps the
+/// block until another one is requested.
 template <class S>
 class PackedBlocks {
  public:
-  /// Reads `matrix`; with `transposed` rows of the product are columns of it.
+  /// Reads `matrix`; with `transposed` the rows of the product's operand are columns of it.
   PackedBlocks(const PackedMatrix& matrix, bool transposed, Compute<S>* panel)
       : matrix_(matrix), transposed_(transposed), panel_(panel) {}
   static constexpr bool kInPlace = false;
@@ -78,8 +79,8 @@ class PackedBlocks {
   Wide<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     return unpacked(row, column, rows, columns, panel_);
   }
-  /// Unpacks a block as S itself, into the same panel: a product asks for blocks in one of the two
-  /// ways.
+  /// Unpacks a block as S itself, into the same panel. A product requests its blocks in one of the
+  /// two forms only.
   Wide<S> as_stored(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     return unpacked(row, column, rows, columns, reinterpret_cast<S*>(panel_));
   }
@@ -105,7 +106,7 @@ class PackedBlocks {
   const PackedMatrix matrix_;
   bool transposed_;
   Compute<S>* panel_;
-  /// First element of the block in the panel.
+  /// The first element of the block in the panel; -1: the panel holds none.
   int64_t held_ = -1;
 };
 

@@ -10,36 +10,36 @@
 #include "kernels/cpu/vector_kernels.h"
 #include "ops/linear/workspace.h"
 
-// Matrix products of operands that are stored in 16 bits. Blocks are widened into fp32 panels,
-// which are multiplied at fp32 speed, except bf16 where it is multiplied as it is stored
+// The classes of this header multiply matrices that are stored in 16 bits. Blocks are widened into
+// fp32 panels, which are multiplied at fp32 speed, except where bf16 is multiplied without widening
 // (products.h). Results are rounded once.
 namespace ftrun::cpu {
 
 template <class S>
 inline constexpr bool kIsNarrow = !std::is_same_v<S, Compute<S>>;
 
-/// Widens: to[i] = from[i], in the type that S is computed with.
+/// Widens to[i] = from[i] to the type in which S is computed with.
 template <class S>
-void take_elements(const S* from, Compute<S>* to, int64_t count) {
+void widen_elements(const S* from, Compute<S>* to, int64_t count) {
   if constexpr (kIsNarrow<S>)
     vector_kernels<S>().widen(from, to, count);
   else
     std::copy_n(from, count, to);
 }
 
-/// Rounds: to[i] = from[i], in the type S.
+/// Rounds to[i] = from[i] to the type S.
 template <class S>
-void put_elements(const Compute<S>* from, S* to, int64_t count) {
+void narrow_elements(const Compute<S>* from, S* to, int64_t count) {
   if constexpr (kIsNarrow<S>)
     vector_kernels<S>().narrow(from, to, count);
   else
     std::copy_n(from, count, to);
 }
 
-/// Least number of elements in one task of a conversion.
+/// The least number of elements in one task of a conversion.
 inline constexpr int64_t kConversionGrain = 1 << 14;
 
-/// Wide is the rows of a matrix.
+/// Wide holds the address and the stride of a matrix's rows.
 template <class T>
 struct Wide {
   const T* data;
@@ -69,21 +69,21 @@ void narrow_block(const Compute<R>* from, int64_t rows, int64_t columns, bool ac
   });
 }
 
-/// OperandBlocks gives the block of an operand that a product reads: widened into a panel that is
-/// kept until another block is asked for, or the operand itself when it is wide.
+/// OperandBlocks provides the blocks of an operand that a product reads. A narrow block is widened
+/// into a panel, which keeps it until another block is requested; a wide operand is read in place.
 template <class S>
 class OperandBlocks {
  public:
-  /// Reads rows that are stored `stride` elements apart; with `transposed` rows of the product are
-  /// columns there.
+  /// Reads rows that are stored `stride` elements apart; with `transposed` the rows of the
+  /// product's operand are columns there.
   OperandBlocks(const S* data, int64_t stride, bool transposed, Compute<S>* panel)
       : data_(data), stride_(stride), transposed_(transposed), panel_(panel) {}
 
-  /// Returns the block that starts there, as it is stored.
+  /// Returns the block that starts there, in its stored type.
   const S* stored(int64_t row, int64_t column) const {
     return data_ + (transposed_ ? column * stride_ + row : row * stride_ + column);
   }
-  /// Returns a block for a library that takes it as it is stored: any block size.
+  /// Returns a block for a library that reads the stored type, whatever the block's size.
   Wide<S> as_stored(int64_t row, int64_t column, int64_t, int64_t) const {
     return {stored(row, column), stride_};
   }
@@ -109,19 +109,19 @@ class OperandBlocks {
   const S* held_ = nullptr;
 };
 
-/// ProductOperands is the matrices of one product c[m,n] = [c +] op(a) op(b) [+ bias].
+/// ProductOperands holds the matrices of one product c[m,n] = [c +] op(a) op(b) [+ bias].
 template <class S, class R>
 struct ProductOperands {
   Gemm shape;
   const S* a = nullptr;
   const S* b = nullptr;
   R* c = nullptr;
-  /// Elements from a row, as it is stored, to the next; 0: rows are contiguous.
+  /// The number of elements from one stored row to the next; 0: rows are contiguous.
   int64_t a_stride = 0;
   int64_t b_stride = 0;
   int64_t c_stride = 0;
   bool accumulate = false;
-  /// [n], added to every row. Not with `accumulate`.
+  /// The bias [n], added to every row. Must be null with `accumulate`.
   const S* bias = nullptr;
 
   int64_t lda() const {
@@ -133,8 +133,8 @@ struct ProductOperands {
   int64_t ldc() const { return c_stride > 0 ? c_stride : shape.n; }
 };
 
-/// PanelProduct computes one product through the panels of the operation's workspace. Blocks gives
-/// the blocks of b, as OperandBlocks does.
+/// PanelProduct computes one product through the panels of the operation's workspace. Blocks
+/// provides the blocks of b, as OperandBlocks does.
 template <class S, class R, class Blocks = OperandBlocks<S>>
 class PanelProduct {
  public:
@@ -214,7 +214,7 @@ class PanelProduct {
   OperandBlocks<S> a_;
   Blocks b_;
   T* c_;
-  /// The library takes the operands as they are stored.
+  /// The library reads the operands in their stored type.
   bool direct_ = false;
 };
 

@@ -19,7 +19,7 @@ void each_task(void* context, int64_t begin, int64_t end) {
 }  // namespace parallel_detail
 
 /// Calls f(begin, end) for parts of [0, count) of at least `grain` elements on LibTorch's intra-op
-/// threads. The cut depends on the number of threads; f's results must not.
+/// threads. The parts depend on the number of threads; f's results must not.
 template <class F>
 void parallel_ranges(int64_t count, int64_t grain, F f) {
   parallel_detail::run_ranges(
@@ -28,8 +28,8 @@ void parallel_ranges(int64_t count, int64_t grain, F f) {
       &f);
 }
 
-/// Calls f(task) for each task in [0, count). Threads take tasks one by one in order: for tasks of
-/// unequal length.
+/// Calls f(task) for each task in [0, count). Threads take tasks one by one in order, which suits
+/// tasks of unequal length.
 template <class F>
 void parallel_tasks(int64_t count, F f) {
   parallel_detail::run_tasks(count, parallel_detail::each_task<F>, &f);
@@ -43,8 +43,8 @@ void parallel_library_calls(int64_t count, F f) {
   parallel_detail::run_library_calls(count, parallel_detail::each_task<F>, &f);
 }
 
-/// Returns at least `bytes` of this thread's 64-byte aligned scratch. It is kept: valid until the
-/// next call on the same thread.
+/// Returns at least `bytes` of this thread's 64-byte aligned scratch. The memory is kept, and is
+/// valid until the next call on the same thread.
 void* thread_scratch(size_t bytes);
 
 }  // namespace ftrun

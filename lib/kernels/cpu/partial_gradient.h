@@ -7,8 +7,9 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_kernels.h"
 
-// Gradients that are sums over tokens: one partial sum for each kWgradRows tokens, added in order,
-// so that the result does not depend on the number of threads.
+// The functions of this header compute gradients that are sums over tokens: one partial sum for
+// each kWgradRows tokens, added in order, so that the result does not depend on the number of
+// threads.
 namespace ftrun::cpu {
 
 inline int64_t partial_count(int64_t tokens) {
@@ -16,7 +17,7 @@ inline int64_t partial_count(int64_t tokens) {
 }
 
 /// Calls add(first_token, tokens, sums) for each block of tokens, which adds to the block's zeroed
-/// `sums[width]`. T is the type that is computed with.
+/// `sums[width]`. T is the type of the arithmetic.
 template <class T, class Add>
 void sum_row_blocks(int64_t tokens, int64_t width, T* partials, Add add) {
   parallel_ranges(partial_count(tokens), 1, [&](int64_t begin, int64_t end) {

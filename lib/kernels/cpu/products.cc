@@ -120,7 +120,7 @@ template <class S>
 void multiply_onednn(OneDnnProduct function, const ProductCall<S, float>& p) {
   const int status = function(letter(p.transpose_a), letter(p.transpose_b), p.m, p.n, p.k, 1.0F,
                               p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
-  // It allocates where it packs operands and compiles kernels.
+  // oneDNN allocates memory for packed operands and for compiled kernels.
   if (status == kOneDnnOutOfMemory) throw std::bad_alloc();
   if (status != kOneDnnSuccess)
     throw Error(ExitCode::kEnvironment, cat("oneDNN cannot multiply: its status is ", status),

@@ -7,15 +7,15 @@
 #include "base/product_library.h"
 #include "kernels/cpu/vector_kernels.h"
 
-// A rule chooses the library that multiplies matrices only from vendor, instruction set and dtype,
-// never from a measurement: one kind of processor always gives the same bits. Every library is
-// called on one thread for fixed tiles of a product (gemm.h), so that nothing depends on how it
-// distributes work.
+// A rule chooses the library that multiplies matrices from vendor, instruction set and dtype, never
+// from a measurement, so one kind of processor always computes the same bits. Every library is
+// called on one thread for fixed tiles of a product (gemm.h), so results do not depend on how the
+// library distributes work.
 namespace ftrun {
 
-/// Processor holds the properties of a processor that the rule depends on.
+/// Processor holds the properties of a processor on which the rule depends.
 struct Processor {
-  /// The vendor as CPUID spells it: "GenuineIntel", "AuthenticAMD", "HygonGenuine".
+  /// The vendor name that CPUID reports: "GenuineIntel", "AuthenticAMD", "HygonGenuine".
   std::string vendor;
   Isa isa = Isa::kAvx2;
   bool avx512_bf16 = false;
@@ -23,24 +23,25 @@ struct Processor {
 };
 Processor this_processor();
 
-/// LibrariesAtHand says which of the libraries that are not part of LibTorch can be called here.
+/// LibrariesAtHand says which libraries besides LibTorch's can be called on this machine.
 struct LibrariesAtHand {
   bool onednn = true;
   bool openblas = true;
 };
 
-/// ProductRule says how products are computed. Products of fp64, which only tests have, use MKL.
+/// ProductRule names the libraries that compute products. Products of fp64, which only tests have,
+/// use MKL.
 struct ProductRule {
   ProductLibrary fp32 = ProductLibrary::kMkl;
-  /// Multiplies bf16 as it is stored; absent: bf16 is widened for fp32 products.
+  /// The library that multiplies bf16 without widening; absent: bf16 is widened for fp32 products.
   std::optional<ProductLibrary> bf16;
   bool operator==(const ProductRule&) const = default;
 };
 
-/// Chooses the libraries. MKL runs its AVX2 kernel on processors of other makers: where they have
-/// AVX-512, whole trainings are faster by oneDNN, and where they do not, no slower by MKL
-/// (docs/benchmarks.md). bf16 is multiplied as it is stored where there are instructions for it: by
-/// MKL on matrix units, else by oneDNN. `pinned`: the library that multiplies, on any processor.
+/// Chooses the libraries. MKL runs only its AVX2 kernel on processors of other makers. If they have
+/// AVX-512, whole trainings are faster with oneDNN; if not, MKL is not slower (docs/benchmarks.md).
+/// bf16 is multiplied without widening on processors with instructions for it: by MKL on matrix
+/// units, else by oneDNN. `pinned` is the library to use on any processor.
 ProductRule product_rule(const Processor& processor, const LibrariesAtHand& at_hand,
                          std::optional<ProductLibrary> pinned = std::nullopt);
 
@@ -66,12 +67,13 @@ struct ProductCall {
 };
 void multiply_with(ProductLibrary library, const ProductCall<float, float>& call);
 void multiply_with(ProductLibrary library, const ProductCall<double, double>& call);
-/// Multiplies bf16 as it is stored, with MKL, or oneDNN on AVX-512. Subnormal numbers count as 0.
+/// Multiplies bf16 without widening, with MKL, or with oneDNN on AVX-512. Subnormal numbers count
+/// as 0.
 void multiply_with(ProductLibrary library, const ProductCall<BFloat16, float>& call);
 
-/// Says whether the library can be called here; MKL always can.
+/// Says whether the library can be called on this machine; MKL always can.
 bool has_product_library(ProductLibrary library);
-/// Says whether it multiplies bf16 as it is stored on this processor.
+/// Says whether the library multiplies bf16 without widening on this processor.
 bool has_bf16_products(ProductLibrary library);
 /// Returns the library's name with its version: "openblas 0.3.34".
 std::string describe_product_library(ProductLibrary library);

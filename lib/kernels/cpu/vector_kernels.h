@@ -12,8 +12,9 @@
 
 namespace ftrun {
 
-// Included by sources that are compiled for different instruction sets: declarations and plain data
-// only, no function bodies (the linker would keep any one copy of them).
+// This header is included by sources that are compiled for different instruction sets. It has only
+// declarations and plain data, because the linker would keep an arbitrary one of the copies of a
+// function body.
 
 /// StatOf is the type of saved statistics (rstd, lse) for activations of type S.
 template <class S>
@@ -36,7 +37,7 @@ struct Float16 {
   uint16_t bits;
 };
 
-/// ComputeOf is the type in which elements stored as S are computed with.
+/// ComputeOf is the type of the arithmetic on elements stored as S.
 template <class S>
 struct ComputeOf {
   using Type = S;
@@ -57,36 +58,36 @@ struct RowMaxSum {
   double sum;
 };
 
-/// FlatType is the type of a flat range: the index in the tables of FlatKernels.
+/// FlatType is the element type of a flat range, an index in the tables of FlatKernels.
 enum class FlatType : uint8_t { kF32, kBF16, kF16 };
 inline constexpr int kFlatTypes = 3;
-/// Types that optimizer state may have: F32 and BF16.
+/// The number of types that optimizer state may have: F32 and BF16.
 inline constexpr int kStateTypes = 2;
 
-/// FlatRange is what one optimizer step reads and writes.
+/// FlatRange holds the operands of one optimizer step.
 struct FlatRange {
   void* parameters;
   const void* gradients;
   /// The optimizer's states; null after the last.
   void* states[kMostOptimizerStates];
-  /// Scales of states that are codes, as in FlatUpdate; null where states are numbers. The kernel
-  /// updates elements of the range that are in these blocks.
+  /// The scales of states that are codes, as in FlatUpdate; null where states are numbers. The
+  /// kernel updates the elements of the range that are in these blocks.
   float* scales[kMostOptimizerStates];
   float* new_scales[kMostOptimizerStates];
   BlockMap blocks;
   int64_t first_block, last_block;
-  /// Null, or gets the new parameters rounded to copy_type.
+  /// The memory for the new parameters rounded to copy_type, or null.
   void* copy;
   FlatType copy_type;
   int64_t count;
-  /// Number of element 0 among all that are updated, and the key of the step: the only two inputs
-  /// of the bits with which bf16 state is rounded stochastically.
+  /// The number of element 0 among all that are updated, and the key of the step. The random bits
+  /// with which bf16 state is rounded stochastically depend on these two only.
   int64_t first_index;
   uint64_t rounding_key;
 };
 
-/// UpdateKernel runs one step of an optimizer, by the types of parameters, gradients and states;
-/// null where a rule does not have that many states.
+/// UpdateKernel runs one step of an optimizer. Tables of it are indexed by the types of parameters,
+/// gradients and states; an entry is null where a rule does not have that many states.
 using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
@@ -98,7 +99,7 @@ struct CodedUpdateKernels {
   UpdateKernel measuring[kStateTypes][kFlatTypes];
 };
 
-/// FlatKernels is the vector code on flat ranges, by the types that it reads and writes.
+/// FlatKernels holds the vector code on flat ranges, indexed by the types that it reads and writes.
 struct FlatKernels {
   /// Sums the squares of at most kNormGroup elements.
   double (*sum_of_squares[kFlatTypes])(const void* g, int64_t count);
@@ -106,12 +107,12 @@ struct FlatKernels {
   void (*convert[kFlatTypes][kFlatTypes])(const void* from, void* to, int64_t count, bool streams);
   /// Adds to += from, indexed [to][from].
   void (*add_into[kFlatTypes][kFlatTypes])(void* to, const void* from, int64_t count);
-  /// The updates by OptimizerType and number of states, with the type's rule of the step
-  /// (optimizers/NAME/update.inc).
+  /// The update kernels by OptimizerType and number of states. Their `rule` is the type's rule of
+  /// the step (optimizers/NAME/update.inc).
   UpdateKernels update[kOfferedOptimizers][kMostOptimizerStates + 1];
   CodedUpdateKernels coded_update[kOfferedOptimizers];
-  /// Unpacks out[i] = scale * values[code i], of 16 values; a byte holds two codes, the first in
-  /// its upper half. `count` is a multiple of 32.
+  /// Unpacks out[i] = scale * values[code i], where `values` has 16 numbers; a byte holds two
+  /// codes, the first in its upper half. `count` is a multiple of 32.
   void (*unpack_nf4)(const uint8_t* codes, const float* values, float scale, float* out,
                      int64_t count);
   /// Unpacks out[i] = codes[i] * scale * step.
@@ -125,63 +126,65 @@ struct DropoutRow {
   double scale;
 };
 
-/// Scratch of a tile of attention beside 128 padded_head elements.
+/// The number of scratch elements of a tile of attention besides 128 padded_head.
 inline constexpr int64_t kForwardScratch = kAttentionBlock * (kAttentionBlock + 3);
 inline constexpr int64_t kBackwardScratch = kAttentionBlock * (5 * kAttentionBlock / 2 + 16);
 
-/// AttentionForwardTile is the forward pass of one query block of one head.
+/// AttentionForwardTile holds the operands of the forward pass of one query block of one head.
 template <class S>
 struct AttentionForwardTile {
-  /// Row of the block's first token; rows are `qkv_stride` apart.
+  /// The row of the block's first token; rows are `qkv_stride` apart.
   const S* q;
   int64_t qkv_stride;
-  /// Key/value blocks 0.. of this row and head as pack_columns and pack_rows leave them.
+  /// The key/value blocks from 0 on of this row and head, as pack_columns and pack_rows wrote them.
   const Compute<S>* keys_transposed;
   const Compute<S>* values;
   int64_t head_size, padded_head;
   double scale;
-  /// 0: scores have no cap.
+  /// The bound of scores; 0: scores have none.
   double softcap;
-  /// Index of the block, tokens in it, first key block any of them attends to.
+  /// The index of the block, its number of tokens, and the first key block to which any of them
+  /// attends.
   int64_t block, rows, first_key_block;
-  /// First token (index in the row) each of the block's tokens attends to.
+  /// The first token (index in the row) to which each of the block's tokens attends.
   const int32_t* lowest;
   S* out;
   int64_t out_stride;
   Stat<S>* lse;
-  /// 128 padded_head + kForwardScratch elements.
+  /// Scratch of 128 padded_head + kForwardScratch elements.
   Compute<S>* scratch;
 };
 
-/// AttentionBackwardTile is the backward pass of one key block against one query block of one head.
+/// AttentionBackwardTile holds the operands of the backward pass of one key block against one query
+/// block of one head.
 template <class S>
 struct AttentionBackwardTile {
   const S* q;
   const S* da;
   int64_t qkv_stride, da_stride;
-  /// The keys as pack_columns leaves them, and for `keys` as pack_rows does.
+  /// The keys as pack_columns wrote them, and `keys` as pack_rows wrote them.
   const Compute<S>* keys_transposed;
   const Compute<S>* values_transposed;
   const Compute<S>* keys;
   int64_t head_size, padded_head;
   double scale;
-  /// 0: scores have no cap.
+  /// The bound of scores; 0: scores have none.
   double softcap;
   int64_t query_block, key_block, rows;
   const int32_t* lowest;
   const Stat<S>* lse;
   const Stat<S>* delta;
-  /// [64,d_padded]: dq is written or, with `accumulate_dq`, added to; dk, dv are added to. dq and
-  /// dk are not yet scaled.
+  /// The gradients, each [64,d_padded]: dq is written or, with `accumulate_dq`, added to; dk and dv
+  /// are added to. dq and dk are not scaled yet.
   Compute<S>* dq;
   bool accumulate_dq;
   Compute<S>* dk;
   Compute<S>* dv;
-  /// 128 padded_head + kBackwardScratch elements.
+  /// Scratch of 128 padded_head + kBackwardScratch elements.
   Compute<S>* scratch;
 };
 
-/// VectorKernels is the vector code for activations of type S. Ranges and rows are contiguous
+/// VectorKernels holds the vector code for activations of type S. Ranges and rows are contiguous
 /// unless a stride is given.
 template <class S>
 struct VectorKernels {
@@ -191,15 +194,15 @@ struct VectorKernels {
 #define FTRUN_WIDE_ROWS FTRUN_ROWS
 #include "ops/rows.inc"
 
-  /// Adds to sums the sum over the rows of x.
+  /// Adds the sum over the rows of x to `sums`.
   void (*column_sums)(const S* x, Compute<S>* sums, int64_t rows, int64_t width);
-  /// Adds up out = [out +] `count` rows of sums, `stride` elements apart, in order, and rounds
+  /// Adds `count` rows of sums, `stride` elements apart, in order to out (or to 0), and rounds
   /// once.
   void (*add_partials)(const Compute<S>* partials, int64_t count, int64_t stride, S* out,
                        int64_t width, bool accumulate);
-  /// Converts to = from in the type that is computed with, and rounded to the one that is stored.
+  /// Converts from the stored type to the type of the arithmetic.
   void (*widen)(const S* from, Compute<S>* to, int64_t count);
-  /// Rounds; `to` may begin where `from` does.
+  /// Rounds to the stored type; `to` may begin where `from` does.
   void (*narrow)(const Compute<S>* from, S* to, int64_t count);
 
   // --- attention ----------------------------------------------------------------------------
@@ -215,7 +218,7 @@ struct VectorKernels {
                      int64_t width, int64_t padded, double factor, S* dst, int64_t stride);
   void (*attention_forward)(const AttentionForwardTile<S>& tile);
   void (*attention_backward)(const AttentionBackwardTile<S>& tile);
-  /// Returns the dot product.
+  /// Returns the dot product of a and b.
   double (*dot)(const S* a, const S* b, int64_t count);
 };
 
@@ -240,17 +243,18 @@ namespace amx {
 extern const VectorKernels<BFloat16> kBFloat16;
 }  // namespace amx
 
-/// Isa lists instruction sets, each a superset of those before it. The last two multiply bf16 in
-/// attention as it is stored: by vdpbf16ps, and on Intel's matrix units (AMX).
+/// Isa lists instruction sets, each a superset of those before it. With the last two, attention
+/// multiplies bf16 without widening: by vdpbf16ps, and on Intel's matrix units (AMX).
 enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-/// Says whether this processor and its operating system kernel can run `isa`. Asking for kAmx asks
-/// the kernel for the matrix units, whose state it then keeps for every thread of the process.
+/// Says whether this processor and its operating system kernel can run `isa`. A call with kAmx
+/// requests the matrix units from the kernel, which then keeps their state for every thread of the
+/// process.
 bool can_run(Isa isa);
 /// Returns the instruction set that is known to be fastest here. kAvx512Bf16 is used on AMD, whose
 /// units multiply twice as many bf16 as fp32 (docs/benchmarks.md); on others it is not measured.
-/// kAmx was never run: it is used only where it is asked for. Error(kUnsupported) without AVX2, FMA
-/// and F16C.
+/// kAmx was never run, so it is used only if the config chooses it. Throws Error(kUnsupported)
+/// without AVX2, FMA and F16C.
 Isa best_isa();
 /// Chooses the vector code, which can_run() must allow. Without a call best_isa() is used, or no
 /// more than AVX2 or AVX-512 where the environment has ATEN_CPU_CAPABILITY=avx2 or =avx512.

@@ -6,11 +6,12 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/operation.h"
 
-// Operations whose result is a function of an element of each operand.
+// The functions of this header run operations whose result is a function of one element of each
+// operand.
 namespace ftrun::cuda {
 
-/// Makes y[i] = f(a[i]) or, where f takes two numbers, f(a[i], b[i]), V elements a thread. y may be
-/// an operand.
+/// Computes y[i] = f(a[i]) or, if f takes two numbers, f(a[i], b[i]), with V elements a thread. y
+/// may be an operand.
 template <class T, int V, class F>
 __global__ void map_elements(const T* a, const T* b, T* y, int64_t count, F f) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
@@ -27,7 +28,7 @@ __global__ void map_elements(const T* a, const T* b, T* y, int64_t count, F f) {
   store(y + i, v);
 }
 
-/// Enqueues map_elements() of an operation's first operands into its first result. `f` has a
+/// Enqueues map_elements() from an operation's first operands to its first result. `f` has a
 /// __device__ float operator()(float [, float]) const.
 template <class F>
 void run_by_element(const Operation& op, F f) {

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// The part of cuDNN 9's backend interface (descriptors of tensors, operations, graphs and plans)
-// that attention uses. The library is opened when it is first needed, so that builds and machines
-// without it have everything else. The numbers here are part of its binary interface
+// This header declares the part of cuDNN 9's backend interface (descriptors of tensors, operations,
+// graphs and plans) that attention uses. The library is opened when it is first needed, so builds
+// and machines without it lack nothing else. The numbers are part of its binary interface
 // (tests/kernels/cuda/cudnn compares them with NVIDIA's header where there is one).
 namespace ftrun::cuda {
 
@@ -119,11 +119,11 @@ enum class CudnnPointwise : int {
 
 enum class CudnnReduction : int { kAdd = 0, kMax = 3 };
 
-/// cuDNN's own choice among its engines, best first.
+/// The mode in which cuDNN ranks its engines itself, best first.
 constexpr int kCudnnHeuristicsA = 3;
 constexpr int kCudnnNoteNondeterministic = 4;
 
-/// CudnnApi is the functions as the library exports them. Statuses are 0 for success.
+/// CudnnApi holds the functions that the library exports. Their status is 0 for success.
 struct CudnnApi {
   size_t (*version)() = nullptr;
   const char* (*error_string)(int status) = nullptr;
@@ -141,8 +141,8 @@ struct CudnnApi {
   int (*execute)(CudnnHandle handle, void* plan, void* pack) = nullptr;
 };
 
-/// Opens libcudnn.so.9 of the pinned wheels, of the toolkit or of the system. Error(kEnvironment)
-/// when it does not load.
+/// Opens libcudnn.so.9 of the pinned wheels, of the toolkit or of the system. Throws
+/// Error(kEnvironment) when it cannot be loaded.
 const CudnnApi& load_cudnn();
 
 }  // namespace ftrun::cuda

@@ -17,34 +17,37 @@
 // (ops/attention/gpu_documents.cu).
 namespace ftrun::cuda {
 
-/// Says whether cuDNN may compute attention in place of our kernels: bf16; heads of a multiple of 8
-/// elements, up to 128 on GPUs of compute capability 8.x and up to 256 on 9.x; rows of at least two
-/// tokens; any window; a workspace (cudnn_workspace_bytes) of at most an eighth of the GPU's
-/// memory. `documents` (rows may hold several) only on 9.x: on 8.x cuDNN's gradients of sequences
-/// from lists do not repeat their bits.
+/// Says whether cuDNN may compute attention in place of our kernels: bf16; heads whose size is a
+/// multiple of 8, up to 128 elements on GPUs of compute capability 8.x and up to 256 on 9.x; rows
+/// of at least two tokens; any window; a workspace (cudnn_workspace_bytes) of at most an eighth of
+/// the GPU's memory. `documents` (rows may hold several) only on 9.x: on 8.x cuDNN's gradients of
+/// sequences from lists do not repeat their bits.
 bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens,
                     bool documents);
 
-/// CudnnAttentionGraph is a graph and its tensors' ids.
+/// CudnnAttentionGraph holds a graph and the ids of its tensors.
 struct CudnnAttentionGraph {
   CudnnGraph graph;
-  /// bf16[B, H, T, d] and [B, KV, T, d], within qkv; k (and v in backward) transposed.
+  /// The operands, bf16[B, H, T, d] and [B, KV, T, d], inside qkv; k (and v in backward) is
+  /// transposed.
   int64_t q = 0, k = 0, v = 0;
-  /// bf16[B, H, T, d]; F32[B, H, T, 1]: the logarithm of the sum of exponentials.
+  /// The result, bf16[B, H, T, d], and the logarithm of the sum of exponentials, F32[B, H, T, 1].
   int64_t out = 0, lse = 0;
-  /// Numbers: attrs.scale; minus infinity; attrs.window where there is one.
+  /// Numbers that the graph reads: attrs.scale, minus infinity, and attrs.window where there is
+  /// one.
   int64_t scale = 0, masked = 0, window = 0;
-  /// Backward: gradients of out and of q, k and v; F32[B, H, T, 1], scratch: dout . out; the number
-  /// 1.
+  /// Tensors of backward: the gradients of out and of q, k and v; scratch for dout . out, F32[B, H,
+  /// T, 1]; the number 1.
   int64_t dout = 0, dq = 0, dk = 0, dv = 0, delta = 0, one = 0;
-  /// Documents: DocumentLists::Group.
+  /// The lists of documents (DocumentLists::Group).
   std::optional<int64_t> query_lengths = {}, key_lengths = {}, qkv_offsets = {}, out_offsets = {},
                          token_offsets = {};
 };
 CudnnAttentionGraph cudnn_attention_graph(const CudnnApi& api, const AttentionAttrs& attrs,
                                           const CudnnPart& part, int64_t tokens, bool backward);
 
-/// CudnnAttention is cuDNN on the calling thread's device, with the plans that were prepared.
+/// CudnnAttention runs cuDNN's attention on the calling thread's device, with the plans that were
+/// prepared.
 class CudnnAttention {
  public:
   /// Refuses a cuDNN that is too old with Error(kEnvironment). `required`: a shape without a plan
@@ -54,17 +57,18 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  /// Says whether cuDNN was asked for by name, and not by the rule.
+  /// Says whether the config names cuDNN, in contrast to the rule having chosen it.
   bool required() const { return required_; }
-  /// Returns "cudnn 9.19.0".
+  /// Returns the library's name and version: "cudnn 9.19.0".
   std::string version() const;
-  /// Makes the plans of a shape and the memory they need, once: outside of steps. Where cuDNN has
-  /// no plan: Error(kUnsupported) if it is required, else has_plan() stays false.
+  /// Makes the plans of a shape and the memory they need, once: outside of steps. If cuDNN has no
+  /// plan, throws Error(kUnsupported) if cuDNN is required; else has_plan() stays false.
   void prepare(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward);
   bool has_plan(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward) const;
-  /// Says whether cuDNN computes anything.
+  /// Says whether cuDNN computes any of the prepared shapes.
   bool has_plans() const;
-  /// Returns why cuDNN does not compute a shape that it was to prepare; "" when it computes all.
+  /// Returns the reason why cuDNN does not compute a shape that it was asked to prepare; "" when it
+  /// computes all.
   const std::string& refusal() const { return refusal_; }
   /// Returns the bytes of the workspace that the plans share; device memory.
   int64_t workspace_bytes() const;
@@ -86,7 +90,7 @@ class CudnnAttention {
     bool documents;
     bool backward;
     std::vector<PreparedPart> parts = {};
-    /// The numbers of the graphs; cuDNN reads them when it is run.
+    /// The numbers of the graphs, which cuDNN reads when a graph runs.
     float scale;
     float masked = -std::numeric_limits<float>::infinity();
     float window;
@@ -101,7 +105,7 @@ class CudnnAttention {
   const Prepared* find(const AttentionAttrs& attrs, int64_t tokens, bool documents,
                        bool backward) const;
   void run(const Attention& a, const DocumentLists* lists, bool backward, cudaStream_t stream);
-  /// Returns the operands of a part's graph, from a token (of a row) and a head on.
+  /// Returns the operands of a part's graph, beginning at a token (of a row) and a head.
   static std::vector<CudnnArgument> operands(const Prepared& prepared, size_t index,
                                              const Attention& a, int64_t token, int64_t kv_head);
   static void add_lists(std::vector<CudnnArgument>& arguments, const CudnnAttentionGraph& graph,
@@ -113,8 +117,8 @@ class CudnnAttention {
   CudnnHandle handle_ = nullptr;
   std::vector<Prepared> prepared_;
   std::string refusal_;
-  /// Workspaces, each larger than the one before. A plan keeps the one that it was given, because
-  /// recordings hold its address.
+  /// Workspaces, each larger than the previous one. A plan keeps the workspace that it was given,
+  /// because recordings hold its address.
   std::vector<Workspace> workspaces_;
 };
 

@@ -13,7 +13,7 @@
 
 namespace ftrun::cuda {
 
-/// CudnnDescriptor owns a descriptor of cuDNN's. Calls throw Error(kEnvironment) with cuDNN's
+/// CudnnDescriptor owns a descriptor of cuDNN. Its calls throw Error(kEnvironment) with cuDNN's
 /// message.
 class CudnnDescriptor {
  public:
@@ -34,7 +34,7 @@ class CudnnDescriptor {
     set(name, CudnnElement::kDescriptor, other.raw_);
   }
   void finalize();
-  /// Finalizes a descriptor that cuDNN may refuse; returns what went wrong, or nothing.
+  /// Finalizes a descriptor that cuDNN may refuse; returns cuDNN's message, or nothing.
   std::optional<std::string> try_finalize();
   /// Reads at most `room` elements of an attribute, and returns how many there are.
   int64_t get(CudnnAttribute name, CudnnElement element, int64_t room, void* elements) const;
@@ -49,8 +49,8 @@ class CudnnDescriptor {
 /// Returns a version as text: "9.19.0".
 std::string cudnn_version_text(size_t version);
 
-/// CudnnTarget says for which device a plan is made: a handle's, or one given by its properties,
-/// which need not be present.
+/// CudnnTarget is the device for which a plan is made: a handle's device, or one described by its
+/// properties, which need not be present.
 struct CudnnTarget {
   CudnnHandle handle = nullptr;
   const CudnnDescriptor* properties = nullptr;
@@ -62,14 +62,14 @@ struct CudnnArgument {
   const void* address;
 };
 
-/// CudnnPlan runs one graph on one device. The graph outlives it.
+/// CudnnPlan runs one graph on one device. The graph must outlive it.
 class CudnnPlan {
  public:
-  /// Takes a plan with the descriptors that it was made from.
+  /// Takes a plan with the descriptors from which it was made.
   CudnnPlan(const CudnnApi& api, std::vector<CudnnDescriptor> parts, CudnnDescriptor plan);
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  /// Enqueues the plan on the handle's stream. `workspace` has workspace_bytes().
+  /// Enqueues the plan on the handle's stream. `workspace` must have workspace_bytes() bytes.
   void run(CudnnHandle handle, std::span<const CudnnArgument> arguments, void* workspace) const;
 
  private:
@@ -85,12 +85,12 @@ struct CudnnShape {
   std::array<int64_t, 4> dims;
   std::array<int64_t, 4> strides;
   CudnnType type = CudnnType::kFloat;
-  /// A list of where each batch begins, in elements, in place of strides[0].
+  /// The id of a list of offsets in elements, one for each batch, which replaces strides[0].
   std::optional<int64_t> offsets = {};
 };
 
-/// CudnnProductLengths lists the rows, columns and depth that a product has in each batch, where
-/// they are fewer than its dimensions.
+/// CudnnProductLengths holds the ids of lists with the rows, columns and depth of a product in each
+/// batch, if they are fewer than its dimensions.
 struct CudnnProductLengths {
   std::optional<int64_t> rows = {};
   std::optional<int64_t> columns = {};
@@ -102,8 +102,8 @@ class CudnnGraph {
  public:
   explicit CudnnGraph(const CudnnApi& api) : api_(api) {}
 
-  /// Adds a tensor: in memory (16 bytes aligned, lists 4), made and used within the graph, or a
-  /// number that is given by its address.
+  /// Adds a tensor: one in memory (16 bytes aligned, lists 4), one that exists only inside the
+  /// graph, or a number that is given by its address.
   int64_t in_memory(const CudnnShape& shape) { return tensor(shape, TensorStorage::kMemory); }
   int64_t within(const CudnnShape& shape) { return tensor(shape, TensorStorage::kWithin); }
   int64_t number() { return tensor({{1, 1, 1, 1}, {1, 1, 1, 1}}, TensorStorage::kByValue); }
@@ -114,7 +114,7 @@ class CudnnGraph {
 
   void matmul(int64_t a, int64_t b, int64_t c, const CudnnProductLengths& lengths = {});
   /// Pointwise is y = mode(x), mode(x, b) or mode(x, b, t); kSelect is t ? x : b, kIndex the place
-  /// along `axis`. `precision` is the type that it computes in.
+  /// along `axis`. `precision` is the type of the arithmetic.
   struct Pointwise {
     CudnnPointwise mode;
     int64_t x;
@@ -125,9 +125,9 @@ class CudnnGraph {
     int64_t axis = -1;
   };
   void pointwise(const Pointwise& p);
-  /// Reduces over the dimensions in which y has 1, or fewer than x.
+  /// Reduces over the dimensions in which y has 1 element, or fewer than x.
   void reduce(CudnnReduction mode, int64_t x, int64_t y);
-  /// Gives the same elements another order of dimensions.
+  /// Reorders the dimensions of the same elements.
   void reshape(int64_t x, int64_t y);
 
   /// Engines are cuDNN's engines that have the same bits from run to run, best first. No device is
@@ -151,7 +151,7 @@ class CudnnGraph {
 
   const CudnnApi& api_;
   std::vector<CudnnDescriptor> tensors_;
-  /// Descriptors that operations refer to.
+  /// The descriptors to which operations refer.
   std::vector<CudnnDescriptor> modes_;
   std::vector<CudnnDescriptor> operations_;
 };

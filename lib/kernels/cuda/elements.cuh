@@ -9,14 +9,14 @@
 #include "base/round_up.h"
 #include "kernels/cuda/launch.cuh"
 
-// Kernels read and write elements as this file says: stored as T (float, bf16, fp16), computed as
-// float, V at a time.
+// Kernels read and write elements through the functions of this file: elements are stored as T
+// (float, bf16, fp16), computed as float, and moved V at a time.
 namespace ftrun::cuda {
 
 using Bf16 = __nv_bfloat16;
 using Half = __half;
 
-/// Most threads of a block of the kernels that take elements one by one.
+/// The most threads of a block of a kernel that processes elements one by one.
 inline constexpr int kPointwiseThreads = 256;
 
 __device__ inline float to_float(float x) {
@@ -38,7 +38,7 @@ __device__ T from_float(float x) {
     return __float2bfloat16_rn(x);
 }
 
-/// Floats are V floats on their way from or to memory.
+/// Floats holds V floats that are loaded from memory or will be stored there.
 template <int V>
 struct Floats {
   float e[V];
@@ -59,7 +59,8 @@ __device__ Floats<V> plus(const Floats<V>& a, const Floats<V>& b) {
   return sum;
 }
 
-/// Word is V elements as memory sees them: one word when they are 8 or 16 bytes.
+/// Word is the type in which V elements are moved to and from memory: one word when they have 8 or
+/// 16 bytes.
 template <class T, int V>
 using Word = std::conditional_t<V * sizeof(T) == 16, uint4, uint2>;
 template <class T, int V>
@@ -103,8 +104,8 @@ __device__ void store(T* p, const Floats<V>& values) {
   }
 }
 
-/// Stores V elements in global memory as store() does, in an instruction that the compiler does not
-/// cut: nvcc 13.0 makes four stores of a word where it sees its parts come by themselves.
+/// Stores V elements in global memory as store() does, with one instruction that the compiler does
+/// not split: nvcc 13.0 makes four stores of a word whose parts it sees computed separately.
 template <int V, class T>
 __device__ void store_whole(T* p, const Floats<V>& values) {
   if constexpr (kOneWord<T, V>)
@@ -113,14 +114,14 @@ __device__ void store_whole(T* p, const Floats<V>& values) {
     store(p, values);
 }
 
-/// Rounds a number as being stored as T does.
+/// Rounds a number as storing it as T does.
 template <class T>
 __device__ float rounded(float x) {
   return to_float(from_float<T>(x));
 }
 
-/// Adds the term of a token to the gradient of a norm's weight, rounded once: the same wherever it
-/// is computed.
+/// Adds the term of a token to the gradient of a norm's weight, rounded once: every kernel computes
+/// the same bits.
 __device__ inline float weight_term(float dy, float x, float rstd, float sum) {
   return fmaf(dy, x * rstd, sum);
 }
@@ -137,7 +138,8 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-/// Returns the sum over the block, the same in every thread; blocks are whole warps. A fixed tree.
+/// Returns the sum over the block, which is equal in every thread. Blocks are whole warps. The sum
+/// is a fixed tree.
 __device__ inline float block_sum(float x) {
   __shared__ float parts[32];
   x = warp_sum(x);

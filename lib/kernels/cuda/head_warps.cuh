@@ -10,30 +10,30 @@
 
 namespace ftrun::cuda {
 
-/// HeadOfToken is a warp's place among the heads of all tokens.
+/// HeadOfToken is the head, among those of all tokens, that a warp processes.
 struct HeadOfToken {
   int64_t token;
   int head;
-  /// Elements before this head's.
+  /// The number of elements before this head's.
   int64_t at;
   bool exists;
 };
 
-/// Returns the place of this warp among `count` tokens of `heads` heads, a warp each.
+/// Returns the head of this warp, where each of `heads` heads of `count` tokens has a warp.
 __device__ inline HeadOfToken head_of_warp(int64_t count, int heads, int head_size) {
   const int64_t item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   return {item / heads, static_cast<int>(item % heads), item * head_size, item < count * heads};
 }
 
-/// Runs `body` on what a warp reads of a head at a time: V elements a lane where they can be moved
-/// at once, so that heads of 128 keep all lanes busy.
+/// Calls `body` for the elements of a head that a warp reads at a time: V elements a lane where
+/// they can be moved at once, so that heads of 128 keep all lanes busy.
 template <int V, class Body>
 __device__ void for_head(int head_size, Body body) {
   for (int i = threadIdx.x % 32 * V; i < head_size; i += 32 * V) body(i);
 }
 
-/// NormedQkv has the heads of a qkv row, of which queries and keys are normalised, and the weights
-/// of their norms.
+/// NormedQkv holds the heads of a qkv row whose queries and keys are normalised, and the weights of
+/// their norms.
 template <class T>
 struct NormedQkv {
   NormedQkv(const HeadAttrs& attrs, const void* weight_q, const void* weight_k)
@@ -48,16 +48,16 @@ struct NormedQkv {
 
   __device__ int heads() const { return q_heads + 2 * k_heads; }
   __device__ int normed() const { return q_heads + k_heads; }
-  /// Returns the weights of a head where all query heads share theirs, and all key heads.
+  /// Returns the weights of a head if all query heads share their weights, and all key heads do.
   __device__ const T* shared_weight(int head) const { return head < q_heads ? wq : wk; }
-  /// Returns the weights of a head where each has its own.
+  /// Returns the weights of a head if each head has its own.
   __device__ const T* own_weight(int head) const {
     return head < q_heads ? wq + static_cast<int64_t>(head) * head_size
                           : wk + static_cast<int64_t>(head - q_heads) * head_size;
   }
 };
 
-/// Returns the launch of a warp for each head of the operation's qkv rows.
+/// Returns the launch with one warp for each head of the operation's qkv rows.
 inline Launch head_launch(const Operation& op) {
   constexpr int kHeadThreads = 128;
   const auto& attrs = op.attrs<HeadAttrs>();
@@ -77,8 +77,8 @@ void with_head_vectors(const Operation& op, F f, Pointers... pointers) {
   });
 }
 
-/// Returns the gradient of the weights of query heads (part 0) or key heads (part 1), of which
-/// rstd, a number for each normalised head of a token, is the operation's input `rstd`.
+/// Returns the gradient of the weights of query heads (part 0) or key heads (part 1). The
+/// operation's input number `rstd` holds rstd, a number for each normalised head of a token.
 inline WeightGradient gradient_of_heads(const Operation& op, size_t part, size_t rstd) {
   const auto& attrs = op.attrs<HeadAttrs>();
   const int64_t first = part == 0 ? 0 : attrs.query_heads;

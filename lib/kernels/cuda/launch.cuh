@@ -16,12 +16,12 @@ namespace ftrun::cuda {
 struct Launch {
   dim3 grid;
   dim3 block;
-  /// Dynamic shared memory in bytes.
+  /// The bytes of dynamic shared memory.
   size_t shared = 0;
   cudaStream_t stream = nullptr;
 };
 
-/// Starts a kernel; no blocks is nothing to do.
+/// Starts a kernel; does nothing if there are no blocks.
 template <class... Parameters, class... Arguments>
 void launch(const Launch& shape, void (*kernel)(Parameters...), Arguments... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;

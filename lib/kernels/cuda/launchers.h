@@ -8,8 +8,9 @@
 #include "base/packed_format.h"
 #include "kernels/kernels.h"
 
-// Kernels that operations share on a GPU: each function enqueues its kernels on `stream`. `dtype`
-// is that of the activations, F32, BF16 or F16. Letters as in graph/op_spec.h.
+// The functions of this header launch kernels that operations share on a GPU: each enqueues its
+// kernels on `stream`. `dtype` is the dtype of the activations, F32, BF16 or F16. Letters are those
+// of graph/op_spec.h.
 namespace ftrun::cuda {
 
 // --- pointwise.cu --------------------------------------------------------------------------------
@@ -26,7 +27,7 @@ void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64
              cudaStream_t stream);
 void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count,
               cudaStream_t stream);
-/// Sums blocks; dtype also F64.
+/// Sums blocks; `dtype` may also be F64.
 void sum_blocks(DType dtype, const void* blocks, int ranks, int64_t stride, void* out,
                 int64_t count, cudaStream_t stream);
 
@@ -61,26 +62,26 @@ struct WeightGradient {
   /// division.
   const float* squares = nullptr;
   const float* mean = nullptr;
-  /// Number of neighbouring columns that share a mean and an rstd, at n * rstd_stride + h + column
-  /// / rstd_columns; 0: all columns of a head do.
+  /// The number of neighbouring columns that share a mean and an rstd, which are at n * rstd_stride
+  /// + h + column / rstd_columns; 0: all columns of a head do.
   int64_t rstd_columns = 0;
 };
 void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream);
-/// The order of the sum: tokens in parts of weight_gradient_tokens() each; within a part,
-/// kPartLanes sums of every kPartLanes-th token; these in order; then the parts in order, by
-/// add_partials(): F32[parts, width] in g.workspace.
+/// The number of running sums of a part, which fixes the order of the sum: tokens in parts of
+/// weight_gradient_tokens() each; within a part, kPartLanes sums of every kPartLanes-th token;
+/// these in order; then the parts in order, by add_partials(): F32[parts, width] in g.workspace.
 inline constexpr int kPartLanes = 8;
 int64_t weight_gradient_parts(const WeightGradient& g);
 int64_t weight_gradient_tokens(const WeightGradient& g);
 void add_partials(const WeightGradient& g, cudaStream_t stream);
 class Operation;
-/// Fills the fields that every sum over tokens has: of operand 0, to result i.
+/// Returns the fields that every sum over tokens has: from operand 0 to result i.
 WeightGradient weight_gradient_of(const Operation& op, size_t i);
 
 // --- optimizer.cu --------------------------------------------------------------------------------
 void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum,
                     double* group_sums, cudaStream_t stream);
-/// Runs one step; `u.states` are those that the optimizer keeps (with_states_of).
+/// Runs one step; `u.states` holds the states that the optimizer keeps (with_states_of).
 void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config,
                       const StepScalars* scalars, cudaStream_t stream);
 void measure_codes(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,

@@ -6,13 +6,13 @@
 
 namespace ftrun::cuda {
 
-/// Libraries are what operations use beside our own kernels. They are borrowed.
+/// Libraries holds the libraries that operations use besides our own kernels. They are borrowed.
 struct Libraries {
   const DeviceInfo& gpu;
   Matmul& matmul;
-  /// Null: all attention is ours.
+  /// cuDNN's attention; null: our kernels compute all attention.
   CudnnAttention* cudnn = nullptr;
-  /// AttentionOptions::documents.
+  /// Rows may hold several documents (AttentionOptions::documents).
   bool documents = false;
 };
 

@@ -22,7 +22,7 @@ struct MatrixProduct {
   void* c = nullptr;
   float alpha = 1.0F;
   float beta = 0.0F;
-  /// Elements from a row, as it is stored, to the next; 0: rows are contiguous.
+  /// The number of elements from one stored row to the next; 0: rows are contiguous.
   int64_t a_stride = 0;
   int64_t b_stride = 0;
   int64_t c_stride = 0;
@@ -31,8 +31,9 @@ struct MatrixProduct {
   DType out_dtype = DType::kF32;
 };
 
-/// Matmul computes matrix products through cuBLAS: sums in fp32, no TF32, the same bits from run to
-/// run. It allocates one workspace: products go to one stream at a time.
+/// Matmul computes matrix products with cuBLAS. They are summed in fp32, without TF32, and have the
+/// same bits from run to run. It allocates one workspace, so products must be enqueued to one
+/// stream at a time.
 class Matmul {
  public:
   explicit Matmul(bool hopper);
@@ -42,12 +43,12 @@ class Matmul {
 
   void run(const MatrixProduct& product, cudaStream_t stream);
 
-  /// Rows is the extent of a product that the rows of the head's matrix are.
+  /// Rows names the extent of a product that is the number of rows of the head's matrix.
   enum class Rows { kM, kN, kK };
-  /// Runs `product`, whose extent `rows` is that of the head's matrix, as two products where it is
-  /// not a multiple of 8: cuBLAS then has no fast kernels, whatever the strides are (8B's head
-  /// after one token was added, on an H100: 42 ms instead of 5.5). The second one, of fewer than
-  /// kWholeRows rows, is added to the first where `rows` is kK.
+  /// Runs `product` as two products if its extent `rows`, the rows of the head's matrix, is not a
+  /// multiple of 8: cuBLAS has no fast kernels for other extents, whatever the strides are (8B's
+  /// head after one token was added, on an H100: 42 ms instead of 5.5). The second product has
+  /// fewer than kWholeRows rows, and is added to the first if `rows` is kK.
   void run_in_whole_rows(const MatrixProduct& product, Rows rows, cudaStream_t stream);
 
  private:

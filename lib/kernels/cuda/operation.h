@@ -12,7 +12,7 @@
 namespace ftrun::cuda {
 
 /// Operation holds an operation, the addresses of its operands and the stream it runs on. It checks
-/// what the launchers rely on: dtypes, and that storage is given.
+/// the conditions on which the launchers rely: the dtypes, and that storage is given.
 class Operation {
  public:
   Operation(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
@@ -44,7 +44,7 @@ class Operation {
   double* doubles_out(size_t i) const {
     return static_cast<double*>(address(op_.out.at(i), DType::kF64));
   }
-  /// Returns the format of a packed operand, and its records.
+  /// Returns the format of a packed operand; records() returns its records.
   const PackedFormat& packed(size_t i) const { return graph_.at(op_.in.at(i)).packed; }
   const void* records(size_t i) const { return address(op_.in.at(i), DType::kU8); }
   /// Gradient is a parameter's gradient, in its own dtype (F32, BF16 or F16).
@@ -71,7 +71,7 @@ class Operation {
                                 offset);
   }
   int64_t workspace_bytes() const { return graph_.at(op_.workspace).bytes(); }
-  /// Refuses a plan made for the processor's kernels, whose workspace has another layout.
+  /// Throws if the plan was made for the processor's kernels, whose workspace has another layout.
   void require_workspace(int64_t bytes) const {
     require(workspace_bytes() >= bytes, "the plan has the scratch of this device's kernels");
   }

@@ -5,9 +5,9 @@
 
 namespace ftrun::cuda {
 
-/// Prepares a graph: DeviceKernels::prepare.
+/// Prepares a graph (DeviceKernels::prepare()).
 void prepare(const LayerGraph& graph, const Libraries& libraries);
-/// Enqueues one operation: DeviceKernels::run_ops.
+/// Enqueues one operation (DeviceKernels::run_ops()).
 void run_operation(const Operation& op, const Libraries& libraries);
 /// Runs both gradients of a norm (is_gpu_pair) in one pass over its rows, with the bits that each
 /// has when run separately. Returns false, and does nothing, if rows are too wide for it. The code

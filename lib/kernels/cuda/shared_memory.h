@@ -4,12 +4,12 @@
 
 namespace ftrun::cuda {
 
-/// Dynamic shared memory in bytes that a block of any kernel may have without asking for it.
+/// The dynamic shared memory in bytes that a block of any kernel may have without a request.
 inline constexpr size_t kSharedWithoutAsking = size_t{48} * 1024;
 
-/// Lets blocks of `kernel` have `bytes` of dynamic shared memory on this thread's GPU. CUDA is
-/// asked once for each kernel and GPU, and again where more is wanted. Any thread. Errors as
-/// check().
+/// Allows blocks of `kernel` to have `bytes` of dynamic shared memory on this thread's GPU. It
+/// requests this from CUDA once for each kernel and GPU, and again if more is needed. Any thread
+/// may call it. Throws the errors of check().
 void ask_for_shared_memory(const void* kernel, size_t bytes);
 
 }  // namespace ftrun::cuda

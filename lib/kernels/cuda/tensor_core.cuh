@@ -2,13 +2,14 @@
 
 #include "kernels/cuda/elements.cuh"
 
-// Instructions that CUDA C++ has no name for: products on the tensor cores, loads of their
-// operands, copies into shared memory that run beside the kernel, powers of two. (The tests on
-// machines without a GPU have a file of this name that does the same on the host.)
+// The functions of this file are instructions that CUDA C++ does not offer: products on the tensor
+// cores, loads of their operands, copies into shared memory that run beside the kernel, powers of
+// two. (The tests on machines without a GPU have a file of this name that does the same on the
+// host.)
 namespace ftrun::cuda {
 
-// FragmentA, B and C are fragments of mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
-// what each lane of a warp holds. With g = lane / 4 and t = lane % 4, A has rows g, g+8 and columns
+// FragmentA, B and C hold one lane's elements of the operands of mma.m16n8k16 (PTX ISA, "Matrix
+// Fragments for mma.m16n8k16"). With g = lane / 4 and t = lane % 4, A has rows g, g+8 and columns
 // 2t, 2t+1 (+8); B rows 2t, 2t+1 (+8) and column g; C rows g, g+8 and columns 2t, 2t+1. A word
 // holds two neighbours, the first in its low half.
 struct FragmentA {
@@ -45,7 +46,7 @@ struct FourBlocks {
   uint32_t r[4];
 };
 
-/// Returns an address in shared memory as PTX takes it.
+/// Returns an address in shared memory in the form that PTX instructions need.
 __device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
@@ -74,8 +75,9 @@ __device__ inline FourBlocks load_transposed_blocks(const T* row) {
 }
 
 /// Starts a copy of 4 or 16 bytes from global to shared memory, which runs beside the kernel; both
-/// addresses are multiples of the size. Without a source that `exists`, the bytes become 0. The
-/// thread that started it may read them after wait_for_copies(), others after a barrier as well.
+/// addresses are multiples of the size. If the source does not exist (`exists`), the bytes are set
+/// to 0. The thread that started the copy may read the bytes after wait_for_copies(), other threads
+/// after an additional barrier.
 template <int Bytes>
 __device__ inline void start_copy(void* to, const void* from, bool exists) {
   static_assert(Bytes == 4 || Bytes == 16);

@@ -20,7 +20,7 @@ class GraphBuilder;
 //   in:  ds[N,F], gu[N,2F]
 //   out: dgu[N,2F] (out may be gu)
 
-/// ActivationAttrs are left out of an operation for silu.
+/// ActivationAttrs holds the activation of an operation; an operation without attributes uses silu.
 struct ActivationAttrs {
   Activation kind = Activation::kSilu;
   bool operator==(const ActivationAttrs&) const = default;

@@ -23,19 +23,19 @@ struct AttentionAttrs {
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
   int64_t head_size = 0;
-  /// T: tokens of a row; N is a multiple of it.
+  /// The number of tokens of a row, T; N is a multiple of it.
   int64_t row_tokens = 0;
-  /// Multiplies the scores, usually 1/sqrt(d).
+  /// The factor of the scores, usually 1/sqrt(d).
   double scale = 1.0;
-  /// Sliding window in tokens; 0 = none.
+  /// The sliding window in tokens; 0 = none.
   int64_t window = 0;
-  /// Bound of the scores' sizes (Gemma Team 2024, section 2); 0 = none.
+  /// The bound of the scores (Gemma Team 2024, section 2); 0 = none.
   double softcap = 0;
   bool operator==(const AttentionAttrs&) const = default;
 };
 
 namespace ops {
-/// Emits an attention and returns a; sets `attrs.row_tokens` to the builder's.
+/// Emits an attention and returns its result a; sets `attrs.row_tokens` to the builder's.
 ValueId attention(GraphBuilder& g, ValueId qkv, ValueId starts, AttentionAttrs attrs);
 }  // namespace ops
 

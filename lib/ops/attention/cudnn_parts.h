@@ -9,13 +9,13 @@ namespace ftrun {
 
 struct AttentionAttrs;
 
-/// Elements of the widest head that cuDNN computes (compute capability 9.x).
+/// The size in elements of the widest head that cuDNN computes (compute capability 9.x).
 inline constexpr int64_t kMostCudnnHead = 256;
-/// Says whether cuDNN's attention may take such an operation on any GPU: bf16, heads of a multiple
-/// of 8 elements, rows of at least two tokens, scores without a bound.
+/// Says whether cuDNN's attention can compute such an operation on some GPU: bf16, heads whose size
+/// is a multiple of 8, rows of at least two tokens, scores without a bound.
 bool cudnn_takes(const AttentionAttrs& attrs, DType dtype);
 
-/// CudnnPart is what one graph computes: `sequences` rows, or documents of a list, of up to
+/// CudnnPart describes the work of one graph: `sequences` rows, or documents of a list, of up to
 /// `most_tokens` tokens, and `kv_heads` heads of keys with the query heads that share them.
 struct CudnnPart {
   int64_t sequences = 0;
@@ -29,8 +29,8 @@ inline constexpr int64_t kCudnnPartBytes = int64_t{1} << 30;
 /// for each group of gpu_document_groups().
 std::vector<CudnnPart> cudnn_parts(const AttentionAttrs& attrs, int64_t tokens, bool documents,
                                    int64_t part_bytes = kCudnnPartBytes);
-/// Returns the bytes of backward's workspace: engines that repeat their bits keep the scores of all
-/// sequences and heads in 16 bits.
+/// Returns the bytes of backward's workspace: engines whose bits are the same from run to run keep
+/// the scores of all sequences and heads in 16 bits.
 int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part);
 
 }  // namespace ftrun

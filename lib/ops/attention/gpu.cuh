@@ -4,8 +4,8 @@
 #include "ops/attention/gpu.h"
 #include "ops/attention/workspace.h"
 
-// The attention kernels of both types share this: where a head's rows lie, and which keys a query
-// sees.
+// This header is shared by the attention kernels of both types. It finds where a head's rows lie,
+// and which keys a query sees.
 namespace ftrun::cuda {
 
 template <class T>
@@ -21,11 +21,11 @@ struct AttentionArgs {
   const float* delta;
   const int32_t* uncovered;
   int64_t tokens;
-  /// Elements of a row of qkv and of a.
+  /// The number of elements of a row of qkv and of a row of a.
   int64_t width, out_width;
   int row_tokens, blocks, query_heads, kv_heads, group, head_size;
   float scale;
-  /// 0: scores have no cap.
+  /// The bound of scores; 0: scores have none.
   float softcap;
   /// Rows can be moved 16 bytes at a time.
   bool vectors;
@@ -48,17 +48,17 @@ struct AttentionArgs {
   }
 };
 
-/// ScaledScores makes scores of products of queries and keys, times `unit`. How a kernel's loops
-/// over scores treat them is a type: with_scores() calls such a loop with one.
+/// ScaledScores computes scores, times `unit`, from products of queries and keys. A kernel's loop
+/// over scores takes such a type as a parameter; with_scores() chooses it.
 struct ScaledScores {
   float factor;
 
   __device__ float score(float product) const { return product * factor; }
-  /// Returns the score's slope by the product, over the scale.
+  /// Returns the derivative of the score with respect to the product, divided by the scale.
   __device__ float slope(float /*product*/) const { return 1.0F; }
 };
 
-/// CappedScores are softcap tanh(scaled / softcap).
+/// CappedScores computes bounded scores: softcap tanh(scaled / softcap).
 struct CappedScores {
   float inner, outer;
 
@@ -70,7 +70,8 @@ struct CappedScores {
   }
 };
 
-/// Calls loop(scores), where scores are in units of 1 / unit. The branch is one of the whole block.
+/// Calls loop(scores), where scores are in units of 1 / unit. All threads of a block take the same
+/// branch.
 template <class T, class Loop>
 __device__ void with_scores(const AttentionArgs<T>& args, float unit, Loop loop) {
   if (args.softcap > 0.0F)

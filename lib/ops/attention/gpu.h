@@ -16,27 +16,29 @@ namespace ftrun::cuda {
 struct Attention {
   const void* qkv;
   const int32_t* starts;
-  /// The result, and the log-sum-exp of the scores: forward writes them, backward reads them.
+  /// The result, and the log-sum-exp of the scores, which forward writes and backward reads.
   void* a;
   float* lse;
-  /// The result's gradient, and the gradient of qkv: backward only.
+  /// The gradients of the result and of qkv, for backward only.
   const void* da;
   void* dqkv;
   AttentionAttrs attrs;
   int64_t tokens;
-  /// Scratch, as ops/attention/gpu_workspace.h lays it out: I32[N], I32[batch rows, blocks], F32[H,
-  /// N].
+  /// The scratch in the layout of ops/attention/gpu_workspace.h: I32[N], I32[batch rows, blocks],
+  /// F32[H, N].
   int32_t* lowest;  // the first key that each token's query sees
   int32_t* first_block;
   float* delta;
-  /// I32: tokens before this one are computed elsewhere, and blocks of them leave at once. Null:
-  /// none are.
+  /// The first token that this kernel computes (I32): earlier tokens are computed elsewhere, and
+  /// their blocks return at once. Null: it computes all tokens.
   const int32_t* uncovered;
 };
-/// SharedMemory is that of a block of the kernel that asks for most.
+/// SharedMemory is the shared memory that a block of an attention kernel needs: of several kernels,
+/// the one that needs most.
 struct SharedMemory {
   int64_t bytes;
-  /// The size's explanation: "4 tiles of 64 x 264 x 2 bytes".
+  /// The arithmetic of the size: "192 rows of 64 x 2 bytes and 512", the last number being further
+  /// bytes.
   std::string text;
 };
 SharedMemory attention_shared_f32(int64_t head_size, bool backward);
@@ -48,8 +50,8 @@ void attention_backward_f32(const Attention& a, cudaStream_t stream);
 void attention_forward_narrow(DType dtype, const Attention& a, cudaStream_t stream);
 void attention_backward_narrow(DType dtype, const Attention& a, cudaStream_t stream);
 
-/// DocumentLists holds lists of the documents that a library computes as sequences, in the scratch
-/// as GpuAttentionWorkspace lays it out.
+/// DocumentLists holds lists of the documents that a library computes as sequences. They are in the
+/// scratch, in the layout of GpuAttentionWorkspace.
 struct DocumentLists {
   struct DocumentGroup {
     int64_t most_tokens, slots;
@@ -63,8 +65,8 @@ struct DocumentLists {
   int32_t* uncovered;
 };
 /// Writes the lists of a.starts; a.lowest is scratch. Documents of one token are in no list. Lists
-/// end at the first document that no list can hold, and are empty where starts are not those of
-/// documents.
+/// end at the first document for which no list has room, and are empty where starts are not those
+/// of documents.
 void list_documents(const Attention& a, const DocumentLists& lists, cudaStream_t stream);
 /// Compute attention and its gradient of the documents of one token before a.uncovered, in bf16.
 void single_tokens_forward(const Attention& a, cudaStream_t stream);

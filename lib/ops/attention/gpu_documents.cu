@@ -1,8 +1,8 @@
 #include "ops/attention/gpu.cuh"
 
-// Documents as sequences of their own, for a library that takes lists of sequences
-// (cudnn_attention.h): which document stands in which list is decided on the device, as recorded
-// steps meet other documents each time.
+// The kernels of this file list documents as separate sequences, for a library that computes lists
+// of sequences (cudnn_attention.h). The device decides which document is in which list, because a
+// recorded step runs with other documents each time.
 namespace ftrun::cuda {
 
 namespace {

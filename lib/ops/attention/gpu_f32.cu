@@ -261,7 +261,8 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
   Sums dk, dv;
   for (int head = kv_head * args.group; head < (kv_head + 1) * args.group; ++head)
     for (int at = first; at < args.row_tokens; at += kTile) {
-      // It never falls along a row, as starts never fall: no later query sees these keys.
+      // The first key never decreases along a row, because starts never do: no later query sees
+      // these keys.
       if (first_key(args, row, at) >= first + kTile) break;
       const int64_t token = token_at(args, row, at);
       __syncthreads();

@@ -6,33 +6,33 @@ namespace ftrun {
 
 struct AttentionAttrs;
 
-// Declarations only: the vector kernels include this file.
+// This header has declarations only, because the vector kernels include it.
 
-/// Tokens of a query block and of a key block of attention.
+/// The number of tokens of a query block and of a key block of attention.
 inline constexpr int64_t kAttentionBlock = 64;
 
 /// AttentionWorkspace holds byte offsets in the scratch of attention and attention_dgrad; -1 for
-/// what an operation does not use. Tiles are as large as in the type that is computed with, never
-/// 16 bits; the layout inside them is the instruction set's.
+/// what an operation does not use. Tiles have the size of the type of the arithmetic, which never
+/// has 16 bits; the instruction set decides the layout inside them.
 struct AttentionWorkspace {
-  /// Head size rounded up to whole vectors.
+  /// The head size rounded up to whole vectors.
   int64_t padded_head = 0;
   int64_t batch_rows = 0;
-  /// Blocks of a row of tokens.
+  /// The number of blocks of a row of tokens.
   int64_t blocks = 0;
-  /// The backward pass deals key blocks out to this many classes, each with its own sum of dq. The
-  /// number depends only on the shape, so results do not depend on the number of threads.
+  /// The number of classes over which the backward pass distributes key blocks, each with its own
+  /// sum of dq. It depends only on the shape, so results do not depend on the number of threads.
   int64_t classes = 1;
-  /// I32[N]: first token each token attends to; I32[batch_rows, blocks]: first key block of a query
-  /// block.
+  /// The offsets of I32[N], the first token to which each token attends, and of I32[batch_rows,
+  /// blocks], the first key block of each query block.
   int64_t lowest = -1;
   int64_t first_block = -1;
-  /// [batch_rows, K, blocks] tiles of 64 x padded_head: keys transposed, values.
+  /// The offsets of [batch_rows, K, blocks] tiles of 64 x padded_head: keys transposed, and values.
   int64_t keys = -1;
   int64_t values = -1;
-  /// [H, N] statistics: da . a of each head and token.
+  /// The offset of the statistics [H, N]: da . a of each head and token.
   int64_t delta = -1;
-  /// [classes, batch_rows, H, blocks] tiles of 64 x padded_head.
+  /// The offset of [classes, batch_rows, H, blocks] tiles of 64 x padded_head.
   int64_t dq = -1;
   int64_t bytes = 0;
 };

@@ -110,7 +110,7 @@ class Head {
     if (bias_ == nullptr) return;
     for_pieces(0, vocabulary_, [&](int64_t at, int64_t count) {
       std::array<T, kBiasPiece> piece;
-      take_elements(bias_ + at, piece.data(), count);
+      widen_elements(bias_ + at, piece.data(), count);
       for (int64_t i = 0; i < count; ++i) row[at + i] += piece[static_cast<size_t>(i)];
     });
   }
@@ -216,9 +216,9 @@ class Head {
       parallel_ranges(vocabulary_, kBiasPiece, [&](int64_t begin, int64_t end) {
         for_pieces(begin, end, [&](int64_t at, int64_t count) {
           std::array<T, kBiasPiece> sums{};
-          if (accumulate) take_elements(gradient + at, sums.data(), count);
+          if (accumulate) widen_elements(gradient + at, sums.data(), count);
           for (int64_t row = 0; row < rows; ++row) add_gradients(row, at, count, sums.data());
-          put_elements(sums.data(), gradient + at, count);
+          narrow_elements(sums.data(), gradient + at, count);
         });
       });
     });
@@ -229,7 +229,7 @@ class Head {
     if constexpr (std::is_same_v<S, BFloat16>) {
       if (direct_) {
         std::array<T, kBiasPiece> piece;
-        take_elements(rounded_gradients() + row * rounded_stride() + at, piece.data(), count);
+        widen_elements(rounded_gradients() + row * rounded_stride() + at, piece.data(), count);
         for (int64_t i = 0; i < count; ++i) sums[i] += piece[static_cast<size_t>(i)];
         return;
       }

@@ -41,9 +41,9 @@ class GraphBuilder;
 
 struct CrossEntropyAttrs {
   bool with_gradients = true;
-  /// Tokens whose logits are in memory at once.
+  /// The number of tokens whose logits are in memory at one time.
   int64_t chunk_tokens = 256;
-  /// Bound of the logits' sizes (Gemma Team 2024, section 2); 0 = none.
+  /// The bound of the logits (Gemma Team 2024, section 2); 0 = none.
   double softcap = 0;
   bool operator==(const CrossEntropyAttrs&) const = default;
 };
@@ -51,15 +51,16 @@ struct CrossEntropyAttrs {
 /// VocabularyAttrs holds the attributes of vocabulary_logits and vocabulary_cross_entropy.
 struct VocabularyAttrs {
   bool with_gradients = true;
-  /// Tensor-parallel ranks and this one: w is rows [rank V, (rank + 1) V) of ranks V.
+  /// The number of tensor-parallel ranks, and the number of this one: w is rows [rank V, (rank + 1)
+  /// V) of ranks V.
   int64_t ranks = 1;
   int64_t rank = 0;
   /// The chunk: tokens [first_token, first_token + C).
   int64_t first_token = 0;
-  /// CrossEntropyAttrs::softcap.
+  /// The bound of the logits (CrossEntropyAttrs::softcap).
   double softcap = 0;
-  /// Rows of the vocabulary; 0: ranks V. Rows of w after them are padding: their logits are minus
-  /// infinity, and their gradients 0.
+  /// The number of rows of the vocabulary; 0: ranks V. Rows of w after them are padding: their
+  /// logits are minus infinity, and their gradients 0.
   int64_t rows = 0;
 
   /// Returns how many of the V rows of w, which begin at row rank V, are rows of the vocabulary.
@@ -69,22 +70,24 @@ struct VocabularyAttrs {
   bool operator==(const VocabularyAttrs&) const = default;
 };
 
-/// HeadGradients are the places of the parameters' gradients among the results; 0: there is none.
+/// HeadGradients holds the indices of the parameters' gradients among the results; 0: there is
+/// none.
 struct HeadGradients {
   size_t weight = 0, bias = 0;
 };
-/// Finds the gradients' places in linear_cross_entropy.
+/// Finds the indices in linear_cross_entropy.
 HeadGradients head_gradients_of(const Op& op);
-/// Finds the gradients' places in vocabulary_cross_entropy.
+/// Finds the indices in vocabulary_cross_entropy.
 HeadGradients vocabulary_gradients_of(const Op& op);
 
 namespace ops {
 /// Emits the head and returns the F64[2] loss value (an output at Port::kLoss). With gradients it
-/// also produces the gradient with respect to `x`, so the backward lists start from it. `bias` is
+/// also computes the gradient with respect to `x`, from which the backward lists start. `bias` is
 /// -1 where there is none.
 ValueId linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                              const CrossEntropyAttrs& attrs, ValueId bias = -1);
-/// VocabularyPart is what one of `ranks` tensor-parallel ranks has of a vocabulary of `rows`.
+/// VocabularyPart is the part of a vocabulary of `rows` rows that one of `ranks` tensor-parallel
+/// ranks has.
 struct VocabularyPart {
   int64_t ranks = 1;
   int64_t rank = 0;

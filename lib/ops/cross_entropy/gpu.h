@@ -7,28 +7,28 @@
 #include "base/dtype.h"
 #include "kernels/kernels.h"
 
-// Functions here enqueue their kernels on `stream`. `dtype` is that of the activations, F32, BF16
-// or F16.
+// The functions of this header enqueue their kernels on `stream`. `dtype` is the dtype of the
+// activations, F32, BF16 or F16.
 namespace ftrun::cuda {
 
 struct SoftmaxLoss {
-  /// [rows, vocabulary], row_stride elements from a row to the next; with gradients it becomes
-  /// (softmax - onehot) * loss_scale, 0 for masked rows.
+  /// The logits [rows, vocabulary], with row_stride elements from one row to the next; with
+  /// gradients it becomes (softmax - onehot) * loss_scale, 0 for masked rows.
   void* logits;
   const int32_t* labels;
-  /// F64[rows], written.
+  /// The losses F64[rows], written.
   double* losses;
-  /// I32[rows], written: 1 where the label is the likeliest token and the loss is finite. Null:
-  /// with gradients.
+  /// The flags I32[rows], written: 1 where the label is the likeliest token and the loss is finite.
+  /// Null with gradients.
   int32_t* correct;
   int64_t rows, vocabulary, row_stride;
-  /// Bound of the logits; 0: none.
+  /// The bound of the logits; 0: none.
   float softcap;
   const StepScalars* scalars;
 };
 void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream);
 /// AddLosses holds the arguments of add_losses(): loss[0] += sum of the losses, loss[1] += sum of
-/// `correct`, or, where that is null, number of labels in [first_label, end_label).
+/// `correct`, or, where that is null, the number of labels in [first_label, end_label).
 struct AddLosses {
   const double* losses;
   const int32_t* labels;
@@ -42,22 +42,23 @@ void add_losses(const AddLosses& a, cudaStream_t stream);
 /// vocabulary) of all_rows, of which those after the first own_rows are padding.
 struct VocabularyRows {
   const int32_t* labels;
-  /// F32[rows, vocabulary].
+  /// The logits F32[rows, vocabulary].
   float* logits;
-  /// F32[rows], written by vocabulary_statistics() and read by vocabulary_loss().
+  /// The logits of the labels, F32[rows], which vocabulary_statistics() writes and
+  /// vocabulary_loss() reads.
   float* label_logit;
   int64_t rows, vocabulary, own_rows, first_row, all_rows;
-  /// Bound of the logits; 0: none.
+  /// The bound of the logits; 0: none.
   float softcap;
 };
-/// Writes statistics F32[rows, 2], 0 for masked rows. Logits of other rows become capped ones.
+/// Writes statistics F32[rows, 2], 0 for masked rows. Bounds the logits of other rows in place.
 void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream);
 struct VocabularyLoss {
   VocabularyRows of;
-  /// F32[ranks * rows, 2].
+  /// The statistics of all ranks, F32[ranks * rows, 2].
   const float* statistics;
   int64_t ranks;
-  /// F64[rows] and I32[rows], written as by softmax_loss().
+  /// The losses F64[rows] and flags I32[rows], written as by softmax_loss().
   double* losses;
   int32_t* correct;
   const StepScalars* scalars;

@@ -8,47 +8,47 @@ struct CrossEntropyAttrs;
 
 /// CrossEntropyWorkspace holds byte offsets in the scratch of linear_cross_entropy.
 struct CrossEntropyWorkspace {
-  /// Tokens of a chunk: the attribute, or all tokens if there are fewer.
+  /// The number of tokens of a chunk: the attribute, or all tokens if there are fewer.
   int64_t chunk = 0;
-  /// Tokens whose logits fit in the same bytes as F32: the chunk of kernels that keep the logits of
-  /// 16-bit operands so.
+  /// The number of tokens whose F32 logits fit in the same bytes: the chunk of kernels that keep
+  /// F32 logits of 16-bit operands.
   int64_t wide_chunk = 0;
-  /// I32[N]: tokens that count. F64[chunk]: their losses.
+  /// The offsets of I32[N], the tokens that count, and of F64[chunk], their losses.
   int64_t counted = -1;
   int64_t losses = -1;
   /// [chunk, D] rows gathered when counted tokens are not neighbours; [chunk, V].
   int64_t rows = -1;
   int64_t logits = -1;
-  /// The rows of a panel if operands or weight gradient have 16 bits: F32[panel_rows, D] of w or
-  /// dw.
+  /// The number of rows of a panel if operands or weight gradient have 16 bits: F32[panel_rows, D]
+  /// of w or dw.
   int64_t panel_rows = 0;
   int64_t panel = -1;
   int64_t bytes = 0;
 };
-/// Returns the places for elements of `element_bytes` in x and w and of `gradient_bytes` in dw; the
-/// offsets before `panel` do not depend on the latter.
+/// Returns the offsets for elements of `element_bytes` in x and w and of `gradient_bytes` in dw;
+/// the offsets before `panel` do not depend on `gradient_bytes`.
 CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
                                               const CrossEntropyAttrs& attrs, int64_t element_bytes,
                                               int64_t gradient_bytes = 4);
 
-/// Returns the places of vocabulary_logits and vocabulary_cross_entropy, whose logits are values of
-/// the graph: `tokens` is the chunk, and `logits` is -1.
+/// Returns the offsets of vocabulary_logits and vocabulary_cross_entropy, whose logits are values
+/// of the graph: `tokens` is the chunk, and `logits` is -1.
 CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
                                            int64_t element_bytes, int64_t gradient_bytes = 4);
 
 /// GpuHeadWorkspace holds byte offsets in the scratch of linear_cross_entropy on a GPU.
 struct GpuHeadWorkspace {
-  /// Tokens of a chunk: the attribute, or all tokens if there are fewer.
+  /// The number of tokens of a chunk: the attribute, or all tokens if there are fewer.
   int64_t chunk = 0;
-  /// Elements from a row of logits to the next: V rounded up, so that every row begins where wide
-  /// loads may, whatever V is.
+  /// The number of elements from one row of logits to the next: V rounded up, so that every row
+  /// begins where wide loads are possible, whatever V is.
   int64_t row = 0;
   /// F64[chunk]; without gradients I32[chunk]: which tokens are predicted; [chunk, row] in the
   /// dtype of x and w.
   int64_t losses = -1;
   int64_t correct = -1;
   int64_t logits = -1;
-  /// F32[kGpuBiasParts, V]: partial sums of the bias' gradient, where it has one.
+  /// The offset of F32[kGpuBiasParts, V]: partial sums of the bias' gradient, where it has one.
   int64_t bias_sums = -1;
   int64_t bytes = 0;
 };
@@ -58,15 +58,15 @@ inline constexpr int64_t kGpuBiasParts = 8;
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
                                     const CrossEntropyAttrs& attrs, int64_t element_bytes,
                                     bool bias_gradient = false);
-/// Returns the places of vocabulary_cross_entropy on a GPU, whose logits are values of the graph:
+/// Returns the offsets of vocabulary_cross_entropy on a GPU, whose logits are values of the graph:
 /// `tokens` is the chunk, and `logits` is -1. `bias_rows` is how many rows of the vocabulary have a
 /// bias with a gradient.
 GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients,
                                           int64_t bias_rows = 0);
 
-/// Returns the tokens of a chunk of the head on a GPU. Each chunk reads and writes the whole
-/// gradient of the head's matrix, so few large ones are wanted: 4,096 tokens, fewer where their
-/// logits would take more than 512 MiB.
+/// Returns the number of tokens of a chunk of the head on a GPU. Each chunk reads and writes the
+/// whole gradient of the head's matrix, so few large chunks are best: 4,096 tokens, fewer where
+/// their logits would take more than 512 MiB.
 int64_t gpu_head_chunk(int64_t vocabulary, int64_t element_bytes);
 
 }  // namespace ftrun

@@ -68,12 +68,12 @@ void scale_columns(const OpCall& call, const S* bias) {
     for (int64_t first = 0; first < width; first += kScaledColumns) {
       const int64_t count = std::min(kScaledColumns, width - first);
       columns.read(first, count, factors.data());
-      if (bias != nullptr) take_elements(bias + first, biases.data(), count);
+      if (bias != nullptr) widen_elements(bias + first, biases.data(), count);
       for (int64_t n = begin; n < end; ++n) {
-        take_elements(from + n * width + first, row.data(), count);
+        widen_elements(from + n * width + first, row.data(), count);
         for (size_t i = 0; i < static_cast<size_t>(count); ++i)
           row[i] = row[i] * factors[i] + biases[i];
-        put_elements(row.data(), to + n * width + first, count);
+        narrow_elements(row.data(), to + n * width + first, count);
       }
     }
   });
@@ -93,7 +93,7 @@ void widen_weight_rows(const OpCall& call, int64_t first, int64_t rows, int64_t 
   }
   const S* const w = call.in<S>(0) + first * inputs;
   parallel_ranges(rows, grain, [&](int64_t begin, int64_t end) {
-    take_elements(w + begin * inputs, panel + begin * inputs, (end - begin) * inputs);
+    widen_elements(w + begin * inputs, panel + begin * inputs, (end - begin) * inputs);
   });
 }
 
@@ -137,7 +137,7 @@ void dora_squared_lengths(const OpCall& call) {
     for (int64_t row = 0; row < part.columns; row += place.rows) {
       const int64_t rows = std::min(place.rows, part.columns - row);
       widen_weight_rows<S>(call, part.first_column + row, rows, inputs, panel);
-      take_elements(call.in<S>(2 + p) + row * part.rank, scaled, rows * part.rank);
+      widen_elements(call.in<S>(2 + p) + row * part.rank, scaled, rows * part.rank);
       for (int64_t i = 0; i < rows * part.rank; ++i) scaled[i] *= static_cast<T>(part.scale);
       gemm({Transpose::kNo, Transpose::kNo, rows, inputs, part.rank}, scaled, part.rank,
            a + part.first_rank * inputs, inputs, 1.0, panel, inputs);

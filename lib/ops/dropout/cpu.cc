@@ -29,10 +29,10 @@ void dropout_rest(const S* x, S* y, const DropoutRow& row, int64_t first_column,
   for (int64_t first = 0; first < count; first += kRoom) {
     const int64_t some = std::min(kRoom, count - first);
     vector_kernels<S>().dropout(x + first, kept.data(), row, first_column + first, some);
-    take_elements(x + first, rest.data(), some);
-    take_elements(kept.data(), less.data(), some);
+    widen_elements(x + first, rest.data(), some);
+    widen_elements(kept.data(), less.data(), some);
     for (size_t i = 0; i < static_cast<size_t>(some); ++i) rest[i] -= less[i];
-    put_elements(rest.data(), y + first, some);
+    narrow_elements(rest.data(), y + first, some);
   }
 }
 

@@ -20,14 +20,14 @@ struct DropoutAttrs {
   double probability = 0;
   /// The number of the dropout in the layer: each has its own mask.
   int64_t site = 0;
-  /// Place of column 0 in the rows of all tensor-parallel ranks.
+  /// The place of column 0 in the rows of all tensor-parallel ranks.
   int64_t first_column = 0;
-  /// The result is the rest that dropout takes away: x - y.
+  /// The result is x - y, the part that dropout removes.
   bool rest = false;
-  /// The number of ranks as LinearAttrs has it, where no product reads x itself.
+  /// The number of ranks (LinearAttrs::gradient_ranks), if no product reads x itself.
   int64_t gradient_ranks = 1;
-  /// Rows of `row_tokens` tokens end with `row_padding` that are not counted among the tokens of
-  /// the batch.
+  /// The shape of rows: `row_tokens` tokens, of which the last `row_padding` are not counted among
+  /// the tokens of the batch.
   int64_t row_tokens = 1;
   int64_t row_padding = 0;
   bool operator==(const DropoutAttrs&) const = default;

@@ -25,17 +25,17 @@ struct RowsAttrs {
   bool operator==(const RowsAttrs&) const = default;
 };
 
-/// Returns the rows of an embed or embed_wgrad whose table has `rows`: all unless its attributes
-/// say otherwise.
+/// Returns the rows of the table of an embed or embed_wgrad, which has `rows`: all of them unless
+/// the attributes say otherwise.
 RowsAttrs given_rows(const Op& op, int64_t rows);
 
-/// Makes an embed_wgrad of a table of `rows` leave out the gradient of row `token`; other
-/// operations stay as they are.
+/// Makes an embed_wgrad of a table of `rows` omit the gradient of row `token`; other operations are
+/// unchanged.
 void leave_out_row_gradient(Op& op, int64_t rows, int64_t token);
 
 namespace ops {
-/// Looks up the rows of `tokens` in `table`; `rows` says which rows of the vocabulary the table has
-/// when it does not have all.
+/// Reads the rows of `tokens` from `table`; `rows` says which rows of the vocabulary the table has,
+/// if it does not have all.
 ValueId embed(GraphBuilder& g, ValueId tokens, ValueId table, const RowsAttrs& rows = {});
 }  // namespace ops
 

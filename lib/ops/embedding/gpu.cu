@@ -70,9 +70,9 @@ struct Matches {
   __device__ bool is_hot(int64_t r) const { return first[r + 1] - first[r] > kEmbedPart; }
 };
 
-/// Rows of the table that are met often: blocks of their own add their tokens, a part each.
-/// Blocks claim places in the lists in any order, which decides no bits: a row's parts are linked
-/// in the order of their tokens.
+/// HotRows holds the rows of the table that occur often: separate blocks add their tokens, one part
+/// each. Blocks claim places in the lists in any order, which does not affect the bits, because a
+/// row's parts are linked in the order of their tokens.
 struct HotRows {
   /// Used places of the lists below: tokens, parts, rows. Zero at first.
   int* used;

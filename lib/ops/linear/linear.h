@@ -21,17 +21,18 @@ class GraphBuilder;
 //   in:  dy[N,O]
 //   out: db[O] = sum over N
 
-/// LinearAttrs holds the attributes of a linear of a tensor-parallel layer; products that know
-/// nothing of other ranks have NoAttrs.
+/// LinearAttrs holds the attributes of a linear of a tensor-parallel layer; products that do not
+/// depend on other ranks have NoAttrs.
 struct LinearAttrs {
-  /// Ranks that have other rows of w (column parallelism of the transposed product): the gradient
-  /// with respect to x that each makes is a share of a sum over them. 1: it is whole.
+  /// The number of ranks that divide the rows of w (column parallelism of the transposed product):
+  /// the gradient with respect to x that each computes is a term of a sum over them. 1: it is the
+  /// whole gradient.
   int64_t gradient_ranks = 1;
-  /// This rank adds b. Where it is false, b is given and gets its gradient, but
-  /// another rank adds it, since the results are summed.
+  /// This rank adds b. False: b is given and gets its gradient, but another rank adds it, because
+  /// the results are summed.
   bool adds_bias = true;
-  /// W gets a gradient. Where it is false, w never trains, and another product of the
-  /// layer has it too.
+  /// The weight w gets a gradient. False: w never trains here, because another product of the layer
+  /// has it, too.
   bool weight_gradient = true;
   bool operator==(const LinearAttrs&) const = default;
 };

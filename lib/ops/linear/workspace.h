@@ -7,10 +7,11 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-/// ProductWorkspace holds the byte offsets of F32 panels, through which a matrix product c[m,n] =
-/// a[m,k] b[k,n] of 16-bit operands, or with a 16-bit result, goes; -1 for what is not in 16 bits.
+/// ProductWorkspace holds the byte offsets of the F32 panels through which a matrix product c[m,n]
+/// = a[m,k] b[k,n] with 16-bit operands or a 16-bit result is computed; -1 for matrices that are
+/// not in 16 bits.
 struct ProductWorkspace {
-  /// Largest panel of c, and of k: a[rows,depth] b[depth,columns].
+  /// The sizes of the largest panel of c, and of k: a[rows,depth] b[depth,columns].
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t depth = 0;
@@ -19,8 +20,8 @@ struct ProductWorkspace {
   int64_t c = -1;
   int64_t bytes = 0;
 };
-/// Returns the places of a product's panels. Where b is `packed`, panels of it are unpacked, each
-/// for as many rows of a as there is room for.
+/// Returns the offsets of a product's panels. If b is `packed`, panels of it are unpacked, each for
+/// as many rows of a as there is room for.
 ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes,
                                    int64_t result_bytes, bool packed = false);
 
@@ -28,8 +29,8 @@ ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t oper
 /// product_workspace().
 int64_t product_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t n, int64_t k);
 
-/// Returns how many of the result's n columns one part gives in a product of depth k by a packed
-/// weight, which is unpacked part by part. Parts are large, so that products stay large ones.
+/// Returns how many of the result's n columns one part computes in a product of depth k with a
+/// packed weight, which is unpacked part by part. Parts are large, so that products are large, too.
 int64_t gpu_panel_columns(int64_t n, int64_t k);
 
 }  // namespace ftrun

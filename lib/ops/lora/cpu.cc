@@ -26,10 +26,10 @@ void scale_ranks(const S* from, S* to, int64_t tokens, int64_t width,
         for (int64_t first = 0; first < part.rank; first += kRoom) {
           const int64_t count = std::min(kRoom, part.rank - first),
                         at = n * width + part.first_rank + first;
-          take_elements(from + at, room.data(), count);
+          widen_elements(from + at, room.data(), count);
           for (int64_t i = 0; i < count; ++i)
             room[static_cast<size_t>(i)] *= static_cast<T>(part.scale);
-          put_elements(room.data(), to + at, count);
+          narrow_elements(room.data(), to + at, count);
         }
   });
 }

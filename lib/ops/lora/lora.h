@@ -24,8 +24,8 @@ struct LayerGraph;
 //   in:  dy[N,O], h[N,J]
 //   out: db_1[P_1,r_1], [db_2], [db_3]: db_p = scale_p dy_p^T h_p
 
-/// LoraAttrs holds the attributes of the low-rank adapters of one product: its parts that have one,
-/// by their columns.
+/// LoraAttrs holds the attributes of the low-rank adapters of one product: the parts that have an
+/// adapter, with their columns.
 struct LoraAttrs {
   struct AdaptedColumns {
     /// The column where the part begins in a row of the product's results.

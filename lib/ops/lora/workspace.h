@@ -10,8 +10,8 @@ struct Op;
 /// LoraWorkspace holds byte offsets in the scratch of lora_up and its gradients; the panels of
 /// their products begin at 0.
 struct LoraWorkspace {
-  /// [N,J] of the dtype of h: h with the scale of each part. -1 for lora_up_dgrad, which makes it
-  /// in place.
+  /// The offset of [N,J] in the dtype of h: h times the scale of each part. -1 for lora_up_dgrad,
+  /// which computes it in place.
   int64_t scaled = -1;
   int64_t bytes = 0;
 };

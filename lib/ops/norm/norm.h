@@ -32,8 +32,8 @@ class GraphBuilder;
 
 struct NormAttrs {
   double epsilon = 1e-5;
-  /// Added to the weights of an RMS norm: 1 for those that are stored as what they differ from 1
-  /// by. Layer norms have none.
+  /// The number that is added to the weights of an RMS norm: 1 if they are stored as their
+  /// difference from 1. Layer norms ignore it.
   double weight_offset = 0;
   bool operator==(const NormAttrs&) const = default;
 };

@@ -42,7 +42,7 @@ void add_rms_norm_gradients(Derivation& d, const Op& op) {
 }
 
 /// Derives the gradients of a layer norm as norm_gradients() does. Without a weight, whose operand
-/// would come before `e`, `e` is a term beside this one.
+/// would precede `e`, the term `e` is added to the gradient separately.
 void layer_norm_gradients(Derivation& d, const Op& op) {
   const ValueId x = op.in[0];
   const bool has_weight = op.in.size() > 1;

@@ -23,8 +23,8 @@ class GraphBuilder;
 //   in:  dy[N,(H+2K)d], rope F32[N,E]
 //   out: dqkv[N,(H+2K)d] (out may be dy)
 
-/// RopeAngle is an angle per position, in radians per token, scaled as the model asks, and what
-/// multiplies its cos and sin.
+/// RopeAngle holds an angle per position in radians per token, scaled as the model requires, and
+/// the factor of its cos and sin.
 struct RopeAngle {
   double frequency = 0;
   double magnitude = 1.0;
@@ -39,7 +39,7 @@ struct RopeTableAttrs {
 
 struct RopeAttrs {
   HeadAttrs heads;
-  /// The first angle of the table that is its own, and how many are; 0: all.
+  /// The first angle of the table that the operation uses, and how many it uses; 0: all.
   int64_t first_angle = 0;
   int64_t angles = 0;
   bool pairs = false;
@@ -51,8 +51,8 @@ struct RopeAttrs {
 
 namespace ops {
 ValueId rope_table(GraphBuilder& g, ValueId positions, RopeTableAttrs attrs);
-/// Rotates the heads of `qkv` by `table`, whose width is even; the angles that attrs name are in
-/// it, and half a head's elements at most.
+/// Rotates the heads of `qkv` by `table`, whose width is even. The table must contain the angles
+/// that attrs name, at most half a head's elements.
 ValueId rope(GraphBuilder& g, ValueId qkv, ValueId table, const RopeAttrs& attrs);
 }  // namespace ops
 

@@ -20,9 +20,9 @@ void scale(const OpCall& call) {
     std::array<T, kRoom> room;
     for (int64_t at = begin; at < end; at += kRoom) {
       const int64_t count = std::min(kRoom, end - at);
-      take_elements(x + at, room.data(), count);
+      widen_elements(x + at, room.data(), count);
       for (int64_t i = 0; i < count; ++i) room[static_cast<size_t>(i)] *= factor;
-      put_elements(room.data(), y + at, count);
+      narrow_elements(room.data(), y + at, count);
     }
   });
 }

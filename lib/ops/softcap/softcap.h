@@ -15,7 +15,7 @@ class GraphBuilder;
 //   out: dx = dy (1 - (y / c)^2), same shape (out may be dy)
 
 struct SoftcapAttrs {
-  /// c, positive.
+  /// The bound c, which is positive.
   double bound = 1.0;
   bool operator==(const SoftcapAttrs&) const = default;
 };

@@ -28,9 +28,10 @@ class GraphBuilder;
 //   out: dwq[Hd], dwk[Kd]
 
 struct WholeQkNormAttrs {
-  /// The heads of one rank. Their epsilon is the norm's; their weight_offset is not in use.
+  /// The heads of one rank. Their epsilon is the norm's; their weight_offset is not used.
   HeadAttrs heads;
-  /// Tensor-parallel ranks with as many heads each. A head that several have counts once for each.
+  /// The number of tensor-parallel ranks, each with as many heads. A head of which several ranks
+  /// have copies counts once for each.
   int64_t ranks = 1;
   bool operator==(const WholeQkNormAttrs&) const = default;
 

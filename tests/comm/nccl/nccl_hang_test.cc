@@ -91,7 +91,7 @@ class WaitingRank {
   std::vector<CollectiveRecord> recorded_;
 };
 
-/// All that a process writes until it ends.
+/// Reads everything that a process writes until it ends.
 std::string read_all(int fd) {
   std::string all;
   char part[4096];
@@ -148,7 +148,7 @@ TEST_CASE("nccl: a rank that gives up frees the others, at once and not at the t
       throw;
     }
   });
-  // Whether the other's board has come yet decides what is said of it.
+  // The message depends on whether the other rank's board has been received yet.
   REQUIRE_THAT(
       failures[0],
       Catch::StartsWith(

@@ -470,7 +470,7 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 
-/// All that a rank sends goes before it waits for what it gets.
+/// A rank sends all its messages before it waits for those that it receives.
 ncclResult_t ncclGroupEnd() {
   grouped = false;
   const ncclResult_t status = connect(std::exchange(group_connections, {}));

@@ -40,7 +40,7 @@ class Mailbox {
 /// mailbox. Sums are added by the device in rank order.
 class StagedGroup final : public DeviceCommunicator {
  public:
-  /// All are borrowed; `like` gives name, members and rank.
+  /// Borrows all arguments; `like` gives name, members and rank.
   StagedGroup(Gpu& gpu, Mailbox& mailbox, const Communicator& like);
   ~StagedGroup() override;
 

@@ -73,7 +73,7 @@ void compare(const Config& config, double loss_tolerance, double state_tolerance
   RankRig here(config, fixtures::small_model(), *alone.group);
   RankRig there(on_gpu(config), fixtures::small_model(), RankGroups::of_one(*alone.group),
                 gpu.get());
-  // In fp16 small gradients would else be 0.
+  // The scale keeps small gradients from becoming 0 in fp16.
   if (config.fp16.enabled) here.gradient_multiple = there.gradient_multiple = 4096;
   for (int64_t step = 1; step <= kSteps; ++step) {
     const StepRun a = here.train(step), b = there.train(step);

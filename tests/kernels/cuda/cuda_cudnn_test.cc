@@ -74,9 +74,10 @@ const std::vector<DocumentCase> kDocuments{
     {{2, 2, 16, 24, 0.3, 0}, 1, {7, 1, 16}},
     {{4, 2, 8, 20, 0.3, 0}, 3, {9, 4, 1, 6, 20, 2, 1, 1}},
     {{3, 1, 8, 24, 0.3, 5}, 2, {11, 13, 3}},
-    // More documents than places: the last ones are ours.
+    // The row has more documents than the lists have places; our kernels compute the last ones.
     {{2, 1, 8, 70, 0.3, 0}, 2, {40, 2, 3, 4, 2, 5, 6, 2, 7, 2, 3, 9}},
-    // Nothing but single tokens; a document alone in a row that has three lists.
+    // The row has only single tokens; the second case has one document alone in a row with three
+    // lists.
     {{2, 1, 8, 16, 0.3, 0}, 1, {1}},
     {{2, 1, 8, 300, 0.3, 0}, 1, {200, 61, 1, 38}},
 };

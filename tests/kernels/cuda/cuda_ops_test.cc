@@ -58,7 +58,7 @@ TEST_CASE("cuda: embedding gathers rows, and its gradient adds up repeated token
                        NoAttrs{},
                        {Operand::tokens(tokens), random({99, width}, 1)},
                        {Operand::out({6, width})}});
-    // More equal tokens than are sorted at a time, in several of the ranges of rows.
+    // The case has more equal tokens than are sorted at a time, in several ranges of rows.
     for (int i = 0; i < (width == 70 ? 5000 : 500); ++i)
       tokens.push_back(i % 3 == 0 ? 42 : static_cast<int32_t>(i * 31 % 99));
     const auto count = static_cast<int64_t>(tokens.size());
@@ -352,7 +352,7 @@ TEST_CASE(
                          {Operand::statistic({72})}},
                         1e-5);
   }
-  // More rows than a panel has.
+  // The operation has more rows than a panel.
   require_agreement({OpKind::kDoraSquaredLengths,
                      LoraAttrs{{{2, 0.5}}},
                      {random({90, 65'537}, 1), random({1, 65'537}, 2), random({80, 1}, 3)},
@@ -824,8 +824,8 @@ TEST_CASE(
 TEST_CASE("cuda: logits, statistics and label logits of a split vocabulary agree with the CPU") {
   for (const int64_t rank : {0, 2})
     for (const int64_t vocabulary : {7, 64, 131, 1200}) {
-      // Without gradients the CPU leaves logits as they are; without masked tokens both have the
-      // same rows.
+      // The CPU leaves logits unchanged without gradients; without masked tokens both devices have
+      // the same rows.
       OperationCase c = split_loss_cases(19, 24, vocabulary, 0, rank, false).first;
       require_agreement(c, 2e-2);
       c.in.push_back(random({vocabulary}, 6));

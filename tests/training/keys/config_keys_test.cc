@@ -249,8 +249,8 @@ const Outcome& outcome(const Base& base) {
   return known.emplace(base.name, std::move(made)).first->second;
 }
 
-/// Says whether something other than the key itself differs; what is cheap to tell comes first. A
-/// value that does not fit the model tells nothing.
+/// Says whether something other than the key itself differs; cheap comparisons are first. A value
+/// that does not fit the model shows nothing.
 bool differs(const Field& field, const Outcome& before, const Config& after) try {
   Config others = after;
   if (field.store) field.store(others, field.load(before.resolution.config));
@@ -321,7 +321,7 @@ struct RunKey {
 
 const std::map<std::string, RunKey>& run_keys() {
   static const std::map<std::string, RunKey> keys{
-      // What is read.
+      // The keys below select inputs.
       {"model.path", {"lib/engine/setup.cc", "folder(folder_of(from.model))"}},
       {"adapter.path", {"lib/training/checkpointer.cc", "config_.adapter.path"}},
       {"data.train", {"lib/inputs/run_data.cc", "(config.data.train, training_options(config))"}},
@@ -336,7 +336,7 @@ const std::map<std::string, RunKey>& run_keys() {
        {"lib/inputs/run_data.cc", "options.drop_last = config.data.drop_last"}},
       {"train.seed",
        {"lib/inputs/run_data.cc", "options.seed = static_cast<uint64_t>(config.train.seed)"}},
-      // How long, and what else is computed.
+      // The keys below set the length of the run and its further computations.
       {"train.check_replicas", {"lib/training/training_loop.cc", "config_.train.check_replicas"}},
       {"train.max_nonfinite_steps",
        {"lib/training/skipped_steps.cc", "config.train.max_nonfinite_steps"}},
@@ -363,7 +363,7 @@ const std::map<std::string, RunKey>& run_keys() {
        {"lib/training/gradient_scale.cc", "reduction.gradient_predivide_factor"}},
       {"gradient_allreduce_op",
        {"lib/training/gradient_scale.cc", "reduction.gradient_allreduce_op"}},
-      // What is written and printed.
+      // The keys below set which files and lines are written.
       {"output_dir", {"lib/training/recorder.cc", "config.output_dir"}},
       {"train.log.every", {"lib/training/recorder.cc", "config.train.log.every"}},
       {"train.log.tensorboard", {"lib/training/recorder.cc", "config.train.log.tensorboard"}},
@@ -389,14 +389,14 @@ const std::map<std::string, RunKey>& run_keys() {
       {"checkpoint.keep_last", {"lib/training/checkpointer.cc", "config_.checkpoint.keep_last"}},
       {"export.enabled", {"lib/training/trainer.cc", "config_.model_export.enabled"}},
       {"export.dtype", {"lib/inputs/export_options.cc", "config.model_export.dtype"}},
-      // How a pipeline is cut and run.
+      // The keys below set how a pipeline is cut and run.
       {"parallel.schedule", {"lib/axes/pipeline/plan.cc", ": config.parallel.schedule;"}},
       {"parallel.virtual_stages", {"lib/axes/pipeline/plan.cc", "config.parallel.virtual_stages"}},
       {"parallel.pipeline_layers",
        {"lib/axes/pipeline/plan.cc", "config.parallel.pipeline_layers"}},
       {"pipeline.partition",
        {"lib/axes/pipeline/plan.cc", "pipeline_partition(config.pipeline.partition)"}},
-      // Where and how it is computed.
+      // The keys below set where and how the run computes.
       {"device", {"lib/training/session.cc", "request.config.device"}},
       {"threads", {"lib/training/trainer.cc", "config_.threads"}},
       {"kernels.products", {"lib/training/trainer.cc", "pinned_products(config_.kernels)"}},
@@ -424,9 +424,9 @@ const std::map<std::string, RunKey>& run_keys() {
       {"data_types.param_dtype", {"lib/config/resolve_checks.cc", "data_types.param_dtype"}},
       {"elasticity.ignore_non_elastic_batch_info",
        {"lib/config/resolve_elasticity.cc", "c.elasticity.ignore_non_elastic_batch_info"}},
-      // Other ways to say how many ranks there are, and what they share (not yet).
+      // The keys below are other ways to set the number of ranks and what they share (not yet).
       {"parallel.data", {"lib/config/ranks.cc", "mesh.data != 0"}},
-      // What the supervisor does when a rank keeps failing.
+      // The keys below set how the supervisor treats a rank that keeps failing.
       {"elastic.min_ranks", {"lib/config/elastic.cc", "config.elastic.min_ranks"}},
       {"pipeline.stages", {"lib/axes/pipeline/keys.cc", "c.pipeline.stages"}},
       {"sequence_parallel_size", {"lib/axes/context/keys.cc", "c.sequence_parallel_size"}},

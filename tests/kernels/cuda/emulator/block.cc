@@ -1,4 +1,5 @@
-// Its check of longjmp() takes another stack for one that was overwritten.
+// _FORTIFY_SOURCE is off, because its check of longjmp() considers another stack to be an
+// overwritten one.
 #undef _FORTIFY_SOURCE
 #include "block.h"
 

@@ -285,8 +285,8 @@ TEST_CASE("cudnn: plans and their memory are made once for each shape, and all g
     REQUIRE(cudnn().descriptors == made);
     test::run_on_gpu(others.forward, kNarrow);
     REQUIRE(cudnn().descriptors == 2 * made);
-    // A plan that needs more gets memory of its own; the first ones keep theirs, which
-    // recorded steps may know.
+    // A plan that needs a larger workspace gets a new one; the first plans keep theirs, whose
+    // addresses recorded steps may hold.
     cudnn().workspace_bytes = 1 << 20;
     test::run_on_gpu(cases.backward, kNarrow);
     cudnn().workspace_bytes = 4096;
