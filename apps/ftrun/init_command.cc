@@ -146,8 +146,9 @@ InitMachine machine_of(const InitOptions& options) {
   const std::string own = own_machine_path();
   std::optional<Machine> measured = own.empty() ? std::nullopt : own_machine(own);
   if (!measured && count_visible_gpus(process_environment()) > 0)
-    throw Error(ExitCode::kUsage, "this machine has GPUs, whose rates are not known",
-                "give a machine file: --machine configs/machines/h100-80gb.yaml (docs/plan.md)");
+    throw Error(
+        ExitCode::kUsage, "this machine has GPUs, whose rates are not known",
+        "name the machine, or a file that describes it: --machine h100-80gb (docs/plan.md)");
   InitMachine found{measured ? *measured : usual_processors(),
                     measured ? own : "none: ftrun bench machine --quick measures this one"};
   if (!found.machine.has_gpus && found.machine.memory == 0)
@@ -353,7 +354,8 @@ Command add_init(CLI::App& app) {
       ->required();
   command
       ->add_option("--machine", options->machine,
-                   "a machine file (docs/plan.md), for another machine than this one")
+                   "a machine that ftrun knows (h100-80gb, ...) or a machine file "
+                   "(docs/plan.md), instead of this one")
       ->option_text("FILE");
   command->add_option("--out", options->out, "the new config (train.yaml)")->option_text("FILE");
   command->add_option("--seconds", options->seconds, "the time that a search may take")

@@ -339,7 +339,8 @@ void add_machine_options(CLI::App& command, PlanOptions& options) {
       ->transform(CLI::AsSizeValue(false));
   command
       .add_option("--machine", options.time.machine,
-                  "a machine file (docs/plan.md): what a step would take there")
+                  "a machine that ftrun knows (h100-80gb, ...) or a machine file "
+                  "(docs/plan.md): what a step would take there")
       ->option_text("FILE")
       ->excludes("--evaluation");
   add_time_options(command, options.time);

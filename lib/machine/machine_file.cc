@@ -6,6 +6,10 @@
 #include <functional>
 #include <optional>
 #include <set>
+#include <span>
+#include <string>
+#include <system_error>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -16,6 +20,7 @@
 #include "config/write.h"
 #include "config/yaml_reader.h"
 #include "machine/quantity.h"
+#include "machine/shipped_files.h"
 
 namespace ftrun {
 namespace {
@@ -286,6 +291,23 @@ std::string link_text(const char* name, const Link& link) {
              ", bandwidth: ", quantity_text(link.bandwidth, QuantityUnit::kByteRate), "}\n");
 }
 
+/// Reads a file, or the shipped one of this name. `what` is "machine" or "stack".
+std::string read_named(const std::string& name, std::string_view what,
+                       std::span<const ShippedFile> shipped) {
+  std::error_code none;
+  const bool may_be_name = name.find_first_of("/.") == std::string::npos;
+  if (!may_be_name || std::filesystem::exists(name, none)) return read_file(name);
+  std::vector<std::string> names;
+  for (const ShippedFile& file : shipped) {
+    if (file.name == name) return std::string(file.text);
+    names.emplace_back(file.name);
+  }
+  throw Error(ExitCode::kBadInput,
+              cat("\"", name, "\" is no file, and no ", what, " that ftrun has",
+                  did_you_mean(nearest(name, names))),
+              cat("name a file, or one of ", join(names, ", ")));
+}
+
 }  // namespace
 
 Machine parse_machine(const std::string& path, const std::string& text) {
@@ -294,7 +316,7 @@ Machine parse_machine(const std::string& path, const std::string& text) {
 }
 
 Machine read_machine_file(const std::string& path) {
-  return parse_machine(path, read_file(path));
+  return parse_machine(path, read_named(path, "machine", shipped_machines()));
 }
 
 SoftwareStack parse_stack(const std::string& path, const std::string& text) {
@@ -302,7 +324,7 @@ SoftwareStack parse_stack(const std::string& path, const std::string& text) {
 }
 
 SoftwareStack read_stack_file(const std::string& path) {
-  return parse_stack(path, read_file(path));
+  return parse_stack(path, read_named(path, "stack", shipped_stacks()));
 }
 
 std::string own_machine_path() {

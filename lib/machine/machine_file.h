@@ -13,13 +13,14 @@ namespace ftrun {
 /// another kind, missing keys.
 Machine parse_machine(const std::string& path, const std::string& text);
 
-/// Reads a machine from a file. Throws Error(kBadInput) where the file cannot be read.
+/// Reads the machine of a file, or, where there is no such file, the shipped one of this name
+/// ("h100-80gb", machine/shipped_files.h). Throws Error(kBadInput) where there is neither.
 Machine read_machine_file(const std::string& path);
 
 /// Reads a software stack's file (YAML, docs/plan.md), as parse_machine() does.
 SoftwareStack parse_stack(const std::string& path, const std::string& text);
 
-/// Reads a stack from a file. Throws Error(kBadInput) where the file cannot be read.
+/// Reads the stack of a file or the shipped one of this name, as read_machine_file() does.
 SoftwareStack read_stack_file(const std::string& path);
 
 /// Returns the path of the file that `ftrun bench machine` writes: ftrun/machine.yaml in

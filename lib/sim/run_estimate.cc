@@ -1,6 +1,7 @@
 #include "sim/run_estimate.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/amount_text.h"
 #include "base/error.h"
@@ -75,7 +76,7 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
 std::string run_estimate_text(const RunEstimate& run, const StepTime& time, const Machine& machine,
                               int64_t every) {
   std::string text = cat("time of a step on ", machine.name, ": ", short_seconds(time.seconds),
-                         ", ", format_number("%.4g", run.tokens_per_second), " tokens/s");
+                         ", ", human_count(std::llround(run.tokens_per_second)), " tokens/s");
   if (run.mfu > 0)
     text += cat(", ", percent_text(run.mfu, 1), " MFU, ", percent_text(run.hfu, 1), " HFU");
   text += cat(" (predicted)\n", step_parts_text(time));

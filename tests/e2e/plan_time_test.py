@@ -38,8 +38,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_plan_says_what_a_step_takes():
         config = job.config("planned", **settings)
         told = must(ftrun("plan", "--config", config, "--machine", own)).stdout
-        found = re.search(r"\ntime of a step on here: ([\d.e-]+) s, [\d.e+]+ tokens/s, [\d.]+ % "
-                          r"MFU, [\d.]+ % HFU \(predicted\)\n"
+        found = re.search(r"\ntime of a step on here: ([\d.e-]+) s, [\d.]+ ?[kM]? tokens/s, "
+                          r"[\d.]+ % MFU, [\d.]+ % HFU \(predicted\)\n"
                           r"  layers +[\d.e-]+ s +[\d.]+ %\n  update +[\d.e-]+ s", told)
         assert found and float(found[1]) > 0, told
 

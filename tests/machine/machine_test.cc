@@ -9,6 +9,7 @@
 #include "machine/machine_file.h"
 #include "machine/op_time.h"
 #include "machine/quantity.h"
+#include "machine/shipped_files.h"
 #include "model/families.h"
 #include "places.h"
 
@@ -215,9 +216,31 @@ TEST_CASE("machine files that are shipped can be read, and say where their numbe
     CHECK(machine.name == entry.path().stem());
     CHECK(machine.node.bandwidth > 0);
     CHECK(read_file(entry.path()).find("sources:") != std::string::npos);
+    // The program has the same file, and needs only its name.
+    CHECK(read_machine_file(entry.path().stem()) == machine);
     ++files;
   }
   CHECK(files >= 8);
+  CHECK(shipped_machines().size() == static_cast<size_t>(files));
+  for (const auto& entry :
+       std::filesystem::directory_iterator(testing::source_dir() + "/configs/stacks"))
+    CHECK(read_stack_file(entry.path().stem()).name == read_stack_file(entry.path()).name);
+}
+
+TEST_CASE("a name that no machine has is refused with those that there are") {
+  const auto refused = [](const std::string& name) {
+    try {
+      read_machine_file(name);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("read");
+  };
+  CHECK(refused("h100-80g")
+            .starts_with("\"h100-80g\" is no file, and no machine that ftrun has (did "
+                         "you mean \"h100-80gb\"?)\n  remedy: name a file, or one of a100-40gb, "));
+  CHECK(refused("folder/h100-80gb").starts_with("folder/h100-80gb: cannot be read"));
+  CHECK(refused("h100-80gb.yaml").starts_with("h100-80gb.yaml: cannot be read"));
 }
 
 TEST_CASE("a stack's shares take the place of what ftrun's kernels were measured to take") {
