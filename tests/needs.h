@@ -5,11 +5,10 @@
 
 namespace ftrun::testing {
 
-/// Need is something that a machine may lack. Tests that cannot do without it are a CTest entry of
-/// their own (ftrun_entry_that_needs), whose environment names it in FTRUN_TEST_NEEDS: before the
-/// first test the program asks what is missing, and if something is, it says so and ends with 77,
-/// which CTest counts as skipped. A test case that only such an entry may run has the tag
-/// "[.needs-NAME]".
+/// Need is a feature that a machine may lack. Tests that require it are a separate CTest entry
+/// (ftrun_entry_that_needs), whose environment names it in FTRUN_TEST_NEEDS: before the first test
+/// the program asks what is missing, and if something is, it says so and ends with 77, which CTest
+/// counts as skipped. A test case that only such an entry may run has the tag "[.needs-NAME]".
 ///
 ///   const testing::Need kRing("io_uring", [] { return ring_refusal(); });
 struct Need {

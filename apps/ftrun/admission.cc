@@ -15,8 +15,8 @@
 namespace ftrun {
 namespace {
 
-/// Bytes that each process of a run holds, about, beside what is planned: LibTorch's tables, above
-/// all, which local ranks share.
+/// The bytes, approximately, that each process of a run holds besides its plan: mainly LibTorch's
+/// tables, which local ranks share.
 constexpr int64_t kProcessBytes = 64 << 20;
 
 /// Measures main memory: on a processor the tiers device and host are the same memory.
@@ -84,8 +84,9 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
   return std::nullopt;
 }
 
-/// Returns why the system may end the ranks of this machine: their plan, and what a process holds
-/// beside it, is more than `bytes`, which `what` describes ("free now"). "" where it is not.
+/// Returns the reason why the system may end the ranks of this machine: their plan and the further
+/// memory of a process exceed `bytes`, which `what` describes ("free now"). Returns "" if they do
+/// not.
 std::string tight_text(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                        int64_t bytes, const std::string& what) {
   const MemoryPlan plan = memory_plan(step);

@@ -27,7 +27,7 @@ struct BenchOptions {
   bool quick = false;
 };
 
-/// Finds the path where runs look for this machine's own file. The folder is made.
+/// Returns the path where runs look for this machine's own file, and makes its folder.
 std::string own_path() {
   const std::string path = own_machine_path();
   if (path.empty())

@@ -356,8 +356,9 @@ std::optional<int64_t> ranks_each(const LaunchEnvironment& launch, std::optional
   return !nproc && launch.ranks_per_node ? std::optional<int64_t>(*launch.ranks_per_node) : nproc;
 }
 
-/// Counts the ranks of nodes each of which starts its own. A launcher that sets only RANK and
-/// WORLD_SIZE starts one process a rank, unless something says that each stands for several.
+/// Counts the ranks of a job whose nodes each start their own ranks. A launcher that sets only RANK
+/// and WORLD_SIZE starts one process for each rank, unless something says that each process starts
+/// several ranks.
 RankCount ranks_of_nodes(const WrittenConfig& config, const LaunchEnvironment& launch,
                          std::optional<int64_t> nproc) {
   const std::string nodes = cat("WORLD_SIZE ", launch.nodes);
@@ -454,7 +455,8 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   const WrittenConfig& written = named.config;
   add_named_inputs(named, source, report);
   LoadedConfig result;
-  // Contradictions are described beside unknown keys: what could be read is resolved either way.
+  // Contradictions are reported together with unknown keys, because the keys that could be read are
+  // resolved in any case.
   const RankCount count = ranks_of_job(written, launch, source.nproc);
   report.add(count.problems);
   result.ranks = count.ranks;

@@ -63,7 +63,7 @@ struct LoadedConfig {
 LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch,
                          bool for_training);
 
-/// Reads a source, and looks up its names on the Hub, without resolving it. Errors as
+/// Reads a source, and looks up its Hub names, without resolving it. Throws the errors of
 /// load_source().
 WrittenConfig read_unresolved(const ConfigSource& source);
 

@@ -177,7 +177,7 @@ void require_same_model(const std::string& step,
               "give the model folder that training began from (--model)");
 }
 
-/// Returns the checkpoint that is read, and a run's others beside it.
+/// Returns the checkpoint that is read, and the other checkpoints of its run.
 std::vector<std::string> kept_folders(const std::string& step) {
   const fs::path beside = fs::absolute(step + "/.").parent_path().parent_path();
   std::vector<std::string> kept{step};
@@ -191,7 +191,7 @@ ExportDtype wanted_dtype(const std::string& name) {
   return static_cast<ExportDtype>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
-/// Takes the folder of a run that has nothing yet, or what a convert that was killed left of one.
+/// Makes the folder of a new run, or reuses one that a killed convert left unfinished.
 RunFolder new_run(const std::string& path) {
   RunFolder run(path, RunStart::kResume);
   const std::string root = run.paths().checkpoints();
@@ -286,7 +286,7 @@ void print_merged(const ConvertOptions& options, const std::string& from, const 
               << "\n";
 }
 
-/// Exports with the base, from which frozen tensors come.
+/// Exports a checkpoint together with the base, which has the frozen tensors.
 int export_with_base(const ConvertOptions& options, const std::string& step, const Config& trained,
                      const ExportSource& source) {
   CheckpointWeights weights(step);
@@ -409,7 +409,7 @@ int merge_folder(const ConvertOptions& options) {
   return 0;
 }
 
-/// Refuses other programs' formats, which have scripts of their own, as no Python runs in this
+/// Refuses formats of other programs. Separate scripts convert them, because no Python runs in this
 /// program.
 void refuse_other_format(const ConvertOptions& options) {
   if (options.to == "hf") return;

@@ -20,7 +20,7 @@ namespace ftrun {
 namespace {
 
 constexpr const char* kVisibleGpus = "CUDA_VISIBLE_DEVICES";
-/// Tell the ranks of a restart who has left, and why.
+/// The variables that tell the ranks of a restart which ranks were dropped, and why.
 constexpr const char* kLeftRanks = "FTRUN_LEFT_RANKS";
 constexpr const char* kWhyLeft = "FTRUN_WHY_LEFT";
 
@@ -33,7 +33,7 @@ std::vector<std::string> overrides_for(const Config& config, const BatchShare& s
   return all;
 }
 
-/// Returns the place of a rank among those with samples of their own; `mesh`: the ranks' mesh.
+/// Returns the place of a rank among the ranks with different samples; `mesh` is the ranks' mesh.
 int replica_of(const RankMesh& mesh, int rank) {
   return mesh.place_on(rank, axes_that_cut(AxisCuts::kSamples));
 }
@@ -170,7 +170,7 @@ RanksOfStart ranks_of_restart(const LaunchEnvironment& launch) {
   const char* left = std::getenv(kLeftRanks);
   const char* why = std::getenv(kWhyLeft);
   RanksOfStart ranks{.count = launch.world};
-  // A launcher between hands on the variables of another run.
+  // The variables may be those of another run, if a launcher between passed them on.
   if (launch.kind != LaunchKind::kSupervised || launch.restart == 0 || left == nullptr ||
       why == nullptr)
     return ranks;

@@ -319,7 +319,7 @@ int init_command(const InitOptions& options) {
     search.nodes = options.nodes;
     search.seconds = options.seconds;
     FoundLayout tried{&variant, search_task(search, machine.machine), {}};
-    // The machine file need not say how much main memory is beside GPUs.
+    // A machine file may omit the size of main memory besides GPUs.
     tried.task.offloads = !machine.machine.has_gpus || machine.machine.host_memory_capacity > 0;
     const bool is_last = &variant == &kVariants.back();
     tried.result = search_layouts(tried.task, {options.seconds, is_last});

@@ -87,7 +87,8 @@ int inspect(const std::string& named, Answer& answer) {
   return 0;
 }
 
-/// Refuses a damaged checkpoint, each piece of the damage a problem of its own.
+/// Throws an error for a damaged checkpoint, in which each piece of the damage is a separate
+/// problem.
 [[noreturn]] void refuse_damaged(const std::vector<std::string>& damage) {
   std::vector<Problem> problems;
   for (const std::string& piece : damage) {

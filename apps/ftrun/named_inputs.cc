@@ -32,7 +32,7 @@ bool is_commit(const std::string& revision) {
   return revision.size() == kDigits && is_hexadecimal(revision);
 }
 
-/// Adds the commits of the data sets that a recorded list of files comes from.
+/// Adds the commits of the data sets to which a recorded list of files belongs.
 void add_data_commits(const std::vector<std::string>& files, std::vector<RecordedCommit>& commits) {
   for (const std::string& file : files)
     if (const auto from = parse_hub_file(file))

@@ -142,7 +142,7 @@ void print_checked(const RankClasses& classes) {
             << '\n';
 }
 
-/// Returns the budget of each tier; `beside` bytes of the device are the libraries'.
+/// Returns the budget of each tier; `beside` bytes of the device are used by libraries.
 TierBudget budget_of(const PlanOptions& options, int64_t beside) {
   TierBudget budget = kNoBudget;
   if (options.device_memory > 0)
@@ -189,8 +189,8 @@ void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, cons
   answer.add("warnings", warnings);
 }
 
-/// Takes the memory of a GPU of the machine, and of each of so many ranks of a node, if nothing
-/// else is given.
+/// Sets the memory to that of the machine's GPU, and of each of so many ranks of a node, if the
+/// options give no other.
 void set_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& options) {
   if (!machine.has_gpus) return;
   if (options.device_memory == 0) options.device_memory = static_cast<int64_t>(machine.memory);

@@ -100,8 +100,8 @@ Json parts_json(const StepTime& time) {
   return parts;
 }
 
-/// Returns what one tier of a rank holds over the step; null where it holds nothing there. `beside`
-/// bytes are the libraries'.
+/// Returns the content of one tier of a rank over the step; null if the tier is empty. `beside`
+/// bytes are used by libraries.
 Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_t beside,
                int64_t limit, Picoseconds end, size_t moments) {
   if (plan.total == 0) return nullptr;
@@ -201,7 +201,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
       {"ranks", std::move(ranks)},
       {"traffic", traffic_json(program_traffic(all.plan(0).train.program))["collectives"]},
       {"search", std::move(page.search)}};
-  // Another file may have come to `path` while the search ran.
+  // Another file may have been made at `path` while the search ran.
   admit_plan_page(path);
   write_file_atomic(posix_files(), path, filled_page(plan_parts(), data));
 }

@@ -23,7 +23,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kGigabyte = 1e9;
 constexpr int kStages = 4;
-/// GPUs of the row whose differences are told by line, where the table has such a row.
+/// The number of GPUs of the row whose differences are explained line by line, if the table has
+/// such a row.
 constexpr int64_t kExplained = 8;
 
 /// SizeGpu is a GPU whose memory rows are compared with.
@@ -89,7 +90,7 @@ void print_lines(const SizeModel& model, const SizeRow& row) {
   std::cout << format_table({"part", "formula", "planned", "more", "why"}, cells);
 }
 
-/// Prints how near the formula and the plan come to the course's figures for 7 B on 8 GPUs.
+/// Prints how close the formula and the plan are to the course's figures for 7 B on 8 GPUs.
 Json print_stated(const std::vector<SizeRow>& rows, double parameters) {
   Json json = Json::array();
   std::vector<std::vector<std::string>> cells;

@@ -22,10 +22,10 @@ namespace ftrun {
 namespace {
 
 constexpr int kRestartsWithoutProgress = 3;
-/// The number of failures that belong to a rank, in a row, without a new checkpoint, after which it
-/// leaves where it may.
+/// The number of consecutive failures that belong to a rank, without a new checkpoint, after which
+/// the rank is dropped if the config allows it.
 constexpr int kFailuresOfRank = 2;
-/// Tells the ranks of a restart what to resume; "" at the first start.
+/// The variable that says what the ranks of a restart resume; "" at the first start.
 constexpr const char* kResumeVariable = "FTRUN_RESUME";
 
 /// Returns the log of a rank that got as far as opening one; else "".

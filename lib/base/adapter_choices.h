@@ -23,7 +23,7 @@ struct EnumNames<LoraInit> {
                                                           "false"};
 };
 
-/// AdapterBias is adapter.bias: which biases train beside an adapter.
+/// AdapterBias is adapter.bias: which biases train besides an adapter.
 enum class AdapterBias : uint8_t {
   kNone,
   kAll,

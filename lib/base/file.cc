@@ -111,8 +111,8 @@ class PosixWritableFile : public WritableFile {
     while (left > 0) {
       set_direct(!refuses_direct_ && size >= kSmallestDirect && is_direct(at, left, offset));
       const ssize_t n = uninterrupted([&] { return ::pwrite(fd_, at, left, offset); });
-      // File systems refuse direct writes with many errors. Once refused, the rest goes through the
-      // page cache, where the same error counts.
+      // File systems refuse direct writes with many errors. After a refusal the rest is written
+      // through the page cache, where the same error counts.
       if (n < 0 && direct_ && !is_out_of_space(errno)) {
         refuses_direct_ = true;
         continue;
@@ -135,7 +135,7 @@ class PosixWritableFile : public WritableFile {
   }
   void close() override {
     const int fd = std::exchange(fd_, -1);
-    // A signal that comes meanwhile leaves it closed on Linux, and the data was synced before.
+    // A file whose close() a signal interrupts is closed on Linux, and its data was synced before.
     if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) disk_error(path_, "close", errno);
   }
 

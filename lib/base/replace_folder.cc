@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kReplaced = ".replaced-";
 
-/// Moves a folder to the name under which it is removed: an interrupted removal must not look like
-/// a complete folder.
+/// Renames a folder to the name under which it is removed, because an interrupted removal must not
+/// be mistaken for a complete folder.
 std::string rename_for_removal(FileSystem& files, const std::string& old,
                                const std::string& folder) {
   const auto leftover = leftover_of(fs::path(old).filename().string());
@@ -47,8 +47,8 @@ void remove_or_warn(FileSystem& files, const std::string& old, const std::string
   }
 }
 
-/// Visits the leftovers that `is_ours` accepts: visit(its path, the path that it was made for,
-/// whether it goes back there).
+/// Visits the leftovers that `is_ours` accepts: visit(its path, the final path, whether it is
+/// renamed back to the final path).
 template <typename Visit>
 void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& is_ours,
                    Visit visit) {

@@ -7,9 +7,8 @@ namespace ftrun {
 // Sizes of the buffers and mappings by which collectives over shared memory read peers' memory. The
 // memory plan counts the mapped bytes as part of a rank's own memory.
 
-/// Largest message in bytes that collectives copy into a small staging area that all ranks have
-/// mapped. For small messages one barrier with a copy is cheaper than reading in place, which needs
-/// two barriers.
+/// The largest collective in bytes that is copied through a small staging area, which all ranks
+/// have mapped: one barrier with a copy is cheaper than reading in place, which needs two barriers.
 inline constexpr int64_t kShmStagedBytes = 64 << 10;
 /// Bytes of each peer's memory that larger collectives, and messages, map at a time: little, but
 /// whole huge pages.

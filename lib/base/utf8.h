@@ -23,8 +23,8 @@ CodePoint first_code_point(std::string_view text);
 /// none.
 std::optional<size_t> first_not_utf8(std::string_view text);
 
-/// Names the encoding, "UTF-16 (little-endian)" and the like, of a text that begins with its byte
-/// order mark or, without one, as ASCII looks in it; "" for any other text.
+/// Names the encoding, "UTF-16 (little-endian)" and the like, of a text that begins with a byte
+/// order mark or, without one, has the form that ASCII has in that encoding; "" for any other text.
 std::string wide_encoding(std::string_view text);
 
 /// Refuses a text that is UTF-16 or UTF-32 with Error(kBadInput) that names the encoding; `where`

@@ -79,7 +79,7 @@ class TensorRead {
   TensorRead& operator=(const TensorRead&) = delete;
   ~TensorRead() { release(); }
 
-  /// Copies elements that come after those copied before, as `wanted`.
+  /// Copies the next elements, converted to `wanted`.
   void copy(int64_t from, int64_t count, DType wanted, std::byte* out) {
     while (count > 0) {
       const int64_t piece = std::min(count, kCachedBytes / size_);

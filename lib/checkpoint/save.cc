@@ -174,8 +174,8 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
   files.sync_folder(folder);
 }
 
-// Removes a checkpoint, under a temporary name first: an interrupted removal must not look like a
-// damaged checkpoint.
+// Removes a checkpoint under a temporary name, because an interrupted removal must not be mistaken
+// for a damaged checkpoint.
 void remove_checkpoint(FileSystem& files, const std::string& folder) {
   const std::string doomed = temporary_beside(folder);
   files.rename(folder, doomed);
@@ -201,8 +201,8 @@ void make_lasting(FileSystem& files, const std::string& root, const std::string&
   write_file_atomic(files, below(root, "latest"), name);
 }
 
-/// Moves a file or folder that has the name of a step and is not our checkpoint, also a link to
-/// one, to a name beside: it belongs to somebody else and stays.
+/// Renames a file or folder that has the name of a step and is not our checkpoint, or a link to
+/// one: it belongs to somebody else and is kept.
 void keep_what_is_not_ours(FileSystem& files, const std::string& place) {
   std::error_code error;
   const bool is_link = fs::is_symlink(fs::symlink_status(place, error));

@@ -13,8 +13,8 @@
 namespace ftrun {
 namespace {
 
-/// The size of large pages, of which the kernel looks up few for each piece that it moves between
-/// this memory and a disk.
+/// The size of large pages: the kernel has to look up few of them for each piece that it moves
+/// between this memory and a disk.
 constexpr size_t kLargePage = size_t{2} << 20;
 
 std::byte* map_memory(size_t bytes) {

@@ -22,7 +22,7 @@ namespace {
 /// Checkpoints counts the checkpoints that exist before the run, and those that the run adds.
 struct Checkpoints {
   int64_t there = 0;
-  /// Saves to come; as many as there can be when the end is not known.
+  /// The number of future saves; the largest possible number when the end is not known.
   int64_t saves = 0;
   /// The most that exist at once beyond those that exist before the run.
   int64_t more = 0;
@@ -83,7 +83,7 @@ std::string export_text(const SpaceWanted& wanted) {
   return cat("the exported model of ", human_bytes(wanted.export_bytes));
 }
 
-/// Describes the checkpoints beside the existing ones, and the export.
+/// Describes the checkpoints that will be added to the existing ones, and the export.
 std::string wanted_text(const SpaceWanted& wanted, const Checkpoints& count, bool with_export) {
   std::string text = checkpoints_text(wanted, count.more);
   if (count.more > 1 && wanted.keep_last > 0)
@@ -99,7 +99,7 @@ struct FreeSpace {
   int64_t swapped = 0;
 };
 
-/// Formats "FOLDER: WHAT: X needed, Y free"; in exact bytes too if both read alike.
+/// Formats "FOLDER: WHAT: X needed, Y free"; with exact bytes as well if the two texts are equal.
 std::string space_text(const std::string& folder, const std::string& what, int64_t needed,
                        FreeSpace free) {
   const int64_t left = std::max<int64_t>(free.bytes, 0);

@@ -88,7 +88,7 @@ std::string name_of(const PeerView& peer) {
   return cat("rank ", peer.global_rank, process);
 }
 
-/// Says whether a peer has come to the collective of `mine`, or past it.
+/// Says whether a peer has reached the collective of `mine`, or has passed it.
 bool is_there(const CollectiveRecord& peer, const CollectiveRecord& mine) {
   return peer.state != CollectiveState::kNone && peer.sequence >= mine.sequence;
 }
@@ -231,7 +231,7 @@ std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   return "";
 }
 
-/// Told holds complaints of one kind, and the rank that each leads to.
+/// Told holds complaints of one kind, and the rank to which each leads.
 struct Told {
   std::vector<std::string> texts;
   std::vector<int> culprits;
@@ -295,7 +295,7 @@ ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
 
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
                           int self, const std::vector<PeerView>& others) {
-  // A dead rank explains the others' delays; a rank that gave up is always a consequence.
+  // A dead rank explains the others' delays; an abort of a rank is always a consequence.
   Told dead, late, gave_up;
   for (size_t i = 0; i < views.size(); ++i) {
     const PeerView& peer = views[i];

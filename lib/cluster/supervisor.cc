@@ -48,8 +48,8 @@ std::vector<int> forwarded_signals() {
   return signals;
 }
 
-/// SignalQueue takes the signals out of their handlers while it lives: they arrive on a descriptor
-/// instead.
+/// SignalQueue blocks the signals while it exists: they are read from a descriptor instead of
+/// calling their handlers.
 class SignalQueue {
  public:
   SignalQueue() {
@@ -168,7 +168,7 @@ class Supervisor {
                           " dropped because the output was blocked; see the ranks' logs");
     return summary;
   }
-  /// Says whether a signal that asks to stop has come.
+  /// Says whether a signal that asks to stop was received.
   bool asked_to_stop() const { return forwarded_ != 0; }
 
  private:
@@ -224,7 +224,7 @@ class Supervisor {
   std::vector<FailureReport> failures_;
   int64_t started_ns_ = unix_time_ns();
   std::optional<Clock::time_point> kill_at_;
-  /// The time at which a rank that holds up the others is killed.
+  /// The time at which a rank for which the others wait is killed.
   std::optional<Clock::time_point> hang_ends_at_;
   int forwarded_ = 0;  // the first signal we passed on
   Clock::time_point forwarded_at_;
@@ -452,8 +452,8 @@ void Supervisor::stop_others() {
   for (LocalRank& rank : ranks_) {
     if (!rank.running) continue;
     rank.ended_before_told = is_gone(rank.process.pid);
-    // A rank that is stopped hears no SIGTERM, and one that held up the others for their whole
-    // patience is not waited for once more.
+    // A stopped rank does not receive SIGTERM, and a rank for which the others have waited for
+    // their whole patience is not waited for again.
     if (holds_up_others(rank) || is_stopped(rank.process.pid))
       ::kill(-rank.process.pid, SIGKILL);
     else

@@ -61,7 +61,7 @@ constexpr Key kBlockWithoutMeaning[] = {
     {"deepspeed_moe_layer_cls_names", ""},
 };
 
-// Plain is a key of the block and the key that it stands for.
+// Plain is a key of the block and the key of ftrun that has its meaning.
 struct Plain {
   const char* name;
   const char* path;
@@ -217,7 +217,8 @@ class Translator {
       put(config_, "parallel.data_replicate", *replicas);
   }
 
-  // Finds a degree under any of its names, here, in the named file, or in ftrun's keys beside them.
+  // Finds a degree under any of its names: here, in the named file, or among ftrun's keys beside
+  // them.
   int64_t written_degree(const Names& paths) const {
     int64_t degree = 1;
     for (const std::string_view path : paths)

@@ -24,8 +24,7 @@ struct KeyPair {
   double second_off = -1e300;
 };
 
-// The pairs of keys that resolve() refuses to see together, beside the two names of an axis's
-// degree.
+// The pairs of keys that resolve() refuses together, besides the two names of an axis's degree.
 constexpr KeyPair kAlternatives[] = {
     {"train.steps", "train.epochs", Exclusive::kAlways},
     {"train.learning_rate", "optimizer.params.lr", Exclusive::kUnlessEqual},

@@ -56,8 +56,8 @@ bool is_section(const std::string& text) {
   return text.find_first_of("{[\n") != std::string::npos || text.find(": ") != std::string::npos;
 }
 
-/// Says whether a value that looks like a list, a map or a quoted text is an existing path, or one
-/// in an existing folder ("[v2] run/out").
+/// Says whether a value with the form of a list, a map or a quoted text is an existing path, or a
+/// path in an existing folder ("[v2] run/out").
 bool is_path_there(const std::string& text) {
   if (text.empty() || std::string_view("[{\"'").find(text[0]) == std::string_view::npos)
     return false;
@@ -204,9 +204,9 @@ class Sources {
   }
 
  private:
-  /// Makes the source of a parsed tree: `adapter: FOLDER` stands for the content of its
-  /// adapter_config.json, and for the adapter that training continues from. An adapter that cannot
-  /// be read is reported and left out.
+  /// Makes the source of a parsed tree: `adapter: FOLDER` means the content of its
+  /// adapter_config.json, and the adapter from which training continues. An adapter that cannot be
+  /// read is reported and left out.
   SourceTree with_adapter_file(ConfigNode root) {
     ConfigNode* adapter = root.find("adapter");
     if (ConfigNode* path =
@@ -215,7 +215,7 @@ class Sources {
       find_adapter(*path);
     if (adapter == nullptr || adapter->kind != ConfigNodeKind::kText) return {std::move(root)};
     if (adapter->text == "none") {
-      // A section, so that it takes the place of an earlier source's adapter.
+      // An empty section replaces the adapter of an earlier source.
       ConfigNode none = ConfigNode::of_map(adapter->at);
       none.entries.push_back({"type", adapter->at, ConfigNode::of_text(adapter->at, "none"), ""});
       *adapter = std::move(none);
@@ -244,8 +244,8 @@ class Sources {
     return {std::move(root), true, std::move(folder)};
   }
 
-  /// Finds an adapter's folder, in the Hugging Face cache if `name` is a name of the Hub, which
-  /// then gets its commit; reports a missing one and returns nothing.
+  /// Finds an adapter's folder. If `name` is a Hub name, it looks in the Hugging Face cache and
+  /// adds the commit to the name. Reports a missing adapter and returns nothing.
   std::optional<std::string> find_adapter(ConfigNode& name) {
     namespace fs = std::filesystem;
     std::error_code error;

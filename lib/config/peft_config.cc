@@ -23,8 +23,8 @@ Json list_or_null(const std::vector<T>& values) {
   return values.empty() ? Json(nullptr) : Json(values);
 }
 
-/// Writes modules as an expression or as names; all-linear by the names it stands for, which
-/// servers read too.
+/// Writes modules as an expression or as names; all-linear is written as the names of its modules,
+/// which servers can read.
 Json modules(const std::vector<std::string>& names, const std::string& expression,
              const PeftModel& model) {
   if (!expression.empty()) return expression;

@@ -78,8 +78,8 @@ class TreeReader {
   }
 
  private:
-  // Reads a section. `written` is its path in the file's own spelling. Keys come before sections,
-  // so that a type is known when its params are read.
+  // Reads a section. `written` is its path in the file's own spelling. Keys are read before
+  // sections, so that a type is known when its params are read.
   void read_section(const ConfigNode& map, const std::string& path, const std::string& written) {
     for (const ConfigEntry& entry : map.entries)
       if (const Field* field = schema_.find(path, entry.key); field != nullptr)

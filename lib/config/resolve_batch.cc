@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-// The micro-batch that Hugging Face's trainer takes for "auto".
+// The micro-batch that Hugging Face's trainer uses for "auto".
 constexpr int64_t kAutoMicroBatch = 8;
 
 constexpr const char* kTotal = "train_batch_size";
@@ -58,8 +58,8 @@ std::string nearest_multiples(int64_t total, int64_t unit) {
   return cat("use train_batch_size ", below, " or ", below + unit);
 }
 
-// Computes the batch that DeepSpeed gets from the same keys: it counts every rank, although those
-// of a tensor group read the same sequences.
+// Computes the batch that follows from the same keys in DeepSpeed, which counts every rank,
+// although ranks of a tensor group read the same sequences.
 BatchSizes counting_all_ranks(const Resolving& r, const BatchSizes& given) {
   BatchSizes b = given;
   b.ranks = times(given.ranks, r.config.parallel.tensor);

@@ -101,8 +101,8 @@ std::string listed(const std::vector<int64_t>& numbers) {
   return join(parts, ", ");
 }
 
-// Computes the batch of ranks outside the list: version 0.2 gives them a batch of their own,
-// version 0.1 refuses them.
+// Computes the batch for a number of ranks outside the list: version 0.2 chooses a separate batch,
+// version 0.1 refuses it.
 int64_t batch_outside(Resolving& r, const ElasticBatch& chosen) {
   const ElasticityConfig& e = r.config.elasticity;
   const int64_t ranks = r.config.parallel.data;
@@ -129,7 +129,7 @@ struct ChosenBatch {
   int64_t total, micro, steps;
 };
 
-// Compares batch keys beside elasticity: the same values add nothing, others contradict.
+// Compares batch keys with elasticity: the same values are redundant, others contradict it.
 void compare_written(Resolving& r, const ChosenBatch& choice) {
   const Config& c = r.config;
   const auto differs = [&](const char* key, int64_t written, int64_t chosen) {

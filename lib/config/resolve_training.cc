@@ -5,8 +5,8 @@
 #include "config/resolve_steps.h"
 #include "optimizers/optimizers.h"
 
-// Precision, optimizer, scheduler and ZeRO. Rules for "auto" are Hugging Face's trainer's, whose
-// files they come from.
+// Precision, optimizer, scheduler and ZeRO. Rules for "auto" are those of Hugging Face's trainer,
+// for whose files they are meant.
 
 namespace ftrun {
 namespace {
@@ -256,7 +256,7 @@ void resolve_stable_decay(Resolving& r) {
   if (s.total_num_steps != 0) note_decay(r);
 }
 
-/// Resolves the keys that some of transformers' types have beside warm-up and total.
+/// Resolves the keys that some of transformers' types have in addition to warm-up and total.
 void resolve_own_type(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   if (s.type == SchedulerType::kCosineWithRestarts && !r.given("scheduler.params.num_cycles"))

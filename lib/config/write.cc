@@ -79,7 +79,7 @@ std::string text_of(const Field& field, const FieldValue& value) {
   return field.zero_unset && is_zero(value) ? "null" : yaml_text(value);
 }
 
-/// Says whether the type that a config's optimizer or scheduler has takes the key.
+/// Says whether the config's type of optimizer or scheduler has the key.
 bool suits_type(const Field& field, const Config& config) {
   if (field.types.empty()) return true;
   const std::string_view type = field.section == "optimizer.params"
@@ -88,7 +88,7 @@ bool suits_type(const Field& field, const Config& config) {
   return std::find(field.types.begin(), field.types.end(), type) != field.types.end();
 }
 
-/// Describes where the value of a key came from; "" for a default.
+/// Describes the source of a key's value; "" for a default.
 std::string source_text(const Field& field, const FieldValue& value, const Origins& origins) {
   const Origin* origin = origins.find(field.path());
   if (origin == nullptr) return value != field.default_value ? "derived" : "";

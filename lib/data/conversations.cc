@@ -14,7 +14,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// Says whether the first document has tokens that do not count; it stands for all documents of a
+/// Says whether the first document has tokens that do not count; it represents all documents of a
 /// file without .json.
 bool masks_first_document(const std::string& path) {
   const MappedFile file(path);
@@ -26,7 +26,7 @@ bool masks_first_document(const std::string& path) {
   return std::find(labels.begin(), labels.end(), kIgnoredLabel) != labels.end();
 }
 
-/// Lists the files that a name or pattern stands for; a missing one by the given name.
+/// Lists the files of a name or pattern; a missing file is listed under the given name.
 std::vector<std::string> data_files(const std::string& pattern) {
   std::vector<std::string> files = matching_files(pattern);
   for (std::string& file : files) file = find_data_file(file).value_or(file);

@@ -104,7 +104,8 @@ constexpr Names kHarmlessNames = {"id",
                                   "__index_level_0__",
                                   "unnamed_0"};
 
-/// A tokenizer's own outputs, which say nothing about the loss, are harmless beside token ids only.
+/// The outputs of a tokenizer, which do not affect the loss, are harmless only together with token
+/// ids.
 constexpr Names kTokenizerOutputs = {"special_tokens_mask", "offset_mapping",
                                      "overflow_to_sample_mapping"};
 

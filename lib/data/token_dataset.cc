@@ -43,8 +43,8 @@ std::vector<std::string> missing_parts(const std::string& path) {
   return split(std::string_view(path).substr(begin), '/');
 }
 
-/// Lists the paths that `part` stands for in each folder, which is empty or ends with a slash: the
-/// name itself if it exists, else its matches, sorted.
+/// Lists the paths that match `part` in each folder (empty, or ending with a slash): the name
+/// itself if it exists, else its matches, sorted.
 std::vector<std::string> extended(const std::vector<std::string>& folders,
                                   const std::string& part) {
   std::vector<std::string> paths;

@@ -45,7 +45,7 @@ ModelConfig small_model(const ModelConfig& model, int64_t tensor_ranks) {
   small.feed_forward = kWidth * tensor_ranks;
   small.kv_heads = tensor_ranks;
   small.query_heads = tensor_ranks * (model.query_heads / model.kv_heads);
-  // Heads of vocabularies that are no multiple of 64 have kernels of their own.
+  // Vocabularies whose size is not a multiple of 64 have separate kernels of the head.
   small.vocab_rows = tensor_ranks * (kWidth + model.vocab_rows / tensor_ranks % kRemainder);
   if (small.padding_row) small.padding_row = 0;
   if (small.pad_id) small.pad_id = 0;
@@ -83,8 +83,8 @@ Bytes some_codes(int64_t count, uint64_t seed) {
   return codes;
 }
 
-/// Makes numbers that stand for codes with these scales: codes can be compared by the distance of
-/// their numbers, whatever their map.
+/// Decodes codes with their scales to numbers: codes can be compared by the distance of their
+/// numbers, whatever their map.
 Bytes decoded(const Bytes& codes, const Bytes& scales) {
   std::vector<float> numbers;
   for (size_t i = 0; i < codes.size(); ++i) {
@@ -322,7 +322,7 @@ class GraphComparison {
 void Comparison::compare(const ModelDescription& model, bool documents) {
   const bool by_library = gpu_.kernels().attention_in_use() != "own";
   for (const LayerGraph& graph : model.graphs) {
-    // A library whose plans the program uses gets them for these shapes too.
+    // If the program uses a library with plans, the library gets plans for these shapes, too.
     if (by_library) gpu_.kernels().prepare(graph);
     GraphComparison(*this, model, graph, documents).run();
   }

@@ -40,7 +40,7 @@ std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   return all;
 }
 
-/// Finds the values that an instruction computes for those of its list that come after it.
+/// Returns the values that an instruction computes for later instructions of its list.
 std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) {
   const std::vector<Op>& list = list_of(graph, instr.kind);
   std::set<ValueId> made;
@@ -202,7 +202,7 @@ void Executor::run_recorded(const StepRun& step) {
   if (updates()) device_->replay(1);
 }
 
-/// Takes the loss once nothing changes it any more.
+/// Records the loss once nothing changes it any more.
 void Executor::record_loss(const double* loss) {
   loss_recorded_ = true;
   step_->loss_sum = loss[slot_of(LossNumber::kLoss)];
@@ -226,8 +226,8 @@ std::array<double, kInstrKinds> Executor::seconds() const {
   return sum;
 }
 
-/// Shows what the lane does meanwhile to whoever would wait for this rank; not while it waits for
-/// its device, which may stand in a collective.
+/// Shows the lane's activity to ranks that would wait for this one. It shows nothing while the lane
+/// waits for its device, which may be in a collective.
 void Executor::run_timed(const Instr& instr) {
   const auto start = std::chrono::steady_clock::now();
   const auto lane = static_cast<int>(instr.lane);
@@ -439,7 +439,7 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
     device_->clear(instr.lane, to.part(received * exchange.row, (room - received) * exchange.row));
 }
 
-/// Runs on the lane of the link: a receiver that is late holds up only later sends.
+/// Runs a transfer on the lane of its link: a late receiver delays only later sends.
 void Executor::run_transfer(const Instr& instr) {
   Communicator& link = *groups_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, link);

@@ -15,7 +15,7 @@ namespace {
 /// Bytes of the pinned memory that numbers pass through when they change dtype or are added on
 /// their way.
 constexpr int64_t kBridgeBytes = int64_t{4} << 20;
-/// The least elements at a time of a look for numbers that are not finite.
+/// The least number of elements that are checked at a time for numbers that are not finite.
 constexpr int64_t kProbedElements = int64_t{1} << 20;
 /// The alignment of parts of a batch in pinned memory.
 constexpr int64_t kPartAlignment = 64;
@@ -43,9 +43,9 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
 }
 
 /// Says whether a run can be recorded: no disk, no update or sum of the host tier, no counts that
-/// the host reads, no peers but through the device's collectives (links of a pipeline wait for each
-/// other across lanes, which a list of launches in a row does not allow), no marks of time in
-/// between; and the instructions after the decision either run as a whole or not at all.
+/// the host reads, no peers except through the device's collectives (links of a pipeline wait for
+/// each other across lanes, which a sequential list of launches does not allow), no timing marks;
+/// and the instructions after the decision either run as a whole or not at all.
 bool GpuDevice::runs_all_on_device() const {
   if (!std::all_of(groups_.begin(), groups_.end(),
                    [](const Communicator* group) { return group->can_record(); }))
@@ -148,8 +148,8 @@ void GpuDevice::make_staging() {
   if (host_sums_ > 0) sum_ring_.emplace(gpu_, host_sums_ * static_cast<int64_t>(sizeof(double)));
 }
 
-/// Begins a run after the last one has ended: its lanes must not meet work of the last run. Nor
-/// must host code: it waits for its own stream, and so for that.
+/// Begins a run after the last one has ended, so that its lanes do not overlap the last run's work.
+/// Host code does not overlap it, either, because it waits for its own stream.
 void GpuDevice::begin_run(const StepScalars& scalars, bool traced) {
   is_timed_ = traced || gpu_.options().timed;
   if (is_timed_ && timings_.empty()) make_timings();
@@ -343,7 +343,8 @@ void GpuDevice::add(Lane lane, const TypedSpan& from, const TypedSpan& to) {
   kernels().add_into(to.data, to.dtype, from.data, from.dtype, from.count, gpu_.stream(lane));
 }
 
-/// Folds device memory into host memory: while host code takes in one piece, the next one comes.
+/// Applies a host function to device memory: while host code processes one piece, the next piece is
+/// copied.
 void GpuDevice::apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan& to,
                               HostAction action) {
   PinnedRing& ring = *transfer_rings_[static_cast<size_t>(lane)];

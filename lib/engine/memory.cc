@@ -233,7 +233,8 @@ void RankMemory::write(const Program& program, const Range& range, const void* d
 
 void RankMemory::populate(const Program& program, BufferId buffer) const {
   const TierBlock& memory = block(program.at(buffer)).owned;
-  // The pages come when they are written if the kernel cannot do this (before Linux 5.14).
+  // If the kernel cannot do this (before Linux 5.14), the pages are allocated when they are
+  // written.
   ::madvise(memory.data(), static_cast<size_t>(memory.bytes()), MADV_POPULATE_WRITE);
 }
 

@@ -20,7 +20,7 @@ int64_t mapped_of_peers(const TrainingSetup& setup) {
   return mapped_peer_bytes(setup.plan().programs(), shared);
 }
 
-/// Bytes of each thread that a process takes beside the plan while it trains, 2.75 MiB at most: 1.6
+/// The bytes that each thread of a training process needs besides the plan, 2.75 MiB at most: 1.6
 /// to 2.2 MiB on one thread and 1.8 to 5.3 MiB on two over 40 runs (docs/memory_peaks.md).
 constexpr int64_t kWorkingOfThread = 2816 << 10;
 

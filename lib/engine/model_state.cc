@@ -487,7 +487,8 @@ std::pair<const Unit*, int64_t> ModelState::place_of(TensorId tensor) const {
   bug("every tensor is in a unit");
 }
 
-/// Collects elements of a unit as rank `index` of those that share out its tensors uses it.
+/// Collects elements of a unit from the view of rank `index` of those that divide the unit's
+/// tensors.
 void ModelState::collect_part(const Unit& unit, int index, const ShardRange& wanted, bool receives,
                               Communicator& group, std::span<float> out) const {
   const UnitHolders& holders = holders_[static_cast<size_t>(unit.id)];

@@ -29,8 +29,7 @@ std::string listed(const std::vector<std::string>& names) {
 MovedTensors::MovedTensors(const ModelDescription& model, const FirstWeights& first, DType dtype)
     : first_(first), dtype_(dtype) {
   for (const TensorInfo& tensor : model.tensors)
-    // Row lengths are measured from the whole matrix; the gradient that moves them is that of A and
-    // B beside them.
+    // Row lengths are computed from the whole matrix, but they change by the gradients of A and B.
     if (tensor.trainable && tensor.initial.kind != InitialSource::kRowLengths)
       trained_[tensor.name] = &tensor;
 }

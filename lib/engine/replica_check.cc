@@ -43,7 +43,7 @@ std::map<std::string, std::vector<int>> by_text(const std::vector<std::string>& 
   return ranks;
 }
 
-/// Takes the words in place `index` of each rank's text.
+/// Returns the words at place `index` of each rank's text.
 std::vector<std::string> words_at(const std::vector<std::string>& texts, size_t index) {
   std::vector<std::string> words;
   for (const std::string& text : texts) {

@@ -10,7 +10,8 @@
 namespace ftrun {
 namespace {
 
-/// Pages that one call looks at: a huge page, so that a full part is mostly full at once.
+/// The number of pages that one call checks: a huge page, so that a full part is mostly full at
+/// once.
 constexpr int64_t kChunkPages = 512;
 
 int64_t page_bytes() {

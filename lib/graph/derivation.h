@@ -70,7 +70,8 @@ class Derivation {
   /// Returns the gradient with respect to `id`; `term` is this rank's term of its sum over the
   /// ranks.
   ValueId whole_gradient(ValueId id, ValueId term, int64_t ranks);
-  /// Delays weight gradients that run beside the next collective: they are emitted after it.
+  /// Delays the emission of weight gradients that run beside the next collective until after that
+  /// collective.
   void after_collective(std::function<void()> emit) { waiting_.push_back(std::move(emit)); }
   void emit_waiting();
 

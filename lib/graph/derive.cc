@@ -197,8 +197,8 @@ void Derivation::split_lists() {
         .push_back(graph_.backward[i]);
 }
 
-/// Marks what crosses from the one list to the other: gradients of products, and forward values
-/// that the input gradients made again.
+/// Marks the values that pass from one list to the other: gradients of products, and forward values
+/// that the input gradients recompute.
 void Derivation::mark_deferred() {
   std::set<ValueId> made;
   for (const Op& op : graph_.input_grad) made.insert(op.out.begin(), op.out.end());

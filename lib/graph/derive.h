@@ -8,18 +8,19 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// Fills input_grad, weight_grad and backward of a graph whose forward list is complete: walks the
+/// Fills input_grad, weight_grad and backward of a graph whose forward list is complete: visits the
 /// forward list in reverse, emits each kind's gradient operations, sums gradients of values used
-/// twice (a residual is handed to the norm's gradient as its extra term), and marks the values that
-/// must be saved. Values that are not saved, results of cheap kinds and those that `policy` chooses
-/// not to keep, are recomputed: their forward operations run again right before the first reader.
+/// twice (a residual's gradient becomes the extra term of the norm's gradient), and marks the
+/// values that must be saved. Values that are not saved, results of cheap kinds and those that
+/// `policy` chooses not to keep, are recomputed: their forward operations run again right before
+/// the first reader.
 ///
-/// Gradients of norms' weights are made with the input gradients (input_grad).
+/// Gradients of norms' weights are computed with the input gradients (input_grad).
 ///
 /// An all-gather's gradient is a reduce-scatter and the other way round; an all-reduce's is the
-/// gradient itself. Where LinearAttrs says that an input's gradient is a share, it is summed over
-/// the ranks: by the reduce-scatter when the input was gathered, else by an all-reduce. The weight
-/// gradients of such a product come after that collective, to run beside it.
+/// gradient itself. If LinearAttrs says that an input's gradient is a term of a sum, it is summed
+/// over the ranks: by the reduce-scatter when the input was gathered, else by an all-reduce. The
+/// weight gradients of such a product are emitted after that collective, and run beside it.
 void derive_backward(LayerGraph& graph, const RecomputePolicy& policy = {});
 
 /// Derives the backward lists for a given choice of kept values: a forward value that backward

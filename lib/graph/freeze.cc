@@ -41,8 +41,8 @@ void remove_unused(const LayerGraph& graph, const std::vector<std::vector<Op>*>&
   }
 }
 
-/// Removes gradients of frozen parameters that the forward list makes, as the head does, where none
-/// of a trained one comes behind them.
+/// Removes gradients of frozen parameters that the forward list computes, as the head's does, if no
+/// gradient of a trained parameter follows them.
 void remove_from_forward(LayerGraph& graph) {
   for (Op& op : graph.forward) {
     const int gradient = op_spec(op.kind).parameter_gradient;

@@ -46,7 +46,7 @@ LayerGraph derived(const LayerGraph& graph, const std::vector<bool>& kept) {
   return copy;
 }
 
-/// Lists the forward operations whose results are kept without recompute and could be made again,
+/// Lists the forward operations whose results are kept without recompute and can be recomputed,
 /// those with the most bytes first.
 std::vector<const Op*> candidates(const LayerGraph& graph, const LayerGraph& plain) {
   std::vector<std::pair<int64_t, const Op*>> found;
@@ -69,8 +69,8 @@ int64_t collectives_in(std::span<const Op> list) {
                        [](const Op& op) { return is_collective(op.kind); });
 }
 
-/// Chooses what to keep within a budget. Communication is not made again: what it costs is not
-/// known here.
+/// Chooses the values to keep within a budget. Communication is never repeated, because its cost is
+/// not known here.
 std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
   const LayerGraph plain = derived(graph, keep_all(graph));
   // Every choice keeps at most the values that a list without recompute keeps: another value would

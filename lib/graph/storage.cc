@@ -12,11 +12,12 @@
 namespace ftrun {
 namespace {
 
-/// Orders of placement that are tried; the first is nearly always the best or one away from it. No
-/// further one is begun after this many looks: a twentieth of a second of work.
+/// The most orders of placement that are tried; the first is nearly always the best, or close to
+/// it. No further order is begun after kMostLooks examined requests: a twentieth of a second of
+/// work.
 constexpr int kMostTries = 24;
 constexpr int64_t kMostLooks = 5'000'000;
-/// Looks at what lies in an arena for the gaps that it leaves: a tenth of a second of work.
+/// The most requests of an arena that are examined to find its gaps: a tenth of a second of work.
 constexpr int64_t kMostGapLooks = 20'000'000;
 /// The part of all that lives there, as 1 / kLeastPart, below which there is next to nothing to
 /// gain.
@@ -92,7 +93,7 @@ class LiveTree {
       latest_[node] = last;
   }
 
-  /// Calls `found` with each request that was added and meets `request`.
+  /// Calls `found` with each added request that is alive at the same time as `request`.
   template <typename Found>
   void meeting(const StorageRequest& request, const Found& found) {
     const auto begun = std::partition_point(by_first_.begin(), by_first_.end(), [&](size_t other) {

@@ -56,7 +56,7 @@ bool may_change(const std::string& field) {
   });
 }
 
-/// Returns the saved config, with the seed that the checkpoint records beside it.
+/// Returns the saved config with the seed that the checkpoint records separately.
 std::string config_to_compare(const CheckpointMeta& saved, const std::string& now) {
   const auto kept = saved.extra.find(kConfigRecord);
   const std::string& text = kept == saved.extra.end() ? now : kept->second;

@@ -102,7 +102,7 @@ class TensorTable {
     TensorId weight = -1;
     TensorId bias = -1;
   };
-  /// Adds the weight and bias of a norm of tokens, which sequence parallelism shares out.
+  /// Adds the weight and bias of a norm whose tokens sequence parallelism divides.
   Norm norm(const std::string& module, const ModelConfig& c) {
     const OpKind kind = c.norm == NormKind::kLayer ? OpKind::kLayerNorm : OpKind::kRmsNorm;
     const auto vector = [&](const char* end, size_t operand) {
@@ -136,9 +136,9 @@ class TensorTable {
     TensorId weight = -1;
     TensorId bias = -1;
   };
-  /// Adds the weights and biases of the products of a module of the files. A rank makes some of the
-  /// results of products that are shared out by outputs, and of the others a share of every result,
-  /// from some of the inputs.
+  /// Adds the weights and biases of the products of a module of the files. Of products that are
+  /// divided by outputs, a rank computes some of the results; of the others, a term of every
+  /// result, from some of the inputs.
   std::vector<Linear> linear(const std::string& module, const std::vector<LinearProduct>& products,
                              bool transposed) {
     std::vector<Linear> all;
@@ -446,8 +446,8 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
 }
 
 /// Adds a block's parameters to its graph. `whole` is the config of the whole model. `dropout`
-/// holds what the dropouts of all adapters' operands have in common; each gets its own site and
-/// first column here. Modules of one matrix, whose A's are one matrix, share a mask.
+/// holds the attributes that the dropouts of all adapters' operands share; each gets its own site
+/// and first column here. Modules of one matrix, whose A's are one matrix, share a mask.
 BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const BlockAdapter& adapter,
                              const DropoutAttrs& dropout, const TensorSplit& split) {
   const TensorNames& names = tensor_names(whole.family);
@@ -477,7 +477,7 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
   if (whole.output_norms) p.mlp_output_norm = add_norm_params(g, whole, "mlp_output_norm");
   for (const RankMatrix& matrix : matrices) {
     const bool by_outputs = matrix.products.front().by_outputs;
-    // The numbers of sites decide masks: a run goes on with the same ones.
+    // The numbers of sites decide the masks, so a resumed run must have the same ones.
     DropoutAttrs site = dropout;
     site.site = static_cast<int>(matrix.matrix);
     site.first_column = by_outputs ? 0 : split.index * matrix.inputs;
@@ -555,7 +555,8 @@ class SplitProducts {
   TensorExchange exchange_;
 };
 
-/// BlockKind is what blocks of one model differ in beside what they make again and their adapters.
+/// BlockKind holds the differences between blocks of one model, besides their recompute level and
+/// their adapters.
 struct BlockKind {
   /// Tokens of the sliding window; 0: none, or as long as the row.
   int64_t window = 0;
@@ -897,7 +898,7 @@ class DecoderBuilder {
     const NormParams norm = add_norm_params(g, c_, "norm");
     const ValueId weight = g.param("lm_head.weight", {local_.vocab_rows, c_.hidden});
     const ValueId bias = bias_tensor >= 0 ? g.param("lm_head.bias", {local_.vocab_rows}) : -1;
-    // The product is linear: its operand takes the scale, and logits never are whole in memory.
+    // The product is linear, so its operand is scaled, because logits are never whole in memory.
     const ValueId scaled = ops::scale(g, add_norm(g, c_, x, norm), c_.logit_scale);
     TensorExchange exchange(g, split_);
     const ValueId y = exchange.all_tokens(scaled);

@@ -9,18 +9,18 @@ namespace ftrun {
 /// attention, RMS norm, SwiGLU feed-forward; final norm and output matrix. The config's flags add
 /// biases, norms of query and key heads, and sliding windows.
 ///
-/// Layers hand on hidden [N,D] and, from the embedding to every block, rope F32 [N,d]; the batch
-/// gives tokens, positions, starts and labels, all I32 [N].
+/// Each layer passes hidden [N,D] to the next one, and the embedding passes rope F32 [N,d] to every
+/// block; the batch has tokens, positions, starts and labels, all I32 [N].
 ///
 /// With a split the graphs are those of one of t tensor-parallel ranks (axes/tensor/split.h), and
-/// weights are its share. With sequence parallelism hidden is [N/t,D], the rank's block of the
+/// weights are its parts. With sequence parallelism hidden is [N/t,D], the rank's block of the
 /// tokens; everything else is the same on all ranks. Losses of the ranks add up to the loss; logits
 /// are [t,N,V/t].
 ///
 /// Products that have an adapter (model/adapter.h) get its low-rank matrices as tensors after the
-/// block's own, named as PEFT names them without its prefix. Where the ranks share out a product by
-/// rows, A is whole on each rank and B is split by rows; by columns, A is split by columns and B is
-/// whole. Adapters thus need no further exchange.
+/// block's own, named as PEFT names them without its prefix. If the ranks divide a product by rows,
+/// A is whole on each rank and B is split by rows; if they divide it by columns, A is split by
+/// columns and B is whole. So adapters need no further communication.
 ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode,
                                const ModelDtypes& dtypes, const RecomputeOptions& recompute,
                                const TensorSplit& split = {}, const Adapter& adapter = {});

@@ -15,8 +15,8 @@ using nlohmann::json;
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// Returns GPT-2's alphabet: printable bytes stand for themselves, the other 68 for U+0100 and up,
-// in order.
+// Returns GPT-2's alphabet: printable bytes represent themselves, the other 68 are represented by
+// U+0100 and up, in order.
 std::unordered_map<uint32_t, char> byte_alphabet() {
   std::unordered_map<uint32_t, char> alphabet;
   uint32_t next = 0x100;

@@ -59,13 +59,13 @@ std::vector<std::string> with_common_keys(std::initializer_list<const char*> own
 class ScalingReader {
  public:
   /// Prepares to read `settings`. `config` reads the whole config.json, whose
-  /// original_max_position_embeddings comes before the object's; null for a class with a rotation
-  /// for each layer type, which reads only the object.
+  /// original_max_position_embeddings has precedence over the object's; null for a class with a
+  /// rotation for each layer type, which reads only the object.
   ScalingReader(ConfigReader settings, ConfigReader* config, const ModelConfig& known,
                 const Family& family)
       : settings_(std::move(settings)), config_(config), known_(known), family_(family) {}
 
-  /// Reads the object; `rope` has what stands beside it.
+  /// Reads the object; `rope` holds the values that are outside it.
   RopeConfig read(RopeConfig rope) {
     rope.theta = settings_.number_or("rope_theta", rope.theta, true);
     rope.partial = read_partial(settings_, rope.partial);
@@ -119,7 +119,7 @@ class ScalingReader {
       rope.factor = factor_or_ratio(rope.original_positions);
     else
       settings_.problem("factor", "missing; expected a number of at least 1");
-    // A zero stands for the default there, as null does.
+    // A zero means the default there, as null does.
     const double fast = at_least("beta_fast", 0, 0), slow = at_least("beta_slow", 0, 0);
     if (fast != 0) rope.beta_fast = fast;
     if (slow != 0) rope.beta_slow = slow;
@@ -158,7 +158,7 @@ class ScalingReader {
     constexpr WholeRange kPositions{1, int64_t{1} << 40};
     int64_t positions = settings_.whole_or(kOriginal, known_.max_positions, kPositions);
     if (config_) {
-      // A class with a value of its own takes it before the object's.
+      // The class's own value, if it has one, has precedence over the object's.
       const int64_t of_class = family_.defaults.original_positions;
       positions = config_->whole_or(kOriginal, of_class > 0 ? of_class : positions, kPositions);
     }

@@ -19,7 +19,7 @@ namespace {
 constexpr std::array<std::string_view, 6> kWrappers{
     "module",          "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
     "_forward_module", "default"};
-/// Parts of names that an adapter of PEFT has beside and around what it adapts.
+/// The parts that PEFT's adapters add to the names of the modules that they adapt.
 constexpr std::array<std::string_view, 3> kAdapterParts{".base_layer.", ".lora_A.",
                                                         ".modules_to_save."};
 
@@ -76,8 +76,8 @@ std::vector<std::string> likeliest(const std::map<std::string, size_t>& counts,
   return best;
 }
 
-/// Finds the only stored tensor that is the model's head, or its bias; nothing where there is none,
-/// or several and none of its own name.
+/// Finds the only stored tensor that is the model's head, or its bias; nothing if there is none, or
+/// if there are several, none of them under its own name.
 std::optional<std::string> find_head(const std::map<std::string, std::string>& plain,
                                      const std::string& head) {
   if (const auto own = plain.find(head); own != plain.end()) return own->second;

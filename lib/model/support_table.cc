@@ -173,7 +173,7 @@ ModelConfig without_idle_rope(ModelConfig config) {
   return config;
 }
 
-/// Notes numbers the limits in the order in which they are met.
+/// Notes numbers the limits in the order in which they occur.
 class Notes {
  public:
   std::string mark(const Error& limit) {

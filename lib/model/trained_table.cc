@@ -14,8 +14,8 @@
 namespace ftrun {
 namespace {
 
-/// ModulePlace is a module's path with its block's number apart; no number for what stands outside
-/// of the blocks.
+/// ModulePlace is a module's path without its block's number, and that number; there is none for
+/// modules outside of the blocks.
 struct ModulePlace {
   std::string name;
   std::optional<int64_t> block;

@@ -19,9 +19,9 @@ inline constexpr int kCodes = 256;
 struct CodeMap {
   /// The number that each code stands for, as a share of its block's scale, ascending.
   float values[kCodes] = {};
-  /// The least share of each code but the first: halfway to the value below it, which goes to the
-  /// even code. Shares below 0 have codes of values below 0 however small they are, as bitsandbytes
-  /// keeps the sign of what it stores.
+  /// The least share of each code but the first: the middle between its value and the next lower
+  /// one; the middle itself belongs to the even code. Shares below 0 always have codes of values
+  /// below 0, because bitsandbytes keeps the sign.
   float least[kCodes] = {};
 };
 

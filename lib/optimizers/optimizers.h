@@ -63,7 +63,7 @@ struct OptimizerFault {
 
 /// Optimizer holds all that planning knows of an optimizer. Its arithmetic is NAME/update.inc.
 struct Optimizer {
-  /// Other names that configs know it by (torch's, Hugging Face's, bitsandbytes'), in small
+  /// Other names of the optimizer in configs (torch's, Hugging Face's, bitsandbytes'), in small
   /// letters.
   std::span<const std::string_view> aliases = {};
   /// Parameters in the order in which messages list them.
@@ -77,7 +77,7 @@ struct Optimizer {
   /// together.
   std::optional<OptimizerFault> (*fault)(const OptimizerConfig& config) = nullptr;
   /// States of tensors of at least OptimizerConfig::min_8bit_size elements are 8-bit codes
-  /// (code_map.h), beside which there is a scale for each block; those of smaller ones are fp32.
+  /// (code_map.h) with a scale for each block; states of smaller tensors are fp32.
   bool coded = false;
   /// A parameter (true or false) that is true where a config has one of the aliases for the type;
   /// null: none.

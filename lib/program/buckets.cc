@@ -20,8 +20,8 @@ bool may_join(const Instr& bucket, const Instr& next) {
          bucket.exchange().dtype == next.exchange().dtype && bucket.if_finite == next.if_finite;
 }
 
-/// Adds `next` to the ranges; a range that goes on where the last one ends becomes part of it, if
-/// each collective is the same over both as over one.
+/// Adds `next` to the ranges. A range that begins where the last one ends is merged with it, if
+/// each collective has the same result over both as over one.
 void join_ranges(Instr& bucket, const Instr& next) {
   const auto continues = [](const Range& a, const Range& b) {
     return a.buffer == b.buffer && a.offset + a.bytes == b.offset;

@@ -206,7 +206,7 @@ class Prefetch {
   std::vector<size_t> run() {
     for (size_t i = 0; i < program_.instrs.size(); ++i) {
       for (; read_ < spans_.size() && spans_[read_].first == i; ++read_) {
-        // The gather comes here at the latest.
+        // The gather must be placed here at the latest.
         if (places_.size() == read_) place(i);
         ahead_ -= spans_[read_].elements;
       }
@@ -225,8 +225,8 @@ class Prefetch {
     places_.push_back(at);
   }
 
-  /// Says whether the next gather may come now. A unit larger than the limit still overlaps the
-  /// work before it.
+  /// Says whether the next gather may be placed now. A unit larger than the limit still overlaps
+  /// the work before it.
   bool may_start() const {
     if (places_.size() == spans_.size() || limits_.prefetch_elements <= 0) return false;
     const int64_t elements = spans_[places_.size()].elements;
@@ -240,9 +240,9 @@ class Prefetch {
   /// Elements whose last reader an instruction is.
   std::vector<int64_t> ends_;
   std::vector<size_t> places_;
-  /// Spans that have met their first reader.
+  /// The number of spans whose first reader was reached.
   size_t read_ = 0;
-  /// Elements placed whose first reader is still to come, and whose last one is.
+  /// The numbers of elements placed whose first reader, or whose last reader, was not reached yet.
   int64_t ahead_ = 0;
   int64_t live_ = 0;
 };

@@ -22,7 +22,7 @@ constexpr int64_t kNcclBuffers = 512 * kMiB;
 /// The buffers of ordered sums, as comm/device_communicator.h allocates them.
 constexpr int64_t kOrderedSums = 32 * kMiB;
 
-/// Counts the bytes that libraries keep beside the plan's scratch, for the operation that needs
+/// Returns the bytes that libraries keep besides the plan's scratch, for the operation that needs
 /// most.
 int64_t library_workspace(const StepPlan& plan) {
   int64_t most = 0;

@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-/// Says whether other ranks make shares of the unit's gradient in samples or tokens of their own.
+/// Says whether other ranks compute terms of the unit's gradient from other samples or tokens.
 bool has_gradient_peers(const StateSpec& state) {
   return state.shard != kNoGroup || state.replica != kNoGroup;
 }
@@ -53,9 +53,9 @@ void reduce_over(const std::vector<GroupId>& groups, DType dtype, const Range& r
   }
 }
 
-/// Copies the first reduced part to the gradient that the update reads, and adds later ones.
-/// Where the compute lane would do it and other ranks make shares of the gradient, the lane of the
-/// reduction does it instead, so that computation is not held up.
+/// Copies the first reduced part to the gradient that the update reads, and adds later ones. If the
+/// compute lane would do this and other ranks compute terms of the gradient, the lane of the
+/// reduction does it instead, so that computation does not wait.
 void add_to_gradient(const Program& program, const StateSpec& state, const Range& part,
                      const Range& to, UnitId id, bool first, std::vector<Instr>& into) {
   if (part == to) return;

@@ -21,8 +21,8 @@ class Weaver {
     add(std::move(instr));
   }
 
-  /// Adds the instructions of an insertion. Only the first of a held one gets the wait: the rest
-  /// depend on it by what they read.
+  /// Adds the instructions of an insertion. If the insertion is held, only its first instruction
+  /// gets the wait: the others depend on it through their reads.
   void add(Insertion&& insertion) {
     if (insertion.held && computed_ >= 0) insertion.instrs.front().waits = {computed_};
     for (Instr& instr : insertion.instrs) add(std::move(instr));

@@ -76,7 +76,7 @@ class OutputOffload {
   void move(size_t k, const std::vector<size_t>& users) {
     const bool stays = last_stays_ && k + 1 == outputs_.size();
     const BufferId own = outputs_[k];
-    // An output from another stage comes early, when the slot may still be in use.
+    // An output from another stage may arrive early, when the slot is still in use.
     const bool arrives = program_.instrs[users[0]].kind == InstrKind::kReceive;
     const BufferId slot = arrives ? own : outputs_[k % kSlots];
     const BufferId again = stays ? slot : back_on_device(own, slot);

@@ -150,7 +150,7 @@ enum class InstrKind : uint8_t {
   kAccumulate,    // reads[0] added to writes[0]
   kGradientNorm,  // sum of squares of reads[i] into writes[i] (one F64 each)
   kDecide,        // asks the caller whether and how to update, by norm (reads[0]), loss (reads[1])
-  kMeasure,       // computes new scales of 8-bit states, of blocks that several ranks have parts of
+  kMeasure,       // computes the new scales of 8-bit states of a tensor that straddles blocks
   kUpdate,        // optimizer over one range of parameters
 };
 inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;

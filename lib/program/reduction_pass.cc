@@ -71,7 +71,8 @@ class Reductions {
     require(made.by.first != Touches::kNone, "a gradient is written");
     const std::pair backward(made.use.micro_batch, made.use.chunk);
     if (backward != backward_) begin_backward(backward);
-    // Gradients of one unit that come from several micro-batches are summed in that order.
+    // Gradients of one unit from several micro-batches are summed in the order of the
+    // micro-batches.
     require(made.by.last >= std::exchange(last_of_unit_[made.use.unit], made.by.last),
             "gradients are made in the order of micro-batches");
     at_ = std::max(at_, made.by.last);
@@ -95,8 +96,8 @@ class Reductions {
 
  private:
   /// Begins the backward pass of a micro-batch and chunk. Its gradients do not wait for those of
-  /// the next micro-batch, nor those of one chunk of a stage for another's: between the two may
-  /// come those of the first chunk in the next micro-batch.
+  /// the next micro-batch, and gradients of one chunk of a stage do not wait for another's: the
+  /// first chunk's gradients of the next micro-batch may be computed in between.
   void begin_backward(std::pair<int32_t, int32_t> backward) {
     backward_ = backward;
     at_ = 0;

@@ -71,8 +71,8 @@ class StatePieces {
       }
   }
 
-  /// Places snapshots: saved state in memory gets its place in a buffer of the host, saved state on
-  /// disk a second place there.
+  /// Places snapshots: saved state in memory gets a place in a buffer of the host, saved state on
+  /// disk a second place on disk.
   void place_snapshots(Program& program) {
     std::set<BufferId> on_disk;
     int64_t in_memory = 0;

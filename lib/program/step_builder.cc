@@ -169,8 +169,8 @@ class StepBuilder {
   }
 
   void begin(std::vector<BufferId> cleared);
-  /// Adds the actions of this stage. The model's output goes to `result`; with `sums_loss` it is
-  /// the loss, which is summed over all ranks after the last forward pass.
+  /// Adds the actions of this stage. The model's output is written to `result`; with `sums_loss` it
+  /// is the loss, which is summed over all ranks after the last forward pass.
   void run_actions(BufferId result, bool sums_loss);
   void decide(BufferId norm, BufferId loss);
 
@@ -240,7 +240,8 @@ class StepBuilder {
   std::vector<StatePiece> pieces_;
   std::vector<GraphStorage> storage_;
   std::map<int32_t, Flow> flows_;
-  /// Tensors whose gradients lists have written, by micro-batch where they are made apart.
+  /// The tensors whose gradients lists have written, by micro-batch if gradients of micro-batches
+  /// are separate.
   std::map<int32_t, std::set<TensorId>> written_;
   /// The instruction with which each action begins, and what actions get from and give to other
   /// stages.
@@ -486,8 +487,8 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
   run_list(std::move(like), list, places);
 }
 
-/// Receives what an action gets from another stage: the output of the layer before its first one,
-/// or the gradient with respect to the output of its last one.
+/// Receives the input that an action needs from another stage: the output of the layer before its
+/// first one, or the gradient with respect to the output of its last one.
 void StepBuilder::receive(const Transfer& transfer, size_t action, Flow& flow) {
   if (transfer.from < 0) return;
   const auto next = static_cast<size_t>(transfer.layer) + 1;

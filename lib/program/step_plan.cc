@@ -88,7 +88,7 @@ int64_t padded_elements(const Partition& partition, const StateOptions& state) {
 
 /// Computes the bucket's elements, at most a quarter of the gradients that a rank keeps:
 /// DeepSpeed's defaults (5e8 elements a bucket) would reduce a small model in one piece, after
-/// backward instead of beside it.
+/// backward instead of during it.
 int64_t bucket_of(int64_t wanted, const StateOptions& state, int64_t elements) {
   if (state.stage >= 2) elements /= state_place(state).count;
   return std::max<int64_t>(1, std::min(wanted, elements / 4));

@@ -251,8 +251,8 @@ class Formula {
     return {first, all - first};
   }
 
-  /// Counts the bytes of an all-reduce over the shards, then over the replicas, which have a row of
-  /// their own; if there are only shards or only replicas, over all.
+  /// Returns the bytes of an all-reduce over the shards, then over the replicas, which have a
+  /// separate row; if there are only shards or only replicas, over all ranks.
   int64_t all_reduce(int64_t bytes) const {
     const int64_t ranks = shards() == 1 ? state_.replicas : shards();
     return 2 * bytes * (ranks - 1) / ranks;

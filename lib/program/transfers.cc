@@ -44,7 +44,7 @@ class TransferPass {
                            .instrs = {std::move(instr)}});
   }
 
-  /// Adds the receives of all that comes over one link, in the order in which it is sent.
+  /// Adds the receives of all transfers over one link, in the order in which they are sent.
   void receive(const std::vector<const PlacedTransfer*>& arriving,
                const std::vector<size_t>& begins) {
     std::vector<Insertion> made;

@@ -55,7 +55,7 @@ struct UpdateQueue {
   size_t emitted = 0;
 };
 
-/// Joins gathers into buckets; a bucket takes the place of its last gather.
+/// Joins gathers into buckets; a bucket is at the place of its last gather.
 void join_gathers(const Program& program, std::initializer_list<UpdateQueue*> all,
                   int64_t bucket_elements) {
   BucketFiller filler(program, bucket_elements);
@@ -247,7 +247,7 @@ class UpdateBuilder {
                             options_.update_elements);
   }
 
-  /// Returns the parts of an interval of a unit that are updated alike.
+  /// Returns the parts of an interval of a unit that each have one update kind.
   std::vector<UpdatePart> parts_of(const Unit& unit, const ShardRange& interval) const {
     const auto kind_of = [&](const Slice& slice) { return update_kind(model_, options_, slice); };
     return update_parts(unit, kind_of, interval.begin, interval.end);

@@ -68,8 +68,8 @@ std::string how_to_stop(const std::string& pid, const std::string& host) {
 }
 
 /// Takes the kernel's lock or throws. A process that only checks whether a run is in progress
-/// (scripts/follow_run.py) holds it for a moment, so this waits that long. File systems without
-/// locks are used unlocked, with a warning.
+/// (scripts/follow_run.py) holds it for a moment, so this function waits that long. File systems
+/// without locks are used unlocked, with a warning.
 void lock_folder(int fd, const std::string& root) {
   constexpr auto kMoment = std::chrono::milliseconds(500);
   const auto end = std::chrono::steady_clock::now() + kMoment;

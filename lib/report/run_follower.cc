@@ -87,8 +87,8 @@ std::vector<char*> passed_environment() {
   return passed;
 }
 
-/// Starts a command in a session of its own, with `output` as its standard output and error and
-/// `answer` as descriptor 3. Throws std::system_error.
+/// Starts a command in a new session, with `output` as its standard output and error and `answer`
+/// as descriptor 3. Throws std::system_error.
 pid_t spawn(const std::vector<std::string>& command, int output, int answer) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;

@@ -101,7 +101,7 @@ bool read_evaluation(const Json& line, StepMetrics& m) {
 }
 
 std::string text_of(const Json& line) {
-  // Names come from code and from data sets: bytes that are not UTF-8 must not end the run.
+  // Names are from code and from data sets: bytes that are not UTF-8 must not end the run.
   return line.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -33,7 +33,7 @@ int64_t step_of(const Json& event) {
                                                                    : 0;
 }
 
-/// Writes the events that were measured before a step, with processes of their own.
+/// Writes the events that were measured before a step, as separate processes.
 std::string kept_events(const Json& events, int64_t first_step) {
   std::map<std::string, int64_t> processes;
   std::string kept;

@@ -23,7 +23,8 @@
 namespace ftrun {
 namespace {
 
-/// An instruction's time is rounded to a picosecond, and each operation may be one of its own.
+/// The most seconds by which rounding changes the time of an instruction, which is a whole number
+/// of picoseconds; each operation may be an instruction.
 constexpr double kRounding = 1e-12;
 
 /// The share of a bound that sums of floating-point numbers may be off by.
@@ -85,7 +86,7 @@ void for_layers(const PipelineLayout& cut, int stage, int32_t layers, const Each
   }
 }
 
-/// Says whether weight gradients have lists of their own.
+/// Says whether weight gradients have separate lists.
 bool runs_apart(const Layout& layout) {
   return layout.pipeline > 1 &&
          (layout.schedule == PipelineSchedule::kZbH1 || layout.schedule == PipelineSchedule::kZbV);
@@ -359,7 +360,7 @@ MemoryNeed Bounds::memory_of(const StageWeights& weights, int64_t saved, const L
   if (counts(layout.parameters)) device += parameters;
   const double moments = weights.trained * facts.state_bytes / shards;
   if (keeps_optimizer) device += moments + weights.master_bytes / shards;
-  // A copy of the weights beside it depends on where these are.
+  // The master copy is left out, because it exists only for some places of the weights.
   if (!keeps_optimizer && counts(layout.optimizer)) device += moments;
   if (task_.machine.has_gpus && layout.optimizer == OffloadDevice::kCpu)
     host += facts.offloaded_share * weights.movable * facts.state_bytes / shards;

@@ -69,7 +69,7 @@ std::vector<Pipeline> pipelines(int64_t stages) {
           {PipelineSchedule::kZbH1, 1},        {PipelineSchedule::kZbV, 2}};
 }
 
-/// ByComplexity holds layouts by complexity(), in the order in which they came.
+/// ByComplexity holds layouts by complexity(), in the order in which they were added.
 class ByComplexity {
  public:
   void add(const Layout& layout) {

@@ -47,7 +47,7 @@ const LayoutRules::TryResult& LayoutRules::result_of(const Layout& layout) {
   return known->second;
 }
 
-/// Looks for a legal layout on the mesh among those with plain state: each stage of ZeRO, with the
+/// Searches for a legal layout on the mesh among those with plain state: each ZeRO stage, with the
 /// smallest and the largest micro-batch.
 const LayoutRules::LegalStart& LayoutRules::legal_start_of(const Layout& layout) {
   const auto [known, added] = bases_.try_emplace({layout.data, layout.tensor, layout.pipeline});

@@ -29,9 +29,9 @@ constexpr double kNodesShare = 0.2;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 /// Plans without a time after which none is expected.
 constexpr size_t kUntimed = 16;
-/// Layouts that are judged and bounded between two looks at the clock.
+/// The number of layouts that are judged and bounded between two reads of the clock.
 constexpr size_t kTriedTogether = 256;
-/// Exact plans that go on beside each other, each on a processor.
+/// The number of exact plans that are computed concurrently, each on one processor.
 constexpr size_t kPlannedTogether = 2;
 /// Exact plans of a plain choice until one of them fits, and of the nearest layouts.
 constexpr int kTriesOfChoice = 2;
@@ -96,7 +96,7 @@ std::vector<PlainChoice> plain_choices(const std::vector<Layout>& layouts) {
   return choices;
 }
 
-/// Search goes from bounds to exact plans.
+/// Search runs one search, from bounds to exact plans.
 class Search {
  public:
   Search(const SearchTask& task, const SearchLimits& limits)
@@ -379,7 +379,8 @@ class Search {
     return best;
   }
 
-  /// Plans the layouts that need least by their bounds, then looks for nodes enough.
+  /// Plans the layouts that need least memory according to their bounds, then searches for a
+  /// sufficient number of nodes.
   void find_nearest() {
     result_.nearest = least_memory();
     if (result_.nearest && limits_.more_nodes) find_nodes();

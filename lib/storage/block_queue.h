@@ -33,8 +33,8 @@ class BlockQueue {
   /// Submits blocks; together with those not reaped yet, they may be at most the depth of the
   /// queue. Throws Error(kEnvironment) when the kernel accepts no more.
   virtual void submit(std::span<const IoBlock> blocks) = 0;
-  /// Fetches the available results, waiting up to `seconds` for the first, and returns how many; 0
-  /// when none came.
+  /// Fetches the available results, waiting up to `seconds` for the first, and returns their
+  /// number; 0 when there was none.
   virtual size_t reap(std::span<BlockResult> results, double seconds) = 0;
   /// Registers memory in which most blocks will lie, so that it need not be pinned for each. The
   /// memory must stay valid until the queue is destroyed. It may be called at most once. Returns 0,

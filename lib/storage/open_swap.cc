@@ -29,7 +29,8 @@ void check_options(const SwapOptions& options) {
 void make_folder(const std::string& folder, StorageSystem& system) {
   const int status = system.make_folder(folder);
   if (status < 0) refuse(cat("nvme_path ", folder), "making the folder", status);
-  // A disk that is not mounted looks just like this: say where the bytes will go.
+  // A disk that is not mounted has the same symptom, so the notice says where the bytes will be
+  // written.
   if (status > 0)
     log_notice(cat("nvme_path ", folder, " did not exist: it was made on the file system of ",
                    mount_point_of(folder), " (", human_bytes(system.free_bytes(folder)), " free)"));

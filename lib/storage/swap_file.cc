@@ -154,8 +154,8 @@ void SwapFile::issue() {
   batch_.clear();
 }
 
-/// Returns the next whole sectors of a request, or its last partial sector, which goes through a
-/// bounce sector so that no byte beyond the caller's memory is touched.
+/// Returns the next whole sectors of a request, or its last partial sector, which is copied through
+/// a bounce sector so that no byte beyond the caller's memory is accessed.
 IoBlock SwapFile::next_block(SwapRequest& request, uint32_t index) {
   BlockInFlight& slot = slots_[free_slots_.back()];
   const uint32_t number = free_slots_.back();

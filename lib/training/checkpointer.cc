@@ -30,8 +30,8 @@ Checkpointer::Checkpointer(const TrainRequest& request, Session& session, Checkp
   if (saves_in_background(config_)) background_ = session.background_group();
 }
 
-/// Says whether there is a checkpoint to resume from. Only rank 0 looks: it also removes files that
-/// a killed run left half written.
+/// Says whether there is a checkpoint to resume from. Only rank 0 checks, because this also removes
+/// files that a killed run left half written.
 bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
   return session_.broadcast_decision("resuming", [&] {
@@ -291,8 +291,8 @@ void Checkpointer::add_to(RunManifest& manifest) const {
   manifest.counters["checkpoint_wait_milliseconds"] = std::llround(1e3 * held_seconds_);
 }
 
-/// Leaves the saves of a run that fails: with a peer that is lost no checkpoint comes about, and
-/// one that is stopped would have to be waited for once more.
+/// Abandons the saves of a run that fails: if a peer is lost, no checkpoint can be completed, and a
+/// stopped peer would have to be waited for again.
 void Checkpointer::leave(const Error& error) noexcept {
   if (!under_way_) return;
   if (error.code() != ExitCode::kPeerLost) {

@@ -125,8 +125,8 @@ std::string validation_text(const EvaluationConfig& evaluation, const NamedSampl
              " sequences (train.evaluation.samples)");
 }
 
-/// Says whether gradients reach `token` in a row: it is read at or before a label that counts, of
-/// the same document.
+/// Says whether gradients reach `token` in a row: the token is read at or before a label that
+/// counts, in the same document.
 bool trains_on(const Batch& row, int32_t token) {
   auto reached = static_cast<int32_t>(row.tokens.size());
   for (size_t i = row.tokens.size(); i-- > 0;) {
@@ -136,7 +136,7 @@ bool trains_on(const Batch& row, int32_t token) {
   return false;
 }
 
-/// Looks at the first million tokens.
+/// Checks the first million tokens.
 bool trains_on(const SampleSet& samples, int64_t vocab_rows, int32_t token) {
   constexpr int64_t kMostTokens = int64_t{1} << 20;
   const int64_t rows =

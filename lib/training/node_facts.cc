@@ -104,7 +104,7 @@ std::vector<std::pair<std::string, std::string>> parse_facts(const std::string& 
   return facts;
 }
 
-/// Lists the binary, its engine, and the modules beside it.
+/// Lists the binary, its engine, and its modules.
 std::vector<NodeFact> program_files() {
   std::vector<NodeFact> facts{{"the ftrun binary", whole_file("/proc/self/exe")}};
   if (const std::string library = own_library(); !library.empty())

@@ -46,7 +46,7 @@ class Recorder {
   /// resume was asked for.
   void note_new_start();
   /// Throws Error(kBadInput) for a resumed run whose saved checkpoints are gone: a run never starts
-  /// over without being told to.
+  /// over unless the user asks for it.
   void refuse_if_checkpoints_are_gone() const;
 
   /// Writes run.json and config.yaml and opens the files that record steps. It is called when the

@@ -73,7 +73,7 @@ void ResourceUse::total_memory(Session& session) {
       figures >> bytes;
       *most = std::max(*most, bytes);
     }
-    // Stages are the slowest axis of the ranks, so they come in order.
+    // Stages are the slowest axis of the ranks, so their ranks are listed in order.
     std::map<std::string, int64_t> stage;
     std::string name;
     for (int64_t bytes = 0; figures >> name >> bytes;) stage[name] = bytes;

@@ -71,8 +71,8 @@ class BeginningOfTraining {
 /// ExportStopped is thrown through export_model, which then removes what it has written.
 struct ExportStopped {};
 
-/// Pieces is one rank's part in what all ranks do for each piece: they vote on stopping, and the
-/// writer gets it.
+/// Pieces is one rank's part in the joint work on each piece: all ranks vote on stopping, and the
+/// writer receives the piece.
 class Pieces {
  public:
   /// Borrows all; `moved` is the writer's, or null.

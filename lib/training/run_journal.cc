@@ -19,7 +19,8 @@ LogLevel log_level(const std::string& name) {
   return name == "error" || name == "critical" ? LogLevel::kError : LogLevel::kInfo;
 }
 
-/// Writes "goes on with 1 data rank of 2 since rank 1 failed twice without a new checkpoint: ...".
+/// Writes the line "goes on with 1 data rank of 2 since rank 1 failed twice without a new
+/// checkpoint: ...".
 std::string fewer_ranks_text(const TrainRequest& request) {
   const ParallelConfig& mesh = request.config.parallel;
   const int64_t replica = request.launch.world / mesh.data;  // ranks

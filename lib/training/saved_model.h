@@ -29,8 +29,8 @@ class SavedModel {
   virtual void require_same_base(const CheckpointMeta& saved, const std::string& folder) const = 0;
   /// Returns the degrees of the mesh, by name.
   virtual std::map<std::string, int64_t> topology() const = 0;
-  /// Fills the state with the model's weights; tensors of `adapter` come from there unless it is
-  /// null.
+  /// Fills the state with the model's weights; tensors that `adapter` has are read from it unless
+  /// it is null.
   virtual void load_first(const AdapterFolder* adapter) = 0;
   /// Fills the state from a checkpoint, and frozen weights from the model folder. Returns the
   /// states that the checkpoint holds in another precision.

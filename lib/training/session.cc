@@ -25,8 +25,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Limits where comm.timeout is auto.
-/// The limit of ranks that meet and exchange texts.
+// The limits below apply if comm.timeout is auto. This is the limit of connecting ranks and of
+// exchanges of text.
 constexpr milliseconds kMeetingLimit = std::chrono::minutes(10);
 /// The limit of the first step, which sets up libraries and reads everything for the first time.
 constexpr milliseconds kFirstStepLimit = std::chrono::minutes(30);

@@ -13,7 +13,8 @@
 namespace ftrun {
 namespace {
 
-/// The first signal and when it came, in milliseconds, as one number: milliseconds * 256 + signal.
+/// The first signal and the time when it was received, in milliseconds, as one number: milliseconds
+/// * 256 + signal.
 std::atomic<int64_t> caught{0};
 
 int64_t now_ms() {

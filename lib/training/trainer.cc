@@ -52,8 +52,8 @@ std::optional<AgentLaunch> launch_of_parent(const LaunchEnvironment& launch) {
   return AgentLaunch{hex64(xxh3(process.data(), process.size())), launch.agent_restarts};
 }
 
-/// Completes the request with what ranks know once they have met: those that torchrun started again
-/// go on with the run that an earlier start of it began.
+/// Completes the request with facts that ranks know once they are connected: ranks that torchrun
+/// restarted continue the run that an earlier start of torchrun began.
 TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> agent) {
   if (!agent) agent = launch_of_parent(request.launch);
   if (!agent) return request;
@@ -116,7 +116,7 @@ int Trainer::train() {
 }
 
 void Trainer::fail(const Error& error, const FailureReport& report) {
-  // The report comes before the tearing down, which may outlast the supervisor's patience.
+  // The failure is reported before the shutdown, which may last longer than the supervisor waits.
   report_failure(report);
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));

@@ -30,7 +30,7 @@ void TrainingLoop::run() {
     const bool evaluated = !parts_.stop.reached() && evaluation_is_due() && evaluate(metrics);
     parts_.journal.show_phase(cat("recording step ", progress_.step));  // rank 0's disk may be slow
     parts_.journal.record(metrics);
-    // The last step's texts come after its checkpoint.
+    // The last step's texts are written after its checkpoint.
     if (evaluated && !has_ended()) parts_.evaluator.write_texts(progress_.step);
     progress_.skipped.refuse_too_many(progress_.step);
     parts_.data.record();
@@ -50,7 +50,8 @@ void TrainingLoop::end_step() {
   if (parts_.stop.reached())
     parts_.saver.save(progress_, parts_.data.training_fingerprint());
   else if (!has_ended() && parts_.saver.save_if_due(progress_, parts_.data.training_fingerprint()))
-    // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its save.
+    // Saving took time, so a stop that was requested meanwhile must not wait for another step and
+    // its save.
     parts_.stop.vote();
   review_stop_lead();
 }
@@ -156,8 +157,8 @@ void TrainingLoop::warn_of_no_labels(const StepMetrics& metrics) {
 
 // Evaluation.
 
-/// Evaluates before the first step; and in a resumed run if a signal came before the evaluation
-/// that was due.
+/// Evaluates before the first step; in a resumed run it does so only if a signal came before the
+/// evaluation that was due.
 void TrainingLoop::evaluate_before_training() {
   if (!parts_.evaluator.has_sets() || progress_.evaluations.last_step() == progress_.step) return;
   const bool first = progress_.step == 0 && plan_.total_steps > 0;
@@ -224,7 +225,7 @@ void TrainingLoop::warn_of_uncounted_sets(const StepMetrics& metrics) {
 
 void TrainingLoop::save_last() {
   if (parts_.stop.reached()) {
-    // A save that was under way when the signal came may not be over, and may fail.
+    // A save that was in progress when the signal came may not be complete, and may fail.
     if (progress_.step > 0) parts_.saver.save(progress_, parts_.data.training_fingerprint());
     return;
   }

@@ -92,7 +92,7 @@ TEST_CASE("closing wakes a consumer of an empty queue and a producer of a full o
 TEST_CASE(
     "a timed pop waits for what comes in its time, gives up after it, and still works after it") {
   BoundedQueue<int> queue(1);
-  // A pop that does not wait comes back with nothing.
+  // A pop that does not wait returns nothing.
   std::thread producer([&] {
     std::this_thread::sleep_for(milliseconds(30));
     queue.push(4);

@@ -67,8 +67,8 @@ TEST_CASE("a container's mounted folder is its own group, below which it may hav
   root.write("/sys/fs/cgroup/inner/cpu.max", "max 100000\n");
   CHECK(groups_of(root, "cpu") ==
         "/docker/abc/inner at /sys/fs/cgroup/inner (2), /docker/abc at /sys/fs/cgroup (2)");
-  // A group whose name only begins alike is another one, of which nothing is seen but the mounted
-  // folder.
+  // A group with the same prefix in its name is another group, of which only the mounted folder can
+  // be seen.
   root.write("/proc/self/cgroup", "0::/docker/abcdef\n");
   CHECK(groups_of(root, "cpu") == "/docker/abc at /sys/fs/cgroup (2)");
   // A container with a namespace of its own sees itself as the outermost group; a process from

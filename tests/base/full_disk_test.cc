@@ -21,7 +21,7 @@ namespace {
 using fixtures::failure_of;
 using fixtures::TemporaryFolder;
 
-/// failure_of in a process of its own in which no file may grow above `bytes`.
+/// Calls failure_of() in a new process in which no file may become larger than `bytes`.
 std::string failure_with_file_limit(rlim_t bytes, const std::function<void()>& body) {
   return testing::text_of([&] {
     ::signal(SIGXFSZ, SIG_IGN);

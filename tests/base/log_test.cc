@@ -24,7 +24,7 @@ namespace {
 
 using fixtures::TemporaryFolder;
 
-/// Returns what `body` writes to stderr. The log goes back to its defaults after it.
+/// Returns the text that `body` writes to stderr, and resets the log to its defaults.
 std::string stderr_of(const std::function<void()>& body) {
   const TemporaryFolder folder;
   const std::string path = folder.file("stderr");

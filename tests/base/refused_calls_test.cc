@@ -73,7 +73,7 @@ void refuse_from_now_on(const Refused& refused) {
     ::_exit(9);
 }
 
-/// failure_of in a process of its own to which `refused` is refused.
+/// Calls failure_of() in a new process in which the call `refused` is refused.
 std::string failure_without(const Refused& refused, const std::function<void()>& body) {
   return testing::text_of([&] {
     refuse_from_now_on(refused);

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using fixtures::TemporaryFolder;
 using Names = std::vector<std::string>;
 
-/// A folder that holds one file of its own name's content.
+/// Makes a folder with one file.
 void make(const std::string& folder, const std::string& content) {
   fs::create_directories(folder);
   std::ofstream(folder + "/content") << content;

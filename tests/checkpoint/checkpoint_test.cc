@@ -512,8 +512,8 @@ TEST_CASE("a person can read what a checkpoint holds") {
           (run / "other/checkpoints") + ": holds no checkpoint\n");
 }
 
-/// Tells what a save into `root` says of where its files were read back from, and what its manifest
-/// says.
+/// Returns what a save into `root` reports about the source of the bytes that were read back, and
+/// what its manifest says.
 std::pair<bool, std::string> read_back(const std::string& root, bool verify) {
   ToyState state(1, 0, 1);
   const SaveOptions options{.root = root, .verify_written = verify};

@@ -12,8 +12,8 @@
 
 namespace ftrun::test {
 
-/// Survival is what a machine finds on its disk after the power came back. The first keeps exactly
-/// the synced data; a file system may have written more, in any order.
+/// Survival says what is on a machine's disk when the power is back. With the first value it is
+/// exactly the synced data; a file system may have written more, in any order.
 enum class Survival {
   kSyncedOnly,       // entries of synced folders, bytes of synced files
   kEntriesAndZeros,  // all entries; bytes that were not synced are zeros
@@ -53,7 +53,8 @@ class FaultFileSystem : public FileSystem {
   const std::vector<std::string>& history() const { return history_; }
   /// Puts the surviving data onto the real folder; counts and faults start anew.
   void restart(Survival survival, uint64_t seed = 0);
-  /// Goes back to the power cut before the last restart: something else may survive it.
+  /// Restores the state of the power cut before the last restart, so that another selection of data
+  /// can survive it.
   void go_back_to_cut() { tree_ = at_cut_; }
   void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
 

@@ -55,7 +55,7 @@ int resumed_version(const std::string& root) {
   return -1;
 }
 
-// Replacing says how a folder comes to the name that another has.
+// Replacing says how a folder gets the name of another one.
 enum class Replacing { kExchange, kStepAside };
 
 void replace_by(FaultFileSystem& files, Replacing way) {

@@ -49,14 +49,14 @@ ExportOptions options_for(const std::string& folder) {
   return options;
 }
 
-/// The weights of a checkpoint, each in a tensor of its own.
+/// Returns the weights of a checkpoint, each as a separate tensor.
 std::vector<ExportTensor> weights_of(const std::string& checkpoint) {
   std::vector<ExportTensor> tensors;
   for (const auto& [name, shape] : checkpoint_weights(checkpoint)) tensors.push_back({name, shape});
   return tensors;
 }
 
-/// Base is a model folder: what comes along lies in the export and in a folder of it.
+/// Base is a model folder with further files, which an export must copy, and a folder in it.
 struct Base {
   Base() {
     fs::create_directories(folder / "additional_chat_templates");

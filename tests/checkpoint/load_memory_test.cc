@@ -27,7 +27,7 @@ int64_t status_bytes(const std::string& field) {
   return 0;
 }
 
-/// The most that this process holds in memory while `work` runs, beside what it held before.
+/// Returns the most memory that this process holds while `work` runs, beyond what it held before.
 int64_t peak_of(const std::function<void()>& work) {
   std::ofstream("/proc/self/clear_refs") << "5";  // the peak counts from now on
   const int64_t before = status_bytes("VmRSS:");
@@ -60,7 +60,7 @@ std::string saved_tensor(const TempFolder& temp, bool columns) {
   return temp / step_folder_name(columns ? 2 : 1);
 }
 
-/// Reads a box as `dtype` into `state`; returns the memory that it took beside the box itself.
+/// Reads a box as `dtype` into `state`; returns the memory that this needed besides the box itself.
 template <typename T>
 int64_t beside_a_read(const std::string& folder, const Box& box, DType dtype,
                       std::vector<T>& state) {

@@ -1,6 +1,6 @@
-// Lives of a run that loses power again and again while it saves, drawn from seeds:
-// FTRUN_SOAK_STATES says how many (scripts/soak.sh). What a run was told is saved is what it finds
-// again.
+// These tests simulate runs that lose power repeatedly while they save. Each is drawn from a seed;
+// FTRUN_SOAK_STATES is their number (scripts/soak.sh). A run must find again everything that was
+// reported as saved.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -58,8 +58,8 @@ struct Life {
     return true;
   }
 
-  /// The step that a new start goes on from, whose state is then known to be that step's; 0 for
-  /// none.
+  /// Returns the step from which a new start continues, whose state is then known to be that
+  /// step's; 0 for none.
   int64_t found() {
     if (list_checkpoints(root).empty()) return 0;
     Checkpoint checkpoint(choose_checkpoint(root, std::nullopt, CheckpointGroup{}));
@@ -83,7 +83,7 @@ TEST_CASE(
       for (int cut = 0; cut < 5 && states < wanted; ++cut) {
         INFO("seed " << seed << ", power cut " << cut);
         life.files.cut_power_at(static_cast<int64_t>(life.random() % 150));
-        // A resumed run can come to a step again.
+        // A resumed run may reach the same step again.
         int64_t step = life.saved;
         while (life.save(++step) && step < life.saved + 5 && life.files.calls() < 150) {
         }

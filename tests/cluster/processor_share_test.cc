@@ -40,7 +40,7 @@ TEST_CASE("a quota is shared by the ranks of its group") {
   CHECK(threads({{"n1", on(eight, 1.5, "job")}}) == "2");
   CHECK(threads({{"n1", on(eight, 4, "job")}, {"n1", on(eight, 4, "job")}}) == "2 2");
   CHECK(threads({{"n1", on(eight, 0.5, "job")}, {"n1", on(eight, 0.5, "job")}}) == "1 1");
-  // The ranks are in containers of their own, on the same processors.
+  // The ranks are in separate containers, on the same processors.
   CHECK(threads({{"n1", on(eight, 2, "a")}, {"n1", on(eight, 3, "b")}}) == "2 3");
   CHECK(threads({{"n1", on(eight, 64, "job")}}) == "8");
 }

@@ -20,7 +20,7 @@
 
 namespace {
 
-/// Seen is the record of this process; the tests' ranks have one of their own.
+/// Seen is the record of this process; the tests' ranks have their own.
 struct Seen {
   std::mutex mutex;
   std::set<pid_t> reaped;

@@ -56,7 +56,8 @@ TEST_CASE(
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 2);
   policy.forget();
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
-  // A failure of no rank is not counted, and those after it are not in a row.
+  // A failure that belongs to no rank is not counted, and failures before and after it are not
+  // consecutive.
   FailureSummary full = failed(5);
   full.rank = 3;
   CHECK(policy.times_in_a_row(full, "step-20") == 0);

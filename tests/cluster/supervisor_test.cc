@@ -86,7 +86,7 @@ bool alive(pid_t pid) {
   return state != std::string::npos && stat[state + 2] != 'Z' && stat[state + 2] != 'X';
 }
 
-/// Starts supervise_helper as a process; its output goes to a file.
+/// Starts supervise_helper as a process; its output is written to a file.
 pid_t spawn_supervisor(int ranks, std::vector<std::string> words, const std::string& output,
                        const std::vector<int>& ignored = {}) {
   std::vector<std::string> all = {kSupervise, std::to_string(ranks), kRank};
@@ -315,7 +315,8 @@ TEST_CASE("a stopped rank is killed after the grace when another fails") {
 TEST_CASE("a hang ends when a rank names who holds it up, not when it has ended itself") {
   FailureSummary failure;
   const auto note = [&](const FailureSummary& summary) { failure = summary; };
-  // An hour: whoever waits for one of them to end outlasts CTest's patience.
+  // The ranks run for an hour: a test that waits for one of them to end would exceed CTest's time
+  // limit.
   const std::vector<std::string> held = {
       "ignore", "15", "blameif", "0", "2", "rank 2 did not arrive in time", "sleep", "3600000"};
   REQUIRE(supervise(3, held, {.on_failure = note}).code == 6);
@@ -339,7 +340,7 @@ TEST_CASE(
     "for") {
   FailureSummary failure;
   const auto note = [&](const FailureSummary& summary) { failure = summary; };
-  // Rank 0 ends within the longer moment; after the shorter one it is told to stop while it ends.
+  // Rank 0 ends within the longer time; after the shorter time it is asked to stop while it ends.
   for (const auto moment : {60000ms, 1ms}) {
     const Folder folder;
     const std::string pid = folder.path + "/pid";
@@ -394,7 +395,7 @@ TEST_CASE("a lost terminal stops nothing where it is inherited ignored") {
   const auto pids = rank_pids(folder.path + "/pid", 2);
   ::kill(supervisor, SIGHUP);
   for (const pid_t pid : pids) ::kill(pid, SIGHUP);
-  // The signal that comes after it is the first that anyone sees.
+  // The following signal is the first that any process receives.
   ::kill(supervisor, SIGINT);
   REQUIRE(exit_code_of(supervisor) == 130);
   REQUIRE(content(folder.path + "/out").empty());
@@ -446,8 +447,8 @@ TEST_CASE("a second signal kills the ranks at once") {
   ::kill(supervisor, SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(kSameSignalMs) + 500ms);
   REQUIRE(alive(pids[0]));
-  // The supervisor counts from when it has read the first: one that comes too early for that is no
-  // second one.
+  // The supervisor measures from the time at which it has read the first signal; a signal before
+  // that is not a second one.
   int64_t sent = 0;
   const auto begin = std::chrono::steady_clock::now();
   const auto sent_and_ended = [&] {
@@ -468,9 +469,9 @@ TEST_CASE("a second signal kills the ranks at once") {
 
 namespace {
 
-/// Says whether the ranks of a supervisor outlive two SIGTERM a tenth of a second apart, and end
-/// with a third signal; nothing if the machine let a second pass between the two, so that they may
-/// have counted as different ones.
+/// Says whether the ranks of a supervisor survive two SIGTERM a tenth of a second apart, and end
+/// with a third signal; nothing if a second passed between the two on a busy machine, so that they
+/// may have counted as different requests.
 std::optional<bool> outlive_the_same_signal() {
   const Folder folder;
   const pid_t supervisor = spawn_supervisor(

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-// The later one of two keys that cannot both stand takes the place of the other.
+// Of two keys that contradict each other, the later one replaces the other.
 
 namespace ftrun {
 namespace {

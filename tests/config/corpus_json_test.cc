@@ -32,7 +32,7 @@ std::string content(const std::string& path) {
 }
 
 // The oracle ran each file with a model of hidden size 4096 on bf16 hardware. The ranks that it
-// counts have samples of their own here: with autotp_size as many groups of ranks.
+// counts have different samples here; with autotp_size there are as many groups of ranks.
 ResolveContext oracle_context(const Json& entry) {
   ResolveContext context;
   const std::string world = entry.at("world_size").is_string()

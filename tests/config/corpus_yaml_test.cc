@@ -33,7 +33,7 @@ TEST_CASE("real YAML files of other programs are named for what they are", "[.ne
 }
 
 TEST_CASE("the DeepSpeed keys of a real gpt-neox file are a valid config of their own") {
-  // pythia's 70M training keys, as the message tells to move them.
+  // The file has the training keys of pythia 70M, moved as the message says.
   const LoadResult loaded = load_config_text("ds.yaml", R"(
 "optimizer": {"type": "Adam", "params": {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1.0e-8}}
 "zero_optimization":

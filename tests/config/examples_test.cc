@@ -10,7 +10,7 @@
 
 #include <catch2/catch.hpp>
 
-// The configs that come with ftrun, as a user reads them.
+// These tests read the configs that are delivered with ftrun as a user does.
 
 namespace ftrun {
 namespace {

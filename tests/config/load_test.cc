@@ -132,7 +132,7 @@ TEST_CASE("values of secrets are told by no message about a config") {
   REQUIRE(texts(load_config({}, {"wandb.api_keys=1", "train.api_key=hunter2"}).problems).back() ==
           "--set train.api_key=(hidden): error: train.api_key: unknown key (did you mean "
           "\"comet.api_key\"?)");
-  // A section given whole is told by its key alone, well formed or not.
+  // A message names a section that was given whole by its key alone, even if it is not well formed.
   for (const std::string value :
        {"={api_key: hunter2}", "={api_key: hunter2", "=[{api_key: hunter2}]",
         ": {api_key: hunter2}", "=api_key: hunter2", "=\n  api_key: hunter2"}) {

@@ -345,7 +345,7 @@ TEST_CASE("only steps and ranks that the run has are traced") {
   REQUIRE(said("steps: [1], ranks: [1]") ==
           Lines{"c.yaml:2:47: error: train.trace.ranks: there is no rank 1: the run has rank 0 "
                 "alone"});
-  // A run that may lose ranks goes on with those that it has.
+  // A run that may lose ranks continues with the remaining ones.
   REQUIRE(said("steps: [1], ranks: [1]", "elastic: {min_ranks: 1}\n") == Lines{});
   std::string many = "1";
   for (int step = 0; step < 32; ++step) many += ", 2";

@@ -5,8 +5,8 @@
 
 #include <catch2/catch.hpp>
 
-// Tensor parallelism in a config: its two names, the ranks it takes, and everything that counts
-// data-parallel ranks beside it.
+// These tests check tensor parallelism in a config: its two names, the ranks that it needs, and
+// every rule that counts data-parallel ranks.
 
 namespace ftrun {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <catch2/catch.hpp>
 
-// Every key of the schema with one edit: all such configs are refused, and nearly all are told the
-// right key.
+// These tests misspell every key of the schema by one edit: all such configs are refused, and
+// nearly all messages suggest the right key.
 
 namespace ftrun {
 namespace {

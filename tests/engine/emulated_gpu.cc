@@ -21,7 +21,7 @@ namespace {
 constexpr int kPattern = 0xFF;
 constexpr size_t kSpoiledBytes = 64;
 constexpr int64_t kAlignment = 256;
-/// The time after which a peer that does not come is taken for lost, so that a test ends.
+/// The time after which a peer that does not arrive is considered lost, so that a test ends.
 constexpr std::chrono::seconds kPatience{60};
 
 std::byte* mapped(int64_t bytes, int protection, int flags, int file) {
@@ -174,8 +174,8 @@ std::byte* EmulatedGpu::seen_by_device(const void* address) const {
   return real_ + (static_cast<const std::byte*>(address) - shown_);
 }
 
-/// Copies as CUDA does it: pinned memory is read or written when the copy's turn comes, pageable
-/// memory while the host waits.
+/// Copies as CUDA does: pinned memory is read or written when the copy is executed, pageable memory
+/// while the host waits.
 void EmulatedGpu::copy(void* to, const void* from, int64_t bytes, DeviceStream stream) {
   const std::lock_guard lock(mutex_);
   ++counters_.copies;
@@ -326,8 +326,8 @@ void EmulatedGpu::step_for(Stream& wanted, Order order) {
   for (int round = 0;; ++round) {
     if (Stream* next = to_run(wanted, order)) return step(*next);
     require(std::chrono::steady_clock::now() - start < kPatience, "peers come to a collective");
-    // A host that waits for its device does not keep its other lanes from it: what peers wait
-    // for may come from there.
+    // The lock is released while the host waits for its device, because its other lanes may have to
+    // enqueue the work for which peers wait.
     mutex_.unlock();
     for (const auto& come_forward : peers_) come_forward();
     // Many ranks that spin would keep the one from its work that all wait for.
@@ -352,7 +352,7 @@ void EmulatedGpu::run_until_empty(Stream& stream) {
   while (!stream.tasks.empty()) step_for(stream, order);
 }
 
-/// Sometimes the device gets ahead on its own.
+/// Sometimes the device advances without being waited for.
 void EmulatedGpu::run_some() {
   if (random_() % 8 != 0) return;
   for (size_t times = random_() % 16; times > 0; --times) {

@@ -191,11 +191,11 @@ class EmulatedLinks {
   void give(int rank, int64_t number, const CollectiveRecord& record, Parts given);
   /// Says whether all ranks have given their parts.
   bool is_met(int64_t number) const;
-  /// Takes the result for a rank.
+  /// Returns the result for a rank, and removes it.
   std::vector<std::byte> take(int rank, int64_t number);
-  /// Takes the parts of an exchange, by rank.
+  /// Returns the parts of an exchange by rank, and removes them.
   Parts take_exchange(int rank, int64_t number);
-  /// Lets devices advance: they work by themselves, whatever their hosts do.
+  /// Lets devices advance, as real ones do without their hosts.
   void advance();
 
  private:

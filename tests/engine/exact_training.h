@@ -13,7 +13,7 @@
 namespace ftrun::fixtures {
 
 /// ExactTraining is one process that trains in fp64: train_on() without a mesh, with layers'
-/// kernels at reference precision and an AdamW of its own. No weight decay.
+/// kernels at reference precision and its own AdamW, without weight decay.
 class ExactTraining {
  public:
   /// Begins with the weights of model_folder().

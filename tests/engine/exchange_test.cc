@@ -68,7 +68,7 @@ std::vector<int32_t> counts_of(int rank, int ranks, bool given) {
   return counts;
 }
 
-/// Computes what a rank has when the rows of all have come, and zeros.
+/// Returns the result of a rank when the rows of all ranks have arrived, followed by zeros.
 std::vector<float> rows_of_all(int rank, int ranks) {
   std::vector<float> come;
   for (int peer = 0; peer < ranks; ++peer) {
@@ -133,7 +133,7 @@ TEST_CASE("rows for which there is no room end the step with their number") {
     const RankGroups groups = RankGroups::of_one(group);
     ExchangeRun counted(groups, nullptr, 2, 1, 4 * kRow);
     counted.give(0, numbers_of(group.rank()));
-    // Rank 1 gets two rows and three.
+    // Rank 1 receives two rows and three rows.
     counted.give(2, group.rank() == 0 ? std::vector<int32_t>{1, 2} : std::vector<int32_t>{0, 3});
     counted.run();
   });

@@ -250,7 +250,7 @@ TEST_CASE("all ranks see each kind of votes, whatever else is voted for") {
       require(run.all_votes.of(Vote::kSaveEnded) == 3, "all saves have ended");
       require(run.all_votes.of(Vote::kSaveDue) == 1 && run.all_votes.of(Vote::kEvaluationDue) == 1,
               "both are due");
-      // Every kind gets a number of votes that no other has.
+      // Each kind gets a different number of votes.
       run.votes = {};
       for (int64_t vote = 0; vote < kVotes; ++vote)
         for (int64_t times = 0; times <= vote; ++times) run.votes.add(static_cast<Vote>(vote));

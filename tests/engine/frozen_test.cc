@@ -23,7 +23,7 @@ using Trains = std::function<bool(const TensorInfo&)>;
 
 using Values = std::map<std::string, std::vector<float>>;
 
-/// `frozen`, if any, gets what does not train, as it is after the last step.
+/// Trains; `frozen`, if given, receives the values of frozen tensors after the last step.
 Trained trained(const Config& config, const Trains& trains, int steps = kTrainedSteps,
                 Values* frozen = nullptr) {
   Trained out;
@@ -103,7 +103,8 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
       }
 }
 
-/// Gradients of one step, unclipped: what a step makes of them does not depend on what else trains.
+/// The config has no clipping, so the gradients of one step do not depend on which other parameters
+/// train.
 Config unclipped(Config config) {
   config.gradient_clipping = 0;
   return config;

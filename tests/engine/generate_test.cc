@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kRoom = 8;  // tokens of a row
 constexpr int32_t kVocabulary = 32;
 
-/// A model with a logits program beside its training and evaluation programs.
+/// GeneratorRig is a model with a logits program besides its training and evaluation programs.
 struct GeneratorRig {
   GeneratorRig()
       : rig(run_of_one_row(), fixtures::small_model(), *alone.group),

@@ -26,9 +26,9 @@
 
 #include <catch2/catch.hpp>
 
-// Lanes of a GPU, on an emulated one that has the processor's kernels: training gives the
-// processor's bits, in whatever order the streams come forward, and host code touches no device
-// memory (doing so ends these tests).
+// These tests run the lanes of a GPU on an emulated one that has the processor's kernels: training
+// has the processor's bits, in whatever order the streams advance, and host code accesses no device
+// memory (which would end these tests).
 
 namespace ftrun {
 namespace {
@@ -273,7 +273,7 @@ TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change not
   REQUIRE(fixtures::contents(there.state) == fixtures::contents(here.state));
 }
 
-/// Everything on the host and beside compute.
+/// All state is on the host, and is updated while compute runs.
 Config offloaded(OffloadDevice device) {
   Config config = fixtures::run_of_stage(3);
   fixtures::offload_to(config, device);
@@ -439,8 +439,8 @@ TEST_CASE(
   check_ordered_sums<float>(DType::kF32, DeviceCommunicator::kScratchBytes / 4 + 77);
 }
 
-/// LostPeer is what rank 0 says when rank 1 does not come to the second step; and what its host,
-/// which waits for the device then, shows of itself.
+/// LostPeer holds the error of rank 0 when rank 1 does not reach the second step, and what rank 0
+/// shows on its board while it waits for the device.
 struct LostPeer {
   std::string message;
   RankState waiting;

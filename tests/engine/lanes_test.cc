@@ -138,7 +138,7 @@ TEST_CASE("what compute waited for copies between tiers is no communication") {
       program,
       [&](const Instr& instr) {
         if (instr.lane == kCommunication) communicated.set_value();
-        // Copies begin when communication is over, so that none of their time is beside it.
+        // Copies begin when communication is over, so the two do not overlap.
         if (instr.lane == Lane::kToDevice) communicated.get_future().wait_for(20s);
         if (instr.lane == Lane::kToDevice || instr.lane == Lane::kDisk)
           std::this_thread::sleep_for(kCopy);

@@ -52,8 +52,8 @@ struct Differences {
   std::map<std::string, double> weights;
 };
 Differences differences(const TrainingOutcome& found, const TrainingOutcome& expected);
-/// Bounds of the differences between layouts of one run. A key's bias moves all scores of a query
-/// alike, except for rotation: its gradient is nearly zero, from which AdamW makes full steps,
+/// Bounds of the differences between layouts of one run. A key's bias changes all scores of a query
+/// equally, except for rotation: its gradient is nearly zero, from which AdamW makes full steps,
 /// rounding included.
 inline constexpr double kLossBound = 1e-5;
 inline constexpr double kNormBound = 5e-5;

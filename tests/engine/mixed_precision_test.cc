@@ -182,9 +182,9 @@ void require_near(const TrainingOutcome& found, const TrainingOutcome& expected,
   CHECK(differences.norm < unit);
 }
 
-/// Requires that an error is rounding alone. For one process rounding is some units of the way: two
-/// to three were found, of queries and keys up to ten in fp16, whose smallest numbers hold fewer
-/// bits of what comes out of the softmax. Twice that.
+/// Requires that an error is only rounding. With one process, rounding is some units of the
+/// update's length: two to three were measured, and up to ten for queries and keys in fp16, whose
+/// smallest numbers hold fewer bits of the softmax's results. The limit is twice that.
 void require_rounding_alone(const OneProcess& one, double unit) {
   require_near(one.narrow, one.plain, unit);
   for (const auto& [tensor, rounding] : one.rounding) {

@@ -530,7 +530,7 @@ TEST_CASE("units hold what a rank uses of tensors, and all ranks' parts come fro
   }
 }
 
-/// Saves whole states whose values are each of their own, and returns them.
+/// Saves whole states, each with different values, and returns them.
 Contents save_whole(const std::string& root, const std::vector<StateInfo>& states) {
   std::vector<StateSlice> whole;
   std::vector<std::vector<std::byte>> values;

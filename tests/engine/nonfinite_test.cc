@@ -16,8 +16,8 @@ using fixtures::RankRig;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// Runs the step of `rig`'s batches, which must not be finite and must change nothing, and says
-/// where this rank met it.
+/// Runs the step of `rig`'s batches, which must not be finite and must change nothing, and returns
+/// where this rank found the value.
 std::string place_of(RankRig& rig, StepRun run) {
   const auto before = fixtures::contents(rig.state);
   rig.train_executor.run(run);
@@ -124,7 +124,7 @@ TEST_CASE(
   StepRun run = rig.prepared(2);
   run.scalars.loss_scale = 1e9F;
   run.decide = step_policy({.gradient_multiple = 1e11, .clip_norm = 1.0});
-  // The head makes the first gradients while it goes forward.
+  // The head computes the first gradients during its forward list.
   REQUIRE_THAT(place_of(rig, run), Catch::Contains(" mb 0 (") && Catch::Contains("d_"));
   run = rig.prepared(2);
   run.scalars.loss_scale = 10.0F;
@@ -257,7 +257,7 @@ TEST_CASE("a tensor-parallel rank names a weight of its own before the others ge
         REQUIRE_THAT(own.text,
                      Catch::StartsWith(weight.layer) &&
                          Catch::EndsWith("; the weight " + weight.tensor + " is not finite"));
-        // The other one meets it when it has the sum, if its own layers still compute with that.
+        // The other rank finds it in the sum, if its own layers still compute with that.
         const NonfinitePlace& other = places[static_cast<size_t>(1 - poisoned)];
         REQUIRE((other.instr < 0 || other.instr > own.instr));
         REQUIRE(other.text.find("the weight") == std::string::npos);

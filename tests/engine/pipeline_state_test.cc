@@ -11,8 +11,8 @@
 
 #include <catch2/catch.hpp>
 
-// These tests follow what a run on stages saves, exports, evaluates and writes, and how it leaves
-// steps out.
+// These tests check what a run on stages saves, exports, evaluates and writes, and how it skips
+// steps.
 
 namespace ftrun {
 namespace {
@@ -48,8 +48,8 @@ struct Place {
   }
 };
 
-/// Checks that what each saves, each reads back bit by bit, and its writer goes on as if nothing
-/// was.
+/// Checks that every place reads back bit by bit what every other place saves, and that the writer
+/// continues unchanged.
 void check_all_pairs(const std::vector<Place>& places) {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);

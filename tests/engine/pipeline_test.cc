@@ -249,11 +249,12 @@ TEST_CASE(
   }
 }
 
-// A tied matrix gets gradients from both ends. Where these are two stages, each adds up its own,
-// micro-batch after micro-batch, and the two sums meet once: in every schedule the same. In a V
-// both ends are one stage's, as without a pipeline. That adds the head's and the embedding's
-// gradients as it makes them (stages 0 and 1), in an order that is the schedule's, or keeps
-// micro-batches apart (stages 2 and 3), where it is not.
+// A tied matrix gets gradients from both ends. If these are two stages, each sums its own
+// gradients, micro-batch after micro-batch, and the two sums are added once, which is the same in
+// every schedule. In a V both ends belong to one stage, as without a pipeline. That stage adds the
+// head's and the embedding's gradients as it computes them (ZeRO stages 0 and 1), in an order that
+// depends on the schedule, or keeps micro-batches separate (ZeRO stages 2 and 3), where the order
+// does not.
 
 TEST_CASE("schedules with both ends of a tied matrix on two stages do not differ by a bit") {
   set_kernel_threads(1);

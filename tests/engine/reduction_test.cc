@@ -10,8 +10,9 @@
 
 #include <catch2/catch.hpp>
 
-// Keys that say how gradients are divided on their way, by numbers: what four ranks send and sum in
-// fp32, bf16 and fp16 against sums written by hand over what each rank makes alone.
+// These tests check the keys that say how gradients are divided before and after the sum: what four
+// ranks send and sum in fp32, bf16 and fp16 is compared with explicit sums of the gradients that
+// each rank computes alone.
 
 namespace ftrun {
 namespace {
@@ -87,8 +88,8 @@ Config run_with(const Setting& setting, ConfigDtype wire) {
   return config;
 }
 
-/// All of a rank's parameters, or all of its gradients: nothing in the step lies where those
-/// were once they are there.
+/// Returns all of a rank's parameters, or all of its gradients, whose memory nothing else in the
+/// step uses after they are written.
 Floats values_of(const RankRig& rig, Category category) {
   const Program& program = rig.plan.train.program;
   Floats values;
@@ -159,7 +160,8 @@ Result reduced_together(const Setting& setting, ConfigDtype wire, double loss_sc
   return first;
 }
 
-/// The sums that come off the wire: each rank's gradient is rounded for it, and so is their sum.
+/// Computes the sums that communication returns: each rank's gradient is rounded before it is sent,
+/// and so is the sum.
 Floats sums(const Setting& setting, ConfigDtype wire, double loss_scale) {
   const std::vector<Floats>& ranks = gradients_of_ranks();
   Floats out(ranks[0].size());

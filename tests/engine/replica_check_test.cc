@@ -54,7 +54,7 @@ std::vector<std::string> said(
   return messages;
 }
 
-/// Tells whose failure a supervisor takes it for that hears of it from this rank alone.
+/// Returns the rank to which a supervisor attributes the failure if only this rank reports it.
 std::string failure_of(int rank, const std::function<void()>& check) {
   try {
     check();

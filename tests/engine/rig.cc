@@ -288,7 +288,7 @@ std::vector<std::byte> bytes_of(const StateSlice& slice) {
   const int64_t size = dtype_bytes(slice.dtype);
   const int64_t count = slice.box.numel();
   std::vector<std::byte> held(static_cast<size_t>(count * size));
-  // A slice that is read comes in two parts, as in saving.
+  // A slice that is read in pieces is read in two, as in saving.
   if (slice.read) {
     slice.read(0, count / 3, held.data());
     slice.read(count / 3, count, held.data() + count / 3 * size);

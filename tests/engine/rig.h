@@ -119,7 +119,7 @@ void plant(RankRig& rig, const std::string& name, int64_t index, float value);
 /// Returns tokens from a counter-based generator; labels are the tokens moved by one.
 Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows = 32);
 
-/// WholeState is the whole model's state, put together from the slices that ranks save. Ranks add
+/// WholeState is the whole model's state, combined from the slices that ranks save. Ranks may add
 /// theirs at any time.
 class WholeState {
  public:
@@ -140,7 +140,7 @@ class WholeState {
 
 /// Returns what one rank would save without others.
 std::map<std::string, std::vector<std::byte>> contents(const ModelState& state);
-/// Returns what a rank saves beside others, slice by slice.
+/// Returns the slices that a rank saves.
 std::vector<std::vector<std::byte>> own_slices(const ModelState& state);
 
 /// Alone is a communicator of one rank, and what it needs.

@@ -6,7 +6,8 @@
 
 namespace ftrun::fixtures {
 
-/// Precision lists precisions of a run: of its products, or of what it keeps beside them in bf16.
+/// Precision lists precisions of a run: of its matrix products, or of the state that it keeps in
+/// bf16.
 enum Precision { kFp32, kFp16, kBf16, kNarrowMoments, kNarrowMasters, kPrecisions };
 void set_precision(Config& config, Precision precision);
 
@@ -16,7 +17,7 @@ void set_adapter(Config& config, Adapter adapter);
 /// The multiple of elements that each rank's part of a row has where products are packed as NF4.
 inline constexpr int64_t kNf4Block = 64;
 
-/// Lists every optimizer with an update rule of its own.
+/// Lists every optimizer that has its own update rule.
 std::span<const OptimizerType> updating_optimizers();
 void set_optimizer(Config& config, OptimizerType type);
 

@@ -110,9 +110,9 @@ std::vector<std::pair<std::string, Config>> variants(const Config& plain) {
   return all;
 }
 
-/// Every second of the variants, from the first or from the second on by stage and
-/// precision: where something else than stage, tier and precision is looked at, which meet
-/// in full elsewhere in this file.
+/// Returns every second variant, beginning with the first or the second depending on stage and
+/// precision. It serves tests of other features than stage, tier and precision, whose full product
+/// is tested elsewhere in this file.
 std::vector<std::pair<std::string, Config>> half_of_variants(const Config& plain) {
   const std::vector<std::pair<std::string, Config>> all = variants(plain);
   std::vector<std::pair<std::string, Config>> half;
@@ -439,7 +439,7 @@ TEST_CASE("what is validated does not depend on the stage or the tier either") {
         run.micro_batches = {rig.batches.data(), 1};
         rig.evaluate_executor.run(run);
         if (rendezvous.rank() == 0) loss = run.loss_sum;
-        // Training goes on from where it was.
+        // Training continues where it was.
         require(rig.train(2).finite, "evaluation changes nothing");
       });
       INFO("stage " << stage << ", " << name);

@@ -225,8 +225,8 @@ TEST_CASE(
   }
 }
 
-/// The largest of the absolute values of what codes stand for in each block is the scale itself:
-/// some rank has an element with the code of 1, or of the number next to -1.
+/// Requires that the largest absolute value of the decoded numbers in each block is the scale
+/// itself: some rank has an element with the code of 1, or of the number next to -1.
 void require_scales_of_blocks(const fixtures::SavedState& state, const std::string& tensor) {
   for (const bool second : {false, true}) {
     const std::string kind = second ? ".exp_avg_sq" : ".exp_avg";

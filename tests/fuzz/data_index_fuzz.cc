@@ -1,5 +1,5 @@
-// Megatron's index, beside tokens that are always the same 286 bytes, as
-// those of tests/data/fixtures.
+// This target reads Megatron's index together with fixed tokens, the same 286 bytes as in
+// tests/data/fixtures.
 
 #include "data/megatron.h"
 #include "fuzz.h"

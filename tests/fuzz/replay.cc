@@ -1,6 +1,6 @@
-// Gives a target every file of a corpus, and so many mutants of each, which are always the same:
-// TARGET CORPUS MUTANTS. LibFuzzer's own main() takes the place of this one where clang builds the
-// targets (scripts/fuzz.sh).
+// TARGET CORPUS MUTANTS runs a target on every file of a corpus, and on MUTANTS mutants of each,
+// which are always the same. If clang builds the targets (scripts/fuzz.sh), LibFuzzer's main()
+// replaces this one.
 
 #include <algorithm>
 #include <iterator>

@@ -151,7 +151,7 @@ inline LayerGraph whole_norms(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// Makes layer norms of query and key heads with weights of their own, whose gradient passes on.
+/// Makes layer norms of query and key heads with separate weights, whose gradient is passed on.
 inline LayerGraph head_norms(const BlockShape& s, bool train = true) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size;
   GraphBuilder g("head_norms", s.tokens(), s.row_tokens, s.dtypes);
@@ -210,8 +210,8 @@ inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tok
   return g.finish(train);
 }
 
-/// Makes the gated MLP of one of two tensor-parallel ranks; with `sequence`, they share out the
-/// tokens of the hidden states.
+/// Makes the gated MLP of one of two tensor-parallel ranks; with `sequence`, they divide the tokens
+/// of the hidden states.
 inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = true) {
   GraphBuilder g("split", s.tokens(), s.row_tokens, s.dtypes);
   const int64_t held = sequence ? s.tokens() / 2 : s.tokens();

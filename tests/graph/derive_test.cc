@@ -326,7 +326,7 @@ TEST_CASE("weight gradients may all be deferred behind the input gradients") {
     deferred.backward = g.input_grad;
     deferred.backward.insert(deferred.backward.end(), g.weight_grad.begin(), g.weight_grad.end());
     CHECK(deferred.backward.size() == g.backward.size());
-    // Values made again for a weight gradient move with it.
+    // Values that are recomputed for a weight gradient move with it.
     CHECK(bug_text([&] { check_graph(deferred); }) == "nothing");
   }
 }

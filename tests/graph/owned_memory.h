@@ -48,7 +48,7 @@ class OwnedMemory {
 
  private:
   /// Ends the collective whose result an operation reads, and those before it; a collective waits
-  /// when its turn comes.
+  /// for its turn.
   void end_read_by(const Op& op) {
     if (is_collective(op.kind)) return;
     for (size_t i = under_way_.size(); i-- > 0;)

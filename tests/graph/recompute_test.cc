@@ -113,9 +113,9 @@ bool is_again(const LayerGraph& g, const Op& op) {
   return name.size() > 6 && name.compare(name.size() - 6, 6, ".again") == 0;
 }
 
-/// Every value as the text of the operations that make it; gradients of parameters come out equal
-/// exactly when the same numbers go through the same kernels. The norm of a residual is the same
-/// function of the sum however it is made.
+/// Expressions writes every value as the text of the operations that compute it: gradients of
+/// parameters are equal exactly when the same kernels process the same numbers. The norm of a
+/// residual is the same function of the sum however it is computed.
 class Expressions {
  public:
   explicit Expressions(const LayerGraph& g) : g_(g) {
@@ -225,7 +225,7 @@ TEST_CASE("what is saved is read, and what is made again is read by what follows
                           [&](const Op& op) { return reads(op, id); }));
       for (size_t i = 0; i < g.backward.size(); ++i) {
         if (!is_again(g, g.backward[i])) continue;
-        // The first reader comes before any gradient that does not read it.
+        // The first reader precedes any gradient that does not read the value.
         size_t next = i + 1;
         const auto read_by = [&](const Op& op) {
           return std::any_of(g.backward[i].out.begin(), g.backward[i].out.end(),

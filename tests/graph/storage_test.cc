@@ -104,7 +104,7 @@ std::vector<StorageRequest> step_requests(int64_t layers, int64_t micro_batches)
       requests.push_back({640, forward, backward});
       requests.push_back({10'000, forward, forward});
       requests.push_back({20'000, backward, backward});
-      // A reduction that ends beside the next layer, or micro-batch.
+      // The reduction ends during the next layer, or micro-batch.
       requests.push_back({7'000, backward, backward + 2});
     }
   return requests;
@@ -204,7 +204,7 @@ TEST_CASE("what fills gaps of another arena meets nothing there, and makes its o
 }
 
 TEST_CASE("the largest that lives at the fullest time goes where there is room all its life") {
-  // A host is there all the time, and another beside it in the second half.
+  // One host is alive all the time, and another in the second half.
   const std::vector<StorageRequest> hosts{{640, 0, 19}, {640, 10, 19}};
   const StorageLayout layout = pack_storage(hosts, 64);
   REQUIRE(layout.bytes == 1280);

@@ -216,8 +216,8 @@ TEST_CASE("attention on matrix units, done by vectors, agrees with attention by 
   require_attention_of_pairs(amx_on_vectors::kBFloat16, 1e-6);
 }
 
-// They add the first and the second numbers of pairs apart, so that a weight may
-// be rounded the other way.
+// Matrix units sum the first and the second numbers of pairs separately, so a weight may be rounded
+// the other way.
 TEST_CASE("attention on matrix units agrees with attention by pairs", "[.needs-matrix_units]") {
   require_attention_of_pairs(amx::kBFloat16, 1e-3);
 }

@@ -135,7 +135,7 @@ TEST_CASE("codes and scales are those of the numbers that the same step leaves o
       CodedState state(count);
       for (int step = 1; step <= 5; ++step) {
         Floats g = floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
-        // Small numbers beside large ones, and a block of zeros.
+        // The range has small numbers next to large ones, and a block of zeros.
         for (size_t i = 0; i < count; ++i) {
           if (i % 3 == 0) g[i] *= 1e-6F;
           if (i % 1000 == 7) g[i] = 0.0F;

@@ -39,8 +39,8 @@ class Lockstep {
   void set_parameters(const NamedNumbers& tensors);
 
   /// Runs forward and, when training, backward lists of all layers; `accumulate` adds to the
-  /// gradients. `deferred`: all weight gradients of a layer after its input gradients, in scratch
-  /// of their own.
+  /// gradients. `deferred`: all weight gradients of a layer run after its input gradients, in
+  /// separate scratch.
   void step(const TokenBatch& batch, bool accumulate = false, bool deferred = false);
 
   /// Returns "loss" {sum, counted}; "hidden LAYER" and, when training, "d_hidden LAYER" of the

@@ -1,4 +1,4 @@
-// A whole layer in 16 bits, forward and backward, beside the same layer in fp32.
+// These tests compare a whole layer in 16 bits, forward and backward, with the same layer in fp32.
 #include <cmath>
 #include <cstring>
 
@@ -47,7 +47,7 @@ LayerGraph block(const ModelDtypes& dtypes) {
   return g.finish(true);
 }
 
-/// A layer with memory of its own for every value.
+/// Layer is a layer in which every value has its own memory.
 class Layer {
  public:
   explicit Layer(const ModelDtypes& dtypes) : graph_(block(dtypes)) {
@@ -133,8 +133,8 @@ std::vector<std::string> results_of(const LayerGraph& graph) {
 
 /// The largest distance() in units of roundoff. Each of about ten roundings between a parameter and
 /// a result adds an error of a unit / sqrt(3) or less, and errors of a value add up like a random
-/// walk. Attention that multiplies bf16 as it is stored rounds four times more: probabilities,
-/// their gradients, and what each is multiplied with.
+/// walk. Attention that multiplies bf16 without widening rounds four times more: probabilities,
+/// their gradients, and the other factor of each.
 double most_roundoffs(DType compute) {
   const bool rounds_more = compute == DType::kBF16 && isa_in_use() >= Isa::kAvx512Bf16;
   return 2.5 * (rounds_more ? std::sqrt(14.0 / 10.0) : 1.0);

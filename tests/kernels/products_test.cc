@@ -248,8 +248,8 @@ TEST_CASE("products of every library have the same bits for 1, 2, 3 and 4 thread
   set_kernel_threads(2);
 }
 
-/// The calling thread's stack, and how many signals came, of them with a stack
-/// pointer that points elsewhere.
+/// StackWatch records the calling thread's stack, the number of signals, and how many of them found
+/// a stack pointer outside of it.
 struct StackWatch {
   uintptr_t begin = 0;
   uintptr_t end = 0;
@@ -264,8 +264,8 @@ void look_at_stack_pointer(int, siginfo_t*, void* context) {
   if (pointer < watch.begin || pointer >= watch.end) watch.elsewhere = watch.elsewhere + 1;
 }
 
-/// SignalRain sends signals to the calling thread while it lives, at intervals of its processor
-/// time, on a stack of their own.
+/// SignalRain sends signals to the calling thread while it exists, at intervals of its processor
+/// time, on a separate stack.
 class SignalRain {
  public:
   SignalRain() {

@@ -101,7 +101,7 @@ void for_each_isa(Body body) {
   });
 }
 
-/// PackedArray is a matrix [O,I] as records, and the numbers that these stand for.
+/// PackedArray is a matrix [O,I] as records, with the decoded numbers.
 struct PackedArray {
   std::vector<std::byte> records;
   Array numbers;

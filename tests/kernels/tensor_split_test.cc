@@ -1,4 +1,5 @@
-// The layers of tensor-parallel ranks, all of them in lockstep, beside those of the whole model.
+// These tests compare the layers of tensor-parallel ranks, all of them in lockstep, with those of
+// the whole model.
 #include <cmath>
 
 #include "axes/tensor/split.h"

@@ -105,7 +105,7 @@ TEST_CASE("Gemma's norms, bounds, windows and rotations are read, shown and refu
   CHECK(third.attention_softcap + third.logit_softcap == 0);
   CHECK(config_text(third).find("\nrope linear theta 1000000 factor 8, with a window default theta "
                                 "10000\n") != std::string::npos);
-  // The classes have values of their own where keys are absent, and null takes them away.
+  // The classes have defaults for absent keys, and null removes them.
   const ModelConfig plain = parse_model_config(changed({{"attn_logit_softcapping", kRemoved},
                                                         {"final_logit_softcapping", nullptr},
                                                         {"pad_token_id", kRemoved},
@@ -417,7 +417,8 @@ TEST_CASE("yarn takes from its object and its class what transformers takes") {
   CHECK(plain.type == RopeType::kYarn);
   CHECK(plain.original_positions == 2048);
   CHECK(plain.attention_factor == Approx(0.1 * std::log(4.0) + 1.0));
-  // Zeros stand for what an absent key does, null for the ratio of longest rows.
+  // Zeros have the same effect as an absent key; a null factor is computed as the ratio of the
+  // longest contexts.
   CHECK(read(yarn(
             {{"beta_fast", 0}, {"beta_slow", nullptr}, {"mscale", 0}, {"mscale_all_dim", 2}})) ==
         plain);

@@ -110,8 +110,8 @@ TEST_CASE("stages without an embedding still find the rope table's graph") {
   CHECK(frozen.graphs.at(static_cast<size_t>(frozen.rope_graph)).name == "rope");
 }
 
-/// Says whether it is one vector of the first block: backward goes through all blocks, for it
-/// alone.
+/// Says whether the tensor is one vector of the first block, for which backward runs through all
+/// blocks.
 bool trains_first_norm(const TensorInfo& tensor) {
   return tensor.name == "model.layers.0.input_layernorm.weight";
 }
@@ -139,7 +139,8 @@ TEST_CASE(
       const LayerGraph& block = model.graph_of(model.layers[2]);
       CHECK(weight_gradients(block) > 0);
       CHECK(frozen.graph_of(frozen.layers[0]).backward.empty());  // of the embedding
-      // Norms' results are no longer made again: products' weight gradients alone read them.
+      // The results of norms are not recomputed any more, because only the products' weight
+      // gradients read them.
       CHECK(frozen.graph_of(frozen.layers[2]).backward.size() <
             block.backward.size() - weight_gradients(block));
     }

@@ -500,8 +500,8 @@ std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& loca
   return found;
 }
 
-/// Says whether the reader keeps a term a term: what adapters, magnitudes and dropout make of this
-/// rank's term `id` of a product's results is a term too; lengths of rows must be whole.
+/// Says whether the reader's result is a term, too, if `id` is this rank's term of a product's
+/// results: it is for adapters, magnitudes and dropout; lengths of rows must be whole.
 bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   const auto makes = [&](ValueId result) {
     return std::find_if(graph.forward.begin(), graph.forward.end(),
@@ -526,8 +526,8 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
          (reader.kind == OpKind::kDoraScale && reader.in[0] == id) || sums_two_terms;
 }
 
-/// A term goes through a sum over the ranks and nowhere else, alone or in a product's results that
-/// an adapter adds to; what is none never does.
+/// Checks that a term is read by a sum over the ranks and by nothing else, alone or in a product's
+/// results to which an adapter adds; a value that is not a term is never summed.
 void check_summed(const LayerGraph& graph, ValueId id, bool is_term) {
   for (const Op& reader : graph.forward) {
     if (std::find(reader.in.begin(), reader.in.end(), id) == reader.in.end()) continue;
@@ -559,7 +559,7 @@ void check_partial_gradients(const ModelDescription& model, const Layer& layer, 
 
 using KindsAndLetters = std::set<std::pair<OpKind, char>>;
 
-/// Compares a layer of both models; adds what it saw shared out.
+/// Compares a layer of both models, and records the letters that are divided.
 void compare_layer(const ModelDescription& whole, const ModelDescription& local, size_t layer,
                    KindsAndLetters& seen) {
   const LayerPair pair{whole.graph_of(whole.layers[layer]), local.graph_of(local.layers[layer])};

@@ -168,7 +168,7 @@ TEST_CASE("units are formed from what a rank uses of each tensor") {
   REQUIRE(slice != unit.slices.end());
   REQUIRE(slice->offset == 0);
   REQUIRE(slice->extent == 48 * 24);
-  // Small units are measured alike.
+  // The limit of small units is measured in the same way.
   const auto small = [&](int64_t most) {
     int64_t elements = 0;
     for (const Unit& made : build_units(model, UnitGranularity::kLayer, {most, INT64_MAX}).units)

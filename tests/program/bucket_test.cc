@@ -128,7 +128,7 @@ TEST_CASE("small units do not break the buckets of large ones, and have their ow
   options.state.stage = 3;
   const Program program = built.step(options);
   INFO(program_text(program));
-  // A micro-batch has one of each kind; loss and norm are summed apart.
+  // A micro-batch has one of each kind; loss and norm are summed separately.
   CHECK(all_of(program, InstrKind::kReduceScatter).size() == 2);
   CHECK(all_of(program, InstrKind::kAllReduce).size() == 2 + 2);
   // Six blocks, embedding and head are large; blocks and head have norms.

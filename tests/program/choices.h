@@ -23,7 +23,7 @@ struct Mesh {
   int stages = 1;
   /// Neighbours among the shards that share each row; divides the shards.
   int context = 1;
-  /// Counts the ranks that have tokens of their own.
+  /// Returns the number of ranks that have different tokens.
   int data() const { return shards * replicas; }
   int ranks() const { return data() * tensor * stages; }
   RankMesh grid() const {
@@ -105,7 +105,7 @@ struct Choice {
 };
 
 /// Returns the choice that trains a small model in two micro-batches on this mesh. Its units are
-/// cut in blocks of 64, and each is a bucket of its own.
+/// cut in blocks of 64, and each is a separate bucket.
 inline Choice small_choice(const ModelConfig& config, Mesh mesh) {
   Choice choice{
       build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
@@ -195,7 +195,8 @@ inline Mesh random_mesh(std::mt19937_64& random) {
   return mesh;
 }
 
-/// Draws a model that tensor ranks can share out; it may have fewer key/value heads than they are.
+/// Draws a model that tensor ranks can divide; it may have fewer key/value heads than there are
+/// ranks.
 inline ModelConfig random_config(std::mt19937_64& random, int tensor) {
   ModelConfig config = random_config(random);
   config.kv_heads = pick<int64_t>(random, {1, 2});
@@ -286,8 +287,8 @@ inline Choice with_codes(const Choice& choice, std::mt19937_64& random) {
   return out;
 }
 
-/// Freezes some of the matrices and vectors on all ranks alike: those of `share` in a hundred
-/// parameters of the graphs, and at least one.
+/// Freezes the same matrices and vectors on all ranks: `share` percent of the graphs' parameters,
+/// and at least one.
 inline Choice with_frozen(const Choice& choice, std::mt19937_64& random, uint64_t share) {
   Choice out = choice;
   std::set<TensorId> frozen;
@@ -305,8 +306,8 @@ inline Choice with_frozen(const Choice& choice, std::mt19937_64& random, uint64_
   return out;
 }
 
-/// Lets only layers from a random one on train, and of these not all, on all ranks alike: backward
-/// ends there.
+/// Trains only layers from a random one on, and not all of them, the same on all ranks: backward
+/// ends at the first of them.
 inline Choice with_frozen_below(const Choice& choice, std::mt19937_64& random) {
   Choice out = choice;
   const std::vector<Layer>& layers = choice.built.model.layers;

@@ -53,8 +53,8 @@ TEST_CASE(
   CHECK(gpu_overheads(config, planned(config)).empty());
 }
 
-/// Bytes beside the plan that `attention` takes more than our kernels, for
-/// heads of 8 elements in bf16.
+/// Returns the bytes besides the plan that `attention` needs more than our kernels, for heads of 8
+/// elements in bf16.
 int64_t beside_own(AttentionChoice attention, int64_t rows, int64_t row_tokens, int64_t kv_heads) {
   Config config = on_gpus(1);
   config.bf16.enabled = true;

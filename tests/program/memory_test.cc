@@ -189,7 +189,7 @@ Program sharded_step() {
   return build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 64}).step(options);
 }
 
-/// Bytes of an arena of its own for what `takes` says.
+/// Returns the bytes of a separate arena for the buffers that `takes` selects.
 template <typename Takes>
 int64_t packed_alone(const Program& program, Takes takes) {
   std::vector<StorageRequest> lives = buffer_lifetimes(program);

@@ -18,7 +18,7 @@ bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
   return false;
 }
 
-/// Two instructions that must not run beside each other.
+/// Says whether two instructions must not run at the same time.
 bool first_conflict(const Instr& a, const Instr& b) {
   return meet(a.writes, b.writes) || meet(a.writes, b.reads) || meet(a.reads, b.writes);
 }

@@ -27,8 +27,8 @@ ModelConfig deep_model() {
 const std::string kStage = "zero_optimization.stage=";
 using Keys = std::vector<std::string>;
 
-/// Two micro-batches of four rows: gradients of the first are there beside the activations of the
-/// second.
+/// The batch has two micro-batches of four rows, so gradients of the first exist together with the
+/// activations of the second.
 const Keys kBatch{"train_micro_batch_size_per_gpu=4", "gradient_accumulation_steps=2"};
 
 /// Returns what is advised to four ranks, as it would be written, where a config has these keys.

@@ -48,7 +48,7 @@ TEST_CASE("actions take columns in proportion to their time") {
         "stage 1 | ...F0 B0   .... |\n");
 }
 
-/// Every label in a row, in order.
+/// Lists the labels of a row in order.
 std::vector<std::string> labels(const std::string& row) {
   std::vector<std::string> found;
   for (size_t i = row.find('|'); i < row.size(); ++i) {

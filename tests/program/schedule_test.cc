@@ -105,7 +105,8 @@ bool can_run(const Done& done, Phase phase, int part, int parts, int32_t micro_b
          (part + 1 == parts || done.contains({Phase::kInputGrad, part + 1, micro_batch}));
 }
 
-/// Runs the lists of all stages in turn, each as far as it comes; the number of actions that ran.
+/// Runs the lists of all stages in turn, each as far as possible; returns the number of actions
+/// that ran.
 size_t run_all(PipelineSchedule kind, int stages, int chunks, int32_t count) {
   const StageActions lists = make_schedules(kind, stages, chunks, count);
   std::vector<int32_t> cuts(static_cast<size_t>(stages * chunks) + 1);

@@ -129,7 +129,7 @@ TEST_CASE("a transfer between stages is waited for, and none is needed within on
   CHECK(timeline(PipelineSchedule::kGpipe, 2, 1, 2).makespan == 9);
   CHECK(timeline(PipelineSchedule::kGpipe, 2, 1, 2, {1, 2, 1, 1}, 0.5).makespan == 10);
   CHECK(timeline(PipelineSchedule::kGpipe, 3, 1, 2, {1, 2, 1, 1}, 0.5).makespan == 14);
-  // A micro-batch goes down the V and up: chunk 1 begins where chunk 0 ended.
+  // A micro-batch passes down the V and up again: chunk 1 begins where chunk 0 ended.
   CHECK(timeline(PipelineSchedule::kZbV, 1, 2, 1, {1, 2, 1, 1}, 100).makespan == 6);
   const ScheduleTimeline v = timeline(PipelineSchedule::kZbV, 2, 2, 1, {1, 2, 1, 1}, 10);
   CHECK(v.stages[1].actions[0].start == 11);

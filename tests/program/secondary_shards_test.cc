@@ -9,7 +9,8 @@
 
 #include <catch2/catch.hpp>
 
-// Secondary shards: what is gathered again within a step comes from the neighbours.
+// These tests check secondary shards: parameters that are gathered again within a step are read
+// from the neighbours.
 
 namespace ftrun {
 namespace {

@@ -18,8 +18,8 @@ namespace {
 
 using namespace fixtures;
 
-/// Coverage counts how often each element of each unit was met: where that number changes, and by
-/// how much, as units have thousands of elements for each interval that is met.
+/// Coverage counts how often each element of each unit occurred. It stores the places where that
+/// number changes, and by how much, because units have thousands of elements for each interval.
 class Coverage {
  public:
   explicit Coverage(const Partition& partition) {
@@ -48,8 +48,8 @@ class Coverage {
   std::vector<std::map<int64_t, int>> changes_;
 };
 
-/// Random choices with the programs of all their ranks, which the tests share: each looks at as
-/// many as it wants, from the first on.
+/// SteppedChoice is a random choice with the programs of all its ranks. The tests share them: each
+/// uses as many as it needs, from the first on.
 struct SteppedChoice {
   Choice choice;
   std::vector<StepProgram> steps;
@@ -173,8 +173,8 @@ int64_t counted_by_norm(const Choice& choice) {
   return elements;
 }
 
-/// Says whether an instruction reads parameters, or what has come of them on the way, and writes
-/// nothing that lives on but secondary shards.
+/// Says whether an instruction reads parameters, or data derived from them, and writes nothing that
+/// outlives it except secondary shards.
 bool brings_parameters_only(const Program& program, const Instr& instr) {
   const auto is_way = [&](const Range& range) {
     const Buffer& buffer = program.at(range.buffer);
@@ -190,7 +190,8 @@ bool brings_parameters_only(const Program& program, const Instr& instr) {
          std::none_of(instr.writes.begin(), instr.writes.end(), is_kept);
 }
 
-/// A program with its state in words, shards named alike whether or not some of them share rows.
+/// Writes a program with its state as text, in which shards have the same names whether or not some
+/// of them share rows.
 std::string text_of_state(const StepProgram& step) {
   std::string text = program_text(step.program);
   const auto rename = [&](const std::string& from, const std::string& to) {
@@ -492,8 +493,8 @@ TEST_CASE(
   CHECK(beside == all_of(program, InstrKind::kAllGather).size() - 1);
 }
 
-/// Forward and backward of each layer in order of the compute lane; then the updates by their
-/// elements, which are updated each by itself.
+/// Lists forward and backward of each layer in order of the compute lane, then the updates by their
+/// elements, which are updated separately.
 std::vector<std::string> compute_order(const Program& program) {
   std::vector<std::string> labels;
   std::map<int64_t, std::string> updates;
@@ -694,8 +695,8 @@ TEST_CASE("a unit that lists of one direction read one after another is gathered
          explain_traffic(program, built.model, built.partition, options).deviations)
       CHECK(deviation.cause.find("units that not") == std::string::npos);
   }
-  // Parameters come again for lists with others between them: the tied matrix, for embedding and
-  // head.
+  // Parameters are gathered again for lists that are not consecutive: the tied matrix, for
+  // embedding and head.
   StepOptions options;
   options.state.stage = 3;
   std::map<UnitId, int> gathers;

@@ -25,7 +25,7 @@ int64_t ranks_along(const std::string& axes, const Mesh& mesh) {
   return ranks;
 }
 
-/// Counts what Communicator::account adds up, collective by collective.
+/// Counts the bytes that Communicator::account sums, collective by collective.
 int64_t counted(const Program& program, Mesh mesh) {
   int64_t bytes = 0;
   for (const Instr& instr : program.instrs) {
@@ -261,7 +261,7 @@ TEST_CASE("what is kept for its next use is not sent again") {
                     "gathered parameters that were kept");
   };
   CHECK(kept(0) == 0);
-  // Head and two blocks, 4096 elements a rank, are there when backward comes.
+  // The head and two blocks, 4096 elements a rank, are still gathered when backward begins.
   CHECK(kept(1'000'000) == -3 * 4096 * 4 * 3);
 }
 

@@ -133,8 +133,8 @@ TEST_CASE("each layer runs once forward and once backward a micro-batch, in orde
   }
 }
 
-/// Tells what happens to the gradient of one tensor: "w" overwritten, "a" added to, "r" reduced,
-/// "u" used by an update.
+/// Describes what happens to the gradient of one tensor: "w" overwritten, "a" added to, "r"
+/// reduced, "u" used by an update.
 std::string history(const Program& program, const Range& gradient) {
   std::string text;
   for (const Instr& instr : program.instrs) {

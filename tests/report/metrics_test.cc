@@ -209,7 +209,7 @@ TEST_CASE("a full disk takes a record whole or not at all") {
   const TestFolder folder;
   AppendFile file(folder / "records");
   file.append("whole\n");
-  // The limit stands for a disk with room for ten more bytes.
+  // The limit simulates a disk with room for ten more bytes.
   ::signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &old) == 0);

@@ -391,7 +391,7 @@ TEST_CASE("a search without time where nothing fits plans two layouts, and no ot
   CHECK(found.counts.planned <= 2);
   CHECK(!found.on_more_nodes.has_value());
   CHECK(found.nodes_left == 2);
-  // A search without a limit looks at all numbers of nodes.
+  // A search without a limit tries all numbers of nodes.
   CHECK(search_layouts(task, {.seconds = kUnlimited}).nodes_left == 0);
 }
 

@@ -16,7 +16,7 @@ namespace {
 using namespace fixtures;
 
 TEST_CASE("the course's formulas give its own figures") {
-  // 12 bytes a parameter: 84 GB of 7 B, 840 GB of 70 B; shared out by stage.
+  // The state has 12 bytes a parameter, 84 GB for 7 B and 840 GB for 70 B, and is divided by stage.
   CHECK(formula_state_bytes(0, 1) * 7 == 84);
   CHECK(formula_state_bytes(0, 64) * 70 == 840);
   CHECK(formula_state_bytes(1, 8) * 7 == 35);

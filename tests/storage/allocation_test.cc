@@ -47,7 +47,7 @@ void operator delete[](void* memory, size_t) noexcept {
 namespace ftrun {
 namespace {
 
-/// Refuses io_uring where it is told to, and is the machine otherwise.
+/// WithoutRing refuses io_uring if asked to, and otherwise behaves as the machine.
 class WithoutRing : public fixtures::FaultStorage {
  public:
   std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override {

@@ -50,7 +50,7 @@ TEST_CASE("what lies in two places cannot be read at once; what was never writte
   REQUIRE(map.read_place(0, 4 * kSector) == 100 * kSector);
 }
 
-// A disk that is a map of sectors, beside the plainest one: a copy at begin().
+// The disk is a map of sectors; the reference is a copy made at begin().
 TEST_CASE("any order of writes, reads and checkpoints is what a disk with copies gives") {
   constexpr int64_t kStretch = 3;  // sectors that are written at once
   constexpr int64_t kStretches = 7;

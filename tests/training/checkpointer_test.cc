@@ -106,7 +106,7 @@ struct SavingRun {
     return manifest;
   }
 
-  /// Trains a step and takes up what `votes`, those of all ranks, say.
+  /// Trains a step and acts on `votes`, those of all ranks.
   bool step(const Votes& votes) {
     checkpointer->read_votes(votes);
     model->train_to(static_cast<int>(++progress.step));
@@ -684,8 +684,8 @@ TEST_CASE("a run that fails waits for its save, and says where it is") {
 
 TEST_CASE("a run that has lost a peer does not wait for its save, with which the peer would help") {
   const TempFolder folder;
-  // The save goes on after the checkpointer has gone: what it writes to stays until this program
-  // ends.
+  // The save continues after the checkpointer has been destroyed, so its files must exist until
+  // this program ends.
   static auto* const run = new SavingRun(folder.path(), in_background());
   run->disk->open = false;
   run->step();

@@ -15,8 +15,8 @@
 
 namespace ftrun::fixtures {
 
-/// FakeModel is a model of a few numbers whose state a test changes at will. It records the calls
-/// it gets.
+/// FakeModel is a model of a few numbers, whose state a test can change. It records the calls that
+/// it receives.
 class FakeModel : public SavedModel {
  public:
   FakeModel(int world, int rank) : world_(world), rank_(rank), state(world, rank, 0) {}

@@ -66,8 +66,8 @@ class FakeRun : public Stepper,
   double save_seconds = 0;
   /// Seconds of the fake clock.
   double time = 0;
-  /// The signal that has reached this rank, and what the ranks agree on in a vote by itself; 0: on
-  /// this rank's own.
+  /// The signal that has reached this rank, and the result of the ranks' separate vote; 0: the vote
+  /// follows this rank's signal.
   int own_signal = 0;
   int voted = 0;
   /// Losses of evaluations by step; 1 where none is given.

@@ -13,8 +13,8 @@
 
 #include <catch2/catch.hpp>
 
-// The programs of all stages run in a time of their own: what a stage does takes as many seconds as
-// a test says, and what it waits follows from the programs alone.
+// These tests run the programs of all stages in simulated time: a stage's work takes as many
+// seconds as a test says, and its waits follow from the programs alone.
 
 namespace ftrun {
 namespace {
@@ -65,7 +65,7 @@ class TimedWorld {
     std::vector<double> done;
   };
 
-  /// A collective or a transfer begins when the last of its ranks has come to it.
+  /// Runs a collective or a transfer, which begins when the last of its ranks has reached it.
   void run_together(const Walk& walk, Walk::Turn turn) {
     const std::span<const int32_t> members = walk.members(turn);
     double start = 0;
@@ -106,7 +106,8 @@ class TimedWorld {
   std::vector<Rank> ranks_;
 };
 
-/// A block in each part of the model, embedding and head beside the first and the last.
+/// Returns a choice with one block in each part of the model, and with embedding and head in the
+/// first and the last part.
 Choice pipeline_of(PipelineSchedule kind, int stages, bool overlap) {
   const int chunks = fixed_chunks(kind) > 0 ? fixed_chunks(kind) : 2;
   const int parts = stages * chunks;
@@ -226,7 +227,7 @@ TEST_CASE("a stage that is late shows in what the others wait, as measured and b
   };
   require_idle(idle_of(choice, one_and_two(choice, once)), {3.0 / 29, 5.0 / 29},
                {3.0 / 29, 5.0 / 29});
-  // The last stage's last backward pass is quicker, as nothing runs beside it.
+  // The last stage's last backward pass is faster, because nothing runs at the same time.
   const auto alone = [&](int rank, const Instr& instr) {
     return rank == 1 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward &&
                    instr.micro_batch == 7

@@ -111,7 +111,7 @@ TEST_CASE("a step is in its file before anybody is shown it") {
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 5);
-  /// Looks at the file each time that something is printed.
+  /// Watch reads the file each time something is printed.
   struct Watch : std::streambuf {
     explicit Watch(const RunPaths& paths) : paths(paths) {}
     std::streamsize xsputn(const char*, std::streamsize count) override {

@@ -32,9 +32,9 @@ Config run_in(const std::string& scratch) {
   return config;
 }
 
-/// Returns what each of two ranks throws while they export together; `before_piece` is called first
-/// for each. One that fails stays until the other has failed, too: else the end of its groups would
-/// tell the other.
+/// Returns the errors that two ranks throw while they export together; `before_piece` is called
+/// before each piece. A rank that fails waits until the other has failed, too, because otherwise
+/// the end of its groups would inform the other.
 std::vector<std::string> export_on_two(
     const Config& config, const std::function<void(int rank, int piece)>& before_piece,
     const std::function<void(int rank, const ExportOutcome&)>& then) {

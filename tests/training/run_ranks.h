@@ -35,7 +35,7 @@ inline std::unique_ptr<Session> session_alone(const TrainRequest& request) {
   return std::make_unique<Session>(request, std::move(Rendezvous::in_process(1).front()));
 }
 
-/// Runs `body` with the session of each rank on a thread of its own. Returns what each threw ("").
+/// Runs `body` with the session of each rank on a separate thread. Returns the error of each ("").
 inline std::vector<std::string> on_sessions(const std::vector<TrainRequest>& requests,
                                             const std::function<void(Session&)>& body) {
   auto all = Rendezvous::in_process(static_cast<int>(requests.size()), std::chrono::seconds(60));

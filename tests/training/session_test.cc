@@ -1,4 +1,5 @@
-// A rank among the others, with ranks as threads that meet in this process.
+// These tests run a rank among others; ranks are threads of this process that connect to each
+// other.
 #include "training/session.h"
 
 #include <array>

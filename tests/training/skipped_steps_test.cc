@@ -12,7 +12,7 @@ namespace {
 
 const std::string kPlace = "rank 1, forward layer 2 mb 0 (layers.1): sum";
 
-/// Stops at the third step in a row.
+/// Returns a config that stops a run at the third consecutive step that is not finite.
 Config three_in_a_row() {
   Config config;
   config.train.max_nonfinite_steps = 3;
@@ -39,7 +39,8 @@ std::string refusal(const SkippedSteps& skipped, int64_t step) {
   }
 }
 
-/// Counts a bad step as the trainer does, which looks for the place only when it is wanted.
+/// Counts a nonfinite step as the trainer does, which searches for the place only when it is
+/// needed.
 std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
   return skipped.count(
       step, false,

@@ -17,8 +17,8 @@ using Lines = std::vector<std::string>;
 /// Seconds of a rank in a step.
 using Times = std::function<SecondsByRankPhase(int rank, int64_t step)>;
 
-/// Lists what is said after each step in which anything is, on all ranks alike: the ranks one after
-/// another, with the sums that their own calls ask for made from all ranks' times.
+/// Lists the lines after each step that has any, which must be equal on all ranks. The ranks run
+/// one after another, and the sums that they request are computed from all ranks' times.
 std::vector<std::pair<int64_t, std::string>> said(const std::vector<int>& teams, int64_t steps,
                                                   const Times& times) {
   const auto world = static_cast<int>(teams.size());

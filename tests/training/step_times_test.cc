@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-/// Steps of which the layers take half beside waits of `waited` for collectives.
+/// Returns step times in which layers take half, with waits of `waited` for collectives.
 StepTimes noted(PredictedStep predicted, const std::vector<double>& seconds, double waited) {
   StepTimes times(std::move(predicted));
   for (const double step : seconds)

@@ -19,7 +19,7 @@ using fixtures::request_of;
 using Names = std::vector<std::string>;
 
 TEST_CASE("clocks are compared by the median of what ends on all ranks at once") {
-  // Rank 1 is 5 s ahead, rank 2 is 7 s behind; one comparison was held up.
+  // Rank 1 is 5 s ahead, rank 2 is 7 s behind; one comparison was delayed.
   const auto offsets = clock_offsets({{10, 15, 3}, {11, 16.5, 4}, {12, 17, 5.25}});
   REQUIRE(offsets.size() == 3);
   CHECK(offsets[0].seconds == 0);
@@ -30,7 +30,7 @@ TEST_CASE("clocks are compared by the median of what ends on all ranks at once")
   CHECK(clock_offsets({{0, 1}, {0, 2}, {0, 4}})[1].within == 1);
 }
 
-/// Two instructions of compute and a collective beside the second.
+/// Makes a program of two compute instructions and a collective beside the second.
 Program traced_program() {
   Program program;
   program.groups = {{{"pair", {0, 1}}, {2, 0}}};

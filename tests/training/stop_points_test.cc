@@ -1,8 +1,9 @@
-// A run that ends after any of its steps goes on from the checkpoint of that step as if it had not
-// ended: the same bits of every later loss, norm, learning rate, loss scale and batch, of all
-// weights and moments, and the same best evaluation. The loop is the one that trains
-// (TrainingLoop). FTRUN_SOAK_STOPS says after how many steps each layout ends (scripts/soak.sh),
-// FTRUN_SOAK_LAYOUT names the only one to run, so that a long run can be taken up again.
+// These tests check that a run that ends after any of its steps continues from the checkpoint of
+// that step as if it had not ended: the same bits of every later loss, norm, learning rate, loss
+// scale and batch, of all weights and moments, and the same best evaluation. The loop is that of
+// real runs (TrainingLoop). FTRUN_SOAK_STOPS says after how many steps each layout ends
+// (scripts/soak.sh), FTRUN_SOAK_LAYOUT names the only layout to run, so that a long test can be
+// continued.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -52,7 +53,7 @@ struct Layout {
   TrainingMesh mesh;
   int64_t stage = 0;
   std::function<void(Config&)> change = [](Config&) {};
-  /// Written while training goes on.
+  /// The save is written while training continues.
   bool background = false;
 };
 
@@ -151,8 +152,8 @@ Config evaluated(Config config) {
 }
 
 /// RankRun is one rank's part of a run between its start and its end: the loop of a run, which
-/// reads data and trains; it saves after the steps that a test names, and takes for the result of
-/// an evaluation the loss of the step before it.
+/// reads data and trains; it saves after the steps that a test names, and uses the loss of the
+/// previous step as the result of an evaluation.
 class RankRun : public fixtures::FakeRun {
  public:
   RankRun(Rendezvous& rendezvous, RankRig& rig, const SampleSet& samples, const std::string& root)

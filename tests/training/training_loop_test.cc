@@ -66,7 +66,7 @@ std::string failure_of(FakeRun& run) {
   return "none";
 }
 
-/// Takes up the progress of `before` from what its checkpoint would record, as another start does.
+/// Restores the progress of `before` from the record of its checkpoint, as another start does.
 void restore(FakeRun& run, const FakeRun& before) {
   CheckpointMeta meta;
   before.progress.add_to(meta);
@@ -273,8 +273,8 @@ TEST_CASE(
   restore(run, before);
   run.losses = {{4, 4.5}, {5, 4.5}, {6, 1}};
   run.loop().run();
-  // The evaluation after step 3 is not made again; that after step 4 is no
-  // better than that after step 2.
+  // The evaluation after step 3 is not repeated; the one after step 4 is no better than the one
+  // after step 2.
   CHECK(only(run, {"evaluate", "recorded"}) == Calls{"evaluate 4", "evaluate 5"});
   CHECK(only(run, {"save"}).empty());
   CHECK(run.progress.step == 5);

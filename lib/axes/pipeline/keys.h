@@ -13,8 +13,8 @@ namespace ftrun {
 /// layers.
 std::optional<PipelinePartition> pipeline_partition(const std::string& text);
 
-/// Returns the number of parts into which a resolved config cuts a model: "8 parts (pipeline 4 ×
-/// virtual_stages 2)". A double, because the number may be too large for a number of layers.
+/// Return the number of parts into which a resolved config cuts a model (a double, because it may
+/// be too large for a number of layers), and its text: "8 parts (pipeline 4 × virtual_stages 2)".
 double pipeline_parts(const ParallelConfig& mesh);
 std::string pipeline_parts_text(const ParallelConfig& mesh);
 

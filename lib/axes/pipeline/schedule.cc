@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// ScheduleWriter writes the actions of a stage. Each call takes the next micro-batch of its phase
+/// ScheduleWriter writes the actions of a stage. Each call writes the next micro-batch of its phase
 /// and chunk, so micro-batches ascend by construction; those past the last are counted and left
 /// out.
 class ScheduleWriter {

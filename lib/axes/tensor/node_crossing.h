@@ -28,7 +28,7 @@ int64_t tensor_bytes(const Program& program);
 /// of each rank's node.
 bool passes_to_other_node(const RankMesh& mesh, int rank, std::span<const std::string> nodes);
 
-/// Adds up the crossing of all ranks; `bytes_of` gives tensor_bytes() of a rank.
+/// Sums the crossing of all ranks; `bytes_of` returns tensor_bytes() of a rank.
 TensorCrossing tensor_crossing(const RankMesh& mesh, std::span<const std::string> nodes,
                                const std::function<int64_t(int)>& bytes_of);
 

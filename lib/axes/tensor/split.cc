@@ -11,8 +11,8 @@
 namespace ftrun {
 namespace {
 
-/// SplitCount is what is shared out evenly among the ranks, or is held by as many ranks each where
-/// there are more.
+/// SplitCount is a quantity that is divided evenly among the ranks or, if there are more ranks, of
+/// which several ranks each hold the same.
 struct SplitCount {
   int64_t count;
   std::string what;

@@ -25,7 +25,7 @@ struct Scratch {
 
 thread_local bool alone = false;
 
-/// Works off what is left of `count` tasks, beside other threads that do the same.
+/// Runs the remaining ones of `count` tasks, together with other threads that do the same.
 void claim_tasks(std::atomic<int64_t>& next, int64_t count, parallel_detail::RangeFunction function,
                  void* context) {
   for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count;)

@@ -71,8 +71,8 @@ class AttentionGraphWriter {
     graph_.matmul(shares, to_.v, to_.out, {.rows = to_.query_lengths, .depth = to_.key_lengths});
   }
 
-  // dV = P^T dO; dS = P * (dO V^T - delta) * scale; dK = dS^T Q; dQ = dS K. Straight to dQ, not by
-  // way of sums that blocks add to as they come: that is what repeats its bits.
+  // dV = P^T dO; dS = P * (dO V^T - delta) * scale; dK = dS^T Q; dQ = dS K. dQ is computed directly
+  // and not as sums to which blocks add in any order, so its bits are the same in every run.
   void backward() {
     to_.q = graph_.in_memory(queries());
     to_.k = graph_.in_memory(transposed(keys()));

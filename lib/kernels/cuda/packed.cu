@@ -54,7 +54,7 @@ struct Codes {
     const unsigned char* const from = record + (records.int8 ? at : at / 2);
     if constexpr (V == 1) {
       words[0] = *from;
-      // The second of a pair lies in the lower bits, where number() looks for the first of two.
+      // The second element of a pair is in the lower bits; number() reads the bits of the first.
       if (!records.int8 && at % 2 == 1) words[0] <<= 4;
     } else if constexpr (V == 4) {
       words[0] = records.int8 ? *reinterpret_cast<const uint32_t*>(from)

@@ -73,7 +73,7 @@ struct Activated {
   __device__ float operator()(float x) const { return activated(kind, x); }
 };
 
-/// ActivationGradient makes of dy and x the gradient of the activation's operand.
+/// ActivationGradient computes the gradient of the activation's operand from dy and x.
 struct ActivationGradient {
   Activation kind;
   __device__ float operator()(float dy, float x) const { return times_slope(kind, dy, x); }

@@ -136,7 +136,8 @@ struct Backward : Attention<S> {
     const int64_t rows = row_class * this->place.batch_rows + row;
     return dq + ((rows * this->attrs.query_heads + head) * this->place.blocks + block) * this->tile;
   }
-  /// Blocks are dealt 0 1 .. C-1 C-1 .. 1 0 0 1 ..: every class gets early and late ones.
+  /// Blocks are distributed in the order 0 1 .. C-1 C-1 .. 1 0 0 1 .., so every class gets early
+  /// and late ones.
   int64_t class_of(int64_t block) const {
     const int64_t round = block / this->place.classes, seat = block % this->place.classes;
     return round % 2 == 0 ? seat : this->place.classes - 1 - seat;
@@ -282,7 +283,7 @@ void attention(const OpCall& call) {
   a.find_lowest(call.in<int32_t>(1));
   pack_keys_and_values(a, qkv);
   const int64_t rows = a.place.batch_rows, heads = a.attrs.query_heads, blocks = a.place.blocks;
-  // The longest tasks come first.
+  // The longest tasks are first.
   parallel_tasks(rows * heads * blocks, [&](int64_t task) {
     forward_tile(a, qkv, out, lse, task / heads % rows, task % heads,
                  blocks - 1 - task / heads / rows);

@@ -31,8 +31,8 @@ int64_t divisor_up_to(int64_t whole, int64_t most) {
 }
 
 /// Sizes a part: as many sequences and heads of keys as have `bytes` of scores, at least one of
-/// each: of rows, which are long, few with all heads; of documents all with few heads, as far as
-/// that goes.
+/// each. Rows are long, so a part has few rows with all heads; of documents it has all with few
+/// heads, if possible.
 CudnnPart sized(CudnnPart part, const AttentionAttrs& attrs, int64_t tokens, int64_t bytes) {
   constexpr int64_t kAligned = 4;  // statistics, in fp32, begin at 16 bytes in each part
   part.kv_heads = attrs.kv_heads;

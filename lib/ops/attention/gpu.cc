@@ -72,7 +72,8 @@ DocumentLists lists_of(const Operation& op, const GpuAttentionWorkspace& place) 
   return lists;
 }
 
-/// Says whether cuDNN computes it; both directions have the same statistics, whoever computes them.
+/// Says whether cuDNN computes this operation. The statistics are the same in both directions,
+/// whichever library computes them.
 bool by_cudnn(const Operation& op, const Attention& a, bool backward, const Libraries& libraries) {
   return libraries.cudnn != nullptr && op.dtype() == DType::kBF16 &&
          libraries.cudnn->has_plan(a.attrs, a.tokens, libraries.documents, backward);

@@ -33,7 +33,7 @@ struct DocumentShape {
 __device__ bool begins_document(const int32_t* starts, const DocumentShape& shape, int token) {
   return starts[token] == token % shape.row_tokens || token % shape.row_tokens == 0;
 }
-/// Says whether a token starts a document or goes on with that of the token before it.
+/// Says whether a token begins a document or continues the document of the token before it.
 __device__ bool is_of_document(const int32_t* starts, const DocumentShape& shape, int token) {
   const int t = token % shape.row_tokens;
   return starts[token] == t || (t > 0 && starts[token] == starts[token - 1]);
@@ -51,7 +51,7 @@ __device__ void clear_lists(const DocumentLists& lists, const DocumentShape& sha
   }
 }
 
-// Runs as one block. `first` gets the first token of each document.
+// Lists the documents; runs as one block. `first` receives the first token of each document.
 __global__ void __launch_bounds__(kListThreads)
     fill_document_lists(const int32_t* starts, int32_t* first, DocumentLists lists,
                         DocumentShape shape) {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kListThreads)
       if (lists.groups[g].token_offsets[i] >= uncovered) lists.groups[g].lengths[i] = 0;
 }
 
-/// Says whether a token before `uncovered` is a document of its own.
+/// Says whether a token before `uncovered` is a document of one token.
 __device__ bool is_single(const AttentionArgs<Bf16>& args, const int32_t* starts, int64_t token) {
   const auto t = static_cast<int>(token % args.row_tokens);
   if (token >= *args.uncovered || starts[token] != t) return false;

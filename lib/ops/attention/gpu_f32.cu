@@ -296,7 +296,8 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
              one);
 }
 
-/// Tiles in shared memory: q, k, v; q, k, v and the gradient. Beside them, the weights.
+/// The tiles in shared memory besides the weights: q, k, v in forward; q, k, v and the gradient in
+/// backward.
 constexpr int kForwardTiles = 3, kBackwardTiles = 4;
 
 int shared_floats(int tiles, int head_size) {

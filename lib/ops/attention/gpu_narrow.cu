@@ -250,7 +250,7 @@ __device__ TokenBlock token_block(const AttentionArgs<T>& args, int row, int fir
 }
 
 /// TileMask says whether masks (causal, documents, window) hide all scores of a tile, none, or
-/// some. For some, each score is compared by itself.
+/// some. For some, each score is compared separately.
 enum class TileMask { kAllMasked, kNoneMasked, kPartlyMasked };
 
 /// WarpQueries are the queries of a warp: 16 G neighbours from row `warp_row` of a block on, of
@@ -355,7 +355,7 @@ struct RunningSoftmax {
   }
 };
 
-/// Scales the warp's sums, if any of its rows has to: after the first tiles most rows have met
+/// Scales the warp's sums if any of its rows needs it: after the first tiles most rows have found
 /// their largest score.
 template <int Columns>
 __device__ void rescale_sums(FragmentC (&sums)[Columns], const float (&rescale)[2]) {

@@ -25,8 +25,8 @@ void attention_letters(const Op& op, std::map<std::string, int64_t>& letters) {
 }
 
 /// Counts the pairs (query, key) of a head that kernels score: all of each two blocks of which some
-/// pair is within the causal window. A row counts as one document, as where documents start comes
-/// with the batch: rows of short documents cost less.
+/// pair is within the causal window. A row counts as one document, because only the batch says
+/// where documents start: rows of short documents cost less.
 double scored_pairs(int64_t tokens, const AttentionAttrs& attrs) {
   const int64_t block = kAttentionBlock, row = attrs.row_tokens;
   double pairs = 0;

@@ -38,7 +38,7 @@ void reduce_scatter_gradients(Derivation& d, const Op& op) {
   d.add_term(op.in[0], dx);
 }
 
-/// Emits the gradient of what was moved, which goes the way back.
+/// Emits the gradient of moved data, which is moved back.
 void moved_gradients(Derivation& d, const Op& op, const CollectiveAttrs& back) {
   if (d.is_constant(op.in[0])) return;
   const ValueId dx = d.new_gradient(op.in[0]);

@@ -153,15 +153,15 @@ class Head {
     });
   }
 
-  /// Makes of a row of the logits' gradient what the products of the gradients read: rounded to
-  /// bf16, in place, where they multiply that.
+  /// Converts a row of the logits' gradient to the form that the products of the gradients read:
+  /// rounded to bf16, in place, where they multiply bf16.
   void round_gradient(T* row) const {
     if constexpr (std::is_same_v<S, BFloat16>)
       if (direct_) vector_kernels<S>().narrow(row, reinterpret_cast<S*>(row), vocabulary_);
   }
 
-  /// Computes dx = dlogits w of the chunk's tokens. Gathered rows are not needed any more: dx takes
-  /// their place before it goes to its tokens.
+  /// Computes dx = dlogits w of the chunk's tokens. Gathered rows are not needed any more, so dx is
+  /// stored in their place before it is written to its tokens.
   void input_gradient(const Chunk& chunk) {
     T* out = call_.workspace<T>(place_.rows);
     if constexpr (!kIsNarrow<S>)
@@ -338,7 +338,7 @@ bool is_likeliest(const T* row, int64_t label, T largest) {
   return row[label] == largest && std::find(row, row + label, largest) == row + label;
 }
 
-/// LogitCap bounds the logits of a row, and says what the bound makes of their gradients; with a
+/// LogitCap bounds the logits of a row, and computes how the bound changes their gradients; with a
 /// softcap of 0 it does nothing.
 template <class T>
 struct LogitCap {
@@ -356,8 +356,8 @@ struct LogitCap {
     const auto& vec = vector_kernels<T>();
     return softcap > 0 ? vec.max_and_sum(row, width) : vec.exponentials(row, width);
   }
-  /// Makes of what exponentials() left the gradient of the logits' softmax. `own_max` is of this
-  /// row, `max` and `sum` are of all of the vocabulary.
+  /// Converts the results of exponentials() to the gradient of the logits' softmax. `own_max` is of
+  /// this row, `max` and `sum` are of the whole vocabulary.
   void softmax_gradient(T* row, double own_max, double max, double sum, double scale) const {
     const auto& vec = vector_kernels<T>();
     if (softcap > 0)
@@ -443,10 +443,11 @@ class LinearCrossEntropy {
   LogitCap<T> cap_;
 };
 
-/// The counted tokens of a chunk are what kVocabularyLogits and kVocabularyCrossEntropy share: they
-/// are the first rows of its logits, statistics and label_logit; other rows are 0. Each of the two
-/// lists these tokens for itself: C labels, beside a product of C V D. Handed on, the list would be
-/// one more value of the graph, with a layout that every device has to agree on.
+/// kVocabularyLogits and kVocabularyCrossEntropy both use the counted tokens of a chunk: these are
+/// the first rows of its logits, statistics and label_logit; other rows are 0. Each of the two
+/// lists these tokens itself, which is cheap: C labels, compared with a product of C V D. If the
+/// list were passed on, it would be one more value of the graph, with a layout on which all devices
+/// have to agree.
 template <class S>
 struct VocabularyChunk {
   using T = Compute<S>;

@@ -193,8 +193,8 @@ __device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t
   return true;
 }
 
-// Runs one block a row. Gradients of 2 bytes take the first half of the row: a strip's are written
-// when all threads have read it, over strips that were read before.
+// Runs one block a row. Gradients of 2 bytes are stored in the first half of the row: a strip's are
+// written when all threads have read it, over strips that were read before.
 template <class T>
 __global__ void split_softmax_rows(float* logits, const int32_t* labels, const float* statistics,
                                    const float* label_logit, double* losses, int32_t* correct,

@@ -47,8 +47,8 @@ struct HeadPasses {
   HeadBytes bytes;
   /// The head has a bias.
   bool bias = false;
-  /// The product of the logits adds to the bias, which a pass of its own has written; elsewhere the
-  /// pass of the losses adds the bias.
+  /// The product of the logits adds to the bias on a GPU, where a separate pass has written the
+  /// bias; on a processor the pass of the losses adds it.
   bool on_gpu = false;
   double chunks = 1;
 
@@ -201,10 +201,10 @@ void linear_cross_entropy_gradients(Derivation& d, const Op& op) {
 
 // Saves the gradient of which every chunk writes its rows; it is this rank's term of all N tokens
 // and summed once they are all written. With sequence parallelism a rank needs N / t of the rows
-// afterwards. A reduce-scatter a chunk would leave it only these, but a chunk is a range of tokens,
-// most of them of one rank's block: the blocks of equal size that a reduce-scatter hands out would
-// take chunks of every t-th part of each block, and the weight's gradient would sum tokens in that
-// order, which is not the order of the head on one rank.
+// afterwards. A reduce-scatter for each chunk would leave it only these, but a chunk is a range of
+// tokens, most of them of one rank's block. A reduce-scatter distributes blocks of equal size, so
+// chunks would have to consist of every t-th part of each block, and the weight's gradient would
+// sum tokens in that order, which differs from the order of the head on one rank.
 void vocabulary_cross_entropy_gradients(Derivation& d, const Op& op) {
   require(op.out.size() > 1, "a head without gradients has no backward");
   const auto& attrs = op.attrs.get<VocabularyAttrs>();

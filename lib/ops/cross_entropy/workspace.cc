@@ -19,7 +19,7 @@ void reserve_panel(CrossEntropyWorkspace& w, Offsets& offsets, int64_t hidden, i
   w.panel = offsets.reserve(w.panel_rows * hidden * wide_bytes(element_bytes));
 }
 
-/// Takes the places of the loss only, without logits.
+/// Reserves the places of the loss only, without logits.
 GpuHeadWorkspace reserve_losses(Offsets& offsets, int64_t tokens, bool with_gradients) {
   GpuHeadWorkspace w;
   w.chunk = tokens;

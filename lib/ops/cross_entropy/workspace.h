@@ -52,8 +52,8 @@ struct GpuHeadWorkspace {
   int64_t bias_sums = -1;
   int64_t bytes = 0;
 };
-/// Most parts of a chunk whose sums are apart: a chunk's gradient is summed by as many blocks a
-/// column, and 8 a column of 50,000 fill any GPU.
+/// The most parts of a chunk that are summed separately: a chunk's gradient is summed by as many
+/// blocks for each column, and 8 for each of 50,000 columns fill any GPU.
 inline constexpr int64_t kGpuBiasParts = 8;
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
                                     const CrossEntropyAttrs& attrs, int64_t element_bytes,

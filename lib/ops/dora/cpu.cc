@@ -18,7 +18,7 @@ namespace {
 /// Columns that are scaled together.
 constexpr int64_t kScaledColumns = 256;
 
-/// Divides by a row's length. A row of zeros, which has no direction, gets 0 and stays zero.
+/// Divides by a row's length. A row of zeros has no direction; its result is 0, and it stays zero.
 template <class T>
 T over_length(T numerator, T squared_length) {
   return squared_length == 0 ? T{0} : numerator / std::sqrt(squared_length);

@@ -20,7 +20,7 @@ uint64_t dropout_key(uint64_t seed, int64_t step) {
 namespace cpu {
 namespace {
 
-/// y = x without what dropout makes of it, as that is rounded; y may be x.
+/// Computes y = x minus dropout's result, with the rounding of that result; y may be x.
 template <class S>
 void dropout_rest(const S* x, S* y, const DropoutRow& row, int64_t first_column, int64_t count) {
   constexpr int64_t kRoom = 256;

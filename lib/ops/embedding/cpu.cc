@@ -10,8 +10,8 @@ namespace ftrun::cpu {
 
 namespace {
 
-// Refuses tokens outside the table. The loader refuses them before they come here; reading or
-// writing outside the table would be worse.
+// Throws for tokens outside the table. The loader refuses them earlier, but reading or writing
+// outside the table would be worse.
 void check_tokens(const int32_t* tokens, int64_t count, int64_t vocabulary) {
   for (int64_t n = 0; n < count; ++n)
     if (tokens[n] < 0 || tokens[n] >= vocabulary)
@@ -57,7 +57,7 @@ int64_t sort_by_row(const int32_t* tokens, int64_t count, int64_t first, int64_t
   return found;
 }
 
-/// Columns that one thread adds up at a time.
+/// The number of columns that one thread sums at a time.
 constexpr int64_t kColumns = 64;
 
 /// Gives each row of the table its tokens' gradients in the order of the tokens, rounded once. Row

@@ -23,7 +23,7 @@ struct EmbedWgrad {
   void* dtable;
   DType gradient_dtype;
   int64_t count, width, vocabulary;
-  /// Token of row 0; one whose row gets no gradient, or -1.
+  /// The token of row 0, and the token whose row gets no gradient, or -1.
   int64_t first_row, without_gradient;
   bool accumulate;
   /// The workspace as gpu_embed_workspace() lays it out; null if that needs none.
@@ -32,7 +32,8 @@ struct EmbedWgrad {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-/// Rows of the table that one block adds up, and matching tokens it sorts at a time.
+/// The number of rows of the table that one block sums, and of matching tokens that it sorts at a
+/// time.
 constexpr int kRows = 32;
 constexpr int kMatches = 2048;
 constexpr float kNan = __builtin_nanf("");
@@ -174,7 +175,7 @@ __device__ inline void list_hot_rows(Matches& m, int64_t first_row, const HotRow
         hot.order[m.hot_place[r] + i - m.first[r]] = m.sorted[i];
 }
 
-/// Adds up the gradients of the matches, each row in the order of its tokens; nothing to hot rows.
+/// Sums the gradients of the matches, each row in the order of its tokens, except for hot rows.
 template <class T, class G, int V>
 __device__ void add_matches(const Matches& m, const T* dx, G* dtable, int64_t width, int64_t rows,
                             bool accumulate) {
@@ -193,8 +194,8 @@ __device__ void add_matches(const Matches& m, const T* dx, G* dtable, int64_t wi
   }
 }
 
-// A block owns kRows rows of the table and looks through all tokens for theirs, so nothing depends
-// on the order in which blocks run.
+// Computes the gradients of the table: a block owns kRows rows and searches all tokens for theirs,
+// so nothing depends on the order in which blocks run.
 template <class T, class G, int V>
 __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int64_t count,
                              int64_t width, int64_t vocabulary, int64_t first_token,
@@ -218,7 +219,8 @@ __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int6
   }
 }
 
-// Block (p, c) adds up kThreads * V columns of the p-th part, in the order of its tokens.
+// Sums partial gradients: block (p, c) sums kThreads * V columns of the p-th part, in the order of
+// its tokens.
 template <class T, int V>
 __global__ void add_parts(const T* dx, int64_t width, HotRows hot) {
   const int part = static_cast<int>(blockIdx.x);

@@ -104,7 +104,8 @@ struct NormGradientRows {
   float weight_offset;
 };
 
-/// Elements of a row that a thread holds: C packs of V, `threads` packs apart.
+/// RowPart holds the elements of a row that one thread processes: C packs of V, `threads` packs
+/// apart.
 template <int V, int C>
 struct RowPart {
   Floats<V> e[C];

@@ -32,7 +32,7 @@ void rotate_pairs(const S* from, S* to, const float* cosine, const float* sine, 
   }
 }
 
-// Queries and keys are neighbours in a row: they rotate as H + K heads.
+// Rotates queries and keys, which are neighbours in a row, as H + K heads.
 template <class S>
 void rotate(const OpCall& call, double sine_sign) {
   const auto& attrs = call.attrs<RopeAttrs>();

@@ -11,7 +11,7 @@ struct Capped {
   __device__ float operator()(float x) const { return bound * tanhf(x / bound); }
 };
 
-/// CapGradient makes of dy and y the gradient of the cap's operand.
+/// CapGradient computes the gradient of the cap's operand from dy and y.
 struct CapGradient {
   float bound;
   __device__ float operator()(float dy, float y) const {

@@ -119,7 +119,7 @@ void whole_qk_norm_wgrad(const OpCall& call) {
   const Stat<S>* const rstd = call.in<Stat<S>>(2);
   auto* const partials = call.workspace<Compute<S>>();
   const auto& vec = vector_kernels<S>();
-  // The parts stand in a row as their weights stand in a partial sum.
+  // The order of parts in a row is that of their weights in a partial sum.
   sum_row_blocks(tokens, row.values, partials, [&](int64_t begin, int64_t rows, Compute<S>* sums) {
     for (int64_t n = begin; n < begin + rows; ++n)
       for (size_t i = 0; i < 2; ++i) {

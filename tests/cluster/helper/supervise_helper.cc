@@ -1,5 +1,6 @@
-// supervise_helper RANKS PROGRAM ARGS...: a supervisor in a process of its own, to be signalled.
-// With the variable RESTARTS it starts failed ranks again so often, after a minute.
+// supervise_helper RANKS PROGRAM ARGS... runs a supervisor in a separate process, to which tests
+// send signals. The variable RESTARTS is the number of restarts of failed ranks, each after a
+// minute.
 #include <cstdlib>
 #include <string>
 #include <vector>

@@ -5,8 +5,9 @@
 
 #include <catch2/catch.hpp>
 
-// Meshes, stages, precisions and adapters with the CUDA kernels: each pair of them is met. What
-// streams and tiers do with them is gpu_pairs_test.cc's, with the processor's kernels.
+// These tests combine meshes, stages, precisions and adapters with the CUDA kernels, so that each
+// pair occurs. gpu_pairs_test.cc tests the same with streams and tiers, with the processor's
+// kernels.
 
 namespace ftrun {
 namespace {
@@ -26,7 +27,7 @@ const std::vector<TrainingMesh>& meshes() {
 }
 
 bool is_possible(const AxisValues& row) {
-  // Stage 0 has no master weights of its own to be narrow.
+  // Stage 0 has no separate master weights that could be narrow.
   return row[kPrecision] != fixtures::kNarrowMasters || row[kStage] > 0;
 }
 

@@ -8,8 +8,8 @@
 
 #include <catch2/catch.hpp>
 
-// Stages of pipelines that compute with the CUDA kernels, on emulated GPUs: receives stand in their
-// streams until the message comes, and the host goes on.
+// These tests run stages of pipelines that compute with the CUDA kernels, on emulated GPUs:
+// receives wait in their streams until the message arrives, and the host continues.
 
 namespace ftrun {
 namespace {

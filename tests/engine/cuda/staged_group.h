@@ -26,7 +26,8 @@ class Mailbox {
     auto operator<=>(const Address&) const = default;
   };
   void post(const Address& address, std::vector<std::byte> message);
-  /// Returns the oldest message that was not taken. Error when none comes in time.
+  /// Returns the oldest message that was not received yet. Throws an Error when none arrives in
+  /// time.
   std::vector<std::byte> take(const Address& address);
 
  private:

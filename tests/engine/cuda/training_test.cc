@@ -88,8 +88,8 @@ void compare(const Config& config, double loss_tolerance, double state_tolerance
 constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu,
                         kNvme = OffloadDevice::kNvme;
 
-// The product of stages and tiers is tests/engine/gpu_test.cc's, with the processor's
-// kernels; here each is met once.
+// The stages and tiers occur once each here; tests/engine/gpu_test.cc has their product, with the
+// processor's kernels.
 TEST_CASE(
     "cuda: training in fp32 gives the processor's losses, weights and states at every stage and "
     "tier") {

@@ -282,7 +282,8 @@ RoundedStep rounded_step(DType parameter, DType gradient, DType state, DType cop
   return {parameter, gradient, state, copy, 70'001};
 }
 
-/// `step` gets an update of memory that holds the case's numbers; the same for every call.
+/// `step` is called with an update of memory that holds the case's numbers, the same for every
+/// call.
 template <class Step>
 RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
   const auto content = [&](uint64_t seed, DType dtype) {

@@ -249,7 +249,8 @@ std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
     if (operand.type == Operand::Type::kInt) return rig.ints(operand.ints);
     const bool loss = operand.type == Operand::Type::kLoss;
     if (!operand.content) return rig.output(operand.dims);
-    // Packed operands are compared by their numbers: the CPU's own unpacking has tests of its own.
+    // Packed operands are compared by their numbers, because the CPU's unpacking has separate
+    // tests.
     if (operand.packed)
       return rig.input(rounded(pack(*operand.content, operand.packed).numbers, dtypes.activation),
                        DType::kF32);

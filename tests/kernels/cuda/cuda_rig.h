@@ -115,8 +115,8 @@ inline const std::vector<DTypes> kDTypes{{DType::kF32, DType::kF32},
 /// same dtypes.
 std::vector<Array> run_on_gpu(const OperationCase& c, DTypes dtypes);
 std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes);
-/// Returns the bits of dw and dx of a norm: both operations given at once, as lists have them, or
-/// each by itself.
+/// Returns the bits of dw and dx of a norm: both operations run at once, as in lists, or
+/// separately.
 std::vector<std::vector<std::byte>> norm_gradient_bits(const std::vector<Operand>& in,
                                                        DTypes dtypes, bool together,
                                                        const Operand& dw);

@@ -190,13 +190,14 @@ std::string samples_text(const Config& config) {
              options.dtype ? static_cast<int>(*options.dtype) : -1);
 }
 
-/// Lists what a run computes from a resolved config beside its programs.
+/// Lists the values that a run computes from a resolved config besides its programs.
 std::string scalars(const Config& config) {
   return cat(optimizer_text(config.optimizer), "\n", schedule_text(config), scale_text(config),
              "\n", samples_text(config), "\n");
 }
 
-/// Tells what a program does not show of adapters: how they are scaled, and how they begin.
+/// Describes the facts about adapters that a program does not show: their scale and their initial
+/// values.
 std::string adapter_text(const ModelDescription& model) {
   std::string text;
   for (const BlockAdapter& block : model.adapter.blocks)

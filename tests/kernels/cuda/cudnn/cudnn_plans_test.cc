@@ -108,7 +108,7 @@ TEST_CASE(
                       part.most_tokens, part.kv_heads, backward);
               const Found found = engines_of(device, attrs, part, tokens, backward);
               REQUIRE(found.engines > 0);
-              // Some KiB of lists and marks come to the scores.
+              // Some KiB of lists and marks are added to the scores.
               REQUIRE(found.workspace_bytes <= cudnn_workspace_bytes(attrs, part) + (1 << 20));
             }
         }

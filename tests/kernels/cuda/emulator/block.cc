@@ -74,8 +74,7 @@ Block block;
   std::abort();
 }
 
-/// A thread is switched to only when what it waits for has come: most switches would find that it
-/// has not.
+/// The emulator switches only to threads whose wait is over; most other switches would be in vain.
 bool can_go_on(const Thread& thread) {
   switch (thread.awaited) {
     case Awaited::kNothing:
@@ -93,7 +92,7 @@ void yield() {
   if (_setjmp(block.running->place) == 0) _longjmp(block.scheduler, 1);
 }
 
-/// Lets other threads run until what is `awaited` has come.
+/// Lets other threads run until the `awaited` event has happened.
 void wait_for(Awaited awaited, int64_t which) {
   Thread& thread = *block.running;
   thread.awaited = awaited;

@@ -170,7 +170,7 @@ TEST_CASE(
   }
 }
 
-/// The gradient of a table of 40 rows, of which row 7 is met at most places.
+/// Makes the gradient of a table of 40 rows, of which row 7 occurs most often.
 test::OperationCase hot_row_case(int64_t width) {
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < 3000; ++i) tokens.push_back(i % 5 == 0 ? i % 40 : 7);

@@ -10,7 +10,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/shared_memory.h"
 
-// Stands for lib/kernels/cuda/launch.cuh: runs a kernel at once, on the host.
+// This file replaces lib/kernels/cuda/launch.cuh: it runs a kernel at once, on the host.
 namespace ftrun::cuda {
 
 struct Launch {

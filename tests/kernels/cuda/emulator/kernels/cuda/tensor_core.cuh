@@ -2,8 +2,8 @@
 
 #include "kernels/cuda/elements.cuh"
 
-// Stands for lib/kernels/cuda/tensor_core.cuh: the same fragments, computed on the host from what
-// the lanes of the warp hold.
+// This file replaces lib/kernels/cuda/tensor_core.cuh: it computes the same fragments on the host
+// from the values of the warp's lanes.
 namespace ftrun::cuda {
 
 struct FragmentA {
