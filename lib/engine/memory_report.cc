@@ -34,7 +34,7 @@ bool exchanges_activations(const TrainingSetup& setup) {
   return std::ranges::any_of(programs, [](const Program* program) {
     return std::ranges::any_of(program->groups, [](const ProgramGroup& group) {
       const MeshAxes axes = group.ranks.axes();
-      return axes.meets(kLayerAxes) || axes.meets(kStageAxes);
+      return axes.intersects(kLayerAxes) || axes.intersects(kStageAxes);
     });
   });
 }
