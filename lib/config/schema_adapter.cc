@@ -18,7 +18,7 @@ void declare_adapter(Schema& s) {
       .alias("peft_type")
       .in_any_case();
   rows.key("path", &A::path,
-           "Folder of an adapter in PEFT's layout to go on from, or the name of one that the "
+           "Folder of an adapter in PEFT's layout to continue from, or the name of one that the "
            "Hugging Face cache holds; empty: a new one.");
   rows.key("r", &A::r, "Rank of each adapter: the columns of B.").range(1, 65'536);
   rows.key("lora_alpha", &A::lora_alpha, "The adapter's results are scaled by lora_alpha / r.")
@@ -33,10 +33,12 @@ void declare_adapter(Schema& s) {
       .defaults_to("q_proj, v_proj");
   rows.key("target_pattern", &A::target_pattern,
            "The regular expression of target_modules, under a name of its own.");
-  rows.key("exclude_modules", &A::exclude_modules, "The same, of modules that get none.");
+  rows.key("exclude_modules", &A::exclude_modules,
+           "Modules that get no adapter, written as in target_modules.");
   rows.key("exclude_pattern", &A::exclude_pattern, "The regular expression of exclude_modules.");
   rows.key("layers_to_transform", &A::layers_to_transform,
-           "Only these layers, and modules whose whole path target_modules names; empty = all.")
+           "Layers whose modules get adapters, besides modules whose whole path target_modules "
+           "names; empty = all.")
       .at_least(0)
       .in("layers");
   rows.key("rank_pattern", &A::rank_pattern,
@@ -45,7 +47,8 @@ void declare_adapter(Schema& s) {
   rows.key("rank_pattern_ranks", &A::rank_pattern_ranks,
            "The ranks of a rank_pattern that is a list.")
       .range(1, 65'536);
-  rows.key("alpha_pattern", &A::alpha_pattern, "The same of lora_alpha.");
+  rows.key("alpha_pattern", &A::alpha_pattern,
+           "lora_alpha of some modules: {expression: alpha}; the first match counts.");
   rows.key("alpha_pattern_alphas", &A::alpha_pattern_alphas,
            "The alphas of an alpha_pattern that is a list.")
       .above(0);
@@ -89,8 +92,9 @@ void declare_quantization(Schema& s) {
       .in("weights");
   rows.unkept<bool>("load_in_4bit", false, "type: nf4 says it.");
   rows.unkept<bool>("load_in_8bit", false, "type: int8 says it.");
-  rows.unkept<std::string>("quant_method", "bitsandbytes", "");
-  rows.unkept<std::string>("bnb_4bit_quant_storage", "uint8", "How bitsandbytes keeps the codes.");
+  rows.unkept<std::string>("quant_method", "bitsandbytes", "The library whose keys these are.");
+  rows.unkept<std::string>("bnb_4bit_quant_storage", "uint8",
+                           "The dtype of the tensors in which bitsandbytes stores the codes.");
   rows.unkept<double>("llm_int8_threshold", 6.0, "Activations are not quantized.");
   rows.unkept<std::string>("bnb_4bit_compute_dtype", "float32",
                            "The precision that is trained in (bf16, fp16) is computed in.");

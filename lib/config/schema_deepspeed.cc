@@ -80,13 +80,16 @@ void declare_deepspeed_top(Schema& s) {
   top.unkept<int64_t>("data_parallel_size", 1, "The mesh of DeepSpeed's AutoSP; use parallel.data.")
       .at_least(1)
       .reject_above(1);
-  top.unkept<bool>("disable_allgather", false, "Read by nothing.");
+  top.unkept<bool>("disable_allgather", false, "DeepSpeed does not read this key.");
   top.unkept<bool>("zero_allow_untested_optimizer", false,
-                   "Not needed: every optimizer here is tested.");
+                   "Allows optimizers that DeepSpeed has not tested with ZeRO; every optimizer of "
+                   "ftrun is tested.");
   top.unkept<bool>("zero_force_ds_cpu_optimizer", true, "Concerns optimizers made in Python.");
   top.unkept<bool>("memory_breakdown", false, "Prints memory.");
   top.unkept<bool>("dump_state", false, "Prints the engine's state.");
-  top.unkept<int64_t>("vocabulary_size", 0, "Only warns.").or_null();
+  top.unkept<int64_t>("vocabulary_size", 0,
+                      "DeepSpeed only warns if the vocabulary does not suit tensor cores.")
+      .or_null();
   top.unkept<bool>("graph_harvesting", false, "CUDA graphs.");
   top.unkept<bool>("use_data_before_expert_parallelism", false, "Order of expert ranks.");
   top.unkept<int64_t>("allgather_size", 500'000'000,
@@ -94,7 +97,7 @@ void declare_deepspeed_top(Schema& s) {
       .at_least(0);
   top.unkept<bool>("fp32_allreduce", false,
                    "Removed from DeepSpeed; communication_data_type: fp32.");
-  top.free("seed", "Not a key of DeepSpeed; ftrun's is train.seed.");
+  top.free("seed", "DeepSpeed has no such key; ftrun's is train.seed.");
 }
 
 void declare_precision(Schema& s) {
@@ -257,10 +260,11 @@ void declare_zero(Schema& s) {
   zero.unkept<bool>("mics_hierarchical_params_gather", false, "Two-level gather (MiCS).");
   zero.unkept<bool>("memory_efficient_linear", true, "Linear layers of stage 3.");
   zero.unkept<bool>("pipeline_loading_checkpoint", false, "Loading in turns.");
-  zero.unkept<bool>("override_module_apply", true, "Of Python modules.");
+  zero.unkept<bool>("override_module_apply", true, "A setting of DeepSpeed's Python modules.");
   zero.unkept<bool>("log_trace_cache_warnings", false, "Warnings of the prefetcher.");
   zero.unkept<bool>("enable_sanity_checks", false, "Checks of the prefetcher.");
-  zero.unkept<bool>("save_muon_momentum_buffer_in_memory", false, "Of Muon.");
+  zero.unkept<bool>("save_muon_momentum_buffer_in_memory", false,
+                    "Keeps Muon's momentum buffer in memory.");
   zero.unkept<bool>("legacy_stage1", false, "The old stage 1; removed from DeepSpeed.")
       .reject_if_on();
   zero.unkept<bool>("zero_quantized_weights", false, "ZeRO++ qwZ: other numbers.").reject_if_on();
@@ -293,7 +297,7 @@ void declare_zero(Schema& s) {
        .vocabulary = kDs,
        .nullable = true},
       [](auto& c) -> auto& { return c.zero.offload_param; });
-  param.key("device", &OffloadParamConfig::device, "Where parameters live.");
+  param.key("device", &OffloadParamConfig::device, "The tier that holds the parameters.");
   param.key("nvme_path", &OffloadParamConfig::nvme_path, "Folder for device nvme.").or_null();
   param
       .key("buffer_count", &OffloadParamConfig::buffer_count,
@@ -321,7 +325,8 @@ void declare_zero(Schema& s) {
        .vocabulary = kDs,
        .nullable = true},
       [](auto& c) -> auto& { return c.zero.offload_optimizer; });
-  optimizer.key("device", &OffloadOptimizerConfig::device, "Where the optimizer state lives.");
+  optimizer.key("device", &OffloadOptimizerConfig::device,
+                "The tier that holds the optimizer state.");
   optimizer.key("nvme_path", &OffloadOptimizerConfig::nvme_path, "Folder for device nvme.")
       .or_null();
   optimizer.key("buffer_count", &OffloadOptimizerConfig::buffer_count, "Buffers for NVMe.")
@@ -329,7 +334,9 @@ void declare_zero(Schema& s) {
       .notice("the state is processed in intervals through two buffers, whatever this says");
   optimizer.key("pin_memory", &OffloadOptimizerConfig::pin_memory,
                 "Page-locked host memory, where there is a device.");
-  optimizer.key("pipeline_read", &OffloadOptimizerConfig::pipeline_read, "Read ahead from NVMe.")
+  optimizer
+      .key("pipeline_read", &OffloadOptimizerConfig::pipeline_read,
+           "Reads the state from NVMe before it is used.")
       .notice("always done");
   optimizer.key("pipeline_write", &OffloadOptimizerConfig::pipeline_write, "Write behind to NVMe.")
       .notice("always done");

@@ -45,7 +45,7 @@ Hugging Face Accelerate is read as the config it stands for.
   `parallel` (when `parallel.data` is a number), else what the three batch keys imply, else 1.
 * Column *does*: **yes** honoured; **ignored** checked, then without effect; **not yet** followed by
   what of it ftrun does not have, while the rest is honoured; **refused** a feature ftrun does not
-  have; **GPUs: emulated** measured on processors, tested on emulated GPUs, not yet run on one (a
+  have; **GPUs: emulated** measured on CPUs, tested on emulated GPUs, not yet run on one (a
   notice says so when a run begins). A run that asks for what is not there ends with exit code 3.
 
 `ftrun check --config FILE` reports every problem of a config with its place, without touching a

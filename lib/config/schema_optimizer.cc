@@ -64,17 +64,34 @@ void declare_foreign_parameters(SectionRows& params) {
   params.unkept<int64_t>("freeze_step", 100'000, "Steps before compression.").of(one_bit);
   params.unkept<bool>("cuda_aware", false, "CUDA-aware MPI.").of(one_bit);
   params.free("comm_backend_name", "nccl or mpi.").of(one_bit);
-  params.unkept<int64_t>("var_freeze_step", 100'000, "").of({"ZeroOneAdam"});
-  params.unkept<int64_t>("var_update_scaler", 16, "").of({"ZeroOneAdam"});
-  params.unkept<int64_t>("local_step_scaler", 32'678, "").of({"ZeroOneAdam"});
-  params.unkept<int64_t>("local_step_clipper", 16, "").of({"ZeroOneAdam"});
-  params.unkept<double>("coeff_beta", 0.9, "").of({"OneBitLamb"});
-  params.unkept<double>("factor_max", 4.0, "").of({"OneBitLamb"});
-  params.unkept<double>("factor_min", 0.5, "").of({"OneBitLamb"});
-  params.unkept<double>("factor_threshold", 0.1, "").of({"OneBitLamb"});
-  params.unkept<double>("muon_lr", 0.02, "").of({"Muon"});
-  params.unkept<double>("adam_lr", 3e-4, "").of({"Muon"});
-  params.unkept_choice("ns_method", {"gram", "standard"}, "").of({"Muon"});
+  params.unkept<int64_t>("var_freeze_step", 100'000, "The last step that updates the variance.")
+      .of({"ZeroOneAdam"});
+  params
+      .unkept<int64_t>("var_update_scaler", 16,
+                       "Updates of the variance after which the interval between them doubles.")
+      .of({"ZeroOneAdam"});
+  params
+      .unkept<int64_t>("local_step_scaler", 32'678,
+                       "Steps after which the interval between synchronizations doubles.")
+      .of({"ZeroOneAdam"});
+  params.unkept<int64_t>("local_step_clipper", 16, "The longest interval between synchronizations.")
+      .of({"ZeroOneAdam"});
+  params.unkept<double>("coeff_beta", 0.9, "Decay of the running average of LAMB's coefficients.")
+      .of({"OneBitLamb"});
+  params.unkept<double>("factor_max", 4.0, "The largest factor of the frozen coefficients.")
+      .of({"OneBitLamb"});
+  params.unkept<double>("factor_min", 0.5, "The smallest factor of the frozen coefficients.")
+      .of({"OneBitLamb"});
+  params
+      .unkept<double>("factor_threshold", 0.1,
+                      "The largest change of that factor between two steps.")
+      .of({"OneBitLamb"});
+  params.unkept<double>("muon_lr", 0.02, "Learning rate of the parameters that Muon updates.")
+      .of({"Muon"});
+  params.unkept<double>("adam_lr", 3e-4, "Learning rate of the parameters that Adam updates.")
+      .of({"Muon"});
+  params.unkept_choice("ns_method", {"gram", "standard"}, "Variant of the Newton-Schulz iteration.")
+      .of({"Muon"});
 }
 
 }  // namespace
@@ -93,7 +110,7 @@ void declare_optimizer(Schema& s) {
   type.doc = type_text();
   for (const auto& [alias, name, sets] : optimizer_aliases())
     type.synonyms.emplace_back(alias, name);
-  optimizer.unkept<bool>("legacy_fusion", false, "Of DeepSpeed's fused kernels.");
+  optimizer.unkept<bool>("legacy_fusion", false, "A setting of DeepSpeed's fused kernels.");
 
   auto params = section(
       s, {.path = "optimizer.params", .doc = "Parameters of the optimizer.", .vocabulary = kDs},
@@ -108,16 +125,17 @@ void declare_optimizer(Schema& s) {
   params.unkept<bool>("eps_inside_sqrt", false, "eps inside the root.")
       .reject_if_on()
       .of(lamb_like);
-  params.free("torch_adam", "Which kernel of DeepSpeed.").of({"AdamW", "Adam"});
+  params.free("torch_adam", "Selects PyTorch's Adam instead of DeepSpeed's kernel.")
+      .of({"AdamW", "Adam"});
   params
       .unkept<bool>("fp32_optimizer_states", true,
                     "Moments of the CPU update in fp32; here always.")
       .of({"AdamW", "Adam", "Lion", "Adagrad"});
-  params.unkept<bool>("set_grad_none", true, "Of Python gradients.")
+  params.unkept<bool>("set_grad_none", true, "Sets PyTorch gradients to None.")
       .of({"AdamW", "Adam", "Lamb", "Lion"});
   params
       .unkept<double>("max_grad_norm", 0.0,
-                      "Read as gradient_clipping, as is max_grad_norm at top level.")
+                      "Another name of gradient_clipping, as is max_grad_norm at top level.")
       .honoured();
   declare_foreign_parameters(params);
 }
@@ -185,7 +203,7 @@ void declare_scheduler(Schema& s) {
       .of({"linear", "cosine", least});
   params
       .key("min_lr_rate", &C::min_lr_rate,
-           "The same as a share of optimizer.params.lr; one of the two is needed.")
+           "Learning rate at the end, as a share of optimizer.params.lr; min_lr or this is needed.")
       .range(0, 1)
       .unset_is_zero()
       .of({least});
@@ -218,7 +236,8 @@ void declare_scheduler(Schema& s) {
   params.key("decay_type", &C::decay_type, "Shape of the decay.").of({stable_decay});
   params
       .key("min_lr_ratio", &C::min_lr_ratio,
-           "Where warm-up begins and decay ends, as a share of optimizer.params.lr.")
+           "Learning rate at the start of warm-up and the end of decay, as a share of "
+           "optimizer.params.lr.")
       .range(0, 1)
       .of({stable_decay});
   params.key("cycle_min_lr", &C::cycle_min_lr, "Lowest learning rate; needed.")
@@ -268,8 +287,9 @@ void declare_scheduler(Schema& s) {
   params.key("lr_range_test_staircase", &C::lr_range_test_staircase, "Increase in stairs.")
       .of(range_test);
   params
-      .unkept<int64_t>("last_batch_iteration", -1,
-                       "Where DeepSpeed resumes; ftrun's checkpoints know.")
+      .unkept<int64_t>(
+          "last_batch_iteration", -1,
+          "The step that DeepSpeed's scheduler resumes from; ftrun's checkpoints record it.")
       .of({"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest"});
 }
 

@@ -30,15 +30,15 @@ void declare_model_and_data(Schema& s) {
       .or_weighted();
   data.key("train_weights", &DataConfig::train_weights,
            "Relative weight of each entry of train: its share of the tokens that are trained on. "
-           "The same as {path, weight} there; empty: train is one stream.")
+           "Another way to write {path, weight} there; empty: train is one stream.")
       .above(0);
   data.key("validation", &DataConfig::validation,
            "Data set file or files for the validation loss; or several sets by name, {NAME: file "
            "or files}. One set without a name is called validation. None = no validation.")
       .or_named();
   data.key("validation_names", &DataConfig::validation_names,
-           "Of each entry of validation: the name of its set; entries of one name are one set. The "
-           "same as {NAME: ...} there; empty: one set.");
+           "The name of the set of each entry of validation; entries of one name are one set. "
+           "Another way to write {NAME: ...} there; empty: one set.");
   data.key("sequence_length", &DataConfig::sequence_length, "Tokens in a row.")
       .at_least(1)
       .in("tokens");
@@ -47,8 +47,7 @@ void declare_model_and_data(Schema& s) {
            "documents: "
            "packed, attention stays inside a document; none: one document a row, padded.")
       .defaults_to("documents where the samples are conversations, else concat");
-  data.key("format", &DataConfig::format,
-           "How the files are laid out; auto looks at name and content.");
+  data.key("format", &DataConfig::format, "Format of the files; auto looks at name and content.");
   data.key(
       "token_dtype", &DataConfig::token_dtype,
       "Width of a token in flat files that do not say it; auto: what x.json or meta.json beside "
@@ -64,7 +63,7 @@ void declare_model_and_data(Schema& s) {
 
 void declare_train(Schema& s) {
   auto train = section(
-      s, {.path = "train", .doc = "How long and how to train.", .vocabulary = kOwn},
+      s, {.path = "train", .doc = "Length of the training and its settings.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train; });
   train.key("steps", &TrainConfig::steps, "Optimizer steps; give this or epochs.")
       .at_least(1)
@@ -95,7 +94,7 @@ void declare_train(Schema& s) {
             "(\"embed_tokens\", "
             "\"layers\\\\.[0-7]\\\\.\"). They have no gradient and no optimizer state.");
   train.key("only", &TrainConfig::only,
-            "The same the other way round: all other parameters do not train.");
+            "Parameters that train, written as in freeze; all others are frozen.");
   train
       .key("weight_decay_exempt", &TrainConfig::weight_decay_exempt,
            "Parameters without weight decay; auto: norms and biases when optimizer is absent, "
@@ -130,7 +129,8 @@ void declare_train(Schema& s) {
       .in("steps");
   evaluation
       .key("every_minutes", &EvaluationConfig::every_minutes,
-           "Also when so many minutes have passed since the last one; 0 = by steps alone.")
+           "Also evaluate when this many minutes have passed since the last evaluation; 0 = only "
+           "by steps.")
       .at_least(0)
       .in("minutes");
   evaluation
@@ -155,11 +155,14 @@ void declare_train(Schema& s) {
       .in("evaluations");
   stopping
       .key("min_delta", &EarlyStoppingConfig::min_delta,
-           "An evaluation improves when it beats the last one that did by more than this.")
+           "A metric counts as improved only if it beats the last improvement by more than this.")
       .at_least(0);
 
   auto log = section(
-      s, {.path = "train.log", .doc = "What a run prints and writes.", .vocabulary = kOwn},
+      s,
+      {.path = "train.log",
+       .doc = "Lines and files that a run writes while it trains.",
+       .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.log; });
   log.key("every", &LogConfig::every, "Steps between two printed lines.").at_least(1).in("steps");
   log.key("tensorboard", &LogConfig::tensorboard, "Write TensorBoard event files.");
@@ -188,7 +191,7 @@ void declare_train(Schema& s) {
   auto trace = section(
       s,
       {.path = "train.trace",
-       .doc = "When each instruction of some steps begins and ends: measured, beside the predicted "
+       .doc = "Start and end of each instruction of some steps: measured, beside the predicted "
               "step, in trace.json of the run folder, for Perfetto's and Chrome's viewers "
               "(docs/plan.md).",
        .vocabulary = kOwn},
@@ -233,7 +236,7 @@ void declare_parallel(Schema& s) {
       .in("ranks");
   parallel.key(
       "schedule", &ParallelConfig::schedule,
-      "In which order stages run micro-batches: gpipe, all forward passes first; 1f1b, one "
+      "The order in which stages run micro-batches: gpipe, all forward passes first; 1f1b, one "
       "forward, one backward; interleaved, the same with several parts of the model a stage; "
       "zb-h1, 1f1b with weight gradients in idle time; zbv, the same with two parts a stage. "
       "docs/parallelism.md compares them.");
@@ -271,7 +274,8 @@ void declare_parallel(Schema& s) {
   auto elastic = section(
       s,
       {.path = "elastic",
-       .doc = "With how many ranks a run may go on. A rank with two failures of its own in a row "
+       .doc = "The numbers of ranks that a run may continue with. A rank with two failures of its "
+              "own in a row "
               "and no new checkpoint leaves with its replica: there are fewer data-parallel ranks "
               "then, with the same train_batch_size. On one machine, under ftrun's own restarts.",
        .vocabulary = kOwn},
@@ -284,17 +288,19 @@ void declare_parallel(Schema& s) {
       .in("ranks");
 
   auto partition = section(
-      s, {.path = "partition", .doc = "How parameters are grouped.", .vocabulary = kOwn},
+      s, {.path = "partition", .doc = "Groups of parameters.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.partition; });
   partition.key("unit", &PartitionConfig::unit,
-                "What is gathered together: block (attention and MLP apart), layer, or model.");
+                "The parameters that are gathered together: block (attention and MLP apart), "
+                "layer, or model.");
 }
 
 void declare_checkpoint(Schema& s) {
   auto rows = section(
       s,
       {.path = "checkpoint",
-       .doc = "When to save; ftrun's keys beside DeepSpeed's.",
+       .doc =
+           "Checkpoints: when they are saved and which are kept; ftrun's keys beside DeepSpeed's.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.checkpoint; });
   rows.key("every", &CheckpointConfig::every,
@@ -302,16 +308,18 @@ void declare_checkpoint(Schema& s) {
       .at_least(0)
       .in("steps");
   rows.key("every_minutes", &CheckpointConfig::every_minutes,
-           "Also when so many minutes have passed since the last one; 0 = by steps alone.")
+           "Also save when this many minutes have passed since the last checkpoint; 0 = only by "
+           "steps.")
       .at_least(0)
       .in("minutes");
-  rows.key("background", &CheckpointConfig::background,
-           "Training waits only until the state has been copied to main memory (on a disk tier: "
-           "noted), and goes on while the checkpoint is written. false: it waits for the whole of "
-           "it, and needs no memory for a copy.");
+  rows.key(
+      "background", &CheckpointConfig::background,
+      "Training waits only until the state has been copied to main memory (on a disk tier: "
+      "noted), and continues while the checkpoint is written. false: it waits for the whole of "
+      "it, and needs no memory for a copy.");
   rows.key("if_busy", &CheckpointConfig::if_busy,
-           "When a checkpoint is due and the one before is still being written: wait for it, or "
-           "skip this one.");
+           "The action if a checkpoint is due while the one before is still being written: wait "
+           "for it, or skip this one.");
   rows.key("keep_last", &CheckpointConfig::keep_last,
            "Checkpoints kept; 0 = all, 1 is raised to 2.")
       .at_least(0);
@@ -326,14 +334,15 @@ void declare_checkpoint(Schema& s) {
            "SET.loss, SET.perplexity or SET.accuracy, such as validation.loss; none = no best "
            "checkpoint.");
   best.key("mode", &KeepBestConfig::mode,
-           "Whether less or more is better; auto: more of accuracy, less of the others.")
+           "The better direction: min (less) or max (more); auto: more of accuracy, less of the "
+           "others.")
       .or_auto();
   const auto theirs = [](Field& field) -> Field& {
     field.vocabulary = Vocabulary::kDeepSpeed;
     return field;
   };
   theirs(rows.key("tag_validation", &CheckpointConfig::tag_validation,
-                  "What to do when ranks disagree on a checkpoint's name."))
+                  "The action if ranks disagree on a checkpoint's name."))
       .in_any_case()
       .notice("a checkpoint is named after its step, which the ranks agree on");
   theirs(rows.key("load_universal", &CheckpointConfig::load_universal,
@@ -358,14 +367,15 @@ void declare_recompute(Schema& s) {
                 "selective: what is cheap to redo inside a layer; full: all but a layer's input.");
   recompute
       .key("every", &RecomputeConfig::every,
-           "Only in every so many-th layer (2: layers 0, 2, 4, ...); the others keep theirs.")
+           "Layers from one recomputed layer to the next (2: layers 0, 2, 4, ... recompute); the "
+           "others keep their activations.")
       .at_least(1)
       .in("layers");
 }
 
 void declare_rest(Schema& s) {
   auto kernels = section(
-      s, {.path = "kernels", .doc = "How it is computed.", .vocabulary = kOwn},
+      s, {.path = "kernels", .doc = "Implementations of the computation.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.kernels; });
   kernels.key(
       "products", &KernelsConfig::products,
@@ -373,13 +383,13 @@ void declare_rest(Schema& s) {
   kernels.key("attention", &KernelsConfig::attention,
               "Implementation of attention on GPUs. cudnn: cuDNN 9 in bf16 (heads of up to 128 "
               "elements, on compute capability 9.x 256 and documents of a row as sequences of "
-              "their own; other bits than own), own kernels elsewhere. amx: on processors with "
-              "matrix units for bf16 (Intel's AMX) these multiply in bf16 (other bits). auto: "
+              "their own; other bits than own), own kernels elsewhere. amx: on CPUs with matrix "
+              "units for bf16 (Intel's AMX) these multiply in bf16 (other bits). auto: "
               "cudnn on compute capability 9.0, where it was measured, if cuDNN 9.19 or later is "
               "installed, documents with heads of 96 elements and more alone, as own is faster for "
               "smaller ones; else own, as amx has run on no such processor yet.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
-              "On GPUs without offload and pipelines: a step is recorded once (CUDA graphs) and "
+              "A step on GPUs without offload and pipelines is recorded once (CUDA graphs) and "
               "started as a whole, which saves small models the time to start their kernels (2 to "
               "3 % of a step of SmolLM2-135M on an H200).");
 
@@ -398,9 +408,9 @@ void declare_rest(Schema& s) {
       .defaults_to("auto")
       .in("seconds");
   comm.key("deterministic", &CommConfig::deterministic,
-           "On GPUs: sums add in rank order, 16 bits in fp32, by kernels of our own instead of "
+           "Sums on GPUs add in rank order, 16 bits in fp32, by kernels of our own instead of "
            "NCCL's, whose order and rounding follow its topology. Costs a second pass over what is "
-           "summed and 32 MiB a group. On processors sums always are so.");
+           "summed and 32 MiB a group. On CPUs sums always are so.");
 
   auto out = section(
       s, {.path = "export", .doc = "The Hugging Face folder at the end.", .vocabulary = kOwn},
@@ -415,8 +425,9 @@ void declare_rest(Schema& s) {
   top.key("output_dir", &Config::output_dir,
           "Run folder: logs, metrics, checkpoints, export. Must be empty or resumed.");
   top.key("device", &Config::device,
-          "Where ranks compute; auto: on NVIDIA GPUs where this process sees some that can do what "
-          "the config asks for, else on processors.")
+          "The device that ranks compute on; auto: NVIDIA GPUs where this process sees some that "
+          "can do what "
+          "the config asks for, else CPUs.")
       .or_auto();
   top.key("threads", &Config::threads,
           "Threads of a rank; 0 = the processors that the ranks of a machine may use (affinity, "

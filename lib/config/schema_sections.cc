@@ -11,8 +11,8 @@ void declare_activation_checkpointing(Schema& s) {
   auto rows = section(
       s,
       {.path = "activation_checkpointing",
-       .doc = "How recomputed layers keep their inputs. As in DeepSpeed it switches nothing on: "
-              "recompute does.",
+       .doc = "Storage of the inputs of recomputed layers. As in DeepSpeed, this section does not "
+              "enable recomputation: recompute does.",
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.activation_checkpointing; });
   rows.key("cpu_checkpointing", &ActivationCheckpointingConfig::cpu_checkpointing,
@@ -20,7 +20,7 @@ void declare_activation_checkpointing(Schema& s) {
   rows.unkept<bool>("partition_activations", false, "Inputs shared out over tensor ranks.");
   rows.unkept<bool>("contiguous_memory_optimization", false,
                     "One buffer for all inputs; ftrun's memory is planned so always.");
-  rows.unkept<int64_t>("number_checkpoints", 0, "Size of that buffer.").or_null();
+  rows.unkept<int64_t>("number_checkpoints", 0, "Inputs that this buffer holds.").or_null();
   rows.unkept<bool>("synchronize_checkpoint_boundary", false, "Waits for the device.");
   rows.unkept<bool>("profile", false, "Times recomputation.");
 }
@@ -66,14 +66,16 @@ void declare_placement_sections(Schema& s) {
       .in("ranks");
   pipeline.key(
       "partition", &PipelineConfig::partition,
-      "By what the parts of the model are made equal: best, the time of forward and "
+      "The measure that is equal for all parts of the model: best, the time of forward and "
       "backward; parameters; uniform, the number of layers, embedding and head among them; "
       "type:REGEX, the number of the layers whose class it matches (decoder layers).");
-  pipeline.unkept<bool>("seed_layers", false, "");
-  pipeline.unkept<int64_t>("activation_checkpoint_interval", 0, "");
-  pipeline.unkept<bool>("pipe_partitioned", true, "");
-  pipeline.unkept<bool>("grad_partitioned", true, "");
-  pipeline.unkept<bool>("use_reentrant", true, "");
+  pipeline.unkept<bool>("seed_layers", false, "Seeds the random numbers of each layer.");
+  pipeline.unkept<int64_t>("activation_checkpoint_interval", 0,
+                           "Layers that are recomputed together.");
+  pipeline.unkept<bool>("pipe_partitioned", true,
+                        "Splits activations between stages over the tensor ranks.");
+  pipeline.unkept<bool>("grad_partitioned", true, "Splits their gradients over the tensor ranks.");
+  pipeline.unkept<bool>("use_reentrant", true, "Selects PyTorch's reentrant recomputation.");
 }
 
 void declare_monitors(Schema& s) {
@@ -84,7 +86,7 @@ void declare_monitors(Schema& s) {
               "through resumes too.",
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.csv_monitor; });
-  csv.key("enabled", &CsvMonitorConfig::enabled, "Write them.");
+  csv.key("enabled", &CsvMonitorConfig::enabled, "Write these files.");
   csv.key("output_path", &CsvMonitorConfig::output_path,
           "Folder, seen from where the command runs; empty = the run folder.")
       .or_null();
@@ -107,34 +109,35 @@ void declare_monitors(Schema& s) {
 
   auto tensorboard =
       ignored(s, "tensorboard", "ftrun writes tensorboard/ in the run folder itself.");
-  tensorboard.unkept<bool>("enabled", false, "");
-  tensorboard.free("output_path", "");
-  tensorboard.free("job_name", "");
-  auto comet = ignored(s, "comet", "Comet.");
-  comet.unkept<bool>("enabled", false, "");
-  comet.unkept<int64_t>("samples_log_interval", 100, "");
+  tensorboard.unkept<bool>("enabled", false, "Writes event files.");
+  tensorboard.free("output_path", "Folder of the event files.");
+  tensorboard.free("job_name", "Folder inside output_path.");
+  auto comet = ignored(s, "comet", "DeepSpeed's metrics for Comet.");
+  comet.unkept<bool>("enabled", false, "Sends metrics to Comet.");
+  comet.unkept<int64_t>("samples_log_interval", 100, "Samples between two metrics.");
   for (const char* name :
        {"project", "workspace", "api_key", "experiment_name", "experiment_key", "online", "mode"})
-    comet.free(name, "");
+    comet.free(name, "A setting of Comet's client.");
 
   auto comms = ignored(s, "comms_logger", "ftrun counts bytes of every collective itself.");
-  comms.unkept<bool>("enabled", false, "");
-  comms.unkept<bool>("verbose", false, "");
-  comms.unkept<bool>("prof_all", true, "");
-  comms.free("prof_ops", "");
-  comms.unkept<bool>("debug", false, "");
+  comms.unkept<bool>("enabled", false, "Records collectives.");
+  comms.unkept<bool>("verbose", false, "Prints each collective.");
+  comms.unkept<bool>("prof_all", true, "Records all collectives.");
+  comms.free("prof_ops", "Names of the collectives that are recorded.");
+  comms.unkept<bool>("debug", false, "Adds the calling function to each record.");
   auto flops = ignored(s, "flops_profiler", "DeepSpeed's count of operations.");
-  flops.unkept<bool>("enabled", false, "");
-  flops.unkept<double>("recompute_fwd_factor", 0.0, "");
-  flops.unkept<int64_t>("profile_step", 1, "");
-  flops.unkept<int64_t>("module_depth", -1, "");
-  flops.unkept<int64_t>("top_modules", 1, "");
-  flops.unkept<bool>("detailed", true, "");
-  flops.free("output_file", "");
+  flops.unkept<bool>("enabled", false, "Counts operations.");
+  flops.unkept<double>("recompute_fwd_factor", 0.0,
+                       "Share of the forward pass that backward recomputes.");
+  flops.unkept<int64_t>("profile_step", 1, "The step that is counted.");
+  flops.unkept<int64_t>("module_depth", -1, "Depth of the modules in the report.");
+  flops.unkept<int64_t>("top_modules", 1, "Modules that the report lists at each depth.");
+  flops.unkept<bool>("detailed", true, "Reports every module.");
+  flops.free("output_file", "File of the report.");
   ignored(s, "timers", "Timers of DeepSpeed.");
   auto throughput = ignored(s, "timers.throughput", "Throughput timer.");
-  throughput.unkept<bool>("enabled", true, "");
-  throughput.unkept<bool>("synchronized", true, "");
+  throughput.unkept<bool>("enabled", true, "Measures samples per second.");
+  throughput.unkept<bool>("synchronized", true, "Waits for the device before each measurement.");
 }
 
 void declare_compile(Schema& s) {
@@ -144,12 +147,13 @@ void declare_compile(Schema& s) {
         "symmetric_memory", "debug_log", "offload_parameters", "sync_before_reduce",
         "sync_after_reduce", "sync_before_allgather", "sync_after_allgather",
         "keep_all_input_tensors"})
-    compile.unkept<bool>(name, false, "");
+    compile.unkept<bool>(name, false, "A setting of DeepCompile.");
   for (const char* name :
        {"offload_activation_pin_memory", "double_buffer", "keep_int_input_tensors"})
-    compile.unkept<bool>(name, true, "");
-  compile.unkept<int64_t>("free_activation_threshold", 10 * 1024 * 1024, "");
-  compile.free("passes", "");
+    compile.unkept<bool>(name, true, "A setting of DeepCompile.");
+  compile.unkept<int64_t>("free_activation_threshold", 10 * 1024 * 1024,
+                          "Bytes from which DeepCompile frees an activation.");
+  compile.free("passes", "Passes of DeepCompile.");
 }
 
 void declare_elasticity(Schema& s) {
@@ -212,14 +216,15 @@ void declare_foreign_features(Schema& s) {
   feature("compression_training", "Quantization, pruning, layer reduction.", Action::kRejectIfOn,
           false);
   feature("progressive_layer_drop", "Layers dropped in training.", Action::kRejectIfOn, true);
-  feature("eigenvalue", "Of quantized training (MoQ).", Action::kRejectIfOn, false);
+  feature("eigenvalue", "Eigenvalues for quantized training (MoQ).", Action::kRejectIfOn, false);
   feature("quantize_training", "Quantized training (MoQ).", Action::kRejectIfOn, false);
   feature("sparse_attention", "Block-sparse attention.", Action::kReject, false);
   feature("nebula", "A checkpoint engine of DeepSpeed.", Action::kNotice, false);
   feature("datastates_ckpt", "A checkpoint engine of DeepSpeed.", Action::kNotice, false);
-  feature("weight_quantization", "Of inference.", Action::kNotice, false);
-  feature("inference", "Of inference.", Action::kNotice, false);
-  feature("msamp", "Of Hugging Face's launcher.", Action::kNotice, false);
+  feature("weight_quantization", "Quantized weights of DeepSpeed's inference.", Action::kNotice,
+          false);
+  feature("inference", "DeepSpeed's inference.", Action::kNotice, false);
+  feature("msamp", "MS-AMP, as Hugging Face's launcher writes it.", Action::kNotice, false);
 }
 
 // The reason why keys of splits have no effect: the split of a matrix follows from the model's
@@ -248,7 +253,8 @@ void declare_tensor_parallel(Schema& s) {
   rows.free("dtype", "dtype of the model.").notice("bf16 and fp16 say it");
   rows.unkept<bool>("tp_overlap_comm", false, "Sums of the tensor ranks beside computation.")
       .notice("speed alone");
-  rows.unkept<bool>("keep_module_on_host", false, "Where whole weights lie when they are read.")
+  rows.unkept<bool>("keep_module_on_host", false,
+                    "Keeps whole weights in host memory while they are split.")
       .notice("ranks read their own parts of the weights");
   rows.unkept<bool>("kernel_inject", false, "Kernels of inference.")
       .alias("replace_with_kernel_inject")
