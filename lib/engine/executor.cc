@@ -404,7 +404,7 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
     case InstrKind::kShift:
       return group.shift(in, out, read, dtype, exchange.by, site);
     default:
-      bug(cat(instr_name(instr.kind), " is no collective of ranges"));
+      bug(cat(instr_name(instr.kind), " is not a collective of ranges"));
   }
 }
 

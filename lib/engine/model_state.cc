@@ -415,7 +415,7 @@ StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& te
   StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
   const Range range = part(piece, first, first + box.numel() * piece.block);
   if (reading.of_snapshot && !memory_.on_disk(program_, range)) {
-    require(piece.snapshot.bytes > 0, "what is saved has a place in the snapshot");
+    if (piece.snapshot.bytes <= 0) bug(cat("the snapshot has no space for ", tensor.name));
     saved.data = memory_.at(program_, piece.snapshot) + bytes_of(piece, first - piece.saved.begin);
   } else if (memory_.in_reach(program_, range)) {
     saved.data = memory_.at(program_, range);
@@ -473,7 +473,7 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
 const StatePiece& ModelState::parameters_of(UnitId unit) const {
   for (const StatePiece& piece : pieces_)
     if (piece.state == StatePiece::kParam && piece.unit == unit) return piece;
-  bug("a rank holds what it sends");
+  bug(cat("this rank holds no parameters of unit ", unit));
 }
 
 /// Finds the unit of a tensor, and the unit's element where the tensor begins.

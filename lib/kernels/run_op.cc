@@ -17,7 +17,7 @@ void run_as(const OpCall& call) {
     return cpu::name<S>(call);
 #define FTRUN_COLLECTIVE(kind, name) case OpKind::kind:
 #include "ops/kinds.inc"
-    bug(cat(op_name(call.op().kind), " is no work for a kernel"));
+    bug(cat(op_name(call.op().kind), " has no kernel"));
   }
   bug("unknown operation kind");
 }
@@ -49,7 +49,7 @@ void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storag
       return run_as<Float16>(call);
     default:
       throw Error(ExitCode::kUnsupported,
-                  cat("the CPU kernels know no activations in ", dtype_name(dtype), " (",
+                  cat("the CPU kernels do not support activations in ", dtype_name(dtype), " (",
                       op_name(op.kind), ")"),
                   "train in fp32, bf16 or fp16");
   }

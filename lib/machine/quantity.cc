@@ -42,7 +42,7 @@ std::span<const Suffix> suffixes_of(QuantityUnit unit) {
     case QuantityUnit::kFlopRate:
       return kFlopRates;
   }
-  bug("a unit");
+  bug("unknown quantity unit");
 }
 
 /// Returns the least and the most that a machine's quantity can be, in the unit without a prefix.
@@ -58,7 +58,7 @@ std::pair<double, double> bounds_of(QuantityUnit unit) {
     case QuantityUnit::kFlopRate:
       return {1e3, 1e21};
   }
-  bug("a unit");
+  bug("unknown quantity unit");
 }
 
 const Suffix* find_suffix(std::span<const Suffix> suffixes, std::string_view text) {

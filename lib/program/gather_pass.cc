@@ -28,7 +28,7 @@ std::vector<GatherSpan> gather_spans_of(const Program& program,
   std::vector<GatherSpan> spans;
   for (const ParameterUse& use : uses) {
     const Touches& of_buffer = touches[static_cast<size_t>(use.buffer)];
-    require(of_buffer.first != Touches::kNone, "parameters that are brought are read");
+    require(of_buffer.first != Touches::kNone, "gathered parameters have a reader");
     const int64_t elements = element_count(program, program.whole(use.buffer));
     spans.push_back({use, spans.size(), elements, of_buffer.first, of_buffer.last});
   }

@@ -85,7 +85,7 @@ DType dtype_of(ConfigDtype dtype) {
     case ConfigDtype::kModel:
       break;
   }
-  bug("a dtype is resolved");
+  bug("the dtype \"model\" was not resolved");
 }
 
 ModelDtypes model_dtypes(const Config& config) {

@@ -334,7 +334,7 @@ Walk::Turn Walk::turn_of(int32_t member, Turn turn) const {
   if (is_at({member, turn.lane}, group)) return {member, turn.lane};
   for (const int32_t lane : at(member).course->used)
     if (is_at({member, lane}, group)) return {member, lane};
-  bug("a member of a group has come to it");
+  bug("a member has not reached the collective of its group");
 }
 
 void Walk::advance(Turn turn) {

@@ -38,7 +38,7 @@ bool ShadowMap::is_in_shadow(const Sectors& sectors, int64_t offset, int64_t byt
   const bool first = sectors.in_shadow[first_sector(offset)];
   for (size_t s = first_sector(offset); s < end_sector(offset, bytes); ++s)
     require(sectors.in_shadow[s] == first || !sectors.written[s],
-            "what is used at once was written at once");
+            "all sectors of one request have their newest bytes in the same copy");
   return first;
 }
 
@@ -47,7 +47,7 @@ int64_t ShadowMap::read_place(int64_t offset, int64_t bytes) const {
 }
 
 int64_t ShadowMap::saved_place(int64_t offset, int64_t bytes) const {
-  require(keeps_, "a checkpoint is written from what is kept");
+  require(keeps_, "saved_place() is called only between begin() and end()");
   return place(is_in_shadow(saved_, offset, bytes), offset);
 }
 

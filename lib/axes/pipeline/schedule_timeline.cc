@@ -122,7 +122,7 @@ double PhaseSeconds::of(Phase phase) const {
     case Phase::kWeightGrad:
       return weight_grad;
   }
-  bug("a phase");
+  bug("unknown phase");
 }
 
 double StageTimeline::own_span() const {

@@ -37,7 +37,7 @@ void run_operation(const Operation& op, const Libraries& libraries) {
     return run_##name(op, libraries);
 #define FTRUN_COLLECTIVE(kind, name) case OpKind::kind:
 #include "ops/kinds.inc"
-    bug(cat(op_name(op.op().kind), " is no work for a kernel"));
+    bug(cat(op_name(op.op().kind), " has no kernel"));
   }
   bug("unknown operation kind");
 }
