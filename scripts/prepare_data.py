@@ -382,7 +382,7 @@ def parse_arguments(arguments):
     try:
         "a".encode(a.encoding or "utf-8")
     except (LookupError, UnicodeError):  # what is no encoding of texts, too
-        parser.error(f"--encoding {a.encoding} is not known; utf-8 and latin-1 are the usual ones")
+        parser.error(f"--encoding {a.encoding} is unknown; utf-8 and latin-1 are the usual ones")
     if a.train_on_prompts and a.train_on not in (None, "all"):
         parser.error(f"--train-on-prompts is --train-on all, and --train-on {a.train_on} is given "
                      "beside it")

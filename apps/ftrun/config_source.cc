@@ -141,7 +141,7 @@ void require_model_folder(const FoundFolder& found) {
     const std::string base = base_of_adapter(folder);
     throw Error(
         ExitCode::kBadInput, cat(folder, ": is an adapter (adapter_config.json), no model"),
-        cat("write adapter: ", folder, " to go on from it, and its base model as model.path",
+        cat("write adapter: ", folder, " to continue from it, and its base model as model.path",
             base.empty() ? "" : cat(" (its file says ", base, ")")));
   }
   throw Error(ExitCode::kBadInput, cat(folder, ": has no config.json"),
@@ -165,7 +165,7 @@ std::string model_folder(const WrittenConfig& config, Report& report) {
     add_notice(config.origins, "model.path",
                cat("model.path: ", found.folder,
                    " holds an adapter beside the model (adapter_config.json), which is not read"),
-               cat("adapter: ", found.folder, " goes on from it"), report);
+               cat("adapter: ", found.folder, " continues from it"), report);
   return found.folder;
 }
 
@@ -214,7 +214,7 @@ void check_base(const Config& config, const AdapterFolder& adapter, Report& repo
   add_notice(config.origins, "adapter",
              cat(adapter.path(), ": was trained on a base ", described(*before), "; here it is ",
                  described(config.quantization)),
-             "go on with the same quantization; on another base the first losses are higher",
+             "continue with the same quantization; on another base the first losses are higher",
              report);
 }
 

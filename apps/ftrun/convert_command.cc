@@ -240,9 +240,9 @@ int convert_import(const ConvertOptions& options) {
   meta.ftrun_version = build_info().version;
   const SaveResult saved = save_checkpoint(posix_files(), SaveOptions{run.paths().checkpoints()},
                                            meta, imported.slices(), CheckpointGroup{});
-  std::cout << terminal_text(
-      cat(import_text(imported), options.checkpoint, " -> ", saved.folder,
-          "\ngo on with: ftrun --config CONFIG --resume auto (output_dir: ", options.run, ")\n"));
+  std::cout << terminal_text(cat(
+      import_text(imported), options.checkpoint, " -> ", saved.folder,
+      "\ncontinue with: ftrun --config CONFIG --resume auto (output_dir: ", options.run, ")\n"));
   return 0;
 }
 
@@ -443,7 +443,7 @@ int convert_command(ConvertOptions options) {
   if (!options.quantization.empty() && !is_adapter)
     throw Error(ExitCode::kUsage,
                 cat("--quantization: ", options.checkpoint, " is no adapter in PEFT's layout"),
-                "leave it out: a checkpoint says how its base was quantized");
+                "remove --quantization: a checkpoint says how its base was quantized");
   if (!options.run.empty()) return convert_import(options);
   return is_adapter ? merge_folder(options) : export_step(options);
 }

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <optional>
 #include <iostream>
+#include <optional>
 
 #include "base/as_error.h"
 #include "base/error.h"
@@ -76,8 +76,8 @@ void* open_engine(const std::string& path) {
   if (engine != nullptr) return engine;
   throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", why),
               loader_lacks_memory(why) ? more_memory_remedy()
-                                       : "install ftrun again beside its LibTorch; a build wants "
-                                         "its .venv, which holds LibTorch, in place");
+                                       : "install ftrun again beside its LibTorch; a build tree "
+                                         "needs its .venv, which contains LibTorch");
 }
 
 }  // namespace
@@ -104,7 +104,7 @@ void load_engine() {
   bench_entry = reinterpret_cast<BenchEntry>(::dlsym(engine, "ftrun_engine_bench"));
   if (engine_entry == nullptr || bench_entry == nullptr)
     throw Error(ExitCode::kEnvironment, cat(path, " is not this version's engine"),
-                "build ftrun anew");
+                "build ftrun again");
 }
 
 Machine bench_with_engine(const BenchRequest& request) {

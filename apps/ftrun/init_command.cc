@@ -139,15 +139,16 @@ InitMachine machine_of(const InitOptions& options) {
     InitMachine named{read_machine_file(options.machine), options.machine};
     if (named.machine.memory == 0)
       throw Error(ExitCode::kUsage,
-                  cat(options.machine, ": the machine has no memory, so what fits is not known"),
-                  "add what one device has: memory: 80 GB");
+                  cat(options.machine,
+                      ": the key memory is missing, so ftrun cannot tell which model fits"),
+                  "add the memory of one device, for example memory: 80 GB");
     return named;
   }
   const std::string own = own_machine_path();
   std::optional<Machine> measured = own.empty() ? std::nullopt : own_machine(own);
   if (!measured && count_visible_gpus(process_environment()) > 0)
     throw Error(
-        ExitCode::kUsage, "this machine has GPUs, whose rates are not known",
+        ExitCode::kUsage, "this machine has GPUs, whose rates are unknown",
         "name the machine, or a file that describes it: --machine h100-80gb (docs/plan.md)");
   InitMachine found{measured ? *measured : usual_processors(),
                     measured ? own : "none: ftrun bench machine --quick measures this one"};

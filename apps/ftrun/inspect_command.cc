@@ -97,7 +97,7 @@ int inspect(const std::string& named, Answer& answer) {
     problems.push_back(problem);
   }
   throw RefusedConfig(Error(ExitCode::kBadInput, join(damage, "\n"),
-                            "--resume auto goes on from the newest checkpoint that is undamaged, "
+                            "--resume auto continues from the newest checkpoint that is undamaged, "
                             "--resume STEP from that of another step"),
                       std::move(problems));
 }

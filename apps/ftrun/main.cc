@@ -55,7 +55,7 @@ int require_output(int code) {
   const std::string problem = output_problem();
   if (!problem.empty())
     throw Error(ExitCode::kEnvironment, problem,
-                "see that the disk it goes to has room, or send it elsewhere");
+                "free space on the disk of the output, or redirect the output to another file");
   return 0;
 }
 
@@ -122,9 +122,8 @@ void refuse_options_before(const CLI::App& app, const CLI::App& command) {
     if (option->count() == 0) continue;
     throw Error(
         ExitCode::kUsage,
-        cat("the option ", option->get_name(), " stands before the command ", command.get_name(),
-            ", which does not see it"),
-        cat("write it behind: ftrun ", command.get_name(), " ", option->get_name(), " ..."));
+        cat("the option ", option->get_name(), " must follow the command ", command.get_name()),
+        cat("run: ftrun ", command.get_name(), " ", option->get_name(), " ..."));
   }
 }
 
@@ -142,7 +141,7 @@ std::string version_text() {
              build.libtorch.empty() ? "none: only check, plan and the like work"
                                     : cat(build.libtorch, ", ", torch),
              "\nCUDA ",
-             build.cuda.empty() ? "none: trains only on processors"
+             build.cuda.empty() ? "none: trains only on CPUs"
                                 : cat(build.cuda, ", kernels for ", gpu_architectures()),
              "\n", build.compiler);
 }

@@ -86,9 +86,9 @@ Problem moved_notice(const Origins& origins, const char* key, const std::string&
   notice.severity = Severity::kNotice;
   notice.at = place_of(origins, key);
   notice.message = cat(key, ": ", named, " is commit ", now,
-                       " in the Hugging Face cache by now; the run goes on with ", kept,
+                       " in the Hugging Face cache by now; the run continues with ", kept,
                        ", which it began with");
-  notice.remedy = cat("write ", repository, "@", now, " to go on with the newer one");
+  notice.remedy = cat("write ", repository, "@", now, " to continue with the newer one");
   return notice;
 }
 

@@ -104,10 +104,10 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
     throw Error(
         ExitCode::kUsage,
         cat("of ", result.counts.tried, " layouts on ", place, " none can run this config: ",
-            result.refusal.empty()
-                ? cat("a step of ", task.batch, " sequences cannot be shared out")
-                : result.refusal),
-        "change what is refused, or plan for another number of devices");
+            result.refusal.empty() ? cat("a global batch of ", task.batch,
+                                         " sequences cannot be divided among the ranks")
+                                   : result.refusal),
+        "change the refused keys, or plan for another number of devices");
   if (!result.nearest)
     throw Error(ExitCode::kUsage, cat("no layout on ", place, " was timed: ", result.problem),
                 "correct the machine file");
@@ -172,10 +172,10 @@ int search_plan(const SearchOptions& options, const AskedMachine& asked, Answer&
   SearchTask task = search_task(options, asked.machine);
   task.slow = asked.slow;
   if (!task.slow.empty() && !task.machine.has_gpus)
-    throw Error(ExitCode::kUsage,
-                "--slow: layouts on processors have different numbers of ranks, so it is not known "
-                "which of them is slow",
-                "plan one config with --slow, without --search");
+    throw Error(
+        ExitCode::kUsage,
+        "--slow: layouts on CPUs have different numbers of ranks, so the slow one is unknown",
+        "plan one config with --slow, without --search");
   require_ranks(task.slow, task.nodes * task.machine.devices);
   const SearchResult result = search_layouts(task, {.seconds = options.seconds});
   require_choice(task, result);

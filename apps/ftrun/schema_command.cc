@@ -19,10 +19,10 @@ Command add_schema(CLI::App& app) {
   auto answers = std::make_shared<bool>(false), support = std::make_shared<bool>(false);
   CLI::Option* one = command->add_flag(
       "--answers", *answers, "print the JSON Schema of what commands answer with --json instead");
-  CLI::Option* other = command
-                           ->add_flag("--support", *support,
-                                      "print what runs on processors and on GPUs, as JSON, instead")
-                           ->excludes(one);
+  CLI::Option* other =
+      command
+          ->add_flag("--support", *support, "print what runs on CPUs and on GPUs, as JSON, instead")
+          ->excludes(one);
   auto models = std::make_shared<bool>(false);
   command->add_flag("--models", *models, "print docs/models.md instead")
       ->excludes(one)

@@ -85,7 +85,7 @@ std::string counts_text(const SearchTask& task, const SearchResult& result) {
   std::string text =
       device_budget(task, 1) > 0
           ? ""
-          : "search: the memory of the machine is not known: all layouts count as fitting\n";
+          : "search: the memory of the machine is unknown: all layouts count as fitting\n";
   text += cat("search: ", count_text(counts.tried, "layout"), " on ",
               machine_place(task.machine, task.nodes), ", ", task.batch,
               " sequences a step: ", counts.legal, " legal, ", counts.too_large,

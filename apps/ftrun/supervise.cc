@@ -95,10 +95,12 @@ class SupervisedRun {
 int restarts_without_progress(std::optional<int> asked, const LaunchEnvironment& launch) {
   if (launch.nodes == 1) return asked.value_or(kRestartsWithoutProgress);
   if (asked.value_or(0) > 0)
-    throw Error(ExitCode::kUsage,
-                cat("--restarts ", *asked, ": ", launch.nodes, " nodes have a supervisor each"),
-                "leave it out, and let the launcher start all nodes again: torchrun "
-                "--max-restarts, or a requeued job with --resume auto");
+    throw Error(
+        ExitCode::kUsage,
+        cat("--restarts ", *asked, ": ranks are restarted only in runs on one node; this run has ",
+            launch.nodes, " nodes"),
+        "remove --restarts, and let the launcher start all nodes again: torchrun "
+        "--max-restarts, or a requeued job with --resume auto");
   return 0;
 }
 

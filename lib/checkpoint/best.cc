@@ -39,7 +39,7 @@ std::optional<BestCheckpoint> read_best(FileSystem& files, const std::string& ro
   if (!step || !has("metric", &Json::is_string) || !has("value", &Json::is_number))
     throw Error(ExitCode::kBadInput,
                 cat(path, ": does not name a checkpoint, its metric and value"),
-                "remove the file: the next best checkpoint writes it anew");
+                "remove the file: the next best checkpoint writes it again");
   return BestCheckpoint{*step, json["metric"].get<std::string>(), json["value"].get<double>()};
 }
 

@@ -105,7 +105,7 @@ void refuse_absent(const std::string& root, int64_t step) {
                                std::optional<int64_t> step) {
   if (problems.empty())
     throw Error(ExitCode::kBadInput, cat(root, ": holds no checkpoint"),
-                "start without --resume, or give the output_dir of the run to go on with");
+                "start without --resume, or give the output_dir of the run to continue");
   if (step) refuse_absent(root, *step);
   throw Error(ExitCode::kBadInput,
               cat(step ? "the checkpoint cannot be used: " : "no checkpoint can be used: ",

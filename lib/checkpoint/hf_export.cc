@@ -339,7 +339,8 @@ fs::path real_path(const std::string& path) {
 }
 
 [[noreturn]] void refuse_input(const std::string& folder, const std::string& why) {
-  throw Error(ExitCode::kBadInput, cat(folder, ": is not written: ", why), "choose another folder");
+  throw Error(ExitCode::kBadInput, cat(folder, ": the export is refused: ", why),
+              "choose another folder");
 }
 
 /// Refuses an export that would touch the files it reads, which must still exist at its end.

@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 3> kImportedKinds{"param", "exp_avg", "ex
 constexpr int64_t kLargestImportJson = int64_t{64} << 20;
 
 [[noreturn]] void refuse_import(const std::string& message) {
-  throw Error(ExitCode::kBadInput, message, "import it anew with scripts/import_checkpoint.py");
+  throw Error(ExitCode::kBadInput, message, "import it again with scripts/import_checkpoint.py");
 }
 
 std::vector<std::string> texts_of(const nlohmann::json& object, const char* key,

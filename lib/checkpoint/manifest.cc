@@ -94,7 +94,7 @@ SliceRecord slice_from(const json& value, int format, const std::string& file_wh
   slice.kind = json_text(value, "kind", where);
   const std::string dtype = json_text(value, "dtype", where);
   if (!dtype_from_name(dtype))
-    refuse_manifest(cat(where, ": dtype \"", printable(dtype), "\" is not known"));
+    refuse_manifest(cat(where, ": dtype \"", printable(dtype), "\" is unknown"));
   slice.dtype = *dtype_from_name(dtype);
   slice.tensor_shape = sizes_from(value, "shape", where);
   checked_elements(slice.tensor_shape, where + ": shape");

@@ -209,7 +209,7 @@ void keep_what_is_not_ours(FileSystem& files, const std::string& place) {
   if (!is_link && (!files.exists(place) || files.exists(below(place, "checkpoint.json")))) return;
   const std::string kept = unique_name(place, ".other-");
   files.rename(place, kept);
-  log_warning(cat(place, ": was there and is no checkpoint of this run; it is ", kept, " now"));
+  log_warning(cat(place, " was not a checkpoint of this run and was renamed to ", kept));
 }
 
 // Gives the checkpoint its name. The checkpoint exists only after put_in_place(). Returns "" or
@@ -252,8 +252,9 @@ void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup
 // power cut.
 [[noreturn]] void refuse_after_commit(const std::string& name, const std::string& trouble) {
   throw Error(ExitCode::kEnvironment,
-              cat("checkpoint ", name, " was written, but what follows a save failed: ", trouble),
-              "check that disk (dmesg, smartctl); --resume auto goes on from the checkpoint");
+              cat("checkpoint ", name,
+                  " was written and verified, but a later step of the save failed: ", trouble),
+              "check that disk (dmesg, smartctl); --resume auto continues from the checkpoint");
 }
 
 /// Says whether a leftover is a folder, not a link to one: nothing else is made here under such a

@@ -42,7 +42,7 @@ AgentStart start_of(const std::string& word, const std::vector<std::string>& lin
   const double seconds = static_cast<double>(options.timeout.count()) * 1e-3;
   throw Error(ExitCode::kPeerLost,
               cat("rank ", options.rank, " waited ", human_seconds(seconds),
-                  " for the others of this start at torchrun's store: ", missing),
+                  " for the other ranks to register in torchrun's store: ", missing),
               "look at that rank's own log first");
 }
 

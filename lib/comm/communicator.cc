@@ -187,7 +187,7 @@ void Communicator::check_counts(const Collective& collective) const {
   if (sent > record.count) bug(cat(describe(record), ": ", sent, " are sent"));
   check_counted(collective, rank(), collective.sends[static_cast<size_t>(rank())]);
   if (is_recording())
-    bug(cat(describe(record), ": what is counted anew each time cannot be recorded"));
+    bug(cat(describe(record), ": what is counted again each time cannot be recorded"));
 }
 
 void Communicator::check_arguments(const Collective& collective) const {
@@ -229,7 +229,8 @@ Work Communicator::issue(Collective collective, CallSite site) {
   site.what.copy(record.site, sizeof record.site - 1);
   check_arguments(pending.collective);
   if (!broken_.empty())
-    throw Error(ExitCode::kPeerLost, cat("group ", name(), " is already broken: ", broken_));
+    throw Error(ExitCode::kPeerLost,
+                cat("group ", name(), " was aborted by an earlier failure: ", broken_));
   record.sequence = next_sequence(record);
   if (is_recording()) recording_->records.push_back(record);
   if (!copies_alone()) or_break(record, [&] { begin(pending.collective); });

@@ -85,26 +85,28 @@ constexpr const char* kOneTokenEach =
     case StoreVerdict::kOtherJob:
       throw Error(
           ExitCode::kUsage,
-          cat(who, "that one has the same token, and is of another job than this one, ", job),
+          cat(who, "rank 0 serves another job with the same FTRUN_TOKEN; this rank belongs to ",
+              job),
           cat(kOneTokenEach, "; ranks of one job have the same output_dir and model.path"));
     case StoreVerdict::kOtherWorld:
       throw Error(ExitCode::kUsage,
-                  cat(who, "its job has ", serving.world, " ranks, and this is one of ", own.world),
+                  cat(who, "rank 0's job has ", serving.world, " ranks; this rank was started for ",
+                      own.world),
                   cat("give all ranks the same WORLD_SIZE; ", kOneTokenEach));
     case StoreVerdict::kEarlierStart:
-      throw Error(ExitCode::kUsage,
-                  cat(who, "its job was restarted ", serving.attempt,
-                      " times, and this rank is of the start after restart ", own.attempt),
-                  "end what is left of the earlier start, and restart all ranks together");
+      throw Error(
+          ExitCode::kUsage,
+          cat(who, "rank 0 has restart count ", serving.attempt, ", this rank has ", own.attempt),
+          "end the processes of the earlier start, then restart all ranks together");
     case StoreVerdict::kSecondProcess:
       throw Error(ExitCode::kUsage,
                   cat(who, "another process is rank ", own.rank, " of this job already"),
                   cat(kOneTokenEach,
                       "; where one rank was started again by itself, start all of them again"));
     case StoreVerdict::kLaterStart:
-      throw Refused(cat("rank 0 there is still of the start after restart ", serving.attempt,
-                        ", and this rank of that after ", own.attempt),
-                    true);
+      throw Refused(
+          cat("rank 0 still has restart count ", serving.attempt, ", this rank has ", own.attempt),
+          true);
     case StoreVerdict::kAdmitted:
       break;
   }

@@ -25,8 +25,7 @@ constexpr const char* kOtherWays =
     "choose another output_dir, or give every rank the same FTRUN_TOKEN and MASTER_PORT";
 
 [[noreturn]] void something_else(const std::string& path) {
-  throw Error(ExitCode::kEnvironment,
-              cat(path, ": ranks meet by a file of this name, and this is something else"),
+  throw Error(ExitCode::kEnvironment, cat(path, ": exists, but is not ftrun's rendezvous file"),
               kOtherWays);
 }
 
@@ -39,10 +38,9 @@ std::optional<std::string> text_of(const std::string& path) {
   const bool ours = known && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
                     (status.st_mode & 077) == 0;
   if (!ours)
-    throw Error(
-        ExitCode::kEnvironment,
-        cat(path, ": not a file of this user's alone (mode 0600), so ranks cannot meet by it"),
-        cat("remove it, ", kOtherWays));
+    throw Error(ExitCode::kEnvironment,
+                cat(path, ": the rendezvous file must belong to this user and have mode 0600"),
+                cat("remove it, ", kOtherWays));
   std::array<char, 1024> buffer{};
   const ssize_t size = ::read(fd.get(), buffer.data(), buffer.size());
   return std::string(buffer.data(), size > 0 ? static_cast<size_t>(size) : 0);
@@ -74,12 +72,11 @@ MeetingFile::~MeetingFile() {
 void MeetingFile::require_ours() const {
   const auto now = text_of(path_);
   if (now == content_) return;
-  throw Error(
-      ExitCode::kUsage,
-      cat(path_, ": ",
-          now ? "another job's rank 0 has replaced the file" : "somebody has removed the file",
-          " by which the ranks of this one meet, before all had come"),
-      "start one job at a time in an output_dir, or choose another");
+  throw Error(ExitCode::kUsage,
+              cat(path_, ": the rendezvous file was ",
+                  now ? "replaced by rank 0 of another job" : "removed",
+                  " before all ranks of this job had connected"),
+              "start one job at a time in an output_dir, or choose another");
 }
 
 std::optional<MeetingPlace> MeetingFile::read(const std::string& path) {

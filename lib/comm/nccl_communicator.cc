@@ -173,7 +173,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     if (!run_in_thread(std::move(destroy), std::chrono::milliseconds(100), hopeless))
       log_warning(cat("NCCL did not close group ", name(), " within ",
                       human_seconds(std::chrono::duration<double>(setup().timeout).count()),
-                      "; nothing is lost, the process ends without it"));
+                      "; no data is lost; the process exits without closing it"));
   }
 
   /// Ends NCCL's kernels, and with them the waits of this rank for its device. Members on the same
@@ -259,7 +259,9 @@ class NcclCommunicator final : public DeviceCommunicator {
     if (lock.owns_lock() && comm_ != nullptr) ::ncclCommGetAsyncError(comm_, &status);
     check_own_device(status, comm_, "a collective");
     if (status != ncclSuccess && status != ncclInProgress)
-      throw Error(ExitCode::kPeerLost, cat("NCCL says ", words_of(status, comm_)));
+      throw Error(ExitCode::kPeerLost,
+                  cat("NCCL failed in group ", name(), ": ", words_of(status, comm_)),
+                  "look at the other ranks' logs; NCCL_DEBUG=INFO shows more");
     return false;
   }
   void release(int64_t handle) override {

@@ -17,12 +17,12 @@ NcclMakeEntry load_module() {
   const auto [module, why] = open_library(path, RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
     throw Error(ExitCode::kEnvironment, cat("NCCL cannot be loaded: ", why),
-                "build ftrun anew on this machine; it needs CUDA 13 with NCCL 2 and the pinned "
+                "build ftrun again on this machine; it needs CUDA 13 with NCCL 2 and the pinned "
                 "torch wheel");
   const auto make = reinterpret_cast<NcclMakeEntry>(::dlsym(module, kNcclMakeEntry));
   if (make == nullptr)
     throw Error(ExitCode::kEnvironment, cat(path, " is not this version's NCCL library"),
-                "build ftrun anew");
+                "build ftrun again");
   return make;
 }
 

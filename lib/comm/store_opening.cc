@@ -43,7 +43,8 @@ void warn_of_no_way(const RendezvousOptions& options) {
   if (is_loopback(options.address)) require_loopback();
   if (const auto why = missing_route(options.address))
     warn(*why,
-         "bring this machine's network up, or set MASTER_ADDR to an address that it leads to");
+         "bring up this machine's network, or set MASTER_ADDR to an address that is reachable from "
+         "here");
 }
 
 std::string place_text(const RendezvousOptions& options, int port) {
@@ -167,10 +168,11 @@ void require_nobody_meets(const RendezvousOptions& options) {
   const auto before = MeetingFile::read(options.meeting_file);
   if (!before || !serves_store({before->address, before->port, before->token}, kControlTimeout))
     return;
-  throw Error(ExitCode::kEnvironment,
-              cat(options.meeting_file, ": the ranks of another job meet by this file now (job \"",
-                  before->job, "\", at ", before->address, ":", before->port, ")"),
-              "wait until it has begun, end it, or choose another output_dir");
+  throw Error(
+      ExitCode::kEnvironment,
+      cat(options.meeting_file, ": another job is connecting its ranks through this file (job \"",
+          before->job, "\", at ", before->address, ":", before->port, ")"),
+      "wait until it has begun, end it, or choose another output_dir");
 }
 
 /// Serves rank 0's store, on a socket that it inherited or makes.

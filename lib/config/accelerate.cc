@@ -163,7 +163,7 @@ class Translator {
       if (value == nullptr || !is_set(*value)) continue;
       if (has_file)
         problems_.error(value->at,
-                        cat("deepspeed_config.", name, ": written beside deepspeed_config_file"),
+                        cat("deepspeed_config.", name, ": set together with deepspeed_config_file"),
                         cat("write ", path, " in that file, as Accelerate asks"));
       else
         put(config_, path, *value);

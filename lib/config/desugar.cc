@@ -20,7 +20,7 @@ void rename(ConfigNode& map, const std::string& section, const std::string& from
   if (entry == nullptr) return;
   if (const ConfigEntry* other = map.entry(to); other != nullptr) {
     problems.error(entry->at,
-                   cat(joined_key(section, from), ": written beside \"", to, "\" (line ",
+                   cat(joined_key(section, from), ": set together with \"", to, "\" (line ",
                        other->at.line, "), which is the same key"),
                    "keep one of the two");
     map.erase(from);
@@ -90,7 +90,7 @@ void expand_cpu_offload(ConfigNode& zero, const std::string& from, const std::st
   if (!value.boolean) return;
   if (const ConfigNode* other = zero.find(to);
       other != nullptr && other->kind != ConfigNodeKind::kNull) {
-    problems.error(at, cat("zero_optimization.", from, ": written beside ", to),
+    problems.error(at, cat("zero_optimization.", from, ": set together with ", to),
                    cat("remove ", from));
     return;
   }
@@ -229,7 +229,7 @@ void split_weighted_train(ConfigNode& root, Problems& problems) {
     return;
   if (const ConfigEntry* other = data->entry("train_weights"); other != nullptr) {
     problems.error(other->at,
-                   cat("data.train_weights: written beside the weights in data.train (line ",
+                   cat("data.train_weights: set together with the weights in data.train (line ",
                        train->at.line, ")"),
                    "keep one of the two");
     data->erase("train_weights");
@@ -252,10 +252,11 @@ void split_named_validation(ConfigNode& root, Problems& problems) {
   ConfigEntry* validation = data == nullptr ? nullptr : data->entry("validation");
   if (validation == nullptr || !validation->value.is_map()) return;
   if (const ConfigEntry* other = data->entry("validation_names"); other != nullptr) {
-    problems.error(other->at,
-                   cat("data.validation_names: written beside the names in data.validation (line ",
-                       validation->at.line, ")"),
-                   "keep one of the two");
+    problems.error(
+        other->at,
+        cat("data.validation_names: set together with the names in data.validation (line ",
+            validation->at.line, ")"),
+        "keep one of the two");
     data->erase("validation_names");
     validation = data->entry("validation");
   }

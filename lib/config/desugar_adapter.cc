@@ -74,9 +74,10 @@ void refuse_other_arithmetic(ConfigNode& adapter, bool of_peft, Problems& proble
       problems.error(entry->at,
                      cat("adapter.", key, ": ", value_text(entry->value),
                          ": not supported, and without it another adapter is trained"),
-                     of_peft ? "go on with an adapter that was made without it, or have PEFT merge "
-                               "this one (merge_and_unload) and train on that model"
-                             : "leave it out");
+                     of_peft
+                         ? "continue with an adapter that was made without it, or have PEFT merge "
+                           "this one (merge_and_unload) and train on that model"
+                         : "remove it");
     adapter.erase(key);
   }
 }
@@ -123,7 +124,7 @@ void split_pattern(ConfigNode& adapter, const std::string& key, const std::strin
   if (entry == nullptr || !entry->value.is_map()) return;
   if (const ConfigEntry* other = adapter.entry(numbers); other != nullptr) {
     problems.error(other->at,
-                   cat("adapter.", numbers, ": written beside adapter.", key, " (line ",
+                   cat("adapter.", numbers, ": set together with adapter.", key, " (line ",
                        entry->at.line, "), which has its numbers"),
                    "keep one of the two");
     return;
@@ -171,7 +172,7 @@ void refuse_other_quantization(const ConfigNode& quantization, Problems& problem
                    "quantization.llm_int8_skip_modules: not supported but for lm_head and "
                    "embed_tokens: all matrices of the blocks are quantized, "
                    "and the head and the embedding are not",
-                   "leave it out");
+                   "remove it");
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ class Converter {
     if (const NumberWord* word = word_of(written); word != nullptr) {
       if (word->remedy.empty()) return word->value;
       problems_.error(written.at,
-                      cat(key_, ": ", value_text(written), " is more than one key here"),
+                      cat(key_, ": ", value_text(written), " corresponds to several keys in ftrun"),
                       word->remedy);
       return std::nullopt;
     }

@@ -99,7 +99,7 @@ ConfigNode parse(const std::string& name, const std::string& text, Problems& pro
   // Texts of a config are written to JSON files, which hold UTF-8.
   if (const auto bad = first_not_utf8(text)) {
     problems.error(
-        place_of_byte(name, text, *bad), "here is a byte that is not UTF-8",
+        place_of_byte(name, text, *bad), "this byte is not UTF-8",
         "save the file in UTF-8; where the byte belongs to the name of a file, rename that file");
     return {};
   }

@@ -133,10 +133,10 @@ QuantizationConfig quantization_of_text(const std::string& text, const std::stri
   };
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object() || !json.contains("type"))
-    refuse("says of the base's quantization what cannot be read");
+    refuse("the quantization of the base must be a JSON object with the key type");
   for (const auto& [key, value] : json.items())
     if (key != "type" && key != "double" && key != "block")
-      refuse("says of the base's quantization what is not known");
+      refuse(cat("unknown key \"", key, "\" in the quantization of the base"));
   const LoadResult loaded = load_config_text(
       where, Json{{"quantization", json}, {"train_micro_batch_size_per_gpu", 1}}.dump());
   const Resolution resolution = resolve(loaded.written, {});

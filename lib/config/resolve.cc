@@ -112,10 +112,9 @@ void resolve_device(Resolving& r) {
   if (!r.is_open("device") || r.context.gpus == 0) return;
   const std::string gpus = cat(r.context.gpus, r.context.gpus == 1 ? " GPU" : " GPUs");
   const auto stay = [&](const std::string& why, const std::string& remedy) {
-    r.notice(
-        "device",
-        cat("device: auto computes on processors, although this machine shows ", gpus, ": ", why),
-        remedy);
+    r.notice("device",
+             cat("device: auto selects the CPU, although this machine shows ", gpus, ": ", why),
+             remedy);
   };
   if (r.config.comm.backend == BackendChoice::kGloo)
     return stay("comm.backend gloo is not supported there",

@@ -95,8 +95,8 @@ std::string contradiction_remedy(const Resolving& r, const BatchSizes& given, in
   const BatchSizes all = counting_all_ranks(r, given);
   if (!is_autotp(r) || product(all) != all.total)
     return "leave one of the three out: it follows from the other two";
-  return cat("write train_batch_size ", value, ", or leave it out: ", deepspeed_counts(r, all),
-             " (", all_ranks_product(all), " = ", all.total,
+  return cat("write train_batch_size ", value, ", or remove it: ", deepspeed_counts(r, all), " (",
+             all_ranks_product(all), " = ", all.total,
              "), and those of a tensor group share their sequences");
 }
 

@@ -67,7 +67,8 @@ void check_gradient_dtypes(Resolving& r) {
   if (written && halves && sent != mode)
     r.error("communication_data_type",
             cat("communication_data_type ", name_of(sent), " cannot carry the gradients of ",
-                name_of(mode), " training: one has not the range, the other not the digits"),
+                name_of(mode),
+                " training: fp16 lacks the range of bf16, and bf16 lacks the precision of fp16"),
             cat("use ", name_of(mode), " or fp32"));
 }
 
@@ -176,7 +177,7 @@ void check_nvme(Resolving& r) {
   if (used && block % 4096 != 0)
     r.error(
         "aio.block_size",
-        cat("aio.block_size ", block, " is no multiple of 4096, which direct disk access needs"),
+        cat("aio.block_size ", block, " is not a multiple of 4096, which direct disk access needs"),
         cat("use ", (block / 4096 + 1) * 4096));
   const auto check = [&](const std::string& section, OffloadDevice device,
                          const std::string& folder) {
@@ -213,14 +214,14 @@ void check_recompute(Resolving& r) {
              cat("recompute.every ", recompute.every, " has no effect with policy none"));
   if (off && configures_recompute(r.config))
     r.notice("activation_checkpointing",
-             "activation_checkpointing: says how to recompute and does not switch it on, as in "
-             "DeepSpeed, where the model must ask",
+             "activation_checkpointing: sets how activations are recomputed but does not enable it "
+             "(in DeepSpeed the model's code does)",
              "write recompute: full to use it");
 }
 
 void check_backend(Resolving& r) {
   if (r.config.comm.backend == BackendChoice::kNccl && r.config.device != DeviceKind::kCuda)
-    r.error("comm.backend", "comm.backend nccl is for GPUs, and the ranks compute on processors",
+    r.error("comm.backend", "comm.backend nccl is for GPUs, and the ranks compute on CPUs",
             "remove it: auto takes shared memory within a machine and gloo between machines");
   if (r.config.comm.backend == BackendChoice::kGloo && r.config.device == DeviceKind::kCuda)
     r.error("comm.backend", "comm.backend gloo moves main memory, and the ranks compute on GPUs",
@@ -248,7 +249,7 @@ void check_path(Resolving& r, const std::string& key, const std::string& path) {
                                                        : std::filesystem::path(path),
                               error))
     return;
-  r.error(key, cat(key, ": ", path, ": ", home ? "~ is" : "variables are", " read by shells alone"),
+  r.error(key, cat(key, ": ", path, ": ftrun does not expand ", home ? "~" : "variables"),
           cat("write the whole path",
               home ? "" : cat(", or give it on the command line: --set ", key, "=\"", path, "\"")));
 }

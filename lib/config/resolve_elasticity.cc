@@ -58,7 +58,7 @@ bool check_version(Resolving& r) {
                   "use 0.2");
   if (e.version == 0.1 && e.model_parallel_size > 1)
     return refuse(r, "elasticity.version",
-                  cat("elasticity.version 0.1 knows no model parallelism, and ",
+                  cat("elasticity.version 0.1 does not support model parallelism, and ",
                       e.model_parallel_size, " ranks share a model"),
                   "use 0.2");
   if (e.version == 0.2 && e.num_gpus_per_node % e.model_parallel_size != 0)
@@ -146,7 +146,7 @@ void compare_written(Resolving& r, const ChosenBatch& choice) {
   if (c.elasticity.ignore_non_elastic_batch_info)
     r.notice("elasticity.enabled", says + "; the batch keys are ignored");
   else
-    r.error("elasticity.enabled", says + ", and batch keys say otherwise",
+    r.error("elasticity.enabled", says + ", but the batch keys give other values",
             "remove the batch keys, or write elasticity.ignore_non_elastic_batch_info: true");
 }
 

@@ -52,7 +52,8 @@ void check_interval(Resolving& r) {
             "set train.evaluation.every to the steps between two evaluations");
   if (!c.checkpoint.keep_best.metric.empty())
     r.notice("checkpoint.keep_best.metric",
-             "checkpoint.keep_best: the best is the last: train.evaluation.every is 0, so that "
+             "checkpoint.keep_best: the best checkpoint is always the last one: "
+             "train.evaluation.every is 0, so that "
              "nothing is evaluated before the last step",
              "set train.evaluation.every to the steps between two evaluations");
 }

@@ -63,7 +63,7 @@ class YamlReader {
     const std::string& tag = yaml.Tag();
     if (tag == "!" || tag == "tag:yaml.org,2002:str") return ConfigNode::of_text(at, yaml.Scalar());
     if (tag != "?" && !tag.empty() && tag.rfind("tag:yaml.org,2002:", 0) != 0)
-      problems_.error(at, cat("the tag ", tag, " is not known"), "remove the tag");
+      problems_.error(at, cat("the tag ", tag, " is unknown"), "remove the tag");
     return scalar_node(at, yaml.Scalar());
   }
 
@@ -78,7 +78,7 @@ class YamlReader {
     std::vector<ConfigNode> merged;
     for (const auto& item : yaml) {
       if (!item.first.IsScalar()) {
-        problems_.error(place(item.first.Mark()), "this key is not a word");
+        problems_.error(place(item.first.Mark()), "a key must be a scalar, not a list or a map");
       } else if (item.first.Scalar() == "<<" && item.first.Tag() == "?") {
         collect_merged(node_of(item.second, depth + 1), merged);
       } else {

@@ -362,8 +362,8 @@ class Child {
     id_ = -1;
     ::close(from_);
     throw Error(ExitCode::kEnvironment,
-                "a process that computed beside the one that measured has died",
-                "see that there is memory for it, and measure again");
+                "a benchmark process that loads the other cores ended unexpectedly",
+                "check that it has enough memory, and run the benchmark again");
   }
 
  private:

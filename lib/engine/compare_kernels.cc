@@ -174,8 +174,8 @@ void Comparison::note(const std::string& operation, DType tolerated, DType dtype
   throw RankError(
       Error(ExitCode::kEnvironment,
             cat("GPU ", info.index, " (", info.name, ") computes ", operation,
-                " otherwise than the processor does: off by ", off,
-                " of the result, where rounding explains ", tolerance_of(tolerated)),
+                " differently from the CPU: relative difference ", off, ", tolerance ",
+                tolerance_of(tolerated)),
             "set \"device\": \"cpu\", check the GPU (nvidia-smi -q -d ECC), and report this line"),
       RankError::kThisRank, /*of_device=*/true);
 }

@@ -23,7 +23,7 @@ constexpr int64_t kPiece = int64_t{4} << 20;
 /// Remedy of state that a machine has changed.
 constexpr const char* kRemedy =
     "check the memory, processors and GPUs of these machines (dmesg, nvidia-smi -q); --resume auto "
-    "goes on from the last checkpoint";
+    "continues from the last checkpoint";
 
 /// Writes "rank 1", "ranks 0 and 2", "ranks 0, 1 and 2".
 std::string ranks_text(const std::vector<int>& ranks) {

@@ -148,7 +148,7 @@ std::string import_notice(const std::string& folder, const CheckpointMeta& saved
              record.unknown.empty()
                  ? ""
                  : cat("; it does not say: ", printable(join(record.unknown, ", "))),
-             "; the data goes on where step ", saved.step, " of this config ends");
+             "; the data continues where step ", saved.step, " of this config ends");
 }
 
 RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now) {

@@ -24,7 +24,7 @@ constexpr const char* kIntroduction =
     "a test "
     "compares. How a family is added: CONTRIBUTING.md.\n\n"
     "Every family trains on data-parallel ranks with all ZeRO stages and tiers, on tensor-parallel "
-    "ranks and in pipelines, on processors and on GPUs; what has run on emulated GPUs alone is in "
+    "ranks and in pipelines, on CPUs and on GPUs; what has run on emulated GPUs alone is in "
     "[config.md](config.md). "
     "Of multimodal models (`gemma3`, `mistral3`) the decoder trains on text, and all other parts "
     "stay as they are.\n\n";

@@ -158,10 +158,10 @@ void refuse_other_device(const ClassPlans& all, const Machine& machine) {
   const bool on_gpus = all.plan(0).train.model.dtypes.kernels == Kernels::kGpu;
   if (on_gpus == machine.has_gpus) return;
   throw Error(ExitCode::kUsage,
-              cat("the run computes on ", on_gpus ? "GPUs" : "processors", ", and the machine ",
-                  machine.name, " is one of ", on_gpus ? "processors" : "GPUs"),
+              cat("the run computes on ", on_gpus ? "GPUs" : "CPUs", ", and the machine ",
+                  machine.name, " is one of ", on_gpus ? "CPUs" : "GPUs"),
               on_gpus ? "set device: cpu, or take a machine file of GPUs"
-                      : "set device: cuda, or take a machine file of processors");
+                      : "set device: cuda, or take a machine file of CPUs");
 }
 
 int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t nodes) {
@@ -172,10 +172,10 @@ int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t no
                     " GPUs (", machine.name, ")"),
                 cat("plan for --nodes ", divide_up(ranks, int64_t{machine.devices})));
   if (!machine.has_gpus && ranks > kMostOnProcessors)
-    throw Error(ExitCode::kUsage,
-                cat(ranks, " ranks of processors: a step's time is predicted for at most ",
-                    kMostOnProcessors),
-                "plan fewer ranks, or for a machine of GPUs");
+    throw Error(
+        ExitCode::kUsage,
+        cat(ranks, " ranks on CPUs: a step's time is predicted for at most ", kMostOnProcessors),
+        "plan fewer ranks, or for a machine of GPUs");
   return static_cast<int>(here);
 }
 

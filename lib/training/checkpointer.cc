@@ -198,7 +198,7 @@ void Checkpointer::finish_background_save(TrainingProgress& progress) {
   ++failed_;
   progress.evaluations.forget_best(over->step());
   parts_.journal.warn(
-      cat(outcome.failure, "; training goes on and tries again when the next one is due"));
+      cat(outcome.failure, "; training continues and tries again when the next one is due"));
   parts_.journal.update([&](RunManifest& manifest) { add_to(manifest); });
 }
 

@@ -62,7 +62,7 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
         "with those of device: cpu");
   if (const auto& compared = run.setup.compared())
     notes.push_back(cat(compared->operations,
-                        " operations compared with the processor's on a small model in ",
+                        " operations compared with the CPU's on a small model in ",
                         human_seconds(compared->seconds), ": off by ", compared->largest_difference,
                         " at most (", compared->operation, ")"));
   if (const std::vector<std::string> features = only_emulated_on_gpus(run.request.config);

@@ -103,18 +103,18 @@ void Recorder::refuse_if_checkpoints_are_gone() const {
   throw Error(ExitCode::kBadInput,
               cat(paths().manifest(), ": the run has saved checkpoints, and ",
                   paths().checkpoints(), " holds none"),
-              "bring one back, or start anew in another output_dir");
+              "bring one back, or start again in another output_dir");
 }
 
 void Recorder::note_new_start() {
   if (!request_.resume.wanted) return;
   if (before_) {
     start_ += ": --resume found a run that had saved no checkpoint";
-    return print("no checkpoint was saved yet: training starts anew");
+    return print("no checkpoint was saved yet: training starts from the beginning");
   }
   start_ += ": --resume found no run in output_dir";
   warn(cat("--resume auto: output_dir ", paths().root(),
-           " held no run: training starts anew, from the model's weights",
+           " held no run: training starts from the beginning, with the model's weights",
            did_you_mean(folder_.run_nearby())));
 }
 

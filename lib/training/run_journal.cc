@@ -19,13 +19,13 @@ LogLevel log_level(const std::string& name) {
   return name == "error" || name == "critical" ? LogLevel::kError : LogLevel::kInfo;
 }
 
-/// Writes the line "goes on with 1 data rank of 2 since rank 1 failed twice without a new
+/// Writes the line "continues with 1 data rank of 2 since rank 1 failed twice without a new
 /// checkpoint: ...".
 std::string fewer_ranks_text(const TrainRequest& request) {
   const ParallelConfig& mesh = request.config.parallel;
   const int64_t replica = request.launch.world / mesh.data;  // ranks
   const int64_t left = std::ssize(request.ranks.left) / replica;
-  return cat("goes on with ", mesh.data, mesh.data == 1 ? " data rank" : " data ranks", " of ",
+  return cat("continues with ", mesh.data, mesh.data == 1 ? " data rank" : " data ranks", " of ",
              mesh.data + left, " since ", request.ranks.why_left);
 }
 

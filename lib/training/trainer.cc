@@ -294,7 +294,8 @@ void Trainer::finish() {
   session_.run_together("finishing the run", [&] { conclude(); });
   if (!withheld_.empty())
     throw Error(ExitCode::kNumerical, withheld_,
-                cat("lower the learning rate, and start again from an earlier checkpoint or anew; "
+                cat("lower the learning rate, and start again from an earlier checkpoint or from "
+                    "the beginning; "
                     "to have the weights all the same: ",
                     convert_command()));
 }

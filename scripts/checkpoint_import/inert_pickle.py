@@ -564,7 +564,7 @@ class TorchFile:
             start = self.window.at_offset(0, 2)
             if start[:1] == b"\x80":
                 raise BadFile(f"{self.place}: is a plain pickle, as torch saved before 1.6; load "
-                              "and save it anew with a newer torch") from None
+                              "and save it again with a newer torch") from None
             raise BadFile(f"{self.place}: is no complete zip file of torch.save "
                           f"({printable(str(error))}); it may have been cut short") from None
         entries = {}

@@ -374,7 +374,7 @@ TEST_CASE("what has the name of a step and is no checkpoint stays, under a name 
     put();
     const std::string said = logged([&] { save(run.path(), 1, 2, 1); });
     CHECK_THAT(said, Catch::Contains(cat(run / "step-00000002",
-                                         ": was there and is no checkpoint of this run; it is ")));
+                                         " was not a checkpoint of this run and was renamed to ")));
     CHECK(loads_as(run / "step-00000002", 1, 1));
     clean_checkpoints(posix_files(), run.path());
     fs::remove_all(run / "step-00000002");

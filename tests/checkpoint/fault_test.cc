@@ -99,8 +99,9 @@ std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
     refused += errors[0].empty() ? 0 : 1;
     const std::string name = step_folder_name(step);
     const bool in_place =
-        errors[0].find(
-            cat("checkpoint ", name, " was written, but what follows a save failed: ")) == 0;
+        errors[0].find(cat("checkpoint ", name,
+                           " was written and verified, but a later step of the save failed: ")) ==
+        0;
     committed += in_place ? 1 : 0;
     if (!errors[0].empty() && !in_place)
       REQUIRE(errors[0].find(cat("checkpoint ", name, " was not written: rank ")) == 0);
@@ -233,10 +234,8 @@ TEST_CASE(
   save_step(files, scene.root, 1, 1);
   files.no_memory_for = "/latest";
   const auto errors = save_step(files, scene.root, 1, 2);
-  REQUIRE(
-      errors[0].find(
-          "checkpoint step-00000001 was written, but what follows a save failed: out of memory") ==
-      0);
+  REQUIRE(errors[0].find("checkpoint step-00000001 was written and verified, but a later step of "
+                         "the save failed: out of memory") == 0);
   REQUIRE(errors[1] == errors[0]);
   REQUIRE(resumed_version(scene.root) == 2);
   // The one that it replaces, which is known to be on the disk.

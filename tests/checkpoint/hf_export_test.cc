@@ -462,9 +462,9 @@ TEST_CASE("an export never touches what is read for it") {
     for (const std::string source : {"base", "alias"}) {
       options.folder = folder / out;
       options.source_folder = folder / source;
-      REQUIRE(export_refusal(folder, options) == folder / "base" +
-                                                     ": is not written: the model is read from " +
-                                                     options.source_folder);
+      REQUIRE(export_refusal(folder, options) ==
+              folder / "base" + ": the export is refused: the model is read from " +
+                  options.source_folder);
     }
   options.source_folder = "";
   fs::create_directories(folder / "run/checkpoints/step-00000001");
@@ -474,8 +474,8 @@ TEST_CASE("an export never touches what is read for it") {
         "run/checkpoints/step-00000001/out", "run/other/../checkpoints/out"}) {
     options.folder = folder / out;
     REQUIRE(export_refusal(folder, options)
-                .find(cat(": is not written: it would change ", folder / "run/checkpoints")) !=
-            std::string::npos);
+                .find(cat(": the export is refused: it would change ",
+                          folder / "run/checkpoints")) != std::string::npos);
   }
   options.folder = folder / "run/checkpoints-as-hf";
   export_model(posix_files(), options, kTensors, read_values);

@@ -118,7 +118,7 @@ TEST_CASE("manifests that verify and yet make no sense are refused") {
           "m: rank-00000.safetensors: tensor \"a.weight\": field \"shape\" must hold integers of 0 "
           "or more");
   REQUIRE(refusal(with("\"BF16\"", "\"BF17\"")) ==
-          "m: rank-00000.safetensors: tensor \"a.weight\": dtype \"BF17\" is not known");
+          "m: rank-00000.safetensors: tensor \"a.weight\": dtype \"BF17\" is unknown");
   REQUIRE(refusal(with("\"rank\":0", "\"rank\":1")) ==
           "m: the file of rank 1 must be rank-00001.safetensors, found rank-00000.safetensors");
   REQUIRE(refusal(with("\"xxh3\":\"000000000000004d\"", "\"xxh3\":\"4d\"")) ==

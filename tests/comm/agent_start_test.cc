@@ -107,7 +107,7 @@ TEST_CASE("a start that lost a rank while it met, or had another number of ranks
   const AgentStore agent;
   REQUIRE_THAT(
       start_ranks(agent, 3, "a", 0ms, {0, 2})[0].failure,
-      Catch::StartsWith("rank 0 waited 1.0s for the others of this start at torchrun's store: "
+      Catch::StartsWith("rank 0 waited 1.0s for the other ranks to register in torchrun's store: "
                         "rank 1 did not arrive in time"));
   REQUIRE_THAT(start_ranks(agent, 2, "b", 0ms, {1})[0].failure,
                Catch::Contains("store: rank 0 did not arrive in time"));

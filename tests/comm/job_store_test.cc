@@ -365,22 +365,27 @@ TEST_CASE(
     REQUIRE(MeetingFile::read(path)->address == "127.0.0.1");
     REQUIRE_NOTHROW(file.require_ours());
     ::chmod(path.c_str(), 0644);
-    REQUIRE_THROWS_WITH(MeetingFile::read(path),
-                        Catch::Contains("not a file of this user's alone"));
+    REQUIRE_THROWS_WITH(
+        MeetingFile::read(path),
+        Catch::Contains("the rendezvous file must belong to this user and have mode 0600"));
     ::chmod(path.c_str(), 0600);
   }
   REQUIRE_FALSE(MeetingFile::read(path).has_value());
   std::ofstream(path) << "a thesis\n";
   ::chmod(path.c_str(), 0600);
-  REQUIRE_THROWS_WITH(MeetingFile(path, place), Catch::Contains("this is something else"));
-  REQUIRE_THROWS_WITH(MeetingFile::read(path), Catch::Contains("this is something else"));
+  REQUIRE_THROWS_WITH(MeetingFile(path, place),
+                      Catch::Contains("exists, but is not ftrun's rendezvous file"));
+  REQUIRE_THROWS_WITH(MeetingFile::read(path),
+                      Catch::Contains("exists, but is not ftrun's rendezvous file"));
   std::string kept;
   std::ifstream text(path);
   std::getline(text, kept);
   REQUIRE(kept == "a thesis");
   std::filesystem::remove(path);
   std::filesystem::create_symlink("/etc/passwd", path);
-  REQUIRE_THROWS_WITH(MeetingFile::read(path), Catch::Contains("not a file of this user's alone"));
+  REQUIRE_THROWS_WITH(
+      MeetingFile::read(path),
+      Catch::Contains("the rendezvous file must belong to this user and have mode 0600"));
   std::filesystem::remove_all(folder);
 }
 
@@ -403,18 +408,18 @@ TEST_CASE("each rank of a start is one process, with as many connections as it w
           cat("rank 3", at, "another process is rank 3 of this job already"));
   REQUIRE(first->clone()->getNumKeys() == 0);
   REQUIRE(refused(rank_of(2, 'q', 8)) ==
-          cat("rank 2", at, "its job has 4 ranks, and this is one of 8"));
-  REQUIRE(refused(rank_of(4)) == cat("rank 4", at, "its job has 4 ranks, and this is one of 4"));
+          cat("rank 2", at, "rank 0's job has 4 ranks; this rank was started for 8"));
+  REQUIRE(refused(rank_of(4)) ==
+          cat("rank 4", at, "rank 0's job has 4 ranks; this rank was started for 4"));
   REQUIRE(refused(rank_of(2, 'q', 4, 1, "job 8")) ==
           cat("rank 2", at,
-              "that one has the same token, and is of another job than this one, job \"job 8\""));
+              "rank 0 serves another job with the same FTRUN_TOKEN; this rank belongs to job \"job "
+              "8\""));
   REQUIRE(refused(rank_of(2, 'q', 4, 0)) ==
-          cat("rank 2", at,
-              "its job was restarted 1 times, and this rank is of the start after restart 0"));
+          cat("rank 2", at, "rank 0 has restart count 1, this rank has 0"));
   // Rank 0 of a later start may be about to take the place of this one.
-  REQUIRE_THROWS_WITH(
-      served.client(kToken, rank_of(2, 'q', 4, 2), 200ms),
-      "rank 0 there is still of the start after restart 1, and this rank of that after 2");
+  REQUIRE_THROWS_WITH(served.client(kToken, rank_of(2, 'q', 4, 2), 200ms),
+                      "rank 0 still has restart count 1, this rank has 2");
   REQUIRE(refused(rank_of(2)) == "admitted");
   REQUIRE(served.server->admitted() == 4);
 }
@@ -473,7 +478,7 @@ TEST_CASE("a rank that may not read the meeting file, or reads another job's, sa
     ::chmod(path.c_str(), 0644);
     REQUIRE_THROWS_WITH(
         Rendezvous::connect(patient),
-        Catch::Contains("not a file of this user's alone (mode 0600), so ranks cannot meet by it"));
+        Catch::Contains("the rendezvous file must belong to this user and have mode 0600"));
     ::chmod(path.c_str(), 0600);
   }
   std::filesystem::remove_all(folder);
@@ -490,7 +495,8 @@ TEST_CASE(
     const MeetingFile live(path, {"job 7", "127.0.0.1", served.port, kToken});
     REQUIRE_THROWS_WITH(
         Rendezvous::connect(options),
-        cat(path, ": the ranks of another job meet by this file now (job \"job 7\", at 127.0.0.1:",
+        cat(path,
+            ": another job is connecting its ranks through this file (job \"job 7\", at 127.0.0.1:",
             served.port,
             ")\n  remedy: wait until it has begun, end it, or choose another output_dir"));
     REQUIRE_NOTHROW(live.require_ours());
@@ -507,8 +513,8 @@ TEST_CASE(
   const MeetingFile other(path, {"slurm 8.0", "127.0.0.1", 1, "a token of another job"});
   rank.join();
   REQUIRE(heard == cat(path,
-                       ": another job's rank 0 has replaced the file by which the ranks of this "
-                       "one meet, before all had come\n  "
+                       ": the rendezvous file was replaced by rank 0 of another job before all "
+                       "ranks of this job had connected\n  "
                        "remedy: start one job at a time in an output_dir, or choose another"));
   REQUIRE(MeetingFile::read(path)->job == "slurm 8.0");
   std::filesystem::remove_all(folder);

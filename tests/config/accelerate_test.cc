@@ -82,11 +82,10 @@ TEST_CASE("the DeepSpeed config that an Accelerate file names is read with it") 
 TEST_CASE("an Accelerate file and the config it names must agree") {
   const std::string named =
       kHead + "deepspeed_config:\n  deepspeed_config_file: " + kFolder + "ds_auto.json\n";
-  CHECK(
-      problems_of("c.yaml", named + "  zero_stage: 3\n") ==
-      Lines{
-          "c.yaml:4:15: error: deepspeed_config.zero_stage: written beside deepspeed_config_file\n"
-          "  remedy: write zero_optimization.stage in that file, as Accelerate asks"});
+  CHECK(problems_of("c.yaml", named + "  zero_stage: 3\n") ==
+        Lines{"c.yaml:4:15: error: deepspeed_config.zero_stage: set together with "
+              "deepspeed_config_file\n"
+              "  remedy: write zero_optimization.stage in that file, as Accelerate asks"});
   const Lines missing =
       problems_of("c.yaml", kHead + "deepspeed_config: {deepspeed_config_file: no/such.json}");
   CHECK(

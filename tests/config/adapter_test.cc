@@ -108,7 +108,7 @@ TEST_CASE("a later config clears patterns, and two spellings of one are refused"
   CHECK(with_defaults(loaded.written).adapter.rank_pattern.empty());
   CHECK(with_defaults(loaded.written).adapter.rank_pattern_ranks.empty());
   CHECK(errors("adapter: {rank_pattern: {q_proj: 3}, rank_pattern_ranks: [4]}")
-            .find("written beside") != std::string::npos);
+            .find("set together with") != std::string::npos);
 }
 
 TEST_CASE("what would make another adapter is refused by name, switched off it is not") {

@@ -142,10 +142,10 @@ TEST_CASE("contradictory elasticity is explained") {
           "  remedy: use 0.2");
   REQUIRE(elastic(both + ", min_gpus: 9, max_gpus: 8", 1) ==
           "c.yaml:1:92: error: elasticity.min_gpus 9 > max_gpus 8\n  remedy: swap the two");
-  REQUIRE(
-      elastic(both + ", version: 0.1", 2, "parallel: {tensor: 2}") ==
-      "c.yaml:1:91: error: elasticity.version 0.1 knows no model parallelism, and 2 ranks share "
-      "a model\n  remedy: use 0.2");
+  REQUIRE(elastic(both + ", version: 0.1", 2, "parallel: {tensor: 2}") ==
+          "c.yaml:1:91: error: elasticity.version 0.1 does not support model parallelism, and 2 "
+          "ranks share "
+          "a model\n  remedy: use 0.2");
   REQUIRE(
       elastic(both + ", num_gpus_per_node: 3", 2, "parallel: {tensor: 2}") ==
       "c.yaml:1:101: error: elasticity.num_gpus_per_node 3 cannot be divided by the 2 ranks that "

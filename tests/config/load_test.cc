@@ -64,11 +64,11 @@ TEST_CASE(
        Lines{"\xff", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xe2\x82"}) {
     REQUIRE(problems_of("c.yaml", "data:\n  train: \xc3\xa9" + bad +
                                       " # and more\nmodel: {path: " + bad + "}\n") ==
-            Lines{"c.yaml:2:11: error: here is a byte that is not UTF-8\n  remedy: save the file "
+            Lines{"c.yaml:2:11: error: this byte is not UTF-8\n  remedy: save the file "
                   "in UTF-8; " +
                   remedy});
     REQUIRE(problems_of("c.json", "{\"model\": {\"path\": \"m" + bad + "\"}}") ==
-            Lines{"c.json:1:22: error: here is a byte that is not UTF-8\n  remedy: save the file "
+            Lines{"c.json:1:22: error: this byte is not UTF-8\n  remedy: save the file "
                   "in UTF-8; " +
                   remedy});
   }
@@ -365,12 +365,12 @@ TEST_CASE("old spellings mean what they meant, and two spellings of one key are 
       problems_of("c.json", R"({"zero_optimization": {"prefetch_bucket_size": 1,
  "stage3_prefetch_bucket_size": 2, "cpu_offload": true, "offload_optimizer": {"device": "cpu"}},
  "gradient_clipping": 1.0, "optimizer": {"type": "Adam", "params": {"max_grad_norm": 2.0}}})") ==
-      Lines{"c.json:2:2: error: zero_optimization.stage3_prefetch_bucket_size: written beside "
+      Lines{"c.json:2:2: error: zero_optimization.stage3_prefetch_bucket_size: set together with "
             "\"prefetch_bucket_size\" (line 1), which is the same key\n"
             "  remedy: keep one of the two",
             "c.json:2:36: notice: zero_optimization.cpu_offload: deprecated; offload_optimizer: "
             "{device: cpu} is its new form",
-            "c.json:2:36: error: zero_optimization.cpu_offload: written beside "
+            "c.json:2:36: error: zero_optimization.cpu_offload: set together with "
             "offload_optimizer\n  remedy: remove cpu_offload",
             "c.json:3:69: error: optimizer.params.max_grad_norm: 2.0 contradicts "
             "gradient_clipping: 1.0 (line 3)\n  remedy: keep gradient_clipping"});

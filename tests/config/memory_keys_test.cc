@@ -4,9 +4,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "config/schema_docs.h"
 #include "config/effective_json.h"
 #include "config/ranks.h"
+#include "config/schema_docs.h"
 #include "config/write.h"
 #include "helpers.h"
 
@@ -54,21 +54,22 @@ TEST_CASE("FSDP's words are stages") {
 TEST_CASE("stage words that mean two keys or contradict each other are explained") {
   REQUIRE(
       problems_of("c.yaml", "zero_optimization: {stage: HYBRID_SHARD}") ==
-      Lines{"c.yaml:1:28: error: zero_optimization.stage: \"HYBRID_SHARD\" is more than one key "
-            "here\n  remedy: write stage: 3 and parallel.data_replicate: the number of "
+      Lines{"c.yaml:1:28: error: zero_optimization.stage: \"HYBRID_SHARD\" corresponds to several "
+            "keys in ftrun\n  remedy: write stage: 3 and parallel.data_replicate: the number of "
             "replicas (machines)"});
-  REQUIRE(
-      problems_of("c.yaml", "zero_optimization: {sharding_strategy: _HYBRID_SHARD_ZERO2}") ==
-      Lines{"c.yaml:1:40: error: zero_optimization.sharding_strategy: \"_HYBRID_SHARD_ZERO2\" is "
-            "more than one key here\n  remedy: write stage: 2 and parallel.data_replicate: the "
-            "number of replicas (machines)"});
+  REQUIRE(problems_of("c.yaml", "zero_optimization: {sharding_strategy: _HYBRID_SHARD_ZERO2}") ==
+          Lines{"c.yaml:1:40: error: zero_optimization.sharding_strategy: \"_HYBRID_SHARD_ZERO2\" "
+                "corresponds to several keys in ftrun\n  remedy: write stage: 2 and "
+                "parallel.data_replicate: the "
+                "number of replicas (machines)"});
   REQUIRE(
       problems_of("c.yaml", "zero_optimization: {stage: FULL_SHART}") ==
       Lines{"c.yaml:1:28: error: zero_optimization.stage: expected a whole number from 0 to 3 or "
             "one of NO_SHARD, SHARD_GRAD_OP, FULL_SHARD, found \"FULL_SHART\""});
-  REQUIRE(problems_of("c.yaml", "zero_optimization: {stage: 2, sharding_strategy: FULL_SHARD}") ==
-          Lines{"c.yaml:1:31: error: zero_optimization.sharding_strategy: written beside \"stage\" "
-                "(line 1), which is the same key\n  remedy: keep one of the two"});
+  REQUIRE(
+      problems_of("c.yaml", "zero_optimization: {stage: 2, sharding_strategy: FULL_SHARD}") ==
+      Lines{"c.yaml:1:31: error: zero_optimization.sharding_strategy: set together with \"stage\" "
+            "(line 1), which is the same key\n  remedy: keep one of the two"});
   REQUIRE(problem("zero_optimization: {stage: NO_SHARD}\nparallel: {data_replicate: 2}", 2) ==
           "3:28: error: data_replicate 2 makes replicas of shards, and ZeRO stage 0 (NO_SHARD) "
           "shards nothing\n  remedy: set zero_optimization.stage to 1, 2 or 3, or remove "
@@ -131,8 +132,8 @@ TEST_CASE("recompute is a word or a section") {
 
 TEST_CASE("activation_checkpointing says how and switches nothing on") {
   const std::string notice =
-      "notice: activation_checkpointing: says how to recompute and does not switch it on, as in "
-      "DeepSpeed, where the model must ask\n  remedy: write recompute: full to use it";
+      "notice: activation_checkpointing: sets how activations are recomputed but does not enable "
+      "it (in DeepSpeed the model's code does)\n  remedy: write recompute: full to use it";
   REQUIRE(problem("activation_checkpointing: {partition_activations: true}") == "2:1: " + notice);
   REQUIRE(problem("activation_checkpointing: {cpu_checkpointing: true}") == "2:1: " + notice);
   const Resolution on =
@@ -164,7 +165,7 @@ TEST_CASE("aio is typed, and null is its default") {
       "zero_optimization: {stage: 1, offload_optimizer: {device: nvme, nvme_path: /n}}\n";
   REQUIRE(
       problem(nvme + "aio: {block_size: 5000}") ==
-      "3:19: error: aio.block_size 5000 is no multiple of 4096, which direct disk access needs\n"
+      "3:19: error: aio.block_size 5000 is not a multiple of 4096, which direct disk access needs\n"
       "  remedy: use 8192");
   REQUIRE(problems("aio: {block_size: 5000}") == Lines{});
 }
@@ -283,7 +284,8 @@ TEST_CASE("dtypes that do not go together are refused with place and remedy") {
           "training\n  remedy: use fp32, or remove it");
   REQUIRE(problem(bf16 + "communication_data_type: fp16") ==
           "3:26: error: communication_data_type fp16 cannot carry the gradients of bf16 training: "
-          "one has not the range, the other not the digits\n  remedy: use bf16 or fp32");
+          "fp16 lacks the range of bf16, and bf16 lacks the precision of fp16\n  remedy: use bf16 "
+          "or fp32");
   REQUIRE(problem(fp16 + "data_types: {param_dtype: fp32}") ==
           "3:27: error: data_types.param_dtype fp32 contradicts training in fp16\n"
           "  remedy: remove it: master weights stay fp32 when fp16 is enabled");

@@ -37,7 +37,7 @@ TEST_CASE("weights that make no mix are refused where they stand") {
   CHECK(problems_of("c.yaml", "data:\n  train: [{path: b, weight: 0}]") ==
         Lines{"c.yaml:2:29: error: data.train: expected a list of numbers above 0, found 0"});
   CHECK(problems_of("c.yaml", "data:\n  train: [{path: b}]\n  train_weights: [1]") ==
-        Lines{"c.yaml:3:3: error: data.train_weights: written beside the weights in data.train "
+        Lines{"c.yaml:3:3: error: data.train_weights: set together with the weights in data.train "
               "(line 2)\n  remedy: keep one of the two"});
   CHECK(texts(resolve(written_of("data: {train: [a, b], train_weights: [1]}\ntrain_batch_size: 1"),
                       {})

@@ -223,12 +223,12 @@ TEST_CASE("what a shell alone expands is refused in paths") {
     return r.problems.empty() ? std::string() : to_text(r.problems.front());
   };
   CHECK(first("output_dir: ~/runs/x\n") ==
-        "c.yaml:2:13: error: output_dir: ~/runs/x: ~ is read by shells alone\n  remedy: write the "
+        "c.yaml:2:13: error: output_dir: ~/runs/x: ftrun does not expand ~\n  remedy: write the "
         "whole path");
   CHECK(first("output_dir: ${HOME}/x\n") ==
-        "c.yaml:2:13: error: output_dir: ${HOME}/x: variables are read by shells alone\n  remedy: "
+        "c.yaml:2:13: error: output_dir: ${HOME}/x: ftrun does not expand variables\n  remedy: "
         "write the whole path, or give it on the command line: --set output_dir=\"${HOME}/x\"");
-  CHECK(first("output_dir: runs~/$x\n").find("shells alone") == std::string::npos);
+  CHECK(first("output_dir: runs~/$x\n").find("does not expand") == std::string::npos);
   // A path that exists is meant as a path.
   namespace fs = std::filesystem;
   const fs::path before = fs::current_path(),
@@ -239,8 +239,8 @@ TEST_CASE("what a shell alone expands is refused in paths") {
                     not_there = first("model: {path: $models/x}\n");
   fs::current_path(before);
   fs::remove_all(folder);
-  CHECK(there.find("shells alone") == std::string::npos);
-  CHECK(not_there.find("model.path: $models/x: variables are read by shells alone") !=
+  CHECK(there.find("does not expand") == std::string::npos);
+  CHECK(not_there.find("model.path: $models/x: ftrun does not expand variables") !=
         std::string::npos);
 }
 
@@ -275,7 +275,7 @@ TEST_CASE("contradictions between keys are errors at their place") {
           "  remedy: keep one of the two");
   REQUIRE(
       first("comm: {backend: nccl}\n") ==
-      "c.yaml:2:17: error: comm.backend nccl is for GPUs, and the ranks compute on processors\n"
+      "c.yaml:2:17: error: comm.backend nccl is for GPUs, and the ranks compute on CPUs\n"
       "  remedy: remove it: auto takes shared memory within a machine and gloo between machines");
   REQUIRE(first("train: {learning_rate: 1}\noptimizer: {type: Adam, params: {lr: 2}}\n") ==
           "c.yaml:3:38: error: optimizer.params.lr 2 contradicts train.learning_rate 1\n"
@@ -292,7 +292,7 @@ TEST_CASE("contradictions between keys are errors at their place") {
   REQUIRE(
       first("elasticity: {enabled: true, max_train_batch_size: 6, micro_batch_sizes: [2]}\n") ==
       "c.yaml:2:23: error: elasticity chooses train_batch_size 4 = micro 2 × accumulation 2 × "
-      "data-parallel 1, and batch keys say otherwise\n"
+      "data-parallel 1, but the batch keys give other values\n"
       "  remedy: remove the batch keys, or write elasticity.ignore_non_elastic_batch_info: true");
   REQUIRE(first("data_types: {param_dtype: bf16}\n") ==
           "c.yaml:2:27: error: data_types.param_dtype bf16 contradicts training in fp32\n"
@@ -320,10 +320,12 @@ TEST_CASE("what follows evaluations needs some before the last step") {
           Lines{"c.yaml:3:34: error: train.early_stopping: can never stop the run: "
                 "train.evaluation.every is 0, so that nothing is evaluated before the last step" +
                 remedy});
-  REQUIRE(said("checkpoint: {keep_best: {metric: validation.loss}}\n") ==
-          Lines{"c.yaml:3:34: notice: checkpoint.keep_best: the best is the last: "
-                "train.evaluation.every is 0, so that nothing is evaluated before the last step" +
-                remedy});
+  REQUIRE(
+      said("checkpoint: {keep_best: {metric: validation.loss}}\n") ==
+      Lines{
+          "c.yaml:3:34: notice: checkpoint.keep_best: the best checkpoint is always the last one: "
+          "train.evaluation.every is 0, so that nothing is evaluated before the last step" +
+          remedy});
   for (const char* interval : {"every: 5", "every_minutes: 5"})
     REQUIRE(said(cat("train: {early_stopping: {metric: validation.loss}, evaluation: {", interval,
                      "}}\n", "checkpoint: {keep_best: {metric: validation.loss}}\n")) == Lines{});
@@ -577,11 +579,11 @@ TEST_CASE("device: auto says why it leaves GPUs alone") {
     return std::string();
   };
   REQUIRE(notice("{device: auto}", {.world_size = 2, .gpus = 1, .local_ranks = 2}) ==
-          "c.yaml:1:10: notice: device: auto computes on processors, although this machine shows 1 "
+          "c.yaml:1:10: notice: device: auto selects the CPU, although this machine shows 1 "
           "GPU: it has 2 ranks, and "
           "each needs a GPU of its own\n  remedy: start one rank a GPU, or write device: cpu");
   REQUIRE(notice("{device: auto, comm: {backend: gloo}}", {.gpus = 1}) ==
-          "c.yaml:1:10: notice: device: auto computes on processors, although this machine shows 1 "
+          "c.yaml:1:10: notice: device: auto selects the CPU, although this machine shows 1 "
           "GPU: comm.backend gloo is "
           "not supported there\n  remedy: leave that out to train on GPUs, or write device: cpu");
 }

@@ -122,7 +122,7 @@ TEST_CASE("a batch in DeepSpeed's arithmetic is explained") {
   REQUIRE(
       only_problem(three + "16", 4) ==
       "c.yaml:4:19: error: train_batch_size 16 ≠ micro 1 × accumulation 4 × data-parallel 2 = 8\n"
-      "  remedy: write train_batch_size 8, or leave it out: with autotp_size 2 DeepSpeed counts "
+      "  remedy: write train_batch_size 8, or remove it: with autotp_size 2 DeepSpeed counts "
       "all 4 ranks (micro 1 × accumulation 4 × 4 = 16), and those of a tensor group share their "
       "sequences");
   REQUIRE(

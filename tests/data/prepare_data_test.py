@@ -702,7 +702,7 @@ class PrepareData(unittest.TestCase):
                 (("x", "--validation-every", "1"), "--validation-every must be 0 (none) or at "
                                                    "least 2"),
                 (("x", "--encoding", "klingon"),
-                 "--encoding klingon is not known; utf-8 and latin-1 are the usual ones")):
+                 "--encoding klingon is unknown; utf-8 and latin-1 are the usual ones")):
             with self.subTest(message):
                 code, err = self.refusal(*arguments)
                 self.assertEqual((code, err.splitlines()[-1].split("error: ")[1]), (2, message))

@@ -108,7 +108,7 @@ with tempfile.TemporaryDirectory() as scratch:
         root.unlink()
         aside.rename(root)
         running.wait(0)
-        assert "training goes on and tries again when the next one is due" in running.text(), (
+        assert "training continues and tries again when the next one is due" in running.text(), (
             running.text())
         record = manifest(job.out("failing"))
         assert record["counters"]["checkpoints_failed"] >= 1, record["counters"]

@@ -172,8 +172,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for command in ("train", "check", "plan"):
             before = ftrun("--config", config, "--set", "train.steps=1", command, "--config",
                            config)
-            expect(before, 2, f"ftrun: the option --config stands before the command {command}, "
-                              f"which does not see it\n  remedy: write it behind: ftrun {command} "
+            expect(before, 2, f"ftrun: the option --config must follow the command {command}\n"
+                              f"  remedy: run: ftrun {command} "
                               "--config ...\n")
         expect(ftrun("trian"), 2, 'ftrun: the command trian is unknown (did you mean "train"?)\n'
                                   "  remedy: ftrun --help lists the commands\n")

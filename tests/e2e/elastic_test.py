@@ -62,7 +62,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert second["left_reason"].startswith(why), second
         assert ", with 2 ranks (left: rank 2, 3): rank 3: killed" in running.text(), (
             running.text()[-2000:])
-        told = "goes on with 2 data ranks of 4 since " + why
+        told = "continues with 2 data ranks of 4 since " + why
         for name in ("logs/rank-0.log", "report.html"):
             assert told in (pathlib.Path(job.out("shrunk")) / name).read_text(), name
         # What is left may be resumed by all of them again.

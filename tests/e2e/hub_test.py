@@ -83,9 +83,9 @@ with tempfile.TemporaryDirectory() as scratch:
             resumed = by_name("acme/small@main", "lora", "--resume", "auto", adapter=LORA,
                               checkpoint={"every": 1})
             assert (f"notice: model.path: acme/small@main is commit {SECOND} in the Hugging Face "
-                    f"cache by now; the run goes on with {FIRST}, which it began with\n  remedy: "
-                    f"write acme/small@{SECOND} to go on with the newer one") in resumed.stderr, (
-                resumed.stderr)
+                    f"cache by now; the run continues with {FIRST}, which it began with\n  remedy: "
+                    f"write acme/small@{SECOND} to continue with the newer one"
+                    ) in resumed.stderr, resumed.stderr
             assert manifest(job.out("lora"))["model"]["commit"] == FIRST
             # Others are told the commit that the adapter fits, as the name leads to another one.
             said = json.loads((folder / "adapter_config.json").read_text())
@@ -136,8 +136,8 @@ with tempfile.TemporaryDirectory() as scratch:
         publish("acme/split", scratch / "split", SECOND, kind="datasets")
         resumed = by_name("acme/small", "tokens", "--resume", "auto",
                           **settings | {"train": {"steps": 3, "weight_decay_exempt": "none"}})
-        assert (f"data.train: acme/split is commit {SECOND} in the Hugging Face cache by now; the "
-                f"run goes on with {FIRST}" in resumed.stderr)
+        assert (f"data.train: acme/split is commit {SECOND} in the Hugging Face "
+                f"cache by now; the run continues with {FIRST}" in resumed.stderr)
         (texts / "blobs" / f"{SECOND[:8]}-train.bin").unlink()
         (scratch / "raw").mkdir()
         (scratch / "raw" / "part.parquet").write_text("")

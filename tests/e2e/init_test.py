@@ -78,7 +78,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "offload" not in text, text
         path.write_text(path.read_text().replace("memory: 16 GB\n", ""))
         told = init("never.yaml", "--machine", path, code=2).stderr
-        assert "the machine has no memory, so what fits is not known" in told, told
+        assert "the key memory is missing, so ftrun cannot tell which model fits" in told, told
 
     @case
     def what_does_not_fit_becomes_an_adapter_and_a_quantized_base():

@@ -196,8 +196,8 @@ with tempfile.TemporaryDirectory() as scratch:
         first = join("a-job", 0)
         stray = join("b-job", 1)
         stray.wait(2)
-        assert (f"ftrun: rank 1 was refused by rank 0 at 127.0.0.1:{port}: that one has the same "
-                "token, and is of another job than this one, "
+        assert (f"ftrun: rank 1 was refused by rank 0 at 127.0.0.1:{port}: rank 0 "
+                "serves another job with the same FTRUN_TOKEN; this rank belongs to "
                 f'job "output_dir {job.out("b-job")}, model.path {job.model}"\n'
                 "  remedy: start each rank once; jobs that run at the same time need an "
                 "FTRUN_TOKEN each: FTRUN_TOKEN=$(openssl rand -hex 32); ranks of one job have the "

@@ -43,8 +43,8 @@ with tempfile.TemporaryDirectory() as scratch:
             assert down in told_to(rank, "127.0.0.1", 5), rank
         assert ('warning: rank 1: no network of this machine leads to the rendezvous address '
                 '"192.0.2.1": Network is unreachable; trying for 1.0s\n'
-                "  remedy: bring this machine's network up, or set MASTER_ADDR to an address that "
-                "it leads to\n") in told_to(1, "192.0.2.1", 6)
+                "  remedy: bring up this machine's network, or set MASTER_ADDR to an address that "
+                "is reachable from here\n") in told_to(1, "192.0.2.1", 6)
 
     @case
     def variables_of_an_earlier_shell_are_named_in_the_first_line():

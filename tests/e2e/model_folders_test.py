@@ -139,13 +139,13 @@ with tempfile.TemporaryDirectory() as scratch:
                                                     '"base_model_name_or_path": "acme/base"}')
         said = check(folder)
         assert (f"notice: model.path: {folder} holds an adapter beside the model "
-                f"(adapter_config.json), which is not read\n  remedy: adapter: {folder} goes on "
-                "from it\n") in said, said
+                f"(adapter_config.json), which is not read\n  remedy: adapter: {folder} "
+                "continues from it\n") in said, said
         (folder / "config.json").unlink()
         said = check(folder, 4)
         assert (f"error: {folder}: is an adapter (adapter_config.json), no model\n  remedy: write "
-                f"adapter: {folder} to go on from it, and its base model as model.path (its file "
-                "says acme/base)\n") in said, said
+                f"adapter: {folder} to continue from it, and its base model as model.path (its "
+                "file says acme/base)\n") in said, said
 
     @case
     def a_file_of_a_model_is_no_model_folder():

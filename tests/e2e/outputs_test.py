@@ -138,7 +138,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def what_is_printed_and_cannot_be_written_is_said():
         config = job.config("unsaid", train={"steps": 3})
-        remedy = "  remedy: see that the disk it goes to has room, or send it elsewhere\n"
+        remedy = ("  remedy: free space on the disk of the output, or redirect the output to "
+                  "another file\n")
         first = "ftrun: not all of the output could be written to standard output"
 
         def into_full(*arguments):
@@ -558,12 +559,13 @@ with tempfile.TemporaryDirectory() as scratch:
         alias.symlink_to("model")
         remedy, step = "\n  remedy: choose another folder", out / "checkpoints" / "step-00000006"
         for target in (job.model, alias, job.scratch / "run" / ".." / "model"):
-            convert_refused(target, f"{job.model}: is not written: the model is read from "
+            convert_refused(target, f"{job.model}: the export is refused: the model is read from "
                                     f"{job.model}{remedy}")
         for target in (out, out / "checkpoints", step, step / "as-hf"):
-            convert_refused(target, f"{target}: is not written: it would change {step}{remedy}")
+            convert_refused(target, f"{target}: the export is refused: it would change "
+                                    f"{step}{remedy}")
         inside = out / "checkpoints" / "as-hf"
-        convert_refused(inside, f"{inside}: is not written: it would change "
+        convert_refused(inside, f"{inside}: the export is refused: it would change "
                                 f"{out}/checkpoints{remedy}")
 
     @case

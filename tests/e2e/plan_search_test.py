@@ -55,7 +55,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def what_is_found_is_told_to_people():
         told = search(job.config("told", **settings)).stdout
-        assert re.match(r"search: the memory of the machine is not known: all layouts count as "
+        assert re.match(r"search: the memory of the machine is unknown: all layouts count as "
                         r"fitting\nsearch: \d+ layouts on 2 processors \(two\), 8 "
                         r"sequences a step: \d+ legal, 0 need too much memory by "
                         r"their bounds, \d+ planned exactly\nproved: no other layout takes less\n",
@@ -162,7 +162,7 @@ with tempfile.TemporaryDirectory() as scratch:
                               (("--search", "--machine", machine, "--seconds", "-1"), "--seconds"),
                               (("--search", "--machine", machine, "--price", "1"), "--price"),
                               (("--search", "--machine", machine, "--slow", "rank=0:2"),
-                               "layouts on processors have different numbers of ranks")):
+                               "layouts on CPUs have different numbers of ranks")):
             told = must(ftrun("plan", "--config", config, *options), 2)
             assert word in told.stdout + told.stderr, (word, told.stdout, told.stderr)
         wrong = job.config("wrong", **settings | {"gradient_clipping": -1})

@@ -207,7 +207,7 @@ with tempfile.TemporaryDirectory() as scratch:
         bad.write_text("machine: m\ndevice: gpu\nrates:\n  - memory: 10 GB/s\n    products: {fp32: "
                        "1 TFLOP/s}\n")
         told = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
-        assert ("not predicted: the run computes on processors, and the machine m is one of "
+        assert ("not predicted: the run computes on CPUs, and the machine m is one of "
                 "GPUs\n" in told), told
         # Rates that no machine has.
         bad.write_text("machine: m\nrates:\n  - memory: 1 KB/s\n    products: {fp32: 1 MFLOP/s}\n"

@@ -53,7 +53,7 @@ with tempfile.TemporaryDirectory() as scratch:
             refused = job.run("gone", "--resume", "auto", code=4, **FEW)
             message = (f"{out}/run.json: the run has saved checkpoints, and {out}/checkpoints "
                        "holds none\n"
-                       "  remedy: bring one back, or start anew in another output_dir\n")
+                       "  remedy: bring one back, or start again in another output_dir\n")
             assert message in refused.stderr, refused.stderr
         assert (out / "metrics.jsonl").read_text() == lines
 
@@ -266,8 +266,9 @@ with tempfile.TemporaryDirectory() as scratch:
     def resume_in_a_folder_without_a_run_is_told_loudly():
         typo = job.run("damgaed", "--resume", "auto", **EIGHT | {"train": {"steps": 1}})
         out = job.out("damgaed")
-        assert (f"warning: --resume auto: output_dir {out} held no run: training starts anew, from "
-                f"the model's weights (did you mean \"{job.out('damaged')}\"?)\n") in typo.stderr, (
+        assert (f"warning: --resume auto: output_dir {out} held no run: training starts "
+                f"from the beginning, with the model's weights "
+                f"(did you mean \"{job.out('damaged')}\"?)\n") in typo.stderr, (
             typo.stderr)
         assert (manifest(out)["start"] == "the model's weights: --resume found no run in "
                                           "output_dir"), manifest(out)["start"]
@@ -295,7 +296,8 @@ with tempfile.TemporaryDirectory() as scratch:
             if not list(job.out("early").glob("checkpoints/step-????????")):
                 break
         again = job.run("early", "--resume", "auto", **FEW, optimizer=ADAMW)
-        assert "no checkpoint was saved yet: training starts anew" in again.stdout, again.stdout
+        assert ("no checkpoint was saved yet: training starts from the beginning"
+                in again.stdout), again.stdout
         same_run(job.out("straight-adamw-1"), job.out("early"))
 
     @case
@@ -308,7 +310,7 @@ with tempfile.TemporaryDirectory() as scratch:
         mended = job.run("mended", "--resume", "auto", **FEW, optimizer=ADAMW)
         restart = manifest(job.out("mended"))["restarts"][0]
         assert restart["rank"] == 0 and "is outside the model's" in restart["reason"], restart
-        assert "training starts anew" in mended.stdout, mended.stdout
+        assert "training starts from the beginning" in mended.stdout, mended.stdout
         same_run(job.out("straight-adamw-1"), job.out("mended"))
 
     run_cases()

@@ -34,7 +34,7 @@ with tempfile.TemporaryDirectory() as scratch:
         holder = threading.Thread(target=hold_up)
         holder.start()
         try:
-            running.await_line("is slow, and the others wait for it")
+            running.await_line("is slow and delays the others")
         finally:
             over.set()
             holder.join()
@@ -42,7 +42,8 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill(signal.SIGTERM)
         running.wait(128 + signal.SIGTERM)
         lines = [line for line in running.lines if " slow" in line]
-        assert "warning: rank 1 is slow" in lines[0] and "for computing (steps " in lines[0], lines
+        assert "warning: rank 1 is slow" in lines[0], lines
+        assert "spent computing (steps " in lines[0], lines
         assert manifest(job.out("held-up"))["counters"]["slow_rank_warnings"] >= 2
 
     run_cases()

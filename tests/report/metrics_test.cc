@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "base/text.h"
 #include "base/append_file.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "report/metrics_writer.h"
 #include "report/step_metrics.h"
 #include "report_test.h"
@@ -170,7 +170,7 @@ TEST_CASE(
   log_start({});
   REQUIRE(told.ends_with(cat("warning: ", path,
                              ": was removed or replaced while this run writes it, and is written "
-                             "anew; the lines up to step 2 are not "
+                             "again; the lines up to step 2 are not "
                              "in it any more\n")));
   REQUIRE(read_file(path) ==
           metrics_line(example_step(3)) + "\n" + metrics_line(example_step(4)) + "\n");

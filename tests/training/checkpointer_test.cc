@@ -440,7 +440,7 @@ TEST_CASE("a save in the background that fails costs nothing but itself") {
   REQUIRE(run.journal.warnings.size() == 1);
   CHECK(run.journal.warnings[0].starts_with("checkpoint step-00000001 was not written: "));
   CHECK(run.journal.warnings[0].ends_with(
-      "; training goes on and tries again when the next one is due"));
+      "; training continues and tries again when the next one is due"));
   CHECK(run.journal.manifest.counters.at("checkpoints_failed") == 1);
   CHECK(run.journal.manifest.counters.at("checkpoints_saved") == 0);
   CHECK_FALSE(run.checkpointer->has_saved(1));
@@ -574,7 +574,7 @@ TEST_CASE("a run that had saved nothing starts anew, though it is resumed") {
   SavingRun run(folder.path(), saved_every(2), true);
   const std::string log = logged([&] { CHECK_FALSE(run.load()); });
   CHECK(run.model->calls == Lines{"first weights"});
-  CHECK(log.find("held no run: training starts anew") != std::string::npos);
+  CHECK(log.find("held no run: training starts from the beginning") != std::string::npos);
 }
 
 TEST_CASE("the best checkpoint of a run that goes on is one that is there") {

@@ -321,9 +321,10 @@ TEST_CASE("a run that starts anew, though it is resumed, says so in run.json") {
   const std::string log =
       logged([&] { start = start_of(resumed(request_in(folder / "elsewhere"))); });
   CHECK(start == "the model's weights: --resume found no run in output_dir");
-  CHECK(log.find(cat("--resume auto: output_dir ", folder / "elsewhere",
-                     " held no run: training starts anew, from the model's weights")) !=
-        std::string::npos);
+  CHECK(
+      log.find(cat("--resume auto: output_dir ", folder / "elsewhere",
+                   " held no run: training starts from the beginning, with the model's weights")) !=
+      std::string::npos);
   CHECK(start_of(resumed(request_in(folder / "elsewhere"))) ==
         "the model's weights: --resume found a run that had saved no checkpoint");
 }

@@ -257,7 +257,7 @@ TEST_CASE("a run that goes on with fewer ranks says why") {
   run.rank.request.ranks.why_left = "rank 1 failed twice";
   CHECK(logged([&] {
           run.rank.open();
-        }).find("goes on with 1 data rank of 2 since rank 1 failed twice") != std::string::npos);
+        }).find("continues with 1 data rank of 2 since rank 1 failed twice") != std::string::npos);
 }
 
 TEST_CASE("what a rank does is on its board") {

@@ -57,7 +57,7 @@ FlatType flat_type(DType dtype, std::string_view what) {
       return FlatType::kF16;
     default:
       throw Error(ExitCode::kUnsupported,
-                  cat("the CPU kernels know no ", what, " in ", dtype_name(dtype)),
+                  cat("the CPU kernels do not support ", what, " in ", dtype_name(dtype)),
                   "use F32, BF16 or F16");
   }
 }

@@ -22,14 +22,15 @@ Module load_module() {
       module_path(reinterpret_cast<const void*>(&open_cuda_kernels), "libftrun_cuda.so");
   const auto [module, why] = open_library(path, RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
-    throw Error(ExitCode::kEnvironment, cat("the CUDA kernels cannot be loaded: ", why),
-                "build ftrun anew on this machine (it needs cuBLAS and the CUDA runtime of version "
-                "13), or set \"device\": \"cpu\"");
+    throw Error(
+        ExitCode::kEnvironment, cat("the CUDA kernels cannot be loaded: ", why),
+        "build ftrun again on this machine (it needs cuBLAS and the CUDA runtime of version "
+        "13), or set \"device\": \"cpu\"");
   const Module entries{reinterpret_cast<CudaModuleEntry>(::dlsym(module, kCudaModuleEntry)),
                        reinterpret_cast<CudaCountEntry>(::dlsym(module, kCudaCountEntry))};
   if (entries.open == nullptr || entries.count == nullptr)
     throw Error(ExitCode::kEnvironment, cat(path, " is not this version's CUDA library"),
-                "build ftrun anew");
+                "build ftrun again");
   return entries;
 }
 

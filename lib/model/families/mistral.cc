@@ -36,7 +36,7 @@ void read_ministral3(ConfigReader& reader, ModelConfig& config) {
     config.rope = {
         .type = RopeType::kYarn, .theta = 1e6, .factor = 16, .original_positions = 16384};
   else if (config.rope.type != RopeType::kYarn)
-    reader.unsupported("rope_parameters", "rotations but yarn are not supported yet");
+    reader.unsupported("rope_parameters", "rope types other than yarn are not supported yet");
   config.plain_positions = config.rope.original_positions;
 }
 

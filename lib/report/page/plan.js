@@ -70,7 +70,7 @@ function drawMemory() {
     const over = tier.limit > 0 && tier.allocated > tier.limit;
     said.textContent = `${bytes(tier.allocated)} allocated` + (tier.limit > 0
       ? `, ${over ? bytes(tier.allocated - tier.limit) + ' more than' : share(tier.allocated, tier.limit) + ' of'} the ${bytes(tier.limit)} that a rank may take`
-      : '; how much a rank may take is not known');
+      : '; how much a rank may take is unknown');
     if (over) said.className = 'bad';
     const categories = categoriesOf(tier);
     const at = (name, i) => (tier.kept[name] || 0) + (tier.moments[name] ? tier.moments[name][i] : 0);

@@ -270,9 +270,11 @@ TEST_CASE("nccl: what NCCL says of a broken network is told with the collective"
   });
   stand_in_reset();
   REQUIRE(failures[0] == "");
-  REQUIRE_THAT(message,
-               Catch::StartsWith(
-                   "rank 0 lost a connection in all_reduce #1 (norm, 8 x F32) of group world: ") &&
-                   Catch::Contains("[NCCL says remote process exited or there was a network error: "
-                                   "socketProgress: Connection closed]"));
+  REQUIRE_THAT(
+      message,
+      Catch::StartsWith(
+          "rank 0 lost a connection in all_reduce #1 (norm, 8 x F32) of group world: ") &&
+          Catch::Contains(
+              "[NCCL failed in group world: remote process exited or there was a network error: "
+              "socketProgress: Connection closed]"));
 }

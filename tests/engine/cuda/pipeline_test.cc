@@ -73,7 +73,7 @@ TEST_CASE(
       REQUIRE(error.of_device());
       REQUIRE_THAT(error.message(),
                    Catch::Contains(cat("computes ", op_name(kind), " of ")) &&
-                       Catch::Contains("otherwise than the processor does: off by "));
+                       Catch::Contains(" differently from the CPU: relative difference "));
       REQUIRE_THAT(error.remedy(), Catch::StartsWith("set \"device\": \"cpu\""));
     }
   }
