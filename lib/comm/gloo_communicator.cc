@@ -34,7 +34,8 @@ constexpr int64_t kStagingBytes = 2 << 20;
 /// Pieces that are in memory at the same time at most: outgoing_ and incoming_, what c10d gathers
 /// into before it copies, and freed ones that stay with the heaps of Gloo's threads.
 constexpr int64_t kMostPieces = 10;
-// A collective gives up by itself at the timeout; only if it does not do we. Messages do not.
+// Gloo ends a collective at the timeout; if it does not, this rank does after kSlack. Gloo does not
+// end messages (send, receive).
 constexpr std::chrono::milliseconds kSlack{2000};
 // The time between two looks whether another thread of this rank has given up, or a peer has.
 constexpr std::chrono::milliseconds kWaitSlice{200};

@@ -429,7 +429,8 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   Rendezvous& rendezvous_;
   const int device_;
-  /// Shared with the thread that connects, which may still be about it when this is given up.
+  /// Shared with the connecting thread, which may still use it after this communicator was given
+  /// up.
   std::shared_ptr<CommBuffer> word_;
   std::timed_mutex comm_mutex_;
   /// Null when it was given up or closed.

@@ -28,8 +28,8 @@ void prepare_c10d() {
   static const bool done = [] {
     if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;
     ::setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
-    // Otherwise the address of a rank, which all others read, has a number for each of them. All
-    // ranks must have it alike.
+    // Without this variable, the address that each rank publishes holds a number for every peer.
+    // All ranks must have the same setting.
     ::setenv("GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER", "1", 1);
     std::signal(SIGPIPE, SIG_IGN);  // a connection that a peer closed is an error, not our end
     // of connections each rank may have as many as there are ranks, rank 0 more

@@ -107,7 +107,7 @@ void free_shared(void* data, int64_t bytes) {
 CommBuffer allocate(int64_t bytes, void (*free)(void*, int64_t)) {
   OwnSegment segment{OwnedFd(::memfd_create("ftrun", MFD_CLOEXEC)), 0, bytes};
   struct stat status {};
-  // The kernel makes it for all to open who may look into this process's /proc entry.
+  // The kernel creates the file with access for everyone who can open this process's /proc/PID/fd.
   if (!segment.fd || ::fchmod(segment.fd.get(), 0600) != 0 ||
       ::ftruncate(segment.fd.get(), bytes) != 0 || ::fstat(segment.fd.get(), &status) != 0)
     no_memory(bytes);

@@ -173,7 +173,7 @@ void ShmCommunicator::await(ShmSignal& signal, uint32_t target, int peer) {
   if (verdict != ShmGroup::WaitResult::kReached) fail_wait(verdict, start);
 }
 
-/// Enters the collective, meets the others and compares what all mean.
+/// Announces the collective, waits for all members, and throws if their announcements differ.
 void ShmCommunicator::announce(const Collective& work, const SharedPlace& in) {
   const int64_t sequence = work.record.sequence;
   group_.announcement(rank(), sequence) = {work.record, in};

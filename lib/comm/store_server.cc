@@ -364,7 +364,7 @@ bool StoreServer::Loop::write_to(Peer& peer) {
   return send_next(peer) && (!peer.out.empty() || take_input(peer));
 }
 
-/// Notes what one peer said or was sent; who does nothing costs nothing.
+/// Updates the events that epoll watches for the peer, and the memory that is counted for it.
 void StoreServer::Loop::note(Peer& peer) {
   // A peer that waits, or has an answer to fetch, has nothing to say.
   const bool listens = !peer.waiting && peer.out.empty();

@@ -226,8 +226,8 @@ std::array<double, kInstrKinds> Executor::seconds() const {
   return sum;
 }
 
-/// Shows the lane's activity to ranks that would wait for this one. It shows nothing while the lane
-/// waits for its device, which may be in a collective.
+/// Runs an instruction, measures its time, and shows it on the board for ranks that wait for this
+/// one. The wait for the device is not shown, because the device may be in a collective.
 void Executor::run_timed(const Instr& instr) {
   const auto start = std::chrono::steady_clock::now();
   const auto lane = static_cast<int>(instr.lane);

@@ -62,7 +62,8 @@ bool GpuDevice::runs_all_on_device() const {
   return true;
 }
 
-/// Says whether numbers change between the tiers: what a copy cannot do.
+/// Says whether the instruction adds or converts between the device and the host tier, which a copy
+/// cannot do.
 bool GpuDevice::crosses_tiers(const Instr& instr) const {
   if (instr.kind != InstrKind::kCopy && instr.kind != InstrKind::kAccumulate) return false;
   const Buffer& from = program_.at(instr.reads[0].buffer);

@@ -171,7 +171,8 @@ void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DTyp
     memory_.write(program_, to, stored);
 }
 
-/// Reads them in the dtype they have: as they are now, or (on disk) as they were kept.
+/// Reads elements [begin, end) of the unit in their stored dtype; on disk, the snapshot's values if
+/// `reading.of_snapshot`.
 void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out,
                        StateReading reading) const {
   const Range from = part(piece, begin, end);

@@ -15,7 +15,7 @@ struct LayerGraph;
 struct Pass {
   /// Floating-point operations; multiply and add count as two.
   double flops = 0;
-  /// Exponentials, tangents, sines and the like.
+  /// Exponentials, hyperbolic tangents, sines and the like.
   double transcendentals = 0;
   /// Bytes read plus written beyond the caches.
   double bytes = 0;

@@ -173,9 +173,10 @@ bool Derivation::is_smaller_when_made(size_t at) const {
   return saves > 0;
 }
 
-/// Splits backward in two lists. Input gradients may run before all weight gradients: what they
-/// read, directly or through other operations run again, is made in their own list. So is what only
-/// weight gradients read where it takes less room until then than what it is made of.
+/// Splits backward into two lists, so that input gradients can run before all weight gradients.
+/// What input gradients read, directly or through recomputed values, is computed in their list. A
+/// value that only weight gradients read is computed there too if it is smaller than its operands,
+/// because one of the two must be kept.
 void Derivation::split_lists() {
   std::set<ValueId> read;
   std::vector<size_t> for_weight_grads;

@@ -59,7 +59,8 @@ json text_part(const json& root, const MultimodalClass& outer, ConfigFindings& f
   json text = *found;
   text.erase("architectures");
   if (!text.contains("model_type")) text["model_type"] = outer.text_type;
-  // The class ties by its own key; the others stand inside where they are written there.
+  // The outer tie_word_embeddings always counts; other outer keys count only if text_config lacks
+  // them.
   for (const char* key : kOuterKeys) {
     const bool counts = std::string_view(key) == "tie_word_embeddings" || !text.contains(key) ||
                         text.at(key).is_null();

@@ -166,7 +166,7 @@ class ScalingReader {
     return positions;
   }
 
-  /// Reads the factor; without one it is how many times longer the longest rows are than they were.
+  /// Reads the factor; if it is missing, returns max_position_embeddings / original positions.
   double factor_or_ratio(int64_t original) {
     if (settings_.find("factor")) return at_least("factor", 1.0, 1.0);
     if (known_.max_positions == 0)

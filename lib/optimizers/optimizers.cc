@@ -16,8 +16,7 @@ constexpr std::array<const Optimizer*, kNamedOptimizers> kEntries{
 #undef FTRUN_REFUSED_OPTIMIZER
 };
 
-/// Lists the types that messages list in this place: one that varies no other, then those that vary
-/// it.
+/// Lists an optimizer type and then its variants, the order in which messages show them.
 std::vector<OptimizerType> with_variants(size_t first) {
   std::vector<OptimizerType> types{static_cast<OptimizerType>(first)};
   for (size_t i = 0; i < kEntries.size(); ++i)

@@ -197,8 +197,8 @@ int64_t checkpoint_bytes(const StepPlan& plan) {
 }
 
 ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t tokens) {
-  // The split is that of training, so that it needs no more memory; a number of tokens that cannot
-  // be split is not.
+  // The logits program uses the tensor split of training, so it needs no more memory. Sequence
+  // parallelism is off if the tokens cannot be divided among the tensor ranks.
   TensorSplit split = plan.train.model.split;
   split.sequence = split.sequence && tokens % split.degree == 0;
   const BatchShape row{.row_tokens = tokens, .longest_row = plan.train.model.batch.longest()};

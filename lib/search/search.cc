@@ -27,7 +27,7 @@ constexpr double kExactShare = 0.85;
 constexpr double kNodesShare = 0.2;
 /// The time of a step whose time is not known.
 constexpr double kNever = std::numeric_limits<double>::infinity();
-/// Plans without a time after which none is expected.
+/// The search stops if this many plans have no time, because the machine file lacks a rate.
 constexpr size_t kUntimed = 16;
 /// The number of layouts that are judged and bounded between two reads of the clock.
 constexpr size_t kTriedTogether = 256;

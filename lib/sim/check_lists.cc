@@ -72,8 +72,8 @@ class ListWalk {
     list.collectives = 0;
   }
 
-  /// Collectives between two lists of a layer end the one or begin the other: how many begin it
-  /// is seen from its first operation that is none.
+  /// Ends a list and begins the next one. Collectives between them belong to either; first_op of
+  /// the next list's first computing instruction tells how many belong to the next list.
   void change_direction(size_t at, Followed& list) {
     const Instr& instr = program_.instrs[at];
     if (instr.kind < list.kind)

@@ -449,7 +449,8 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
       if (instr.kind != InstrKind::kBegin) return;
       if (cells(rank, instr.writes[0]).count <= kLossNumbers)
         return fail(cat(where(rank, instr), " has no loss"));
-      // The caller's number: with it on one stage, sums are the same for any number of them.
+      // The slot after the loss numbers is the caller's. Only the first stage writes 1, so the sum
+      // does not depend on the number of stages.
       return write(cells(rank, instr.writes[0]), kLossNumbers,
                    rank.step.program.stage.index == 0 ? 1 : 0);
     case InstrKind::kForward:

@@ -14,7 +14,7 @@ __extension__ using Wide = __int128;
 Picoseconds scaled_down(Picoseconds time, int64_t by, int64_t over) {
   return static_cast<Picoseconds>(Wide{time} * by / over);
 }
-/// Returns the same rounded up.
+/// Returns time * by / over, rounded up.
 Picoseconds scaled_up(Picoseconds time, int64_t by, int64_t over) {
   return static_cast<Picoseconds>((Wide{time} * by + over - 1) / over);
 }

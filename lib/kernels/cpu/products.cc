@@ -96,9 +96,9 @@ OneDnn load_onednn() {
   if (handle == nullptr) return library;
   library.fp32 = symbol<OneDnnProduct>(handle, "dnnl_sgemm");
   library.bf16 = symbol<OneDnnProduct>(handle, "dnnl_gemm_bf16bf16f32");
-  // The function that returns the instruction sets which the library may use; its own variables can
-  // restrict them. A trial product would compile kernels that a run in fp32 never calls, which
-  // takes a twentieth of the time in which a rank starts.
+  // dnnl_get_effective_cpu_isa() returns the instruction sets that oneDNN may use, which its
+  // environment variables can restrict. A trial multiplication would compile kernels that an fp32
+  // run never calls, which takes a twentieth of a rank's start.
   using InstructionSets = int (*)();
   const auto instruction_sets = symbol<InstructionSets>(handle, "dnnl_get_effective_cpu_isa");
   library.multiplies_bf16 = library.bf16 != nullptr && instruction_sets != nullptr &&

@@ -103,8 +103,8 @@ HeadPasses passes_of(const LayerGraph& graph, const Op& op, int64_t tokens, int6
           .on_gpu = graph.dtypes.kernels == Kernels::kGpu};
 }
 
-/// Counts transcendentals of a logit: a softcap takes a tangent, and its exponential once more for
-/// the gradient.
+/// Counts the transcendental functions of a logit: exp for the softmax, tanh for a softcap, and one
+/// more for the softcap's gradient.
 double transcendentals_of(double softcap, bool with_gradients) {
   return softcap == 0 ? 1 : with_gradients ? 3 : 2;
 }
