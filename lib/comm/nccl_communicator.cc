@@ -139,7 +139,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     check_cuda(::cudaSetDevice(device), "choosing the GPU");
     void* word = nullptr;
     check_cuda(::cudaMalloc(&word, kWordBytes), "allocating device memory");
-    word_ = std::make_shared<CommBuffer>(word, kWordBytes, free_device);
+    barrier_buffer_ = std::make_shared<CommBuffer>(word, kWordBytes, free_device);
     clear_device(word, kWordBytes);
     connect();
     start_watch();
@@ -207,8 +207,8 @@ class NcclCommunicator final : public DeviceCommunicator {
         case CollectiveKind::kReceive:
           return ::ncclRecv(work.out, bytes, ncclUint8, record.peer, comm, native());
         case CollectiveKind::kBarrier:
-          return ::ncclAllReduce(word_->data(), word_->data(), 1, ncclFloat32, ncclSum, comm,
-                                 native());
+          return ::ncclAllReduce(barrier_buffer_->data(), barrier_buffer_->data(), 1, ncclFloat32,
+                                 ncclSum, comm, native());
         case CollectiveKind::kAllToAll:
         case CollectiveKind::kCountedAllToAll:
         case CollectiveKind::kShift:
@@ -304,7 +304,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   /// own threads.
   void start_abort(ncclComm_t comm) noexcept {
     try {
-      std::thread([comm, device = device_, word = word_] {
+      std::thread([comm, device = device_, word = barrier_buffer_] {
         ::cudaSetDevice(device);
         ::ncclCommAbort(comm);
       }).detach();
@@ -370,7 +370,7 @@ class NcclCommunicator final : public DeviceCommunicator {
       ncclResult_t status = ncclSuccess;
     };
     std::packaged_task<Opened()> task([id, size = size(), rank = rank(), device = device_,
-                                       word = word_, label = name(),
+                                       word = barrier_buffer_, label = name(),
                                        messages = setup().carries_messages] {
       Opened made;
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -431,7 +431,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   const int device_;
   /// Shared with the connecting thread, which may still use it after this communicator was given
   /// up.
-  std::shared_ptr<CommBuffer> word_;
+  std::shared_ptr<CommBuffer> barrier_buffer_;
   std::timed_mutex comm_mutex_;
   /// Null when it was given up or closed.
   ncclComm_t comm_ = nullptr;

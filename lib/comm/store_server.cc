@@ -176,7 +176,7 @@ struct StoreServer::Loop {
   Outgoing run(const StoreRequest& request);
   Outgoing values_of(const std::vector<std::string>& keys) const;
   bool send_next(Peer& peer);
-  void note(Peer& peer);
+  void update_peer(Peer& peer);
   void note_stored();
   bool store(const std::string& key, std::string_view value);
   Outgoing add(const StoreRequest& request);
@@ -271,7 +271,7 @@ void StoreServer::Loop::serve_peer(Peer& peer, uint32_t events) {
   if (stays && (events & EPOLLOUT) != 0) stays = write_to(peer);
   if (stays && (events & (EPOLLIN | EPOLLHUP | EPOLLRDHUP)) != 0) stays = read_from(peer);
   if (stays)
-    note(peer);
+    update_peer(peer);
   else
     drop(peer);
 }
@@ -330,7 +330,7 @@ void StoreServer::Loop::greet(OwnedFd connection) {
   peer.challenge = random_bytes(kChallengeBytes);
   peer.out.bytes = cat(kStoreGreeting, peer.challenge);
   if (watch(EPOLL_CTL_ADD, peer.fd.get(), 0, &peer) && write_to(peer))
-    note(peer);
+    update_peer(peer);
   else
     drop(peer);
 }
@@ -365,7 +365,7 @@ bool StoreServer::Loop::write_to(Peer& peer) {
 }
 
 /// Updates the events that epoll watches for the peer, and the memory that is counted for it.
-void StoreServer::Loop::note(Peer& peer) {
+void StoreServer::Loop::update_peer(Peer& peer) {
   // A peer that waits, or has an answer to fetch, has nothing to say.
   const bool listens = !peer.waiting && peer.out.empty();
   uint32_t wanted = listens ? EPOLLIN : EPOLLRDHUP;
@@ -589,7 +589,7 @@ void StoreServer::Loop::check_waiting(const std::string& key) {
   if (found.empty()) return;
   for (Peer* peer : found.mapped()) {
     start(*peer, stop_waiting(*peer));  // it may have to wait for the next one
-    note(*peer);
+    update_peer(*peer);
   }
 }
 
@@ -602,7 +602,7 @@ void StoreServer::Loop::expire() {
     Peer& peer = *until.begin()->second;
     stop_waiting(peer);
     peer.out = answer(StoreAnswer::kTimeout);
-    note(peer);
+    update_peer(peer);
   }
 }
 
