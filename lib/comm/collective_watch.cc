@@ -56,7 +56,8 @@ void CollectiveWatch::stop() {
 void CollectiveWatch::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    // A short look now and then for one that is announced and does not get into the stream.
+    // The thread wakes every kPatience, to notice a collective that was announced but never issued
+    // to the stream.
     changed_.wait_for(lock, kPatience, [&] { return stopping_ || (has_issued() && !gave_up_); });
     if (stopping_) return;
     if (entries_.empty() || gave_up_) continue;

@@ -123,7 +123,8 @@ void DeviceCommunicator::await_asking(const FailureReport& report) {
 
 void DeviceCommunicator::begin(Collective& collective) {
   check();
-  // A mark that is recorded cannot be asked for: replays have marks of their own.
+  // An event that is recorded into a graph cannot be queried, so a recorded collective is not
+  // watched; replays have marks of their own.
   or_lost([&] { is_recording() ? run(collective) : issue_watched(collective); });
 }
 

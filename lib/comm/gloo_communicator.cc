@@ -418,7 +418,7 @@ void GlooCommunicator::start_send(Collective& work) {
     }
   } catch (const std::exception& error) {
     rethrow_out_of_memory(error);
-    // The connection is gone: finish_send reports who.
+    // The connection is lost; finish_send() throws the failure with the peer's name.
   }
 }
 

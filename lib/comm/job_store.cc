@@ -172,7 +172,8 @@ std::vector<std::string_view> views(const std::vector<std::string>& texts) {
 
 bool serves_store(const StorePlace& place, Milliseconds limit) {
   try {
-    // A rank of no job: nobody lets it in, and a server that knows the token says so.
+    // This greeting belongs to no job, so no server admits it; a server that accepts the token
+    // answers with a refusal.
     greet(place, {.job = hex_text(random_bytes(kInstanceBytes))}, Clock::now() + limit);
     return true;
   } catch (const std::exception&) {
@@ -185,7 +186,8 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
                    const std::function<void(const std::string& why)>& note_failure)
     : member_(std::move(member)), served_(std::move(served)) {
   std::string why = "something else answers there, or nothing";
-  // An answer of rank 0 says more than that a last try, with no time left, heard nothing.
+  // If rank 0 answered once, `why` keeps its answer: the last try may fail only because no time was
+  // left.
   bool answered = false;
   do {
     try {
@@ -238,8 +240,8 @@ JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::s
     reply.answer = static_cast<StoreAnswer>(reply.bytes[0]);
     return reply;
   } catch (const std::exception&) {
-    // The rest of this answer, for which there may have been no memory, is no answer to the next
-    // question.
+    // The connection is closed, because unread bytes of this answer (memory may have been lacking
+    // for them) would be read as the answer to the next request.
     ::shutdown(fd_.get(), SHUT_RDWR);
     throw;
   }

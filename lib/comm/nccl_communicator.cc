@@ -151,7 +151,7 @@ class NcclCommunicator final : public DeviceCommunicator {
       ::cudaEventDestroy(mark.begin);
       ::cudaEventDestroy(mark.end);
     }
-    // A communicator that has not come through shutdown() ends with the process.
+    // A communicator that shutdown() did not close is aborted.
     if (comm_ != nullptr) start_abort(comm_);
   }
 
@@ -292,8 +292,8 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   void end_kernels() noexcept {
     ::cudaSetDevice(device_);
-    // A call of NCCL's that does not return holds the communicator: then
-    // the watch ends the process.
+    // An NCCL call that does not return keeps the communicator locked; the watch then ends the
+    // process.
     const std::unique_lock lock(comm_mutex_, std::chrono::seconds(5));
     if (!lock.owns_lock() || comm_ == nullptr) return;
     start_abort(std::exchange(comm_, nullptr));
@@ -309,7 +309,7 @@ class NcclCommunicator final : public DeviceCommunicator {
         ::ncclCommAbort(comm);
       }).detach();
     } catch (const std::exception&) {
-      // No thread can be started. The watch ends the process where the device does not come back.
+      // No thread could be started. The watch ends the process if the device does not return.
     }
   }
 
@@ -338,7 +338,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
   bool has_passed(cudaEvent_t event) const {
-    // The watch's thread needs its device set: it would open another GPU for itself.
+    // The watch's thread sets its device, because CUDA would otherwise open another GPU for it.
     check_cuda(::cudaSetDevice(device_), "choosing the GPU");
     const cudaError_t status = ::cudaEventQuery(event);
     if (status == cudaErrorNotReady) {

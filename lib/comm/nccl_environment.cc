@@ -18,7 +18,7 @@ constexpr int64_t kBytesOfRank = 32 << 20;
 }  // namespace
 
 void prepare_nccl_environment() {
-  // A user who names algorithms means it.
+  // A user's NCCL_ALGO may name NVLS, which then stays enabled.
   if (std::getenv("NCCL_ALGO") == nullptr) ::setenv("NCCL_NVLS_ENABLE", "0", 0);
   ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   ::setenv("NCCL_GRAPH_REGISTER", "0", 0);

@@ -114,7 +114,7 @@ std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const st
   try {
     return make(backend, std::move(setup), rendezvous, options);
   } catch (...) {
-    // The others would wait for it while they connect.
+    // Without this notice the other members would wait for this rank while they connect.
     rendezvous.give_up(name, "it could not be opened");
     throw;
   }

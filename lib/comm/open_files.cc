@@ -20,7 +20,7 @@ void raise_open_files() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
-  // A refusal is passed over: a limit that is too low is reported when it is reached.
+  // A failure is ignored, because a limit that is too low is reported when it is reached.
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 

@@ -154,7 +154,7 @@ void Rendezvous::leave(Milliseconds limit) noexcept {
   if (world() == 1) return;
   try {
     if (rank() > 0) {
-      // A store that has not answered for a while gets to know nothing.
+      // A store that has not answered for a while is not told that this rank leaves.
       if (!impl_->control.is_stuck()) impl_->main.set(key_of_leaving(rank()), {}, limit);
       return;
     }

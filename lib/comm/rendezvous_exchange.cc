@@ -132,8 +132,8 @@ std::vector<int> Rendezvous::Impl::asked_about(const TextExchange& exchange, boo
 Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const TextExchange& exchange,
                                                               bool look_at_all) {
   const std::vector<int> asked = asked_about(exchange, look_at_all);
-  // The first one may have stopped since it reported who was absent. It is enough that one of a
-  // long list is.
+  // The first member may have stopped since it reported which ranks are absent, so its list is
+  // checked again. Of a long list it suffices that one rank is still absent.
   const bool each = look_at_all || asked.size() <= TextExchange::kFew;
   Absence absence;
   if (each)
@@ -141,7 +141,8 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const TextExchange
   else if (!control.has_all(exchange.keys(asked)))
     absence.ranks = asked;
   if (absence.ranks.empty()) absence = {{exchange.first()}, true};
-  // The texts that ranks left go when all have been read.
+  // The members' own texts are deleted once all have been read, so their absence means nothing
+  // then.
   if (control.has(exchange.all())) return {};
   return absence;
 }
@@ -238,8 +239,8 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
       Absence absence = find_absent(look_at_all);
       std::vector<int> gone = ended_among(absence.awaited(exchange.first()));
       if (!gone.empty()) {
-        // The ranks' texts are final only now: each may have come, and ended, since it was looked
-        // for.
+        // The absent ranks are searched again: a rank that has ended may have left its text after
+        // the first search.
         absence = find_absent(look_at_all);
         const std::vector<int> awaited = absence.awaited(exchange.first());
         std::erase_if(gone,
@@ -289,7 +290,8 @@ void Rendezvous::Impl::publish_failure(const TextExchange& exchange, const std::
     left[exchange.prefix][key] = exchange.use + 1;
     control.set(key, failure_value(error));
   } catch (const std::exception&) {
-    // A store that takes nothing from us: the others find it as we did.
+    // The store does not accept the text; the other members notice that by themselves, as this rank
+    // did.
   }
 }
 

@@ -34,7 +34,7 @@ void Rendezvous::Impl::beat(const std::stop_token& stop) {
     try {
       show_state();
     } catch (const std::exception&) {
-      // The store is gone with rank 0: the rank's own waits will say so.
+      // The store ended with rank 0; this rank's own waits report that.
     }
     std::unique_lock lock(heart_mutex);
     heart_wake.wait_for(lock, stop, options.heartbeat, [] { return false; });
@@ -175,7 +175,8 @@ std::optional<std::string> Rendezvous::find(const std::string& key) {
 std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const std::string& group) {
   const auto settle = impl_->options.heartbeat * 3 / 2;
   std::vector<std::optional<std::vector<uint8_t>>> before(members.size());
-  // Known states may be a heartbeat old, and a dying process needs a moment to be gone.
+  // Heartbeats are read twice, `settle` apart: a known state may be one heartbeat old, and a dying
+  // process takes a moment to end.
   bool answers = true;  // a store that is silent is not asked again for each of many ranks
   const auto ask = [&](int member) {
     const auto beat = answers ? impl_->last_heartbeat(member) : std::nullopt;
@@ -218,7 +219,7 @@ void Rendezvous::give_up(const std::string& group, const std::string& reason) no
   try {
     post("gave up/" + group, reason);
   } catch (const std::exception&) {
-    // The store is gone with rank 0, which the others notice by themselves.
+    // The store ended with rank 0, which the other ranks notice by themselves.
   }
 }
 

@@ -73,7 +73,8 @@ std::byte* huge_page_address(int64_t bytes) {
 }
 
 std::byte* map_shared(int fd, int64_t bytes) {
-  // Another thread may take the place in between: then it is mapped elsewhere, in small pages.
+  // If another thread maps something at this address first, the kernel maps the file elsewhere, in
+  // small pages.
   std::byte* hint = bytes < kHugePage ? nullptr : huge_page_address(bytes);
   void* base = ::mmap(hint, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);

@@ -581,7 +581,7 @@ bool ShmCommunicator::has_room(const CollectiveRecord& record) {
 CommBuffer ShmCommunicator::spare_buffer(int64_t bytes) {
   if (spare_.bytes() >= bytes) return std::exchange(spare_, {});
   spare_ = {};
-  // Sizes that grow a little from send to send come to few buffers.
+  // Sizes are rounded up to powers of two, so that sends whose size grows slowly reuse the buffer.
   const auto size = static_cast<uint64_t>(std::max(bytes, kLeastCopyBytes));
   return allocate_shared(static_cast<int64_t>(std::bit_ceil(size)));
 }

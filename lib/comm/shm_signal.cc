@@ -36,8 +36,8 @@ bool poll_briefly(const ShmSignal& signal, uint32_t target) {
 
 void ShmSignal::raise_to(uint32_t value) {
   value_.store(value, std::memory_order_seq_cst);
-  // A waiter counts itself before it looks at the value for the last time: one of us sees the
-  // other.
+  // A waiter increments sleepers_ before its last look at the value, so either it sees the new
+  // value or this thread sees the waiter.
   if (sleepers_.load(std::memory_order_seq_cst) != 0) wake_all();
 }
 

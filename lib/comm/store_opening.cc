@@ -76,7 +76,8 @@ StorePtr agent_store(const RendezvousOptions& options) {
   settings.timeout = options.timeout;
   std::string why = "something else answers there, or nothing";
   try {
-    // Something that listens and never speaks would hold the constructor without end.
+    // The store is opened in a thread with a time limit, because its constructor would wait forever
+    // for a listener that never answers.
     StoreWorker worker;
     const auto store =
         worker.run([address = options.address,

@@ -278,7 +278,8 @@ void StoreServer::Loop::serve_peer(Peer& peer, uint32_t events) {
 
 void StoreServer::Loop::drop(Peer& peer) {
   if (peer.waiting) stop_waiting(peer);
-  // Closing is not enough where a process that is being started still has the connection.
+  // epoll must be told, because closing does not remove a connection of which a child process that
+  // is being started still has a copy.
   watch(EPOLL_CTL_DEL, peer.fd.get(), 0, &peer);
   if (!peer.member) ++owner.refused_;
   (peer.member ? members : strangers).erase(peer.place);
@@ -298,7 +299,7 @@ int StoreServer::Loop::next_timeout() const {
 }
 
 void StoreServer::Loop::accept_all() {
-  // Connections are taken in portions: those that have come are served in between.
+  // At most 64 connections are accepted at a time, so that the accepted ones are served in between.
   for (int portion = 0; portion < 64; ++portion) {
     OwnedFd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd) {

@@ -55,7 +55,7 @@ class ListCheck {
 
   void write(const Op& op, ValueId id, bool backward) {
     const Value& value = graph_.at(id);
-    // Read and written by one operation: it changes what is there.
+    // An operation that reads and writes the same value updates it in place.
     const bool changed = std::find(op.in.begin(), op.in.end(), id) != op.in.end();
     if (is_given(value.role, backward) || (!written_.insert(id).second && !changed))
       bug(cat(graph_.name, ": ", op_text(graph_, op), " writes ", value.name, " a second time"));

@@ -114,7 +114,8 @@ void Derivation::run_again(Op op) {
   for (ValueId& out : op.out) {
     const ValueId again = temp_like(out, value(out).name + ".again");
     again_[out] = again;
-    // A cheap value on the way to another one is made once more where it is read, not held.
+    // A cheap value that was recomputed only for another value is computed again at its next reader
+    // instead of being kept.
     if (depth_ > 1 && is_cheap_result(graph_, out)) passing_.push_back(out);
     out = again;
   }

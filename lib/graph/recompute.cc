@@ -99,7 +99,8 @@ std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
 }  // namespace
 
 bool is_cheap_result(const LayerGraph& graph, ValueId id) {
-  // Asked for some hundred lists of a block, so that kinds are looked up for its maker alone.
+  // This function is called for some hundred lists of a block, so it looks up the kind of the
+  // value's producer only.
   const auto maker = std::find_if(graph.forward.begin(), graph.forward.end(), [&](const Op& op) {
     return std::find(op.out.begin(), op.out.end(), id) != op.out.end();
   });

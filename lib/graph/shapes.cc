@@ -86,7 +86,8 @@ std::string misfit(const LayerGraph& graph, std::string_view side,
     const std::string pattern =
         optional ? patterns[i].substr(1, patterns[i].size() - 2) : patterns[i];
     const Value& value = graph.at(operands[next]);
-    // The number of dimensions shows that an optional operand is left out before another one.
+    // An optional operand was left out if the next operand has another number of dimensions than
+    // the pattern.
     if (optional && !last && value.dims.size() != split(pattern, ',').size()) continue;
     if (!letters.match(pattern, value.dims)) return cat(value.name, " is no ", pattern);
     ++next;

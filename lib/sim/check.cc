@@ -443,8 +443,9 @@ void check_order(const Program& program, Faults& faults) {
   check_waits(program, faults);
   const auto known = known_done(program);
   check_decision(program, known, faults);
-  // Instructions by the buffer they touch and their lane: only those can conflict, and what a lane
-  // had done before something that is known to be done needs no second look.
+  // Instructions are listed by the buffer that they touch and by lane: only instructions of one
+  // buffer can conflict, and those before a known completed instruction of a lane need no second
+  // check.
   using ByLane = std::vector<std::vector<size_t>>;
   std::vector<ByLane> touching(program.buffers.size(), ByLane(known.lanes()));
   for (size_t i = 0; i < program.instrs.size(); ++i) {

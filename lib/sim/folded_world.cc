@@ -100,7 +100,8 @@ class Folding {
     World folded{.programs = world_.programs,
                  .ranks = {},
                  .groups = std::vector<World::Group>(group_cells_)};
-    // The first of a cell stands for it, and cells are numbered as they come.
+    // The first rank (or group) of a cell represents it; cells are numbered in the order of their
+    // first ranks.
     for (size_t r = 0; r < world_.ranks.size(); ++r) {
       if (static_cast<size_t>(rank_cell_[r]) != folded.ranks.size()) continue;
       World::Rank& rank = folded.ranks.emplace_back(world_.ranks[r]);

@@ -160,13 +160,13 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
       held.emplace_back(static_cast<size_t>(unit.padded), 0);
     }
   const size_t units = partition_.units.size();
-  // Whole units have a state or none, on all ranks.
+  // A unit has this state on all ranks that hold it, or on none.
   std::set<UnitId> kept;
   std::map<TensorId, std::vector<uint64_t>> scales;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     SymbolicMemory& rank = const_cast<SymbolicMemory&>(ranks_[r]);
     for (const StatePiece& piece : rank.step.pieces) {
-      // Working copies must say the same as what they are made of.
+      // Working copies must hold the same values as the parameters that they are made of.
       const bool same = piece.state == StatePiece::kWorking && kind == StatePiece::kParam;
       if (piece.state != kind && !same) continue;
       if (piece.straddling >= 0) {
@@ -341,7 +341,8 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, si
   const InstrKind kind = walk_->instr(turn).kind;
   const bool gathers = kind == InstrKind::kAllGather;
   const bool scatters = kind == InstrKind::kReduceScatter;
-  // The parts of all members behind each other, or their sums, or the largest of each element.
+  // `whole` holds the parts of all members one after another, or for each element their sum or
+  // maximum.
   std::vector<uint64_t> whole;
   int64_t total = 0;
   const auto n = static_cast<int64_t>(members.size());
@@ -523,7 +524,8 @@ void Interpreter::run_ops(SymbolicMemory& rank, const Instr& instr) {
     for (const ValueId id : op.in) {
       if (is_sum(graph.at(id))) continue;
       const Cells from = at(id);
-      // Added up, so that no element waits for the one before it.
+      // The hashes of elements are added, not chained, so that the processor computes several at a
+      // time.
       uint64_t sum = 0;
       for (int64_t e = 0; e < from.count; ++e) sum += mix(read(from, e), static_cast<uint64_t>(e));
       hash = mix(hash, sum);

@@ -160,8 +160,8 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
     for (const NormPart& norm : shard.norms)
       if (layer_place % norm.copies == 0)
         traits.insert(traits.end(), norm.part.begin(), norm.part.end());
-    // Shards were looked at with this rank's tensors: those of ranks with padding, and without, end
-    // elsewhere.
+    // Shards were compared with this rank's tensors, but shards of ranks with padding end at other
+    // elements than those of ranks without it.
     if (pads)
       traits.insert(traits.end(), {layer_place + 1 == mesh.places(kLayerAxes) ? 1 : 0, index});
     classes.add(rank, std::move(traits));

@@ -121,7 +121,7 @@ std::vector<MemoryPoint> memory_over_step(const RecordedRank& rank, Tier tier, P
   const Picoseconds width = std::max<Picoseconds>((end + parts - 1) / parts, 1);
   const std::vector<CategoryBytes> history = arena_history(program, tier);
   std::vector<MemoryPoint> points;
-  // A part begins with the bytes that the one before it ends with.
+  // Each part of the time begins with the bytes in use at the end of the previous part.
   MemoryPoint fullest;
   CategoryBytes now{};
   Picoseconds part = 0;

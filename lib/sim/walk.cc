@@ -406,7 +406,7 @@ Walk::Turn Walk::missing(Turn turn) const {
     const WalkedRank& rank = at(member);
     const auto has_entered = [&](int32_t lane) { return is_at({member, lane}, group); };
     if (std::any_of(rank.course->used.begin(), rank.course->used.end(), has_entered)) continue;
-    // The rank's lane for the group, or the one that all collectives share.
+    // The result is the rank's lane for the group, or lane 0 if the rank has no steps on that lane.
     const auto& groups = world_.ranks[static_cast<size_t>(member)].groups;
     const auto known = std::find(groups.begin(), groups.end(), group);
     // The rank's program may not know the group.
@@ -508,7 +508,7 @@ std::string walk_collectives(const World& world) {
   }
   const std::optional<World> folded = folded_world(world, course_numbers(runs));
   if (walk_to_the_end(folded ? *folded : world, runs).empty()) return "";
-  // Faults are those of all ranks, with nothing joined.
+  // The folded, joined walk found a fault; the full walk over all ranks words it.
   return walk_to_the_end(world, courses);
 }
 

@@ -146,7 +146,8 @@ void run_attention_dgrad(const Operation& op, const Libraries& libraries) {
   Attention a = attention_of(op, true);
   a.da = op.in(0);
   a.qkv = op.in(1);
-  // Read here, written by the forward pass, which shares the struct.
+  // The operation only reads this value; the pointer is not const because the forward pass, which
+  // shares the struct, writes it.
   a.a = const_cast<void*>(op.in(2));
   a.lse = const_cast<float*>(op.floats_in(3));
   a.starts = op.ints_in(4);

@@ -467,7 +467,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dq(Attent
             lane_row = warp_row + lane_group();
   const TokenBlock own = token_block<kQueryRows<D>>(args, row, block * kQueryRows<D>);
   if (args.is_covered(own.token + own.rows)) return;
-  // The parts of keys and values that arrive, and of those that are computed.
+  // Two buffers alternate: one receives the next part of keys and values while the other is
+  // computed.
   const auto keys_of = [&](int first) { return parts + first / kKeys % 2 * (2 * kKeys * D); };
   const auto start_part = [&](int first) {
     const TokenBlock keys = token_block<kKeys>(args, row, first);
@@ -490,7 +491,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dq(Attent
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int at = warp_row + kFragmentRows * g + lane_group() + 8 * half;
-      // A row that does not exist has the numbers of another, and is not stored.
+      // A row beyond the end computes with another row's numbers, and its result is not stored.
       const int64_t token = head * args.tokens + own.token + (at < own.rows ? at : 0);
       lse[g][half] = args.lse[token] * kLog2e;
       delta[g][half] = args.delta[token];
@@ -569,7 +570,7 @@ __device__ int end_of_queries(const AttentionArgs<T>& args, int row, int key_blo
 template <int D, class T>
 __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(AttentionArgs<T> args) {
   constexpr int kQueries = kPart<D>;
-  // (gcc 12 does not see that a generic lambda reads what is static.)
+  // (gcc 12 does not notice that a generic lambda reads a static variable.)
   [[maybe_unused]] __shared__ QueryStatistics<D> numbers[2];
   T* const k = shared_memory<T>();
   T* const v = k + kTile * D;

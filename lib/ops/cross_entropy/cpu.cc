@@ -560,7 +560,7 @@ void vocabulary_cross_entropy(const OpCall& call) {
   const T* const statistics = call.in<T>(4);
   const T* const label_logit = call.in<T>(5);
   const double scale = gradients ? call.scalars().loss_scale : 0.0;
-  // (softmax - onehot) * loss_scale in place of the exponentials.
+  // The function replaces the exponentials by (softmax - onehot) * loss_scale.
   const auto find_gradient = [&](int64_t i, int64_t label, const JoinedRow& joined) {
     T* const row = chunk.head.logits(i);
     const double own = statistics[2 * (chunk.attrs.rank * chunk.tokens + i)];

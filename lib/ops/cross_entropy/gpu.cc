@@ -228,7 +228,7 @@ void run_vocabulary_logits(const Operation& op, const Libraries& libraries) {
 void run_vocabulary_cross_entropy(const Operation& op, const Libraries& libraries) {
   const auto& attrs = op.attrs<VocabularyAttrs>();
   VocabularyRows rows = vocabulary_rows(op, op.in_dims(3)[0]);
-  // Read and, with gradients, written.
+  // The kernel reads these logits and, with gradients, writes them.
   rows.logits = const_cast<float*>(op.floats_in(3));
   rows.label_logit = const_cast<float*>(op.floats_in(5));
   const HeadGradients results = vocabulary_gradients_of(op.op());

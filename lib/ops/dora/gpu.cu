@@ -57,8 +57,8 @@ struct ScaledParts {
   __device__ float factor(int64_t column) const {
     int64_t before = 0;
     float found = 1.0F;
-    // Places that are known when it is compiled keep the lists parameters, else they would be
-    // copied to local memory.
+    // Indices that are known at compile time let the lists stay kernel parameters; otherwise they
+    // would be copied to local memory.
 #pragma unroll
     for (int p = 0; p < kMost; ++p) {
       if (p >= count) break;

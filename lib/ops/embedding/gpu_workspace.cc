@@ -8,7 +8,7 @@ namespace ftrun {
 GpuEmbedWorkspace gpu_embed_workspace(int64_t tokens, int64_t width) {
   GpuEmbedWorkspace w;
   if (tokens <= kEmbedPart) return w;
-  // A row with more than kEmbedPart tokens has at most twice as many parts as it has of that.
+  // A table row with n > kEmbedPart tokens has at most 2 * n / kEmbedPart parts.
   w.rows = tokens / kEmbedPart;
   w.parts = 2 * w.rows;
   const int64_t word = dtype_bytes(DType::kI32);
