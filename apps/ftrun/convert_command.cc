@@ -442,7 +442,7 @@ int convert_command(ConvertOptions options) {
       options.run.empty() && posix_files().exists(options.checkpoint + "/adapter_config.json");
   if (!options.quantization.empty() && !is_adapter)
     throw Error(ExitCode::kUsage,
-                cat("--quantization: ", options.checkpoint, " is no adapter in PEFT's layout"),
+                cat("--quantization: ", options.checkpoint, " is not an adapter in PEFT's layout"),
                 "remove --quantization: a checkpoint says how its base was quantized");
   if (!options.run.empty()) return convert_import(options);
   return is_adapter ? merge_folder(options) : export_step(options);

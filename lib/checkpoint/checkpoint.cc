@@ -148,7 +148,7 @@ CheckpointManifest read_manifest(const std::string& folder) {
   std::error_code error;
   const std::string path = (fs::path(folder) / "checkpoint.json").string();
   if (!fs::exists(path, error))
-    refuse(cat(folder, ": has no checkpoint.json, so it is no complete checkpoint"));
+    refuse(cat(folder, ": has no checkpoint.json, so it is not a complete checkpoint"));
   return manifest_from(read_file(confined_path(folder, "checkpoint.json"), kLargestManifest), path);
 }
 

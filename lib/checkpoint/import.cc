@@ -54,7 +54,7 @@ std::optional<LossScalerState> scaler_of(const nlohmann::json& import, const std
 
 ImportRecord import_record_from(const std::string& text, const std::string& where) {
   const nlohmann::json record = parse_json_strict(text, where);
-  if (!record.is_object()) refuse_import(cat(where, ": is no object"));
+  if (!record.is_object()) refuse_import(cat(where, ": is not an object"));
   ImportRecord found{json_text(record, "source", where), {}, texts_of(record, "unknown", where)};
   for (const auto& [key, value] : json_object(record, "known", where).items())
     found.known.emplace_back(key, value.dump());

@@ -54,7 +54,7 @@ std::string text_from(c10d::Store& store, const std::string& key,
     case StoredKind::kFailure:
       throw_failure(rest);
   }
-  bug("a value in the store is no text");
+  bug("a value in the store is not a text");
 }
 
 }  // namespace

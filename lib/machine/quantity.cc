@@ -92,7 +92,7 @@ std::optional<double> parse_quantity(std::string_view text, QuantityUnit unit, s
     const double value = number * suffix->factor;
     const auto [least, most] = bounds_of(unit);
     if (value >= least && value <= most) return value;
-    why = cat("\"", text, "\" is no such quantity of any machine");
+    why = cat("\"", text, "\" is too small or too large for a machine");
     return std::nullopt;
   }
   if (written.empty())

@@ -26,12 +26,12 @@ bool keeps_runs(const TensorInfo& tensor, int64_t count) {
 std::string fault(const TensorInfo& tensor, const PackedFormat& format, bool ends_matrix) {
   const int64_t columns = tensor.local.extent[1];
   if (format.kind == PackedKind::kInt8 && columns % format.block != 0)
-    return cat("rows of ", columns, " elements are no multiple of ", format.block);
+    return cat("rows of ", columns, " elements are not a multiple of ", format.block);
   if (!keeps_runs(tensor, format.block))
     return cat("ranks' parts of ", tensor.local.extent[0], " x ", columns, " cut blocks of ",
                format.block, " elements");
   if (!ends_matrix && tensor.local_numel() % kPackedRecord != 0)
-    return cat(tensor.local_numel(), " elements are no multiple of ", kPackedRecord,
+    return cat(tensor.local_numel(), " elements are not a multiple of ", kPackedRecord,
                ", and another matrix is multiplied with it");
   return "";
 }

@@ -213,8 +213,8 @@ class ScalingReader {
   void refuse_other_keys(std::string_view type, const std::vector<std::string>& read) {
     for (const std::string& key : settings_.keys())
       if (!std::binary_search(read.begin(), read.end(), key))
-        settings_.unsupported(found_text(key),
-                              cat("is no key of ", type, " that is read (", join(read, ", "), ")"));
+        settings_.unsupported(found_text(key), cat("is not a key of ", type, " that ftrun reads (",
+                                                   join(read, ", "), ")"));
   }
 
   std::string why_not_dynamic() const {

@@ -42,7 +42,7 @@ int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
     case InstrKind::kSend:
       return instr.reads[range].bytes;
     default:
-      bug(cat(instr_name(instr.kind), " is no collective"));
+      bug(cat(instr_name(instr.kind), " is not a collective"));
   }
 }
 

@@ -184,7 +184,7 @@ std::string RunFollower::try_to_start() {
   if (!output) return cat(log, ": ", std::strerror(errno));
   struct stat opened {};
   if (::fstat(output.get(), &opened) != 0 || !S_ISREG(opened.st_mode))
-    return cat(log, " is no regular file");
+    return cat(log, " is not a regular file");
   if (::flock(output.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) return "";
     return cat(log, " cannot be locked (", std::strerror(errno),

@@ -20,7 +20,8 @@ Json events_in(const std::string& path) {
   if (!nests_deeper_than(text, kDeepestJson))
     trace = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!trace.is_object() || !trace.contains("traceEvents") || !trace["traceEvents"].is_array())
-    throw Error(ExitCode::kUsage, cat(path, ": is no trace of ftrun's, and is not overwritten"),
+    throw Error(ExitCode::kUsage,
+                cat(path, ": is not a trace that ftrun wrote, so it is not overwritten"),
                 "move it away");
   return trace["traceEvents"];
 }

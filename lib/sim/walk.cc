@@ -302,7 +302,8 @@ void Walk::arrive(Turn turn) {
 void Walk::join_collective(Turn turn, GroupId id) {
   const int32_t group = world_.group_of(static_cast<size_t>(turn.rank), id);
   if (group == World::kStranger)
-    return set_fault(cat("rank ", number(turn), " ", doing(turn), ", of which it is no member"));
+    return set_fault(
+        cat("rank ", number(turn), " ", doing(turn), ", but is not a member of the group"));
   Meeting& meeting = meetings_[static_cast<size_t>(group)];
   if (meeting.arrived == 0)
     meeting.first = turn;

@@ -34,14 +34,14 @@ SlowRank parse_slow_rank(const std::string& text) {
   if (!rank || *rank < 0)
     throw Error(ExitCode::kUsage,
                 cat("--slow ", text, ": \"", rest.substr(kKey.size(), colon - kKey.size()),
-                    "\" is no rank"),
+                    "\" is not a rank"),
                 "give a rank, counted from 0, such as --slow rank=5:1.3");
   std::string_view after = rest.substr(colon + 1);
   const double times = take_number(after).value_or(0);
   if (!after.empty() || times < 1 / kMostTimes || times > kMostTimes)
     throw Error(ExitCode::kUsage,
                 cat("--slow ", text, ": \"", rest.substr(colon + 1),
-                    "\" is no number above 0 by which a rank takes longer"),
+                    "\" is not a number above 0 by which a rank takes longer"),
                 "1.3 takes 30 % longer than the others, 0.5 half as long");
   return {*rank, times};
 }

@@ -61,7 +61,7 @@ REFUSED = {
              "prepare the token ids elsewhere and name that file in data.train"),
     "weight": ("weighs the record or its tokens, and all count alike here",
                "give a data set of its own a weight in data.train"),
-    "media": ("holds what is no text, and texts alone are trained on",
+    "media": ("holds something other than text, and ftrun trains only on text",
               "remove it where the texts do not need it"),
     "call": ("is a call of a tool beside the conversation",
              'put it into "tool_calls" of an assistant\'s message'),

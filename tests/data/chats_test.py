@@ -591,7 +591,8 @@ class Fields(Case):
                                       "data.train"),
                 ("sample_weight", 0.5, "weighs the record or its tokens, and all count alike here; "
                                        "give a data set of its own a weight in data.train"),
-                ("images", ["a.png"], "holds what is no text, and texts alone are trained on; "
+                ("images", ["a.png"], "holds something other than text, and ftrun trains only on "
+                                      "text; "
                                       "remove it where the texts do not need it"),
                 ("function_call", {"name": "f"}, "is a call of a tool beside the conversation; put "
                                                  "it into \"tool_calls\" of an assistant's "

@@ -75,7 +75,7 @@ with tempfile.TemporaryDirectory() as scratch:
         config = job.config("wrong", **settings)
         options = ("plan", "--config", config, "--machine", own)
         for more, word in ((("--slow", "rank=2:2"), "the run has 2 ranks, counted from 0"),
-                           (("--slow", "rank=1:0"), "is no number above 0"),
+                           (("--slow", "rank=1:0"), "is not a number above 0"),
                            (("--slow", "1"), "expected a rank and how slow it is"),
                            (("--network", "200"), "has no unit"),
                            (("--network", "200Gb/s"), "nothing goes between nodes"),
@@ -173,7 +173,8 @@ with tempfile.TemporaryDirectory() as scratch:
         path.write_text("mine")
         more["train"] = {"steps": 12, "trace": {"steps": [11]}}
         told = job.run("traced", "--resume", "auto", env=cache, **more)
-        assert f"step 11 is not traced: {path}: is no trace of ftrun's" in told.stderr, told.stderr
+        assert (f"step 11 is not traced: {path}: is not a trace that ftrun wrote"
+                in told.stderr), told.stderr
         assert path.read_text() == "mine"
 
     @case

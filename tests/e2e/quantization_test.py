@@ -252,7 +252,7 @@ with tempfile.TemporaryDirectory() as scratch:
         refused = ftrun("convert", scratch / "nf4-one", "--merge", "--out", scratch / "never",
                         "--quantization", "nf4")
         assert (refused.returncode == 2
-                and "is no adapter in PEFT's layout" in refused.stderr), refused.stderr
+                and "is not an adapter in PEFT's layout" in refused.stderr), refused.stderr
         assert not (scratch / "never").exists()
 
     @case
@@ -294,7 +294,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 ("tensor", 1, lora | {"quantization": {"type": "int8"},
                                       "model": {"path": str(references / "int8" / "model")},
                                       "parallel": {"tensor": 4}},
-                 ["down_proj: rows of 96 elements are no multiple of 64",
+                 ["down_proj: rows of 96 elements are not a multiple of 64",
                   "4 tensor-parallel ranks"]),
                 ("disk", 3, lora | nf4 | {"model": {"path": str(model)}, "zero_optimization": {
                     "stage": 3, "offload_param": {"device": "nvme", "nvme_path": str(scratch)}}},

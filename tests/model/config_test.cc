@@ -649,7 +649,7 @@ TEST_CASE("features that are not there are named") {
           {"original_max_position_embeddings", 2048},
           {"attn_factor", 1.0}}}},
        llama,
-       "3: config.json: rope_scaling.\"attn_factor\": is no key of yarn that is read "
+       "3: config.json: rope_scaling.\"attn_factor\": is not a key of yarn that ftrun reads "
        "(attention_factor, beta_fast, beta_slow, factor, finetuned, mscale, mscale_all_dim, "
        "original_max_position_embeddings, partial_rotary_factor, rope_theta, rope_type, truncate, "
        "type)"},

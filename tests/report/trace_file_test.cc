@@ -83,7 +83,8 @@ TEST_CASE("a file that is no trace stays as it is") {
     put_file(path, text);
     const Error error = error_of([&] { TraceFile(path, 1); });
     CHECK(error.code() == ExitCode::kUsage);
-    CHECK(error.message() == cat(path, ": is no trace of ftrun's, and is not overwritten"));
+    CHECK(error.message() ==
+          cat(path, ": is not a trace that ftrun wrote, so it is not overwritten"));
     CHECK(read_file(path) == text);
   }
   // Events of others that are marked with no step are not kept.

@@ -538,7 +538,7 @@ TEST_CASE("a rank is a member of the groups that it runs over") {
   const RankProgram ranks[] = {{2, &steps[0].program}};
   CHECK(check_programs(ranks) ==
         Faults{"rank 2 enters instruction 3 (reduce_scatter layer 0 mb 0) with 128 bytes of "
-               "hidden.0.0 as F32 over tp@0, of which it is no member"});
+               "hidden.0.0 as F32 over tp@0, but is not a member of the group"});
 }
 
 TEST_CASE("an instruction runs over a group that there is, on that group's lane") {
