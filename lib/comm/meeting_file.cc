@@ -38,9 +38,10 @@ std::optional<std::string> text_of(const std::string& path) {
   const bool ours = known && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
                     (status.st_mode & 077) == 0;
   if (!ours)
-    throw Error(ExitCode::kEnvironment,
-                cat(path, ": the rendezvous file must belong to this user and have mode 0600"),
-                cat("remove it, ", kOtherWays));
+    throw Error(
+        ExitCode::kEnvironment,
+        cat(path, ": the rendezvous file must be a regular file of this user with mode 0600"),
+        cat("remove it, ", kOtherWays));
   std::array<char, 1024> buffer{};
   const ssize_t size = ::read(fd.get(), buffer.data(), buffer.size());
   return std::string(buffer.data(), size > 0 ? static_cast<size_t>(size) : 0);

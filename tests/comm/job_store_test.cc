@@ -367,7 +367,7 @@ TEST_CASE(
     ::chmod(path.c_str(), 0644);
     REQUIRE_THROWS_WITH(
         MeetingFile::read(path),
-        Catch::Contains("the rendezvous file must belong to this user and have mode 0600"));
+        Catch::Contains("the rendezvous file must be a regular file of this user with mode 0600"));
     ::chmod(path.c_str(), 0600);
   }
   REQUIRE_FALSE(MeetingFile::read(path).has_value());
@@ -385,7 +385,7 @@ TEST_CASE(
   std::filesystem::create_symlink("/etc/passwd", path);
   REQUIRE_THROWS_WITH(
       MeetingFile::read(path),
-      Catch::Contains("the rendezvous file must belong to this user and have mode 0600"));
+      Catch::Contains("the rendezvous file must be a regular file of this user with mode 0600"));
   std::filesystem::remove_all(folder);
 }
 
@@ -478,7 +478,7 @@ TEST_CASE("a rank that may not read the meeting file, or reads another job's, sa
     ::chmod(path.c_str(), 0644);
     REQUIRE_THROWS_WITH(
         Rendezvous::connect(patient),
-        Catch::Contains("the rendezvous file must belong to this user and have mode 0600"));
+        Catch::Contains("the rendezvous file must be a regular file of this user with mode 0600"));
     ::chmod(path.c_str(), 0600);
   }
   std::filesystem::remove_all(folder);
