@@ -364,7 +364,7 @@ bool StoreServer::Loop::write_to(Peer& peer) {
   return send_next(peer) && (!peer.out.empty() || take_input(peer));
 }
 
-/// Notes what one peer said or was sent; who does nothing costs nothing.
+/// Records what one peer said or was sent; who does nothing costs nothing.
 void StoreServer::Loop::note(Peer& peer) {
   // A peer that waits, or has an answer to fetch, has nothing to say.
   const bool listens = !peer.waiting && peer.out.empty();
@@ -383,7 +383,7 @@ void StoreServer::Loop::note_stored() {
   owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
 }
 
-/// Takes requests one at a time: the next is read when the answer to the last is sent.
+/// Reads requests one at a time: the next is read when the answer to the last is sent.
 bool StoreServer::Loop::take_input(Peer& peer) {
   if (!peer.member) return peer.in.size() < kHelloBytes || admit(peer);
   while (!peer.waiting && peer.out.empty() && peer.in.size() >= sizeof(uint32_t)) {
