@@ -12,7 +12,8 @@ namespace ftrun::testing {
 ///
 ///   const testing::Need kRing("io_uring", [] { return ring_refusal(); });
 struct Need {
-  /// `missing` gives the reason why tests that need this cannot run here, "" when they can.
+  /// Makes a need; `missing` gives the reason why tests that need this cannot run here, "" when
+  /// they can.
   Need(std::string name, std::function<std::string()> missing);
 };
 

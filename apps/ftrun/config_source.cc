@@ -201,8 +201,8 @@ void check_model_fit(const Config& config, const ModelConfig& model, Report& rep
   report.add({problem_at(place_of(config.origins, misfit->key), misfit->error)});
 }
 
-/// Notes that the adapter was trained on a base that was quantized in another way: an adapter fits
-/// only the base weights that it was trained on.
+/// Reports that the adapter was trained on a base that was quantized in another way: an adapter
+/// fits only the base weights that it was trained on.
 void check_base(const Config& config, const AdapterFolder& adapter, Report& report) {
   const std::optional<QuantizationConfig> before = base_quantization(adapter);
   if (!before || *before == config.quantization) return;
@@ -242,8 +242,8 @@ void check_trained(const Config& config, const ModelConfig& model, Report& repor
   }
 }
 
-/// Notes the bubble of a config that is good, as a pipeline has at most as many stages as its model
-/// has layers then.
+/// Reports the bubble of a config that is good, as a pipeline has at most as many stages as its
+/// model has layers then.
 void note_bubble(const Config& config, Report& report) {
   const std::string bubble = bubble_notice(config);
   if (!bubble.empty()) add_notice(config.origins, "parallel.pipeline", bubble, "", report);
@@ -256,7 +256,7 @@ void note_serving(const Config& config, Report& report) {
     add_notice(config.origins, "adapter", limits, "", report);
 }
 
-/// Notes that more positions are asked for than the model was trained on, which is allowed, and
+/// Reports that more positions are asked for than the model was trained on, which is allowed, and
 /// which scaling of its rotation would serve them.
 void note_positions(const Config& config, const ModelConfig& model, Report& report) {
   const int64_t tokens = config.data.sequence_length, most = reached_positions(model);

@@ -75,10 +75,10 @@ void plan_for_model(ConfigSource& source, const NamedModel& model, const Machine
   if (!config.get<std::string>("model.path").empty()) refuse_two_models(config, model);
   source.model = model.config;
   source.overrides.push_back(cat("model.path=", yaml_text(model.name)));
-  if (!config.origins.given("device"))
+  if (!config.origins.is_written("device"))
     source.overrides.push_back(machine == nullptr || machine->has_gpus ? "device=cuda"
                                                                        : "device=cpu");
-  const bool says_ranks = source.nproc || config.origins.given("parallel.data");
+  const bool says_ranks = source.nproc || config.origins.is_written("parallel.data");
   if (machine == nullptr || says_ranks) return;
   const int64_t of_node = machine->has_gpus ? machine->devices : machine->rates.back().ranks;
   if (of_node > kMostRanks / nodes)

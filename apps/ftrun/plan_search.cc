@@ -25,7 +25,7 @@ namespace {
 
 /// Sets the machine's device, where the config names none.
 ConfigSource on_device_of(ConfigSource source, const Machine& machine) {
-  if (!load_config(source).written.origins.given("device"))
+  if (!load_config(source).written.origins.is_written("device"))
     source.overrides.push_back(machine.has_gpus ? "device=cuda" : "device=cpu");
   return source;
 }
@@ -194,7 +194,7 @@ int search_plan(const SearchOptions& options, const AskedMachine& asked, Answer&
             rank_memory_text(best.memory), ". ",
             result.proved ? "No other layout takes less." : "Others may take less."),
         cat("The same figures: ", command)};
-    for (const WhyNot& one : result.why_not)
+    for (const PlainChoiceComparison& one : result.why_not)
       why.push_back(cat("  ", one.choice, ": ", why_not_text(task, result, one)));
     write_new_file(options.out, searched_config(task, best.layout, why));
     json["config"] = options.out;

@@ -14,17 +14,18 @@
 namespace ftrun {
 namespace {
 
-struct ReportWish {
+/// ReportOptions holds the run folders and the page of `ftrun report`.
+struct ReportOptions {
   std::vector<std::string> runs;
   std::string out;
 };
 
-int report(const ReportWish& wish) {
-  if (wish.out.empty() && wish.runs.size() > 1)
+int report(const ReportOptions& options) {
+  if (options.out.empty() && options.runs.size() > 1)
     throw Error(ExitCode::kUsage, "report: several runs, and no --out",
                 "name the page: --out FILE.html");
-  const std::string out = wish.out.empty() ? RunPaths(wish.runs[0]).report() : wish.out;
-  write_run_report(out, wish.runs);
+  const std::string out = options.out.empty() ? RunPaths(options.runs[0]).report() : options.out;
+  write_run_report(out, options.runs);
   std::cout << "wrote " << terminal_text(out) << "\n";
   return 0;
 }
@@ -32,12 +33,12 @@ int report(const ReportWish& wish) {
 }  // namespace
 
 Command add_report(CLI::App& app) {
-  auto wish = std::make_shared<ReportWish>();
+  auto options = std::make_shared<ReportOptions>();
   CLI::App* command = app.add_subcommand(
       "report", "write one HTML page of a run, or of several laid over each other");
-  command->add_option("runs", wish->runs, "run folders (output_dir)")->required();
-  command->add_option("--out", wish->out, "the page; of one run report.html in its folder");
-  return [wish] { return report(*wish); };
+  command->add_option("runs", options->runs, "run folders (output_dir)")->required();
+  command->add_option("--out", options->out, "the page; of one run report.html in its folder");
+  return [options] { return report(*options); };
 }
 
 }  // namespace ftrun

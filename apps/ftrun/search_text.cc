@@ -20,7 +20,7 @@ constexpr size_t kListed = 5;
 constexpr double kMuch = 0.02;
 
 /// Returns the first two lines of a refusal: what is refused, and why.
-std::string in_one_line(const std::string& text) {
+std::string first_two_lines(const std::string& text) {
   std::vector<std::string> lines = split(text, '\n');
   lines.resize(std::min<size_t>(lines.size(), 2));
   for (std::string& line : lines) line.erase(0, line.find_first_not_of(' '));
@@ -106,9 +106,10 @@ std::string counts_text(const SearchTask& task, const SearchResult& result) {
   return text + " (--seconds gives more time)\n";
 }
 
-std::string why_not_text(const SearchTask& task, const SearchResult& result, const WhyNot& why) {
+std::string why_not_text(const SearchTask& task, const SearchResult& result,
+                         const PlainChoiceComparison& why) {
   if (why.chosen) return "chosen";
-  if (!why.refusal.empty()) return cat("refused: ", in_one_line(why.refusal));
+  if (!why.refusal.empty()) return cat("refused: ", first_two_lines(why.refusal));
   if (!why.best && why.bound)
     return why.may_fit ? cat("not planned: the time limit was reached; takes at least ",
                              short_seconds(why.bound->seconds))
@@ -133,7 +134,7 @@ std::string search_text(const SearchTask& task, const SearchResult& result) {
   }
   text += cat("\n", format_table({"", "layout", "step", "memory of a rank"}, rows));
   rows.clear();
-  for (const WhyNot& why : result.why_not)
+  for (const PlainChoiceComparison& why : result.why_not)
     rows.push_back({why.choice, why_not_text(task, result, why)});
   if (!rows.empty()) text += cat("\n", format_table({"choice", "why not"}, rows));
   return text;
@@ -149,7 +150,7 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
                        {"seconds", one.time->seconds},
                        {"memory", memory_numbers(one.memory)}});
   }
-  for (const WhyNot& why : result.why_not) {
+  for (const PlainChoiceComparison& why : result.why_not) {
     Json choice{{"choice", why.choice}, {"reason", why_not_text(task, result, why)}};
     if (why.best && why.best->fits && why.best->time) {
       choice["seconds"] = why.best->time->seconds;

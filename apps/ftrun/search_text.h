@@ -22,7 +22,8 @@ std::string counts_text(const SearchTask& task, const SearchResult& result);
 
 /// Returns the reason why a plain choice was not chosen: "needs 95.10 GiB of 78.70 GiB", "0.1 s, 23
 /// % slower; waits for collectives take 41 %".
-std::string why_not_text(const SearchTask& task, const SearchResult& result, const WhyNot& why);
+std::string why_not_text(const SearchTask& task, const SearchResult& result,
+                         const PlainChoiceComparison& why);
 
 /// Returns the text of a result that `ftrun plan --search` prints.
 std::string search_text(const SearchTask& task, const SearchResult& result);

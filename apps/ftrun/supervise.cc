@@ -45,7 +45,8 @@ class SupervisedRun {
                 {.supervisor = ::getpid(), .started = started_, .attempt = started_}),
         saved_before_(saved()) {}
 
-  /// Notes in the manifest of a failed run the rank that was the cause, which rank 0 may not know.
+  /// Records in the manifest of a failed run the rank that was the cause, which rank 0 may not
+  /// know.
   void note(const FailureSummary& failure) {
     record_.note({failure.exit_code, failure.rank, failure.reason});
   }
@@ -72,7 +73,7 @@ class SupervisedRun {
     return Restart{.environment = {cat(kResumeVariable, "=auto")},
                    .from = newest ? std::filesystem::path(newest->folder).filename().string() : ""};
   }
-  /// Notes a start, between what the last start wrote and what the next, of those ranks, will
+  /// Records a start, between what the last start wrote and what the next, of those ranks, will
   /// write.
   void note_start(const RanksOfStart& ranks) {
     record_.note_start(static_cast<int64_t>(wall_seconds()) + 1, ranks);

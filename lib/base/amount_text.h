@@ -16,7 +16,7 @@ std::string short_seconds(double seconds);
 /// Writes a difference as a share of 1 in percent, with its sign: "+12.5 %", "-3.0 %".
 std::string signed_percent_text(double share, int digits);
 
-/// Takes a decimal number from the beginning of a text ("2.5", "1e-3"), in whatever locale, and
+/// Reads a decimal number from the beginning of a text ("2.5", "1e-3"), in whatever locale, and
 /// leaves the rest there. Returns nothing where the text does not begin with one that is finite.
 std::optional<double> take_number(std::string_view& text);
 

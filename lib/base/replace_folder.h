@@ -20,7 +20,7 @@ namespace ftrun {
 /// Makes a name for a folder that is being written or removed: "FOLDER.tmp-1a2b3c4d".
 std::string temporary_beside(const std::string& folder);
 
-/// Gives the synced folder `made` the name `folder` of the same parent. Returns the new path of the
+/// Renames the synced folder `made` to `folder` of the same parent. Returns the new path of the
 /// folder that had the name, "" when there was none, for remove_replaced() once the parent is
 /// synced.
 std::string put_in_place(FileSystem& files, const std::string& made, const std::string& folder);

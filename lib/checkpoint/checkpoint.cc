@@ -146,10 +146,10 @@ class TensorRead {
 
 CheckpointManifest read_manifest(const std::string& folder) {
   std::error_code error;
-  const std::string path = (fs::path(folder) / "checkpoint.json").string();
+  const std::string path = (fs::path(folder) / kCheckpointFile).string();
   if (!fs::exists(path, error))
     refuse(cat(folder, ": has no checkpoint.json, so it is not a complete checkpoint"));
-  return manifest_from(read_file(confined_path(folder, "checkpoint.json"), kLargestManifest), path);
+  return manifest_from(read_file(confined_path(folder, kCheckpointFile), kLargestManifest), path);
 }
 
 }  // namespace

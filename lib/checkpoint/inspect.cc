@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 bool is_step_folder(const std::string& folder) {
   std::error_code error;
-  return fs::exists(fs::path(folder) / "checkpoint.json", error) ||
+  return fs::exists(fs::path(folder) / kCheckpointFile, error) ||
          step_of_folder(fs::path(folder).filename().string()).has_value();
 }
 
@@ -42,7 +42,7 @@ std::vector<std::string> step_problems(const std::string& folder) {
   std::vector<std::string> problems;
   try {
     Checkpoint checkpoint(folder);
-    std::set<std::string> known{"checkpoint.json"};
+    std::set<std::string> known{kCheckpointFile};
     for (size_t i = 0; i < checkpoint.manifest().files.size(); ++i) {
       known.insert(checkpoint.manifest().files[i].file);
       try {
@@ -62,7 +62,7 @@ std::vector<std::string> step_problems(const std::string& folder) {
 }
 
 std::vector<std::string> latest_problems(const std::string& root) {
-  const std::string path = (fs::path(root) / "latest").string();
+  const std::string path = (fs::path(root) / kLatestFile).string();
   const auto entries = list_checkpoints(root);
   std::error_code error;
   if (entries.empty())

@@ -17,6 +17,12 @@ namespace ftrun {
 /// whose slices are ranges of the flattened tensor, can still be read.
 inline constexpr int kCheckpointFormat = 2;
 
+/// The name of the file in a checkpoint's folder that describes the checkpoint.
+inline constexpr const char* kCheckpointFile = "checkpoint.json";
+
+/// The name of the file beside the checkpoints that holds the name of the newest one.
+inline constexpr const char* kLatestFile = "latest";
+
 /// The name under which the "extra" of a checkpoint keeps the effective config of the run that
 /// saved it.
 inline constexpr const char* kConfigRecord = "config";

@@ -35,7 +35,7 @@ class ModelFolder {
   /// exist, and no new name may be another tensor's.
   void rename(const std::map<std::string, std::string>& stored);
 
-  /// Gives a name and a shape to a place in one or several tensors of the folder. find() and the
+  /// Assigns a name and a shape to a place in one or several tensors of the folder. find() and the
   /// functions that read elements accept this name; names() lists only the folder's own tensors.
   /// The stored tensors must exist with the place's shape.
   void name_part(const std::string& name, std::vector<int64_t> shape, StoredPlace place);

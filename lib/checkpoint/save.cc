@@ -157,7 +157,7 @@ CheckpointManifest manifest_of(const SaveOptions& options, const CheckpointMeta&
 
 void write_manifest(FileSystem& files, const SaveOptions& options, const std::string& folder,
                     const CheckpointManifest& manifest) {
-  const std::string path = below(folder, "checkpoint.json");
+  const std::string path = below(folder, kCheckpointFile);
   const std::string text = manifest_text(manifest);
   const auto bytes = static_cast<int64_t>(text.size());
   if (bytes > kLargestManifest)
@@ -196,9 +196,10 @@ void remove_old(FileSystem& files, const SaveOptions& options, int64_t newest_se
   }
 }
 
-void make_lasting(FileSystem& files, const std::string& root, const std::string& name) {
+/// Syncs the rename, then makes "latest" name the checkpoint.
+void publish_latest(FileSystem& files, const std::string& root, const std::string& name) {
   files.sync_folder(root);
-  write_file_atomic(files, below(root, "latest"), name);
+  write_file_atomic(files, below(root, kLatestFile), name);
 }
 
 /// Renames a file or folder that has the name of a step and is not our checkpoint, or a link to
@@ -206,7 +207,7 @@ void make_lasting(FileSystem& files, const std::string& root, const std::string&
 void keep_what_is_not_ours(FileSystem& files, const std::string& place) {
   std::error_code error;
   const bool is_link = fs::is_symlink(fs::symlink_status(place, error));
-  if (!is_link && (!files.exists(place) || files.exists(below(place, "checkpoint.json")))) return;
+  if (!is_link && (!files.exists(place) || files.exists(below(place, kCheckpointFile)))) return;
   const std::string kept = unique_name(place, ".other-");
   files.rename(place, kept);
   log_warning(cat(place, " was not a checkpoint of this run and was renamed to ", kept));
@@ -223,7 +224,7 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
   // A resumed run can reach a step whose folder exists already.
   const std::string old = put_in_place(files, made, below(options.root, name));
   try {
-    make_lasting(files, options.root, name);
+    publish_latest(files, options.root, name);
     if (options.best) write_best(files, options.root, *options.best);
   } catch (const std::exception& exception) {
     return as_error(exception).message();
@@ -317,7 +318,7 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
 
 void clean_checkpoints(FileSystem& files, const std::string& root) {
   if (!files.exists(root)) return;
-  remove_atomic_leftovers(files, root, {"latest", "best"});
+  remove_atomic_leftovers(files, root, {kLatestFile, "best"});
   recover_folders(files, root, is_our_leftover);
 }
 

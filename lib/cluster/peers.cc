@@ -231,8 +231,8 @@ std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   return "";
 }
 
-/// Told holds complaints of one kind, and the rank to which each leads.
-struct Told {
+/// Complaints holds complaints of one kind, and the rank to which each leads.
+struct Complaints {
   std::vector<std::string> texts;
   std::vector<int> culprits;
 };
@@ -296,7 +296,7 @@ ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
                           int self, const std::vector<PeerView>& others) {
   // A dead rank explains the others' delays; an abort of a rank is always a consequence.
-  Told dead, late, gave_up;
+  Complaints dead, late, gave_up;
   for (size_t i = 0; i < views.size(); ++i) {
     const PeerView& peer = views[i];
     const bool concerned = !between_two(mine.kind) || mine.peer == static_cast<int>(i);
@@ -312,7 +312,7 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
       if (const std::string doing = chain.doing(peer); !doing.empty()) text += "; " + doing;
       culprit = chain.culprit;
     }
-    Told& kind = aborted ? gave_up : ended ? dead : late;
+    Complaints& kind = aborted ? gave_up : ended ? dead : late;
     kind.texts.push_back(std::move(text));
     kind.culprits.push_back(culprit);
   }

@@ -22,15 +22,15 @@
 namespace ftrun {
 namespace {
 
-/// Birth holds the new process's ends of its pipes, and its parent.
-struct Birth {
+/// ForkedRank holds the new process's ends of its pipes, and its parent.
+struct ForkedRank {
   pid_t parent;
   int out, err, failure;
 };
 
-[[noreturn]] void child_fails(const Birth& birth) {
+[[noreturn]] void child_fails(const ForkedRank& forked) {
   const int reason = errno;
-  [[maybe_unused]] const ssize_t sent = ::write(birth.failure, &reason, sizeof reason);
+  [[maybe_unused]] const ssize_t sent = ::write(forked.failure, &reason, sizeof reason);
   ::_exit(127);
 }
 
@@ -57,14 +57,14 @@ void set_environment(const std::vector<std::string>& variables) {
   }
 }
 
-[[noreturn]] void become_rank(const RankCommand& command, const Birth& birth) noexcept {
+[[noreturn]] void become_rank(const RankCommand& command, const ForkedRank& forked) noexcept {
   ::setpgid(0, 0);
-  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) child_fails(birth);
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) child_fails(forked);
   // The parent may have died before the call above took effect.
-  if (::getppid() != birth.parent) ::_exit(127);
+  if (::getppid() != forked.parent) ::_exit(127);
   const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(birth.out, 1) < 0 || ::dup2(birth.err, 2) < 0)
-    child_fails(birth);
+  if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(forked.out, 1) < 0 || ::dup2(forked.err, 2) < 0)
+    child_fails(forked);
   set_environment(command.environment);
   // The parent's unwritten output, and its failure to write it, are the parent's own.
   std::cout.clear();
@@ -72,10 +72,10 @@ void set_environment(const std::vector<std::string>& variables) {
   ::__fpurge(stdout);
   std::clearerr(stdout);
   for (const int fd : command.inherited) {
-    if (::fcntl(fd, F_SETFD, 0) != 0) child_fails(birth);
+    if (::fcntl(fd, F_SETFD, 0) != 0) child_fails(forked);
   }
-  // Closing the rest closes birth.failure, which reports to the parent that all went well.
-  if (!close_as_exec_would()) child_fails(birth);
+  // Closing the rest closes forked.failure, which reports to the parent that all went well.
+  if (!close_as_exec_would()) child_fails(forked);
   ::sigprocmask(SIG_SETMASK, &command.blocked, nullptr);
   const int code = command.main();
   std::cout.flush();
@@ -123,7 +123,7 @@ void warn_of_threads() {
 RankProcess start_rank_process(const RankCommand& command) {
   Pipe out = make_pipe(), err = make_pipe(), failure = make_pipe();
   require(out.reader.get() > STDERR_FILENO, "descriptors 0 to 2 are open where ranks are started");
-  const Birth birth = {::getpid(), out.writer.get(), err.writer.get(), failure.writer.get()};
+  const ForkedRank forked = {::getpid(), out.writer.get(), err.writer.get(), failure.writer.get()};
   // Output that is not yet written would be written by both.
   std::cout.flush();
   std::fflush(nullptr);
@@ -134,7 +134,7 @@ RankProcess start_rank_process(const RankCommand& command) {
                 refused == EAGAIN   ? more_threads_remedy()
                 : refused == ENOMEM ? more_memory_remedy()
                                     : "");
-  if (pid == 0) become_rank(command, birth);
+  if (pid == 0) become_rank(command, forked);
   await_start(pid, std::move(failure));
   return {pid, std::move(out.reader), std::move(err.reader)};
 }

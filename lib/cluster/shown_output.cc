@@ -44,16 +44,16 @@ void ShownOutput::write(OutputStream stream, std::string_view text) {
   Stream& to = streams_[static_cast<size_t>(stream)];
   const bool is_out = stream == OutputStream::kOut;
   const auto leave_out = [&] {
-    to.left_out += std::max<int64_t>(1, std::count(text.begin(), text.end(), '\n'));
+    to.dropped_lines += std::max<int64_t>(1, std::count(text.begin(), text.end(), '\n'));
   };
   if (to.stands && !has_room(to.fd, {})) return leave_out();
   if (std::exchange(to.stands, false)) {
     const std::string shown =
-        cat("\nnotice: ", to.left_out, to.left_out == 1 ? " line was" : " lines were",
+        cat("\nnotice: ", to.dropped_lines, to.dropped_lines == 1 ? " line was" : " lines were",
             " dropped because the output was blocked; see the ranks' logs\n");
     std::string_view rest = shown;
     if (!write_all(to, rest, is_out)) return leave_out();
-    to.left_out = 0;
+    to.dropped_lines = 0;
   }
   if (!write_all(to, text, is_out)) leave_out();
 }
@@ -62,7 +62,7 @@ void ShownOutput::write(OutputStream stream, std::string_view text) {
 bool ShownOutput::write_all(Stream& stream, std::string_view& text, bool is_out) {
   constexpr size_t kAtOnce = 4096;  // PIPE_BUF: where a pipe has room, so much does not wait
   while (!text.empty()) {
-    if (!await_room(stream)) {
+    if (!wait_until_writable(stream)) {
       stream.stands = true;
       return false;
     }
@@ -77,7 +77,7 @@ bool ShownOutput::write_all(Stream& stream, std::string_view& text, bool is_out)
   return true;
 }
 
-bool ShownOutput::await_room(const Stream& stream) {
+bool ShownOutput::wait_until_writable(const Stream& stream) {
   const auto begin = Clock::now();
   for (;;) {
     if (has_room(stream.fd, kMoment)) return true;

@@ -36,18 +36,18 @@ class ShownOutput {
   /// to be printed.
   void write(OutputStream stream, std::string_view text);
   /// Returns the number of lines that were dropped and not reported yet.
-  int64_t left_out() const { return streams_[0].left_out + streams_[1].left_out; }
+  int64_t dropped_lines() const { return streams_[0].dropped_lines + streams_[1].dropped_lines; }
 
  private:
   struct Stream {
     int fd = -1;
     OwnedFd terminal;  // the same terminal, where no write waits
     bool stands = false;
-    int64_t left_out = 0;  // lines
+    int64_t dropped_lines = 0;
   };
 
   bool write_all(Stream& stream, std::string_view& text, bool is_out);
-  bool await_room(const Stream& stream);
+  bool wait_until_writable(const Stream& stream);
 
   ShownOutputOptions options_;
   std::array<Stream, 2> streams_;

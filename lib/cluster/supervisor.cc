@@ -163,7 +163,7 @@ class Supervisor {
                                                  .forwarded = forwarded_,
                                                  .log_of = options_.log_of});
     // Lines that were dropped after the last one shown are reported here, as no later line does.
-    if (const int64_t lines = shown_.left_out(); lines > 0 && !summary.text.empty())
+    if (const int64_t lines = shown_.dropped_lines(); lines > 0 && !summary.text.empty())
       summary.text += cat("\n  before this ", lines, lines == 1 ? " line was" : " lines were",
                           " dropped because the output was blocked; see the ranks' logs");
     return summary;

@@ -25,7 +25,7 @@ class WatchedCollectives {
   virtual bool has_ended(int64_t handle) = 0;
   /// Releases the handle of a collective that has ended: it is not used any more.
   virtual void release(int64_t handle) = 0;
-  /// Notes that the device has begun the collective; ended() notes that it is over.
+  /// Records that the device has begun the collective; ended() notes that it is over.
   virtual void begun(const CollectiveRecord& record) = 0;
   virtual void ended() = 0;
   /// Says whether a member is known to have given up, or its process to have ended. May take a

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/as_error.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -233,7 +234,7 @@ Work Communicator::issue(Collective collective, CallSite site) {
                 cat("group ", name(), " was aborted by an earlier failure: ", broken_));
   record.sequence = next_sequence(record);
   if (is_recording()) recording_->records.push_back(record);
-  if (!copies_alone()) or_break(record, [&] { begin(pending.collective); });
+  if (!copies_alone()) call_or_abort(record, [&] { begin(pending.collective); });
   const int64_t id = pending.id;
   pending_.push_back(std::move(pending));
   return {this, id};
@@ -265,7 +266,7 @@ void Communicator::begin_replay(std::span<CollectiveRecord> recorded) {
   }
   replays_ = !recorded.empty();
   if (!replays_) return;
-  or_break(recorded.front(), [&] { replay_begins(recorded.front()); });
+  call_or_abort(recorded.front(), [&] { replay_begins(recorded.front()); });
 }
 
 void Communicator::require_no_recordings() const {
@@ -315,11 +316,10 @@ void Communicator::finish(size_t index) {
   } else {
     const bool shows = slot_ != nullptr && !device_runs();
     if (shows) slot_->enter(work.record);
-    or_break(work.record, [&] { complete(work); });
+    call_or_abort(work.record, [&] { complete(work); });
     if (shows) slot_->finish();
   }
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  if (!is_recording()) account(work, took.count());
+  if (!is_recording()) account(work, seconds_since(start));
 }
 
 void Communicator::account(const Collective& collective, double seconds) {
@@ -367,7 +367,7 @@ void Communicator::account(const Collective& collective, double seconds) {
 /// Calls a back end, whose exceptions end the group: this rank does not take part, and the others
 /// must not wait for it.
 template <typename Calls>
-void Communicator::or_break(const CollectiveRecord& record, Calls calls) {
+void Communicator::call_or_abort(const CollectiveRecord& record, Calls calls) {
   try {
     calls();
   } catch (const CollectiveFailure& failure) {

@@ -286,7 +286,7 @@ class Communicator {
   void account(const Collective& collective, double seconds);
   int64_t next_sequence(const CollectiveRecord& record);
   template <typename Calls>
-  void or_break(const CollectiveRecord& record, Calls calls);
+  void call_or_abort(const CollectiveRecord& record, Calls calls);
   void show_aborted(const CollectiveRecord& record);
 
   Setup setup_;

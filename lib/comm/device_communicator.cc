@@ -77,26 +77,26 @@ bool DeviceCommunicator::show_given_up() noexcept {
 /// Ends the group for a failure that the watch's thread found. The abort frees the device and
 /// whoever waits for it: check() must know before it that the device's data are not results.
 void DeviceCommunicator::lost(const CollectiveRecord& record, const CollectiveFailure& failure) {
-  begin_losing();
+  mark_group_lost();
   const Error error = give_up(record, failure);
   show_lost(error);
   FailureReport report = failure_report(own_global_rank(), error, error);
   report.culprit = setup().board == nullptr ? -1 : setup().board->blamed();
-  await_asking(report);
+  wait_until_checked_or_exit(report);
 }
 
 /// Reports to peers that this rank gives up; its own error names no peer.
 void DeviceCommunicator::device_failed(const CollectiveRecord& record, const RankError& error) {
-  begin_losing();
+  mark_group_lost();
   const std::string text =
       cat(error.message(), " (noticed in ", describe(record), " of group ", name(), ")");
   const RankError reported({error.code(), text, error.remedy()}, error.rank(), error.of_device());
   abort(reported.message());
   show_lost(reported);
-  await_asking(failure_report(own_global_rank(), reported, reported));
+  wait_until_checked_or_exit(failure_report(own_global_rank(), reported, reported));
 }
 
-void DeviceCommunicator::begin_losing() {
+void DeviceCommunicator::mark_group_lost() {
   const std::lock_guard lock(lost_mutex_);
   losing_ = true;
 }
@@ -112,7 +112,7 @@ void DeviceCommunicator::show_lost(const Failed& error) {
 
 /// Ends the process where a wait for the device does not return soon after an abort: it must not
 /// hang.
-void DeviceCommunicator::await_asking(const FailureReport& report) {
+void DeviceCommunicator::wait_until_checked_or_exit(const FailureReport& report) {
   std::unique_lock lock(lost_mutex_);
   if (lost_changed_.wait_for(lock, setup().abort_patience, [&] { return asked_; })) return;
   report_failure(report);
@@ -125,7 +125,7 @@ void DeviceCommunicator::begin(Collective& collective) {
   check();
   // An event that is recorded into a graph cannot be queried, so a recorded collective is not
   // watched; replays have marks of their own.
-  or_lost([&] { is_recording() ? run(collective) : issue_watched(collective); });
+  call_or_report_loss([&] { is_recording() ? run(collective) : issue_watched(collective); });
 }
 
 void DeviceCommunicator::issue_watched(const Collective& collective) {

@@ -84,7 +84,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   /// Makes calls and explains their failures: a failure that follows from a collective that was
   /// given up meanwhile is reported as that one, a failure of this rank's device as it is.
   template <typename Calls>
-  void or_lost(Calls calls) {
+  void call_or_report_loss(Calls calls) {
     try {
       calls();
     } catch (const RankError&) {
@@ -101,10 +101,10 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   void lost(const CollectiveRecord& record, const CollectiveFailure& failure) final;
   void device_failed(const CollectiveRecord& record, const RankError& error) final;
   int own_global_rank() const { return members()[static_cast<size_t>(rank())]; }
-  void begin_losing();
+  void mark_group_lost();
   template <typename Failed>
   void show_lost(const Failed& error);
-  void await_asking(const FailureReport& report);
+  void wait_until_checked_or_exit(const FailureReport& report);
   void issue_watched(const Collective& collective);
   void move_blocks(const Collective& collective);
   void run(const Collective& collective);

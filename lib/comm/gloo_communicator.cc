@@ -13,6 +13,7 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/c10d_types.h"
@@ -210,9 +211,9 @@ CollectiveFailure GlooCommunicator::failure_of(const std::exception& error,
   failed_ = true;
   rethrow_out_of_memory(error);
   const std::string text = error.what();
-  const std::chrono::duration<double> waited = Clock::now() - start;
+  const double waited = seconds_since(start);
   const bool timed_out = text.find("imed out") != text.npos;
-  return {timed_out ? cat("waited ", human_seconds(waited.count()), " in") : "lost a connection in",
+  return {timed_out ? cat("waited ", human_seconds(waited), " in") : "lost a connection in",
           first_line(text), timed_out};
 }
 

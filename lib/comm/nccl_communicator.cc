@@ -238,7 +238,8 @@ class NcclCommunicator final : public DeviceCommunicator {
   /// Waits on the host, for a barrier only.
   void complete(Collective& collective) override {
     if (collective.record.kind == CollectiveKind::kBarrier)
-      or_lost([&] { check_cuda(::cudaStreamSynchronize(native()), "waiting for the device"); });
+      call_or_report_loss(
+          [&] { check_cuda(::cudaStreamSynchronize(native()), "waiting for the device"); });
     check();
   }
 

@@ -89,7 +89,7 @@ std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milli
 
 /// Makes a rendezvous with a connection of its own. It asks who lives over the heartbeat's
 /// connection, which nobody holds for long.
-std::unique_ptr<Rendezvous> Rendezvous::beside() {
+std::unique_ptr<Rendezvous> Rendezvous::make_connection_for_thread() {
   RendezvousOptions options = impl_->options;
   options.board_fd = -1;
   auto other = std::make_unique<Impl>(options, impl_->connect_again(), impl_->control.store);

@@ -80,7 +80,7 @@ class Rendezvous {
       const WaitNoticeOptions& notices = {});
   /// Makes another connection of this rank, for another thread: exchanges over it are separate from
   /// exchanges over this one. It knows from this one's heartbeats which ranks live.
-  std::unique_ptr<Rendezvous> beside();
+  std::unique_ptr<Rendezvous> make_connection_for_thread();
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
@@ -93,7 +93,7 @@ class Rendezvous {
   /// Returns the store that this rank serves; null where it serves none.
   const StoreServer* server() const;
 
-  /// Gives a text of every rank to all of them, by rank. A key may be used again and again.
+  /// Sends a text of every rank to all of them, by rank. A key may be used again and again.
   /// Error(kPeerLost) names the ranks that did not come, at once when one is known to be dead.
   std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
                                          Patience patience = Patience::kTimeout);

@@ -33,7 +33,7 @@ class SignsOfLife {
  public:
   using Beat = std::optional<std::vector<uint8_t>>;
 
-  void note(int rank, const Beat& beat) {
+  void record_heartbeat(int rank, const Beat& beat) {
     Last& last = last_.try_emplace(rank, Last{{}, Clock::now()}).first->second;
     if (beat && beat != last.beat) last = {beat, Clock::now()};
   }
@@ -248,7 +248,7 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
       }
       answered = Clock::now();
       if (patience == Patience::kWhileAlive)
-        for (const int rank : absence.ranks) signs.note(rank, last_heartbeat(rank));
+        for (const int rank : absence.ranks) signs.record_heartbeat(rank, last_heartbeat(rank));
       const auto limit = absence.has_arrived ? options.timeout + kToPutTogether : options.timeout;
       const bool over = waited >= limit && !signs.all_within(absence.ranks, life_limit());
       if (over || !gone.empty()) did_not_come(exchange, absence, gone, waited);

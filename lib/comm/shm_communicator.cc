@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/round_up.h"
 #include "base/shm_sizes.h"
@@ -154,9 +155,9 @@ class ShmCommunicator final : public Communicator {
 };
 
 void ShmCommunicator::fail_wait(ShmGroup::WaitResult verdict, Clock::time_point start) const {
-  const std::chrono::duration<double> waited = Clock::now() - start;
+  const double waited = seconds_since(start);
   if (verdict == ShmGroup::WaitResult::kTimeout)
-    throw CollectiveFailure{cat("waited ", human_seconds(waited.count()), " in"), "", true};
+    throw CollectiveFailure{cat("waited ", human_seconds(waited), " in"), "", true};
   throw CollectiveFailure{"lost a peer in", ""};
 }
 
@@ -576,7 +577,7 @@ bool ShmCommunicator::has_room(const CollectiveRecord& record) {
   return static_cast<uint32_t>(record.sequence) - box.taken.value() <= ShmMailbox::kDepth;
 }
 
-/// Takes a spare buffer where it can: new memory for every send would have to be made and mapped
+/// Reuses a spare buffer where it can: new memory for every send would have to be made and mapped
 /// here, and mapped by the receiver.
 CommBuffer ShmCommunicator::spare_buffer(int64_t bytes) {
   if (spare_.bytes() >= bytes) return std::exchange(spare_, {});

@@ -384,7 +384,7 @@ void StoreServer::Loop::note_stored() {
   owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
 }
 
-/// Takes requests one at a time: the next is read when the answer to the last is sent.
+/// Reads requests one at a time: the next is read when the answer to the last is sent.
 bool StoreServer::Loop::take_input(Peer& peer) {
   if (!peer.member) return peer.in.size() < kHelloBytes || admit(peer);
   while (!peer.waiting && peer.out.empty() && peer.in.size() >= sizeof(uint32_t)) {

@@ -61,12 +61,12 @@ constexpr Key kBlockWithoutMeaning[] = {
     {"deepspeed_moe_layer_cls_names", ""},
 };
 
-// Plain is a key of the block and the key of ftrun that has its meaning.
-struct Plain {
+// KeyTranslation is a key of the block and the key of ftrun that has its meaning.
+struct KeyTranslation {
   const char* name;
   const char* path;
 };
-constexpr Plain kPlain[] = {
+constexpr KeyTranslation kPlain[] = {
     {"zero_stage", "zero_optimization.stage"},
     {"gradient_accumulation_steps", "gradient_accumulation_steps"},
     {"gradient_clipping", "gradient_clipping"},
@@ -79,7 +79,7 @@ constexpr Plain kPlain[] = {
 
 // Sizes of parallelism_config, without its prefix, and the degrees they are.
 constexpr const char* kMeshPrefix = "parallelism_config_";
-constexpr Plain kMesh[] = {
+constexpr KeyTranslation kMesh[] = {
     {"tp_size", "parallel.tensor"},
     {"cp_size", "parallel.context"},
     {"sp_size", "sequence_parallel_size"},
@@ -297,9 +297,10 @@ class Translator {
     const std::string shown = "deepspeed_config." + entry.key;
     for (const Key& key : kBlockWithoutMeaning)
       if (key.name == entry.key) return name(entry, shown, key);
-    const bool read = entry.key == "deepspeed_config_file" ||
-                      std::any_of(std::begin(kPlain), std::end(kPlain),
-                                  [&](const Plain& plain) { return plain.name == entry.key; });
+    const bool read =
+        entry.key == "deepspeed_config_file" ||
+        std::any_of(std::begin(kPlain), std::end(kPlain),
+                    [&](const KeyTranslation& plain) { return plain.name == entry.key; });
     if (!read) problems_.error(entry.at, cat(shown, ": unknown key"));
   }
 
@@ -378,8 +379,9 @@ class Translator {
     if (of_megatron("use_distributed_optimizer") == "true")
       lines.emplace_back("zero_optimization: {stage: 1}");
     if (of_megatron("recompute_activations") == "true") lines.emplace_back("recompute: selective");
-    for (const auto& [name, path] : {Plain{"gradient_clipping", "gradient_clipping"},
-                                     Plain{"num_micro_batches", "gradient_accumulation_steps"}})
+    for (const auto& [name, path] :
+         {KeyTranslation{"gradient_clipping", "gradient_clipping"},
+          KeyTranslation{"num_micro_batches", "gradient_accumulation_steps"}})
       if (const std::string value = of_megatron(name); !value.empty())
         lines.push_back(cat(path, ": ", value));
     const std::string precision = text_of(root_.find("mixed_precision"));

@@ -47,7 +47,7 @@ bool excludes(const KeyPair& pair, const ConfigNode& a, const ConfigNode& b) {
   return false;
 }
 
-bool gives(const ConfigNode* value) {
+bool has_written_value(const ConfigNode* value) {
   return value != nullptr && !value->is_open();
 }
 
@@ -57,7 +57,8 @@ void replace(const KeyPair& pair, bool second_is_later, ConfigNode& base, const 
   const char* later = second_is_later ? pair.second : pair.first;
   const char* earlier = second_is_later ? pair.first : pair.second;
   const ConfigNode *now = over.at_path(later), *before = base.at_path(earlier);
-  if (!gives(now) || !gives(before) || over.at_path(earlier) != nullptr) return;
+  if (!has_written_value(now) || !has_written_value(before) || over.at_path(earlier) != nullptr)
+    return;
   if (!excludes(pair, second_is_later ? *before : *now, second_is_later ? *now : *before)) return;
   problems.notice(now->at, cat(later, " ", value_text(*now), " takes the place of ", earlier, " ",
                                value_text(*before), " (", to_text(before->at), ")"));

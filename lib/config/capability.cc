@@ -32,9 +32,9 @@ bool on_gpu(const Config& config) {
   return config.device == DeviceKind::kCuda;
 }
 
-/// Gap is a feature whose keys are read and checked, and which cannot run yet. Deleting a row
-/// switches the feature on; axes say this of themselves (AxisKeys::support).
-struct Gap {
+/// UnsupportedFeature is a feature whose keys are read and checked, and which cannot run yet.
+/// Deleting a row switches the feature on; axes say this of themselves (AxisKeys::support).
+struct UnsupportedFeature {
   const char* key;
   std::function<std::string(const Config&)> feature;
   std::function<bool(const Config&)> wanted;
@@ -46,8 +46,9 @@ auto text(const char* feature) {
 
 /// Lists the rows `before`, the axes of this support, and the rows `after`. Axes that are emulated
 /// count on GPUs only.
-std::vector<Gap> with_axes(std::vector<Gap> before, AxisSupport support,
-                           const std::vector<Gap>& after) {
+std::vector<UnsupportedFeature> with_axes(std::vector<UnsupportedFeature> before,
+                                          AxisSupport support,
+                                          const std::vector<UnsupportedFeature>& after) {
   for (const AxisKeys* axis : kAxes)
     if (axis->support.value == support)
       before.push_back(
@@ -58,8 +59,8 @@ std::vector<Gap> with_axes(std::vector<Gap> before, AxisSupport support,
   return before;
 }
 
-const std::vector<Gap>& refused() {
-  static const std::vector<Gap> all =
+const std::vector<UnsupportedFeature>& refused() {
+  static const std::vector<UnsupportedFeature> all =
       with_axes({{"zero_optimization.offload_param.nvme_path",
                   text("parameters and optimizer state on two disks"),
                   [](const Config& c) { return uses_two_disks(c.zero); }},
@@ -83,8 +84,8 @@ const std::vector<Gap>& refused() {
 
 /// Features that have run only on processors and emulated GPUs. Deleting a row says that it ran on
 /// a GPU (docs/benchmarks.md).
-const std::vector<Gap>& emulated() {
-  static const std::vector<Gap> all = with_axes(
+const std::vector<UnsupportedFeature>& emulated() {
+  static const std::vector<UnsupportedFeature> all = with_axes(
       {}, AxisSupport::kEmulated,
       {{"communication_data_type", text("gradients sent in fp16"), [](const Config& c) {
           return on_gpu(c) && !c.fp16.enabled && communication_dtype(c) == ConfigDtype::kFp16;
@@ -92,13 +93,13 @@ const std::vector<Gap>& emulated() {
   return all;
 }
 
-/// Lists the choices of the key that the gap refuses in a config of defaults.
-std::vector<std::string> refused_choices(const Gap& gap, const Field& field) {
+/// Lists the choices of the key that the row refuses in a config of defaults.
+std::vector<std::string> refused_choices(const UnsupportedFeature& row, const Field& field) {
   std::vector<std::string> choices;
   for (const std::string& choice : field.choices) {
     Config config;
     field.store(config, choice);
-    if (gap.wanted(config)) choices.push_back(choice);
+    if (row.wanted(config)) choices.push_back(choice);
   }
   return choices;
 }
@@ -108,37 +109,37 @@ std::vector<std::string> refused_choices(const Gap& gap, const Field& field) {
 Position place_of(const Origins& origins, const std::string& key) {
   // A degree that another key has set has no position of its own.
   for (const AxisKeys* axis : kAxes)
-    if (key == axis->key.value && axis->other_key.value != nullptr && !origins.given(key))
+    if (key == axis->key.value && axis->other_key.value != nullptr && !origins.is_written(key))
       return origins.position(axis->other_key.value);
   return origins.position(key);
 }
 
 std::string not_yet_of(const std::string& path) {
-  for (const Gap& gap : refused()) {
-    if (path != gap.key) continue;
-    const std::vector<std::string> choices = refused_choices(gap, Schema::get().at(path));
-    return choices.empty() ? gap.feature({}) : join(choices, ", ");
+  for (const UnsupportedFeature& row : refused()) {
+    if (path != row.key) continue;
+    const std::vector<std::string> choices = refused_choices(row, Schema::get().at(path));
+    return choices.empty() ? row.feature({}) : join(choices, ", ");
   }
   return "";
 }
 
 bool only_emulated_on_gpus(const std::string& path) {
   return std::any_of(emulated().begin(), emulated().end(),
-                     [&](const Gap& row) { return path == row.key; });
+                     [&](const UnsupportedFeature& row) { return path == row.key; });
 }
 
 std::vector<std::string> only_emulated_on_gpus(const Config& config) {
   std::vector<std::string> features;
-  for (const Gap& row : emulated())
+  for (const UnsupportedFeature& row : emulated())
     if (row.wanted(config)) features.push_back(row.feature(config));
   return features;
 }
 
 std::vector<NotYet> missing_capabilities(const Config& config) {
   std::vector<NotYet> missing;
-  for (const Gap& gap : refused())
-    if (gap.wanted(config))
-      missing.push_back({gap.feature(config), gap.key, place_of(config.origins, gap.key)});
+  for (const UnsupportedFeature& row : refused())
+    if (row.wanted(config))
+      missing.push_back({row.feature(config), row.key, place_of(config.origins, row.key)});
   const auto& foreign = config.origins.foreign;
   missing.insert(missing.end(), foreign.begin(), foreign.end());
   return missing;

@@ -9,7 +9,7 @@ const Origin* Origins::find(const std::string& path) const {
   return it == keys.end() ? nullptr : &it->second;
 }
 
-bool Origins::given(const std::string& path) const {
+bool Origins::is_written(const std::string& path) const {
   const Origin* origin = find(path);
   return origin != nullptr && !origin->is_auto;
 }

@@ -57,7 +57,8 @@ struct DataConfig {
   std::vector<std::string> validation;
   /// The name of the set of each entry of validation, if there are several sets.
   std::vector<std::string> validation_names;
-  int64_t sequence_length = 1024;  // tokens
+  /// The number of tokens of a row.
+  int64_t sequence_length = 1024;
   SequencePacking packing = SequencePacking::kConcat;
   DataFormat format = DataFormat::kAuto;
   TokenDtype token_dtype = TokenDtype::kAuto;
@@ -74,7 +75,8 @@ struct EvaluationConfig {
   /// The number of optimizer steps between two validations; 0 = only before the first and after the
   /// last step.
   int64_t every = 0;
-  double every_minutes = 0;  // also so many minutes after the last one; 0 = only by steps
+  /// The number of minutes after the last validation at which there is another; 0 = only by steps.
+  double every_minutes = 0;
   /// The number of sequences of the validation set that are used; 0 = all.
   int64_t samples = 64;
   bool operator==(const EvaluationConfig&) const = default;
@@ -84,14 +86,17 @@ struct EvaluationConfig {
 struct EarlyStoppingConfig {
   /// The metric that must improve, "validation.loss"; "" = the run continues to its last step.
   std::string metric;
-  int64_t patience = 3;  // evaluations without improvement
-  double min_delta = 0;  // what an improvement is larger than
+  /// The number of evaluations without improvement after which the run ends.
+  int64_t patience = 3;
+  /// The difference that an improvement exceeds.
+  double min_delta = 0;
   bool operator==(const EarlyStoppingConfig&) const = default;
 };
 
 /// LogConfig is the section train.log.
 struct LogConfig {
-  int64_t every = 1;  // optimizer steps between two printed lines
+  /// The number of optimizer steps between two printed lines.
+  int64_t every = 1;
   bool tensorboard = true;
   bool operator==(const LogConfig&) const = default;
 };
@@ -130,8 +135,10 @@ struct EnumNames<DecayExempt> {
 
 /// TrainConfig is the section train.
 struct TrainConfig {
-  int64_t steps = 0;    // optimizer steps; 0 = by epochs
-  double epochs = 0.0;  // 0 = by steps
+  /// The number of optimizer steps; 0 = by epochs.
+  int64_t steps = 0;
+  /// The number of passes over the data; 0 = by steps.
+  double epochs = 0.0;
   int64_t seed = 42;
   /// The optimizer's learning rate and weight decay, and the scheduler's warm-up.
   double learning_rate = 5e-5;
@@ -263,18 +270,23 @@ struct EnumNames<BestMode> {
 
 /// KeepBestConfig is the section checkpoint.keep_best.
 struct KeepBestConfig {
-  std::string metric;  // "validation.loss"; "" = none is kept
+  /// The metric by which a checkpoint is best, "validation.loss"; "" = none is kept.
+  std::string metric;
   BestMode mode = BestMode::kMin;
   bool operator==(const KeepBestConfig&) const = default;
 };
 
 /// CheckpointConfig is the section checkpoint: ftrun's keys, then DeepSpeed's.
 struct CheckpointConfig {
-  int64_t every = 500;       // optimizer steps; 0 = at the end and on a signal only
-  double every_minutes = 0;  // minutes since the last one; 0 = only by steps
-  bool background = true;    // written while training continues
+  /// The number of optimizer steps between two checkpoints; 0 = at the end and on a signal only.
+  int64_t every = 500;
+  /// The number of minutes after the last checkpoint at which another is due; 0 = only by steps.
+  double every_minutes = 0;
+  /// Checkpoints are written while training continues.
+  bool background = true;
   IfBusy if_busy = IfBusy::kWait;
-  int64_t keep_last = 2;  // 0 = all
+  /// The number of newest checkpoints that are kept; 0 = all.
+  int64_t keep_last = 2;
   KeepBestConfig keep_best;
   TagValidation tag_validation = TagValidation::kWarn;
   bool load_universal = false;
@@ -291,9 +303,10 @@ struct EnumNames<BackendChoice> {
 /// CommConfig is the section comm.
 struct CommConfig {
   BackendChoice backend = BackendChoice::kAuto;
-  int64_t timeout =
-      0;  // seconds, of every wait for another rank; 0 = auto, from the slowest step seen
-  bool deterministic = false;  // on GPUs: sums in rank order and fp32; on hosts they always are
+  /// The most seconds of a wait for another rank; 0 = auto, from the slowest step seen.
+  int64_t timeout = 0;
+  /// On GPUs sums are computed in rank order and in fp32; on hosts they always are.
+  bool deterministic = false;
   bool operator==(const CommConfig&) const = default;
 };
 
@@ -354,7 +367,8 @@ struct EnumNames<AttentionChoice> {
 struct KernelsConfig {
   ProductChoice products = ProductChoice::kAuto;
   AttentionChoice attention = AttentionChoice::kAuto;
-  bool step_graph = false;  // on a GPU: steps are recorded once and started as a whole
+  /// Steps on a GPU are recorded once and started as a whole.
+  bool step_graph = false;
   bool operator==(const KernelsConfig&) const = default;
 };
 /// Returns the library that a config pins; nothing where the processor decides.
@@ -377,15 +391,15 @@ struct Origins {
   bool partial = false;
   const Origin* find(const std::string& path) const;
   /// Says whether the key was written, and not as "auto".
-  bool given(const std::string& path) const;
+  bool is_written(const std::string& path) const;
   bool is_auto(const std::string& path) const;
   Position position(const std::string& path) const;
   bool operator==(const Origins&) const { return true; }
 };
 
-/// Config is a config whose values are all decided. resolve() makes it from the written keys
-/// (WrittenConfig), and nothing else changes it. A remaining "auto" is decided later, where its
-/// object is known: for each data file, processor or pair of ranks, or from the model's files.
+/// Config holds a value for every key. resolve() makes it from the written keys (WrittenConfig),
+/// and nothing else changes it. Some values are the choice "auto", whose object (a data file, a
+/// processor, a pair of ranks, the model's files) decides it later.
 struct Config {
   ModelSection model;
   AdapterConfig adapter;
@@ -400,7 +414,8 @@ struct Config {
   ExportConfig model_export;
   std::string output_dir = "output";
   DeviceKind device = DeviceKind::kCpu;
-  int64_t threads = 0;  // per rank; 0 = cores / local ranks
+  /// The number of threads of a rank; 0 = cores / local ranks.
+  int64_t threads = 0;
   RecomputeConfig recompute;
   KernelsConfig kernels;
 
@@ -409,7 +424,8 @@ struct Config {
   int64_t train_micro_batch_size_per_gpu = 0;
   int64_t gradient_accumulation_steps = 0;
 
-  int64_t steps_per_print = 0;  // optimizer steps; 0 = never
+  /// The number of optimizer steps between two printed lines of DeepSpeed's kind; 0 = never.
+  int64_t steps_per_print = 0;
   /// The largest global L2 norm of the gradient; 0 = no clipping.
   double gradient_clipping = 1.0;
   bool wall_clock_breakdown = false;

@@ -59,7 +59,7 @@ class Converter {
         return wrap(as_texts(node));
       case FieldType::kIntList:
         return wrap(as_ints(node));
-      case FieldType::kFloatList:
+      case FieldType::kNumberPair:
         return wrap(as_numbers(node, 2));
       case FieldType::kNumberList:
         return wrap(as_numbers(node, node.items.size()));
@@ -235,7 +235,7 @@ std::string expected_text(const Field& field) {
       return "a text or a list of texts";
     case FieldType::kIntList:
       return "a list of whole numbers" + range_text(field);
-    case FieldType::kFloatList:
+    case FieldType::kNumberPair:
       return "a list of two numbers" + range_text(field);
     case FieldType::kNumberList:
       return "a list of numbers" + range_text(field);

@@ -25,8 +25,8 @@ Json list_or_null(const std::vector<T>& values) {
 
 /// Writes modules as an expression or as names; all-linear is written as the names of its modules,
 /// which servers can read.
-Json modules(const std::vector<std::string>& names, const std::string& expression,
-             const PeftModel& model) {
+Json modules_json(const std::vector<std::string>& names, const std::string& expression,
+                  const PeftModel& model) {
   if (!expression.empty()) return expression;
   return list_or_null(names == std::vector<std::string>{"all-linear"} ? model.linear : names);
 }
@@ -44,7 +44,7 @@ std::string expression_of(const std::vector<std::string>& names) {
 
 /// Writes exclude_modules, with the parts of the model that do not train.
 Json excluded_modules(const AdapterConfig& adapter, const PeftModel& model) {
-  Json own = modules(adapter.exclude_modules, adapter.exclude_pattern, model);
+  Json own = modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
   if (model.other_parts.empty()) return own;
   if (own.is_null()) return model.other_parts;
   const std::string expression =
@@ -56,7 +56,7 @@ Json excluded_modules(const AdapterConfig& adapter, const PeftModel& model) {
 
 /// Writes a map of expressions to values in their order: the first expression that matches counts.
 template <class T>
-Json pattern(const std::vector<std::string>& expressions, const std::vector<T>& values) {
+Json pattern_json(const std::vector<std::string>& expressions, const std::vector<T>& values) {
   Json map = Json::object();
   for (size_t i = 0; i < expressions.size(); ++i) map[expressions[i]] = values.at(i);
   return map;
@@ -72,7 +72,7 @@ std::vector<std::string> saved_modules(std::vector<std::string> names, const Pef
   return names;
 }
 
-Json first_values(LoraInit init) {
+Json init_lora_weights_json(LoraInit init) {
   if (init == LoraInit::kGaussian || init == LoraInit::kOrthogonal)
     return std::string(name_of(init));
   return init == LoraInit::kUniform;
@@ -101,19 +101,19 @@ std::string peft_config(const AdapterConfig& adapter, const PeftModel& model) {
   if (adapter.lora_alpha == static_cast<double>(static_cast<int64_t>(adapter.lora_alpha)))
     json["lora_alpha"] = static_cast<int64_t>(adapter.lora_alpha);
   json["lora_dropout"] = adapter.lora_dropout;
-  json["target_modules"] = modules(adapter.target_modules, adapter.target_pattern, model);
+  json["target_modules"] = modules_json(adapter.target_modules, adapter.target_pattern, model);
   if (json["target_modules"].is_null()) json["target_modules"] = model.adapted;
   json["exclude_modules"] = excluded_modules(adapter, model);
   json["layers_to_transform"] = list_or_null(adapter.layers_to_transform);
   json["layers_pattern"] = nullptr;
-  json["rank_pattern"] = pattern(adapter.rank_pattern, adapter.rank_pattern_ranks);
-  json["alpha_pattern"] = pattern(adapter.alpha_pattern, adapter.alpha_pattern_alphas);
+  json["rank_pattern"] = pattern_json(adapter.rank_pattern, adapter.rank_pattern_ranks);
+  json["alpha_pattern"] = pattern_json(adapter.alpha_pattern, adapter.alpha_pattern_alphas);
   json["modules_to_save"] = list_or_null(saved_modules(adapter.modules_to_save, model));
   json["bias"] = std::string(name_of(adapter.bias));
   json["use_rslora"] = adapter.use_rslora;
   json["use_dora"] = adapter.use_dora;
   json["fan_in_fan_out"] = model.transposed;
-  json["init_lora_weights"] = first_values(adapter.init_lora_weights);
+  json["init_lora_weights"] = init_lora_weights_json(adapter.init_lora_weights);
   return json.dump(2) + "\n";
 }
 

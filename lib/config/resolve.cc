@@ -65,12 +65,13 @@ void resolve_train(Resolving& r) {
 }
 
 void resolve_adapter(Resolving& r) {
-  if (r.given("adapter") && !r.given("adapter.type")) r.config.adapter.type = AdapterType::kLora;
+  if (r.is_written("adapter") && !r.is_written("adapter.type"))
+    r.config.adapter.type = AdapterType::kLora;
 }
 
 void resolve_quantization(Resolving& r) {
   QuantizationConfig& quantization = r.config.quantization;
-  if (r.given("quantization") && !r.given("quantization.type"))
+  if (r.is_written("quantization") && !r.is_written("quantization.type"))
     r.error("quantization", "quantization has no type", "write type: nf4, or type: int8");
   if (quantization.block != 64 && quantization.block != 128 && quantization.block != 256)
     r.error("quantization.block", cat("quantization.block is ", quantization.block),
@@ -78,7 +79,7 @@ void resolve_quantization(Resolving& r) {
   if (quantization.type == QuantizationType::kNf4) return;
   const bool int8 = quantization.type == QuantizationType::kInt8;
   for (const char* key : {"double", "block"})
-    if (r.given(cat("quantization.", key)) && r.given("quantization.type"))
+    if (r.is_written(cat("quantization.", key)) && r.is_written("quantization.type"))
       r.notice(cat("quantization.", key),
                cat("quantization.", key, " has no effect ",
                    int8 ? "on int8, which has one scale a row" : "where nothing is quantized"));
@@ -103,7 +104,7 @@ void resolve_data(Resolving& r) {
             cat("data.train_weights has ", data.train_weights.size(), " numbers, data.train ",
                 data.train.size(), data.train.size() == 1 ? " data set" : " data sets"),
             "give each data set a weight, or none: train_weights: []");
-  if (r.given("data.packing") || !r.context.conversations) return;
+  if (r.is_written("data.packing") || !r.context.conversations) return;
   r.config.data.packing = SequencePacking::kDocuments;
   r.decide("data.packing", "documents", "the samples of data.train are conversations");
 }

@@ -39,8 +39,7 @@ struct ResolveContext {
 
 class WrittenConfig;
 
-/// Resolution is the resolved config, in which nothing is left open, with the decisions and
-/// problems.
+/// Resolution is the resolved config, with the decisions and problems.
 struct Resolution {
   Config config;
   /// Printable lines, one for every "auto" and every default that changes a run's numbers.

@@ -102,7 +102,7 @@ std::string contradiction_remedy(const Resolving& r, const BatchSizes& given, in
 
 // Reports contradictions; true if there are none.
 bool check(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
-  const char* blamed = r.given(kTotal) ? kTotal : kMicro;
+  const char* blamed = r.is_written(kTotal) ? kTotal : kMicro;
   const auto refuse = [&](std::string message, std::string remedy = "") {
     r.error(blamed, std::move(message), std::move(remedy));
     return false;

@@ -23,7 +23,7 @@ bool refuse(Resolving& r, const std::string& path, std::string message, std::str
 bool has_needed_keys(Resolving& r) {
   bool all = true;
   for (const char* key : {"max_train_batch_size", "micro_batch_sizes"})
-    if (!r.given(cat("elasticity.", key)))
+    if (!r.is_written(cat("elasticity.", key)))
       all = refuse(r, "elasticity", cat("elasticity needs ", key, " when it is enabled"),
                    cat("write elasticity.", key));
   return all;
@@ -42,7 +42,7 @@ bool match_model_ranks(Resolving& r) {
   const ParallelConfig& mesh = r.config.parallel;
   const int64_t ranks = std::max<int64_t>(1, model_ranks(mesh));
   const std::string path = "elasticity.model_parallel_size";
-  if (r.given(path) && e.model_parallel_size != ranks)
+  if (r.is_written(path) && e.model_parallel_size != ranks)
     return refuse(r, path,
                   cat(path, " ", e.model_parallel_size, " contradicts ", degrees_text(mesh, ranks)),
                   "remove it: it follows from parallel");
@@ -133,7 +133,7 @@ struct ChosenBatch {
 void compare_written(Resolving& r, const ChosenBatch& choice) {
   const Config& c = r.config;
   const auto differs = [&](const char* key, int64_t written, int64_t chosen) {
-    return r.given(key) && written != chosen;
+    return r.is_written(key) && written != chosen;
   };
   const bool other =
       differs("train_batch_size", c.train_batch_size, choice.total) ||

@@ -17,7 +17,7 @@ void join_names(Resolving& r, const AxisKeys& axis) {
   const std::string first = axis.key.value, second = axis.other_key.value;
   int64_t& degree = axis.of(r.config.parallel);
   const int64_t other = axis.other_degree.value(r.config);
-  if (other > 1 && r.given(first) && degree != other)
+  if (other > 1 && r.is_written(first) && degree != other)
     r.error(second, cat(second, " ", other, " contradicts ", first, " ", degree),
             "keep one of the two");
   else if (other > 1)

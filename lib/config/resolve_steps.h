@@ -19,7 +19,7 @@ struct Resolving {
   /// Paths of "auto" keys that a step has decided.
   std::set<std::string> decided;
 
-  bool given(const std::string& path) const { return config.origins.given(path); }
+  bool is_written(const std::string& path) const { return config.origins.is_written(path); }
   bool is_auto(const std::string& path) const { return config.origins.is_auto(path); }
   /// Says whether resolve() has to decide a key, because it is "auto" or no source sets it.
   bool is_open(const std::string& path) const { return config.left_auto.contains(path); }

@@ -15,7 +15,7 @@ namespace {
 // written.
 void match(Resolving& r, const std::string& path, double value, const std::string& own,
            double own_value) {
-  if (r.given(path) && r.given(own) && value != own_value)
+  if (r.is_written(path) && r.is_written(own) && value != own_value)
     r.error(path,
             cat(path, " ", number_text(value), " contradicts ", own, " ", number_text(own_value)),
             cat("keep one of the two, or write \"auto\" for ", path));
@@ -28,10 +28,10 @@ int64_t steps_of_run(const Resolving& r) {
 void default_rate(Resolving& r) {
   OptimizerConfig& o = r.config.optimizer;
   const std::string path = "optimizer.params.lr";
-  if (r.given(path)) return;
+  if (r.is_written(path)) return;
   if (r.config.origins.find("optimizer") == nullptr) {
     o.lr = r.config.train.learning_rate;
-  } else if (r.is_auto(path) || r.given("train.learning_rate")) {
+  } else if (r.is_auto(path) || r.is_written("train.learning_rate")) {
     o.lr = r.config.train.learning_rate;
     r.decide(path, number_text(o.lr), "train.learning_rate");
   } else {
@@ -40,7 +40,7 @@ void default_rate(Resolving& r) {
   }
 }
 
-/// Gives the optimizer's own values to parameters that the config leaves out, except for those that
+/// Sets the optimizer's own values for parameters that the config leaves out, except for those that
 /// train has too.
 void default_parameters(Resolving& r) {
   OptimizerConfig& o = r.config.optimizer;
@@ -48,7 +48,7 @@ void default_parameters(Resolving& r) {
   for (const OptimizerParameter& parameter : optimizer.parameters) {
     const std::string name = parameter.name;
     if (name == parameters::kLr.name || name == parameters::kWeightDecay.name) continue;
-    if (r.given(cat("optimizer.params.", name))) continue;
+    if (r.is_written(cat("optimizer.params.", name))) continue;
     std::visit([&](auto member) { o.*member = optimizer.defaults.*member; }, parameter.member);
   }
 }
@@ -81,7 +81,7 @@ void resolve_optimizer(Resolving& r) {
   match(r, "optimizer.params.weight_decay", o.weight_decay, "train.weight_decay",
         train.weight_decay);
   default_rate(r);
-  if (!r.given("optimizer.params.weight_decay")) o.weight_decay = train.weight_decay;
+  if (!r.is_written("optimizer.params.weight_decay")) o.weight_decay = train.weight_decay;
   if (r.is_auto("optimizer.params.weight_decay"))
     r.decide("optimizer.params.weight_decay", number_text(o.weight_decay), "train.weight_decay");
   default_parameters(r);
@@ -128,9 +128,9 @@ void resolve_warmup(Resolving& r) {
                  ? "train.warmup_steps"
                  : cat("the least of a ", name_of(s.type), "; train.warmup_steps is ",
                        train.warmup_steps));
-  } else if (!r.given(path)) {
+  } else if (!r.is_written(path)) {
     const int64_t least = own_type(s.type) ? 0 : 1;
-    s.warmup_num_steps = own_type(s.type) || r.given("train.warmup_steps")
+    s.warmup_num_steps = own_type(s.type) || r.is_written("train.warmup_steps")
                              ? std::max(least, train.warmup_steps)
                              : 1000;
   }
@@ -147,7 +147,7 @@ void resolve_rates(Resolving& r) {
   if (r.is_auto(path)) {
     s.warmup_max_lr = r.config.optimizer.lr;
     r.decide(path, number_text(s.warmup_max_lr), "the optimizer's lr");
-  } else if (!r.given(path)) {
+  } else if (!r.is_written(path)) {
     s.warmup_max_lr = s.type == SchedulerType::kWarmupLR ? r.config.optimizer.lr : 0.001;
     r.decide(path, number_text(s.warmup_max_lr),
              s.type == SchedulerType::kWarmupLR ? "the optimizer's lr" : "DeepSpeed's default");
@@ -179,7 +179,7 @@ double last_rate(const Config& c) {
   return s.type == SchedulerType::kWarmupDecayLR ? s.warmup_min_lr : s.min_lr;
 }
 
-/// Notes a decaying schedule that is shorter than the run: usually both have the same length.
+/// Reports a decaying schedule that is shorter than the run: usually both have the same length.
 void note_decay(Resolving& r) {
   const SchedulerConfig& s = r.config.scheduler;
   const int64_t steps = steps_of_run(r);
@@ -197,7 +197,7 @@ void note_rise(Resolving& r) {
   if (text.empty()) return;
   for (const char* path : {"scheduler.params.warmup_num_steps",
                            "scheduler.params.cycle_first_step_size", "train.warmup_steps"})
-    if (r.given(path)) return r.notice(path, text);
+    if (r.is_written(path)) return r.notice(path, text);
 }
 
 void resolve_cycle(Resolving& r) {
@@ -205,15 +205,15 @@ void resolve_cycle(Resolving& r) {
   for (const char* key : {"cycle_min_lr", "cycle_max_lr"})
     if (r.config.origins.find(std::string("scheduler.params.") + key) == nullptr)
       r.error("scheduler", cat("scheduler.params.", key, " is missing: OneCycle needs it"));
-  if (!r.given("scheduler.params.cycle_second_step_size"))
+  if (!r.is_written("scheduler.params.cycle_second_step_size"))
     s.cycle_second_step_size = s.cycle_first_step_size;
-  if (!r.given("scheduler.params.cycle_second_stair_count"))
+  if (!r.is_written("scheduler.params.cycle_second_stair_count"))
     s.cycle_second_stair_count = s.cycle_first_stair_count;
 }
 
 void resolve_min_lr(Resolving& r) {
-  const bool as_share = r.given("scheduler.params.min_lr_rate"),
-             as_rate = r.given("scheduler.params.min_lr");
+  const bool as_share = r.is_written("scheduler.params.min_lr_rate"),
+             as_rate = r.is_written("scheduler.params.min_lr");
   if (!as_share && !as_rate)
     r.error("scheduler",
             "scheduler.params.min_lr is missing: cosine_with_min_lr needs it or min_lr_rate",
@@ -226,7 +226,7 @@ void resolve_min_lr(Resolving& r) {
 void resolve_polynomial(Resolving& r) {
   const double lr = r.config.optimizer.lr, end = r.config.scheduler.lr_end;
   if (end < lr) return;
-  r.error(r.given("scheduler.params.lr_end") ? "scheduler.params.lr_end" : "scheduler",
+  r.error(r.is_written("scheduler.params.lr_end") ? "scheduler.params.lr_end" : "scheduler",
           cat("scheduler.params.lr_end ", number_text(end), " is not below the optimizer's lr ",
               number_text(lr)),
           "set a smaller lr_end, or constant as the type");
@@ -234,12 +234,12 @@ void resolve_polynomial(Resolving& r) {
 
 void resolve_stable_decay(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
-  if (!r.given("scheduler.params.warmup_type")) s.warmup_type = WarmupShape::kLinear;
+  if (!r.is_written("scheduler.params.warmup_type")) s.warmup_type = WarmupShape::kLinear;
   if (s.warmup_type == WarmupShape::kLog)
     r.error("scheduler.params.warmup_type",
             "scheduler.params.warmup_type: expected one of linear, cosine, 1-sqrt for "
             "warmup_stable_decay, found log");
-  if (!r.given("scheduler.params.num_decay_steps"))
+  if (!r.is_written("scheduler.params.num_decay_steps"))
     r.error("scheduler",
             "scheduler.params.num_decay_steps is missing: warmup_stable_decay needs it",
             "write the steps of the decay: a tenth of the run's is usual");
@@ -259,7 +259,7 @@ void resolve_stable_decay(Resolving& r) {
 /// Resolves the keys that some of transformers' types have in addition to warm-up and total.
 void resolve_own_type(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
-  if (s.type == SchedulerType::kCosineWithRestarts && !r.given("scheduler.params.num_cycles"))
+  if (s.type == SchedulerType::kCosineWithRestarts && !r.is_written("scheduler.params.num_cycles"))
     s.num_cycles = 1.0;
   if (s.type == SchedulerType::kCosineWithMinLr) resolve_min_lr(r);
   if (s.type == SchedulerType::kPolynomial) resolve_polynomial(r);
@@ -339,8 +339,8 @@ void resolve_zero(Resolving& r) {
     resolve_bucket(r, "param_persistence_threshold", z.param_persistence_threshold, hidden,
                    10 * hidden, "10 × hidden");
   }
-  if (!r.given("zero_optimization.overlap_comm")) z.overlap_comm = z.stage == 3;
-  if (z.stage == 3 && !r.given("zero_optimization.max_reuse_distance"))
+  if (!r.is_written("zero_optimization.overlap_comm")) z.overlap_comm = z.stage == 3;
+  if (z.stage == 3 && !r.is_written("zero_optimization.max_reuse_distance"))
     r.decide("zero_optimization.max_reuse_distance", std::to_string(z.max_reuse_distance),
              "nothing is kept from forward to backward; DeepSpeed's 1e9 keeps small models whole");
 }

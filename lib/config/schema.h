@@ -24,7 +24,7 @@ enum class FieldType {
   kChoice,
   kTextList,
   kIntList,
-  kFloatList,  // two numbers
+  kNumberPair,
   kNumberList,
   kFree
 };

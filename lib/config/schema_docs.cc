@@ -83,7 +83,7 @@ std::string type_text(const Field& field) {
                             : "text or list of texts";
     case FieldType::kIntList:
       return "list of whole numbers";
-    case FieldType::kFloatList:
+    case FieldType::kNumberPair:
       return "two numbers";
     case FieldType::kNumberList:
       return "list of numbers";
@@ -250,7 +250,7 @@ Json type_schema(const Field& field) {
               {"items", field.weighted ? weighted_schema() : Json{{"type", "string"}}}};
     case FieldType::kIntList:
       return {{"type", "array"}, {"items", number_schema(field, "integer")}};
-    case FieldType::kFloatList:
+    case FieldType::kNumberPair:
       return {{"type", "array"},
               {"items", number_schema(field, "number")},
               {"minItems", 2},

@@ -59,15 +59,27 @@ requires std::is_enum_v<E> FieldValue to_value(E v) {
 
 template <typename T>
 constexpr FieldType field_type() {
-  if (std::is_enum_v<T>) return FieldType::kChoice;
-  if (std::is_same_v<T, bool>) return FieldType::kBool;
-  if (std::is_same_v<T, int64_t>) return FieldType::kInt;
-  if (std::is_same_v<T, double>) return FieldType::kFloat;
-  if (std::is_same_v<T, std::string>) return FieldType::kText;
-  if (std::is_same_v<T, std::vector<std::string>>) return FieldType::kTextList;
-  if (std::is_same_v<T, std::vector<int64_t>>) return FieldType::kIntList;
-  if (std::is_same_v<T, std::vector<double>>) return FieldType::kNumberList;
-  return FieldType::kFloatList;
+  if constexpr (std::is_enum_v<T>) {
+    return FieldType::kChoice;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return FieldType::kBool;
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    return FieldType::kInt;
+  } else if constexpr (std::is_same_v<T, double>) {
+    return FieldType::kFloat;
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return FieldType::kText;
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    return FieldType::kTextList;
+  } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
+    return FieldType::kIntList;
+  } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+    return FieldType::kNumberList;
+  } else {
+    static_assert(std::is_same_v<T, std::array<double, 2>>,
+                  "a key's member has a type of FieldType");
+    return FieldType::kNumberPair;
+  }
 }
 
 /// SectionRows adds the rows of one section. It holds the code that depends on no type, which is

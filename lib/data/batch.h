@@ -33,8 +33,8 @@ struct StepBatch {
   /// The batches, one for each accumulation slot.
   std::vector<Batch> micro_batches;
   /// The number of labels that count on this rank, and over all ranks and slots of the step. The
-  /// loss scale is 1 / counted_tokens_global; when that is 0 (possible under the concat packing
-  /// with a loss mask) the step has nothing to learn from.
+  /// loss of each token is weighted by 1 / counted_tokens_global; when that is 0 (possible under
+  /// the concat packing with a loss mask) the step has nothing to learn from.
   int64_t counted_tokens_local = 0;
   int64_t counted_tokens_global = 0;
   /// The number of passes over the data set that are complete after this step.

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "data/conversations.h"
@@ -178,8 +179,7 @@ DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetO
     if (error.code() != ExitCode::kBadInput) throw;
     report.problems.emplace_back(error.what());
   }
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-  report.seconds = taken.count();
+  report.seconds = seconds_since(begin);
   return report;
 }
 

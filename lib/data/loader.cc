@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -86,8 +87,7 @@ Loader::Fetched Loader::next() {
   }
   const StepBatch& batch = buffers_[static_cast<size_t>(taken_) % buffers_.size()];
   ++taken_;
-  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
-  return {batch, waited.count()};
+  return {batch, seconds_since(begin)};
 }
 
 int64_t Loader::ready_steps() {

@@ -166,9 +166,9 @@ void RowReader::start(Batch& batch, int64_t count) const {
   batch.counted_tokens = 0;
 }
 
-void RowReader::fill(Batch& batch, int64_t at, int64_t row) {
+void RowReader::fill(Batch& batch, int64_t batch_row, int64_t row) {
   samples_.rows().pieces(row, pieces_, pack_scratch_);
-  const int64_t first = at * samples_.row_positions();
+  const int64_t first = batch_row * samples_.row_positions();
   int64_t slot = 0;
   for (const Piece& piece : pieces_) {
     const auto count = static_cast<size_t>(piece.length + 1);
@@ -180,13 +180,14 @@ void RowReader::fill(Batch& batch, int64_t at, int64_t row) {
   }
 }
 
-void RowReader::fill_piece(Batch& batch, size_t at, int64_t row_slot, const Piece& piece) {
+void RowReader::fill_piece(Batch& batch, size_t batch_position, int64_t row_slot,
+                           const Piece& piece) {
   const auto length = static_cast<size_t>(piece.length);
   for (size_t i = 0; i < length; ++i) {
-    batch.tokens[at + i] = ids_[i];
-    batch.labels[at + i] = labels_[i + 1];
-    batch.positions[at + i] = static_cast<int32_t>(i);
-    batch.starts[at + i] = static_cast<int32_t>(row_slot);
+    batch.tokens[batch_position + i] = ids_[i];
+    batch.labels[batch_position + i] = labels_[i + 1];
+    batch.positions[batch_position + i] = static_cast<int32_t>(i);
+    batch.starts[batch_position + i] = static_cast<int32_t>(row_slot);
     batch.counted_tokens += labels_[i + 1] == kIgnoredLabel ? 0 : 1;
   }
 }

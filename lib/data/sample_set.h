@@ -85,14 +85,14 @@ class RowReader {
 
   /// Sizes `batch` for `count` rows and fills it with padding, whose labels do not count.
   void start(Batch& batch, int64_t count) const;
-  /// Writes row `row` of the data set to place `at` of the batch. Throws Error(kBadInput) naming
-  /// file, row, token, offset, value and limit when an id is outside the model's rows.
-  void fill(Batch& batch, int64_t at, int64_t row);
+  /// Writes row `row` of the data set to row `batch_row` of the batch. Throws Error(kBadInput)
+  /// naming file, row, token, offset, value and limit when an id is outside the model's rows.
+  void fill(Batch& batch, int64_t batch_row, int64_t row);
   /// Returns the number of labels of a row that count, without reading its tokens.
   int64_t counted(int64_t row) { return samples_.rows().counted(row, pieces_, pack_scratch_); }
 
  private:
-  void fill_piece(Batch& batch, size_t at, int64_t row_slot, const Piece& piece);
+  void fill_piece(Batch& batch, size_t batch_position, int64_t row_slot, const Piece& piece);
   void check_ids(int64_t row, int64_t row_slot, const Piece& piece) const;
   [[noreturn]] void refuse_id(int64_t row, int64_t token_in_row, int64_t token,
                               int64_t value) const;
@@ -108,7 +108,7 @@ class RowReader {
 /// StepReader makes the batches of any step; the step's number is its whole state.
 class StepReader {
  public:
-  /// Takes the shape and the order of the stream. `samples` must outlive this reader.
+  /// Makes a reader of a stream of this shape and order. `samples` must outlive this reader.
   StepReader(const SampleSet& samples, const BatchSlots& shape, const MixedOrder& order,
              int64_t vocab_rows);
   /// Fills `out` (whose storage is reused) with step `step` >= 0. Throws the errors of

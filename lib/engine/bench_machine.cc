@@ -72,7 +72,7 @@ class GraphBench {
       fill(value, memory_.back().get(), vocabulary);
       storage_.push_back(memory_.back().get());
     }
-    scalars_.loss_scale = 1e-3;
+    scalars_.token_loss_factor = 1e-3;
   }
 
   /// Runs both lists once and notes what each operation took.

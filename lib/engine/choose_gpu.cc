@@ -48,18 +48,18 @@ std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& lau
                  .step_graph = config.kernels.step_graph});
 }
 
-std::string gpu_place(const DeviceInfo& gpu, const std::string& host) {
+std::string gpu_label(const DeviceInfo& gpu, const std::string& host) {
   return cat(gpu.uuid, " (", gpu.bus_id, " of ", host, ")");
 }
 
-void require_own_gpus(const std::vector<std::string>& places) {
+void require_own_gpus(const std::vector<std::string>& labels) {
   std::map<std::string, size_t> taken;
-  for (size_t rank = 0; rank < places.size(); ++rank) {
+  for (size_t rank = 0; rank < labels.size(); ++rank) {
     const auto [other, is_new] =
-        taken.emplace(places[rank].substr(0, places[rank].find(' ')), rank);
+        taken.emplace(labels[rank].substr(0, labels[rank].find(' ')), rank);
     if (is_new) continue;
     throw Error(ExitCode::kUsage,
-                cat("ranks ", other->second, " and ", rank, " have the same GPU, ", places[rank]),
+                cat("ranks ", other->second, " and ", rank, " have the same GPU, ", labels[rank]),
                 "start one rank a GPU; a launcher that shows every process one GPU must show each "
                 "another one (CUDA_VISIBLE_DEVICES)");
   }

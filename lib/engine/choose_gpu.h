@@ -20,12 +20,12 @@ int gpu_of_rank(int local_rank, int visible);
 /// that is too old, Error(kEnvironment) without a driver, Error(kUsage) as gpu_of_rank().
 std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& launch);
 
-/// Returns the name of a GPU, "GPU-5f3c... (0000:1B:00.0 of host)"; the part before the first blank
-/// is unique to the device.
-std::string gpu_place(const DeviceInfo& gpu, const std::string& host);
+/// Returns the label of a GPU, "GPU-5f3c... (0000:1B:00.0 of host)"; the part before the first
+/// blank is unique to the device.
+std::string gpu_label(const DeviceInfo& gpu, const std::string& host);
 
-/// Throws Error(kUsage) if two ranks share a GPU, naming both. `places` holds gpu_place() of each
+/// Throws Error(kUsage) if two ranks share a GPU, naming both. `labels` holds gpu_label() of each
 /// rank.
-void require_own_gpus(const std::vector<std::string>& places);
+void require_own_gpus(const std::vector<std::string>& labels);
 
 }  // namespace ftrun

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/mix_bits.h"
 #include "base/packed_values.h"
@@ -137,7 +138,7 @@ class Comparison {
  public:
   explicit Comparison(Gpu& gpu)
       : gpu_(gpu), scalars_(GpuBlock::on_device(gpu, sizeof(StepScalars))) {
-    step_.loss_scale = 0.01F;
+    step_.token_loss_factor = 0.01F;
     step_.learning_rate = 0.01F;
     step_.update = 2;
     step_.bias_correction1 = 0.5F;
@@ -153,7 +154,8 @@ class Comparison {
 
  private:
   void compare_update(const Config& config, bool coded);
-  void note(const std::string& operation, DType tolerated, DType dtype, View on_gpu, View on_host);
+  void compare_values(const std::string& operation, DType tolerated, DType dtype, View on_gpu,
+                      View on_host);
 
   Gpu& gpu_;
   StepScalars step_;
@@ -162,8 +164,8 @@ class Comparison {
   friend class GraphComparison;
 };
 
-void Comparison::note(const std::string& operation, DType tolerated, DType dtype, View on_gpu,
-                      View on_host) {
+void Comparison::compare_values(const std::string& operation, DType tolerated, DType dtype,
+                                View on_gpu, View on_host) {
   const double off = difference(on_gpu, on_host, dtype);
   if (off > found_.largest_difference) {
     found_.largest_difference = off;
@@ -220,7 +222,7 @@ class GraphComparison {
     return places;
   }
 
-  /// Gives an operation the processor's scratch.
+  /// Sets the processor's scratch of an operation.
   Op host_op(const Op& op) {
     Op own = op;
     own.workspace = -1;
@@ -302,8 +304,8 @@ class GraphComparison {
       const Value& made = graph_.at(op.out[i]);
       Bytes found(static_cast<size_t>(made.bytes()));
       all_.gpu_.download(found.data(), storage_[static_cast<size_t>(op.out[i])], made.bytes());
-      all_.note(cat(op_name(op.kind), " of ", graph_.name), graph_.dtypes.compute, made.dtype,
-                found, value(op.out[i]));
+      all_.compare_values(cat(op_name(op.kind), " of ", graph_.name), graph_.dtypes.compute,
+                          made.dtype, found, value(op.out[i]));
     }
   }
 
@@ -387,16 +389,20 @@ void Comparison::compare_update(const Config& config, bool coded) {
     return found;
   };
   const DType tolerated = is_narrow ? DType::kBF16 : DType::kF32;
-  note("the optimizer's update", tolerated, update.parameter_dtype, found_in(0), parts[0]);
+  compare_values("the optimizer's update", tolerated, update.parameter_dtype, found_in(0),
+                 parts[0]);
   for (const size_t state : {size_t{2}, size_t{3}}) {
     if (!coded) {
-      note("the optimizer's update", tolerated, update.state_dtype, found_in(state), parts[state]);
+      compare_values("the optimizer's update", tolerated, update.state_dtype, found_in(state),
+                     parts[state]);
       continue;
     }
     // A number that rounding moves over a border has the code next to it.
-    note("the optimizer's update", tolerated, DType::kF32, found_in(state + 3), parts[state + 3]);
-    note("the optimizer's update of codes", DType::kBF16, DType::kF32,
-         decoded(found_in(state), found_in(state + 3)), decoded(parts[state], parts[state + 3]));
+    compare_values("the optimizer's update", tolerated, DType::kF32, found_in(state + 3),
+                   parts[state + 3]);
+    compare_values("the optimizer's update of codes", DType::kBF16, DType::kF32,
+                   decoded(found_in(state), found_in(state + 3)),
+                   decoded(parts[state], parts[state + 3]));
   }
 }
 
@@ -413,7 +419,7 @@ ComparedKernels compare_kernels(const Config& config, const ModelConfig& model, 
   comparison.compare(evaluation_model(run, small, rank), documents);
   comparison.compare_updates(config);
   ComparedKernels found = comparison.found();
-  found.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  found.seconds = seconds_since(start);
   return found;
 }
 

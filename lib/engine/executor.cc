@@ -243,7 +243,7 @@ void Executor::run_timed(const Instr& instr) {
     const double begin = std::chrono::duration<double>(start - trace_.begin).count();
     trace_.instrs[static_cast<size_t>(&instr - program_.instrs.data())] = {begin, begin + seconds};
   }
-  if (instr.lane == Lane::kCompute) phases_.note(instr, lanes_.waited(), seconds);
+  if (instr.lane == Lane::kCompute) phases_.record_instr(instr, lanes_.waited(), seconds);
 }
 
 void Executor::run_instr(const Instr& instr) {
@@ -323,8 +323,8 @@ void Executor::run_ops(const Instr& instr) {
   if (looks_for_nonfinite_) note_nonfinite(instr);
 }
 
-/// Notes the first value that is not finite, of those that leave the list, or its part between two
-/// collectives, in the order of their ids.
+/// Records the first value that is not finite, of those that leave the list, or its part between
+/// two collectives, in the order of their ids.
 void Executor::note_nonfinite(const Instr& instr) {
   if (nonfinite_.instr >= 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
@@ -521,7 +521,7 @@ void Executor::decide(const Instr& instr) {
       {loss[slot_of(LossNumber::kLoss)], loss[slot_of(LossNumber::kTokens)], std::sqrt(sum)});
   step_->finite = decision.finite;
   step_->gradient_norm = decision.gradient_norm;
-  step_->scalars.gradient_scale = decision.gradient_scale;
+  step_->scalars.update_gradient_factor = decision.update_gradient_factor;
   device_->scalars_changed(instr.lane);
 }
 

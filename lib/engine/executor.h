@@ -40,7 +40,7 @@ struct StepDecision {
   /// The sums are finite; otherwise instructions marked `if_finite` do not run.
   bool finite = true;
   /// The factor by which the update multiplies each gradient.
-  float gradient_scale = 1;
+  float update_gradient_factor = 1;
   /// The gradient norm to report, which the executor passes on.
   double gradient_norm = 0;
 };

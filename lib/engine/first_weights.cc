@@ -71,7 +71,7 @@ const std::vector<std::vector<double>>& orthogonal_of(int64_t rows, uint64_t key
 /// (o, i) that of N(o, k) Q(2k + 1, i); N are each tensor's own.
 void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
                      std::span<float> out) {
-  const bool is_a = tensor.initial.kind == InitialSource::kOrthogonalA;
+  const bool is_a = tensor.initial.source == InitialSource::kOrthogonalA;
   const int64_t rank = tensor.shape[is_a ? 0 : 1], columns = tensor.shape[1], half = rank / 2;
   const std::string_view name = tensor.name;
   if (begin == end) return;
@@ -98,7 +98,7 @@ void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int
                         numbers[static_cast<size_t>(k * width + at_column - first)]
                   : q[static_cast<size_t>(2 * k + 1)][static_cast<size_t>(at_column)] *
                         numbers[static_cast<size_t>(k)];
-    out[static_cast<size_t>(e - begin)] = static_cast<float>(tensor.initial.size * sum);
+    out[static_cast<size_t>(e - begin)] = static_cast<float>(tensor.initial.magnitude * sum);
   }
 }
 
@@ -120,15 +120,15 @@ void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64
                    std::span<float> out) {
   require(static_cast<int64_t>(out.size()) == end - begin,
           "`out` has an element for each of the range");
-  const InitialSource kind = tensor.initial.kind;
+  const InitialSource kind = tensor.initial.source;
   if (kind == InitialSource::kOrthogonalA || kind == InitialSource::kOrthogonalB)
     return make_orthogonal(tensor, seed, begin, end, out);
   const uint64_t key = key_of(tensor.name, seed);
   for (int64_t i = begin; i < end; ++i) {
     double value = 0;
     if (kind == InitialSource::kUniform)
-      value = tensor.initial.size * (2 * unit(splitmix64(key ^ static_cast<uint64_t>(i))) - 1);
-    if (kind == InitialSource::kNormal) value = tensor.initial.size * normal(key, i);
+      value = tensor.initial.magnitude * (2 * unit(splitmix64(key ^ static_cast<uint64_t>(i))) - 1);
+    if (kind == InitialSource::kNormal) value = tensor.initial.magnitude * normal(key, i);
     out[static_cast<size_t>(i - begin)] = static_cast<float>(value);
   }
 }
@@ -143,8 +143,8 @@ void FirstWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end,
                         std::span<float> out) const {
   if (const auto stored = stored_.find(tensor.name); stored != stored_.end())
     return read_adapter(*adapter_, stored->second, begin, end, out);
-  if (tensor.initial.kind == InitialSource::kRowLengths) return copy_lengths(tensor, begin, out);
-  if (tensor.initial.kind != InitialSource::kFolder)
+  if (tensor.initial.source == InitialSource::kRowLengths) return copy_lengths(tensor, begin, out);
+  if (tensor.initial.source != InitialSource::kFolder)
     return make_elements(tensor, seed_, begin, end, out);
   folder_.read_f32(tensor.name, begin, end, out);
 }
@@ -180,8 +180,8 @@ void FirstWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) const
   const TensorInfo& b = tensor_of(lora_b_name(module));
   const auto as_read = [&](std::span<float> values) { round_to(model_->dtypes.compute, values); };
   AdapterRows adapter{
-      .inputs = a.shape[1], .rank = a.shape[0], .scale = magnitudes.initial.size, .a = {}};
-  if (b.initial.kind != InitialSource::kZero) {
+      .inputs = a.shape[1], .rank = a.shape[0], .scale = magnitudes.initial.magnitude, .a = {}};
+  if (b.initial.source != InitialSource::kZero) {
     adapter.a.resize(static_cast<size_t>(a.numel()));
     read(a, 0, a.numel(), adapter.a);
     as_read(adapter.a);
@@ -208,7 +208,7 @@ void FirstWeights::copy_lengths(const TensorInfo& magnitudes, int64_t begin,
 }
 
 void FirstWeights::release(const TensorInfo& tensor, int64_t begin, int64_t end) const {
-  if (tensor.initial.kind == InitialSource::kFolder) folder_.release(tensor.name, begin, end);
+  if (tensor.initial.source == InitialSource::kFolder) folder_.release(tensor.name, begin, end);
 }
 
 }  // namespace ftrun

@@ -133,7 +133,7 @@ class PinnedRing {
   int64_t slot_bytes() const { return memory_.bytes() / 2; }
   /// Returns the next slot, once the copy that used it last is done.
   std::byte* acquire();
-  /// Notes that the work now in the stream reads or writes the slot acquired last.
+  /// Records that the work now in the stream reads or writes the slot acquired last.
   void sent(DeviceStream stream) { used_[at_].record(stream); }
   /// Copies host data that fits a slot to the device through the next slot. The data may change
   /// once this returns.

@@ -351,7 +351,7 @@ void GpuDevice::apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan&
   PinnedRing& ring = *transfer_rings_[static_cast<size_t>(lane)];
   const DeviceStream stream = gpu_.stream(lane);
   const int64_t most = ring.slot_bytes() / dtype_bytes(from.dtype);
-  struct Coming {
+  struct PendingPiece {
     TypedSpan piece;
     int64_t first = 0;
     size_t slot = 0;
@@ -361,12 +361,12 @@ void GpuDevice::apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan&
     const TypedSpan piece{ring.acquire(), from.dtype, source.count, Tier::kHost};
     kernels().copy(piece.data, source.data, source.bytes(), stream);
     ring.sent(stream);
-    return Coming{piece, first, ring.at()};
+    return PendingPiece{piece, first, ring.at()};
   };
   if (from.count == 0) return;
-  for (Coming now = send(0);;) {
+  for (PendingPiece now = send(0);;) {
     const int64_t next = now.first + now.piece.count;
-    const Coming then = next < from.count ? send(next) : Coming{};
+    const PendingPiece then = next < from.count ? send(next) : PendingPiece{};
     ring.wait(now.slot);
     (host_.*action)(lane, now.piece, to.part(now.first, now.piece.count));
     if (next >= from.count) return;

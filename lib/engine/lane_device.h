@@ -126,7 +126,7 @@ class LaneDevice {
   virtual std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) = 0;
   /// Waits, and returns I32 numbers of the device tier.
   virtual std::vector<int64_t> counts(Lane lane, const TypedSpan& numbers) = 0;
-  /// Notes that the scalars given to begin_run() have changed.
+  /// Records that the scalars given to begin_run() have changed.
   virtual void scalars_changed(Lane lane) = 0;
   /// Waits, and says whether all numbers are finite. Of F64 only a single number can be checked.
   virtual bool is_finite(Lane lane, const TypedSpan& numbers) = 0;

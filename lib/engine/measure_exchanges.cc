@@ -98,11 +98,11 @@ class ExchangeTimer {
 
   /// Times a collective: after a piece of work, but at least what it takes by itself.
   double seconds_of(const std::function<void()>& collective) {
-    return std::max({alone(collective), beside_work(collective), kLeastSeconds});
+    return std::max({time_alone(collective), time_after_work(collective), kLeastSeconds});
   }
 
  private:
-  double alone(const std::function<void()>& collective) {
+  double time_alone(const std::function<void()>& collective) {
     std::vector<double> samples;
     for (int round = 0; round < kRounds; ++round) {
       group_.barrier({"start"});
@@ -113,7 +113,7 @@ class ExchangeTimer {
     return middle_mean(std::move(samples));
   }
 
-  double beside_work(const std::function<void()>& collective) {
+  double time_after_work(const std::function<void()>& collective) {
     std::vector<double> samples;
     for (int round = 0; round < kRounds; ++round) {
       const auto start = Clock::now();

@@ -71,10 +71,11 @@ std::vector<TensorRun> runs_of(const TensorInfo& tensor, int64_t first, int64_t 
   return runs;
 }
 
-/// Bounce is memory for a chunk, aligned for disks.
-class Bounce {
+/// BounceBuffer is memory for a chunk, aligned for disks.
+class BounceBuffer {
  public:
-  Bounce() : block_(kChunk * dtype_bytes(DType::kF32) + 2 * kSwapAlignment, "loading state") {}
+  BounceBuffer()
+      : block_(kChunk * dtype_bytes(DType::kF32) + 2 * kSwapAlignment, "loading state") {}
   std::byte* data() const { return block_.data(); }
   std::span<std::byte> sectors() const {
     return {block_.data(), static_cast<size_t>(block_.bytes())};
@@ -177,7 +178,7 @@ void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void
                        StateReading reading) const {
   const Range from = part(piece, begin, end);
   if (!memory_.on_disk(program_, from)) return memory_.read(program_, from, out);
-  std::optional<Bounce> own;
+  std::optional<BounceBuffer> own;
   if (reading.sectors.empty()) reading.sectors = own.emplace().sectors();
   std::byte* const sectors_read = reading.sectors.data();
   auto* to = static_cast<std::byte*>(out);
@@ -226,8 +227,8 @@ void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& r
   };
   if (dtype(piece) == source && memory_.in_reach(program_, piece.range))
     return fill_part(piece.begin, piece.end, memory_.at(program_, piece.range));
-  const Bounce bounce;
-  const Bounce converted;  // its pages come when it is used
+  const BounceBuffer bounce;
+  const BounceBuffer converted;  // its pages come when it is used
   for (int64_t begin = piece.begin; begin < piece.end; begin += kChunk) {
     const int64_t end = std::min(begin + kChunk, piece.end);
     std::memset(bounce.data(), 0, static_cast<size_t>((end - begin) * size));
@@ -318,7 +319,7 @@ void ModelState::measure_lengths(FirstWeights& first,
     if (!is_read(piece)) continue;
     for (const Slice& slice : slices_in(partition_.unit(piece.unit), piece.begin, piece.end)) {
       const TensorInfo& tensor = model_.tensor(slice.tensor);
-      if (tensor.initial.kind != InitialSource::kRowLengths) continue;
+      if (tensor.initial.source != InitialSource::kRowLengths) continue;
       for (const TensorRun& run : runs_of(tensor, slice.offset, slice.offset + slice.extent)) {
         TensorPart& part =
             wanted.try_emplace(slice.tensor, TensorPart{&tensor, run.begin, run.end}).first->second;
@@ -449,10 +450,10 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
   const int split = holders_[static_cast<size_t>(unit->id)].split;
   for (int index = 0; index < split; index += found->copies) {
     const Box part = local_part(*found, index);
-    const ShardRange wanted{elements_before(found->shape, part, begin),
-                            elements_before(found->shape, part, end)};
+    const UnitRange wanted{elements_before(found->shape, part, begin),
+                           elements_before(found->shape, part, end)};
     if (wanted.size() == 0) continue;
-    const ShardRange in_unit{start + wanted.begin, start + wanted.end};
+    const UnitRange in_unit{start + wanted.begin, start + wanted.end};
     if (part == whole_box(found->shape)) {
       collect_part(*unit, index, in_unit, receives, group, out);
       continue;
@@ -490,12 +491,12 @@ std::pair<const Unit*, int64_t> ModelState::place_of(TensorId tensor) const {
 
 /// Collects elements of a unit from the view of rank `index` of those that divide the unit's
 /// tensors.
-void ModelState::collect_part(const Unit& unit, int index, const ShardRange& wanted, bool receives,
+void ModelState::collect_part(const Unit& unit, int index, const UnitRange& wanted, bool receives,
                               Communicator& group, std::span<float> out) const {
   const UnitHolders& holders = holders_[static_cast<size_t>(unit.id)];
   std::vector<float> sent;
   for (int part = 0; part < holders.parts; ++part) {
-    const ShardRange theirs = shard_range(unit, part, holders.parts);
+    const UnitRange theirs = shard_range(unit, part, holders.parts);
     const int64_t from = std::max(wanted.begin, theirs.begin);
     const int64_t to = std::min(wanted.end, theirs.end);
     const int owner = holders.rank(part, index);

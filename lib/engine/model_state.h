@@ -100,7 +100,7 @@ class ModelState {
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
              std::byte* room);
   std::pair<const Unit*, int64_t> place_of(TensorId tensor) const;
-  void collect_part(const Unit& unit, int index, const ShardRange& wanted, bool receives,
+  void collect_part(const Unit& unit, int index, const UnitRange& wanted, bool receives,
                     Communicator& group, std::span<float> out) const;
   const StatePiece& parameters_of(UnitId unit) const;
   void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out,

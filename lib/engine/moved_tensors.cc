@@ -30,7 +30,7 @@ MovedTensors::MovedTensors(const ModelDescription& model, const FirstWeights& fi
     : first_(first), dtype_(dtype) {
   for (const TensorInfo& tensor : model.tensors)
     // Row lengths are computed from the whole matrix, but they change by the gradients of A and B.
-    if (tensor.trainable && tensor.initial.kind != InitialSource::kRowLengths)
+    if (tensor.trainable && tensor.initial.source != InitialSource::kRowLengths)
       trained_[tensor.name] = &tensor;
 }
 

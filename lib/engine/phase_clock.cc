@@ -8,7 +8,7 @@ void PhaseClock::begin() {
   current_ = &seconds_.before;
 }
 
-void PhaseClock::note(const Instr& instr, const Lanes::Waited& waited, double seconds) {
+void PhaseClock::record_instr(const Instr& instr, const Lanes::Waited& waited, double seconds) {
   if (!is_on() || decided_) return;
   if (instr.kind == InstrKind::kDecide) {
     decided_ = true;

@@ -26,7 +26,7 @@ bool is_layer_result(ValueRole role) {
          role == ValueRole::kParamGrad;
 }
 
-/// Takes operations out of the lists, which run one after another, of which nothing is wanted.
+/// Removes operations from the lists, which run one after another, of which nothing is wanted.
 void remove_unused(const LayerGraph& graph, const std::vector<std::vector<Op>*>& lists) {
   const std::vector<const std::vector<Op>*> readers(lists.begin(), lists.end());
   const auto is_unused = [&](const Op& op) {

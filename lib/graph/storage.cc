@@ -155,7 +155,7 @@ int64_t lowest_place(std::vector<Extent>& taken, int64_t bytes, int64_t alignmen
   return place;
 }
 
-/// Gives each request, in turn, the lowest place that is free all its life.
+/// Assigns each request, in turn, the lowest place that is free all its life.
 StorageLayout place(std::span<const StorageRequest> requests, const std::vector<size_t>& order,
                     int64_t alignment, LiveTree& live) {
   StorageLayout layout;

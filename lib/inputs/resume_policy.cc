@@ -21,30 +21,31 @@ namespace {
 /// Fields, each with all below it, that do not affect the losses of later steps or the state that
 /// they begin with, except for rounding when the ranks or the precision of states change. Model and
 /// data may move: they are compared by content, under "model" and "data".
-constexpr std::array<std::string_view, 45> kMayChange{
-    "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
-    "config.train.check_replicas", "config.train.evaluation", "config.train.log",
-    "config.train.generate", "config.train.trace", "config.output_dir", "config.adapter.path",
-    "config.checkpoint", "config.export", "config.csv_monitor", "config.wandb",
-    "config.steps_per_print", "config.wall_clock_breakdown", "config.log_level",
-    "config.model.path", "config.data.train", "config.data.validation",
-    "config.data.validation_names", "data.validation", "config.train.early_stopping",
-    "config.data.prefetch", "config.threads", "config.device", "config.comm", "config.recompute",
-    "config.activation_checkpointing", "config.aio",
-    // Another processor may have another library of products, which rounds otherwise; so may other
-    // ranks' sums.
-    "config.kernels", "products", "sums", "attention",
-    // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
-    "topology", "config.parallel", "config.elastic", "config.tensor_parallel",
-    "config.sequence_parallel_size", "config.partition", "config.train_micro_batch_size_per_gpu",
-    "config.gradient_accumulation_steps", "config.zero_optimization",
-    // Checkpoints are read in any of these precisions.
-    "config.bf16.bf16_optimizer_states", "config.bf16.bf16_master_weights_and_grads"};
+constexpr auto kMayChange = std::to_array<std::string_view>(
+    {"config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
+     "config.train.check_replicas", "config.train.evaluation", "config.train.log",
+     "config.train.generate", "config.train.trace", "config.output_dir", "config.adapter.path",
+     "config.checkpoint", "config.export", "config.csv_monitor", "config.wandb",
+     "config.steps_per_print", "config.wall_clock_breakdown", "config.log_level",
+     "config.model.path", "config.data.train", "config.data.validation",
+     "config.data.validation_names", "data.validation", "config.train.early_stopping",
+     "config.data.prefetch", "config.threads", "config.device", "config.comm", "config.recompute",
+     "config.activation_checkpointing", "config.aio",
+     // Another processor may have another library of products, which rounds otherwise; so may other
+     // ranks' sums.
+     "config.kernels", "products", "sums", "attention",
+     // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
+     "topology", "config.parallel", "config.elastic", "config.tensor_parallel",
+     "config.sequence_parallel_size", "config.partition", "config.train_micro_batch_size_per_gpu",
+     "config.gradient_accumulation_steps", "config.zero_optimization",
+     // Checkpoints are read in any of these precisions.
+     "config.bf16.bf16_optimizer_states", "config.bf16.bf16_master_weights_and_grads"});
 
 /// Fields that another field repeats: "seed" by config.train.seed, the others by their resolved
 /// values in the optimizer and the schedule.
-constexpr std::array<std::string_view, 4> kEchoes{
-    "seed", "config.train.learning_rate", "config.train.weight_decay", "config.train.warmup_steps"};
+constexpr auto kEchoes =
+    std::to_array<std::string_view>({"seed", "config.train.learning_rate",
+                                     "config.train.weight_decay", "config.train.warmup_steps"});
 
 bool is_echo(const std::string& field) {
   return std::find(kEchoes.begin(), kEchoes.end(), field) != kEchoes.end();

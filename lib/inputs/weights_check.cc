@@ -63,7 +63,7 @@ void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tell
   folder.rename(names.stored);
   for (const TensorInfo& tensor : model.tensors) {
     const StoredPlace& place = tensor.stored;
-    if (place.name.empty() || tensor.initial.kind != InitialSource::kFolder) continue;
+    if (place.name.empty() || tensor.initial.source != InitialSource::kFolder) continue;
     // require_weights() reports what is missing or misshapen.
     const std::vector<std::string> stored = place.names();
     const bool is_there = std::all_of(stored.begin(), stored.end(), [&](const std::string& name) {
@@ -107,7 +107,7 @@ void require_weights(const ModelDescription& model, const ModelFolder& folder) {
                 remedy_of(model, folder, problems, names));
   }
   for (const TensorInfo& tensor : model.tensors)
-    if (tensor.initial.kind == InitialSource::kFolder) folder.require_weight_dtype(tensor.name);
+    if (tensor.initial.source == InitialSource::kFolder) folder.require_weight_dtype(tensor.name);
   require_tied(model, folder);
 }
 

@@ -97,9 +97,10 @@ uint64_t rounding_key(uint64_t seed, int64_t step);
 /// every layout of the ranks has the same mask.
 uint64_t dropout_key(uint64_t seed, int64_t step);
 
-/// Runs one step of an optimizer that is offered (optimizers/NAME/update.inc), with gradient_scale
-/// applied to the gradients, in one pass over memory. Codes are decoded before the step; those of a
-/// block are encoded after it, with the block's new scale. Error(kUnsupported) for other dtypes.
+/// Runs one step of an optimizer that is offered (optimizers/NAME/update.inc), with
+/// update_gradient_factor applied to the gradients, in one pass over memory. Codes are decoded
+/// before the step; those of a block are encoded after it, with the block's new scale.
+/// Error(kUnsupported) for other dtypes.
 void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                       const StepScalars& scalars);
 

@@ -2,6 +2,7 @@
 #include "kernels/cpu/op_call.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/kernels.h"
+#include "kernels/operand_address.h"
 #include "kernels/working_dtype.h"
 #include "ops/kinds.h"
 
@@ -25,14 +26,7 @@ void run_as(const OpCall& call) {
 }  // namespace
 
 void* OpCall::address(ValueId id, DType dtype) const {
-  require(id >= 0 && static_cast<size_t>(id) < storage_.size(), "operand has a place in storage");
-  const Value& value = graph_.at(id);
-  if (value.stored_dtype() != dtype)
-    bug(cat(op_name(op_.kind), ": ", value.name, " is ", dtype_name(value.stored_dtype()),
-            ", the kernel wants ", dtype_name(dtype)));
-  void* const address = storage_[static_cast<size_t>(id)];
-  if (address == nullptr) bug(cat(op_name(op_.kind), ": ", value.name, " has no storage"));
-  return address;
+  return operand_address(graph_, op_, storage_, id, dtype);
 }
 
 void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,

@@ -9,7 +9,7 @@ namespace ftrun {
 struct StepScalars {
   /// The factor of a token's loss: 1 / counted tokens of the global batch, times the loss scale in
   /// fp16.
-  float loss_scale = 1.0F;
+  float token_loss_factor = 1.0F;
   float learning_rate = 0.0F;
   /// The number of this step among those that update, from 1.
   int64_t update = 1;
@@ -23,7 +23,7 @@ struct StepScalars {
   float bias_correction2 = 1.0F;
   /// The factor of gradients before the update: min(1, clip / (norm + 1e-6)), or 1; in fp16 divided
   /// by the loss scale with which the gradients were computed (norm is the norm without it).
-  float gradient_scale = 1.0F;
+  float update_gradient_factor = 1.0F;
   /// The key of this step's stochastic rounding (rounding_key()).
   uint64_t rounding_key = 0;
   /// The key of this step's dropout (dropout_key()).

@@ -113,7 +113,8 @@ class TensorTable {
     if (has_norm_bias(c)) ids.bias = vector(".bias", 2);
     return ids;
   }
-  TensorId head_norm(std::string name, int64_t size) {
+  /// Adds the weights of one norm that all heads share.
+  TensorId shared_head_norm(std::string name, int64_t size) {
     return add(
         replicated(std::move(name), {size}, split_, gradient_is_term(OpKind::kQkNorm, 1, 'H')));
   }
@@ -171,7 +172,7 @@ class TensorTable {
     std::string name(std::string_view end) const {
       return is_whole ? cat(module, end) : cat(module, ".", role_name(product.projection), end);
     }
-    /// Notes where files hold a matrix [outputs, ...] or vector of the product.
+    /// Records where files hold a matrix [outputs, ...] or vector of the product.
     void place(TensorInfo& tensor, std::string_view end) const {
       if (is_whole) return;
       Dims shape = tensor.shape;
@@ -291,8 +292,8 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
       ids.q_norm = table.rows(q_norm + ".weight", {c.query_heads * c.head_size});
       ids.k_norm = table.rows(k_norm + ".weight", {c.kv_heads * c.head_size}, kv_copies(c, split));
     } else {
-      ids.q_norm = table.head_norm(q_norm + ".weight", c.head_size);
-      ids.k_norm = table.head_norm(k_norm + ".weight", c.head_size);
+      ids.q_norm = table.shared_head_norm(q_norm + ".weight", c.head_size);
+      ids.k_norm = table.shared_head_norm(k_norm + ".weight", c.head_size);
     }
   }
   if (c.input_norm)
@@ -614,12 +615,12 @@ class BlockBuilder {
   ValueId emit(const BlockParams& p) {
     const ValueId norm = exchange_.all_tokens(add_norm(g_, c_, x_, p.input_norm));
     const ValueId attention = attention_term(p, norm);
-    return c_.parallel_residual ? emit_beside(p, norm, attention) : emit_behind(p, attention);
+    return c_.parallel_residual ? emit_parallel(p, norm, attention) : emit_sequential(p, attention);
   }
 
  private:
   /// Emits an MLP that reads what attention was added to.
-  ValueId emit_behind(const BlockParams& p, ValueId attention_term) {
+  ValueId emit_sequential(const BlockParams& p, ValueId attention_term) {
     ValueId attention = products_.sum_of_terms(attention_term);
     attention = add_norm(g_, c_, attention, p.attention_output_norm);
     const ValueId attended = ops::scale(g_, attention, c_.residual_scale);
@@ -631,7 +632,7 @@ class BlockBuilder {
 
   /// Emits an MLP that reads the hidden states as attention does, of whose norm `norm` are all
   /// tokens. The ranks sum what both add at once.
-  ValueId emit_beside(const BlockParams& p, ValueId norm, ValueId attention_term) {
+  ValueId emit_parallel(const BlockParams& p, ValueId norm, ValueId attention_term) {
     require(!c_.output_norms, "attention and MLP beside each other have no norms behind them");
     const ValueId read =
         c_.mlp_norm ? exchange_.all_tokens(add_norm(g_, c_, x_, p.post_norm)) : norm;

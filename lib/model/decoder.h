@@ -5,9 +5,9 @@
 
 namespace ftrun {
 
-/// Builds the Llama-shaped decoder: embedding and rotary table; blocks of RMS norm, grouped-query
-/// attention, RMS norm, SwiGLU feed-forward; final norm and output matrix. The config's flags add
-/// biases, norms of query and key heads, and sliding windows.
+/// Builds a decoder: embedding (and rotary table or position vectors); blocks of attention and MLP,
+/// in sequence or in parallel, with the norms, biases and windows that the config asks for; final
+/// norm and output matrix.
 ///
 /// Each layer passes hidden [N,D] to the next one, and the embedding passes rope F32 [N,d] to every
 /// block; the batch has tokens, positions, starts and labels, all I32 [N].

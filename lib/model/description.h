@@ -21,21 +21,21 @@ using TensorId = int32_t;
 enum class InitialSource : uint8_t {
   kFolder,  // the model folder
   kZero,
-  kUniform,  // in [-size, size)
-  kNormal,   // standard deviation `size`
+  kUniform,  // in [-magnitude, magnitude)
+  kNormal,   // standard deviation `magnitude`
   // A low-rank adapter's A [rank, inputs] and B [outputs, rank]: A and B are made of a random
   // orthogonal matrix Q: Q's rows of even number, transposed, times normal numbers, and normal
-  // numbers times the rows of odd number, all times `size`.
+  // numbers times the rows of odd number, all times `magnitude`.
   kOrthogonalA,
   kOrthogonalB,
-  kRowLengths,  // of W + `size` B A of the module, in the numbers that layers read
+  kRowLengths,  // of W + `magnitude` B A of the module, in the numbers that layers read
 };
 
-/// Initial says how the first values of a tensor are made: their source, and the size of random
-/// ones.
+/// Initial says how the first values of a tensor are made: their source, and the magnitude of
+/// random ones.
 struct Initial {
-  InitialSource kind = InitialSource::kFolder;
-  double size = 0;
+  InitialSource source = InitialSource::kFolder;
+  double magnitude = 0;
   bool operator==(const Initial&) const = default;
 };
 

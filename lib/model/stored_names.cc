@@ -141,7 +141,7 @@ StoredNames find_stored_names(const ModelDescription& model,
                               const std::vector<std::string>& stored) {
   std::vector<std::string> wanted;
   for (const TensorInfo& tensor : model.tensors) {
-    if (tensor.initial.kind != InitialSource::kFolder) continue;
+    if (tensor.initial.source != InitialSource::kFolder) continue;
     for (std::string& name : tensor.file_names()) wanted.push_back(std::move(name));
   }
   const TensorNames& family = tensor_names(model.family);

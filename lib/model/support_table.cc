@@ -64,8 +64,8 @@ ModelConfig parse(const Json& json) {
   return parse_model_config(json.dump(), kWhere);
 }
 
-/// Wish is what a run asks of a model.
-struct Wish {
+/// RequestedFeatures is what a run asks of a model.
+struct RequestedFeatures {
   int tensor_ranks = 1;
   bool sequence = true;
   bool adapts = false;
@@ -73,11 +73,11 @@ struct Wish {
   PackedKind packed = PackedKind::kNone;
 };
 
-/// Feature is a row of the table: changes of the small model's config.json, or a wish.
+/// Feature is a row of the table: changes of the small model's config.json, or a request.
 struct Feature {
   std::string name;
   std::function<Json(const Family&)> change = [](const Family&) { return Json::object(); };
-  Wish wish = {};
+  RequestedFeatures request = {};
 };
 
 auto with(Json change) {
@@ -154,16 +154,16 @@ std::vector<Feature> run_features() {
 }
 
 /// Builds what a training step needs of the model.
-void build(const ModelConfig& config, const Wish& wish) {
+void build(const ModelConfig& config, const RequestedFeatures& request) {
   LoraOptions lora;
   lora.target_modules = {"all-linear"};
-  lora.magnitudes = wish.magnitudes;
+  lora.magnitudes = request.magnitudes;
   ModelDtypes dtypes;
-  dtypes.packed.kind = wish.packed;
-  dtypes.packed.double_quantized = wish.packed == PackedKind::kNf4;
-  const Adapter adapter = wish.adapts ? make_adapter(config, lora) : Adapter{};
+  dtypes.packed.kind = request.packed;
+  dtypes.packed.double_quantized = request.packed == PackedKind::kNf4;
+  const Adapter adapter = request.adapts ? make_adapter(config, lora) : Adapter{};
   build_model(config, {.rows = 1, .row_tokens = 64}, Mode::kTrain, dtypes, {},
-              {.degree = wish.tensor_ranks, .index = 0, .sequence = wish.sequence}, adapter);
+              {.degree = request.tensor_ranks, .index = 0, .sequence = request.sequence}, adapter);
 }
 
 /// Drops the rotation of a model whose positions are learned, which has none whatever its config
@@ -208,7 +208,7 @@ std::string cell(const Family& family, const Feature& feature, Notes& notes) {
     const ModelConfig base = parse(json);
     json.update(change);
     const ModelConfig changed = parse(json);
-    build(changed, feature.wish);
+    build(changed, feature.request);
     const bool is_same = without_idle_rope(changed) == without_idle_rope(base);
     return is_run || !is_same ? "yes" : "as ever";
   } catch (const Error& limit) {

@@ -81,7 +81,7 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
   auto rest = by_name(found, problems);
   std::unordered_set<std::string> looked_for;
   for (const TensorInfo& tensor : model.tensors) {
-    if (tensor.initial.kind != InitialSource::kFolder) continue;
+    if (tensor.initial.source != InitialSource::kFolder) continue;
     for (const std::string& name : tensor.file_names()) {
       if (!looked_for.insert(name).second) continue;
       const auto it = rest.find(name);

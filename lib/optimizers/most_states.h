@@ -4,7 +4,8 @@
 
 namespace ftrun {
 
-/// The most states of an element that an optimizer updates.
+/// The most states of an element that an optimizer updates. The kernels and the rounding noise name
+/// each of them: to raise it, change what the static_asserts point at.
 inline constexpr size_t kMostOptimizerStates = 2;
 
 }  // namespace ftrun

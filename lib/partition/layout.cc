@@ -46,7 +46,7 @@ int64_t shard_stride(const Unit& unit, int count) {
   return (blocks + count - 1) / count * kUnitBlock;
 }
 
-ShardRange shard_range(const Unit& unit, int index, int count) {
+UnitRange shard_range(const Unit& unit, int index, int count) {
   require(0 <= index && index < count, "a shard's index is below the number of shards");
   const int64_t stride = shard_stride(unit, count);
   return {std::min(index * stride, unit.padded), std::min((index + 1) * stride, unit.padded)};

@@ -30,12 +30,12 @@ FlatLayout flat_layout(const Partition& partition, FlatOrder order);
 /// Lays out units of `elements[unit]` elements instead of their padded size.
 FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order);
 
-/// ShardRange is a rank's part of a unit: elements [begin, end) of its flat range.
-struct ShardRange {
+/// UnitRange is elements [begin, end) of a unit's flat range.
+struct UnitRange {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t size() const { return end - begin; }
-  bool operator==(const ShardRange&) const = default;
+  bool operator==(const UnitRange&) const = default;
 };
 
 /// Returns the elements of each of `count` equal shards of a unit: a multiple of kUnitBlock, so
@@ -45,7 +45,7 @@ int64_t shard_stride(const Unit& unit, int count);
 
 /// Returns the part of the unit that shard `index` of `count` holds: [index, index+1) strides, cut
 /// at the unit's end (so late shards of a small unit are empty).
-ShardRange shard_range(const Unit& unit, int index, int count);
+UnitRange shard_range(const Unit& unit, int index, int count);
 
 /// Returns the slices of tensors in elements [begin, end) of a unit, by position; padding has none.
 std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end);

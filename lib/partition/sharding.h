@@ -39,7 +39,7 @@ class Sharding {
   /// Returns the element of the unit where this rank's part begins.
   int64_t begin(UnitId unit) const { return units_[static_cast<size_t>(unit)].begin; }
   /// Returns the unit's elements that this rank holds, without those past the unit's end.
-  ShardRange own(UnitId unit) const { return units_[static_cast<size_t>(unit)].own; }
+  UnitRange own(UnitId unit) const { return units_[static_cast<size_t>(unit)].own; }
 
  private:
   struct UnitShare {
@@ -47,7 +47,7 @@ class Sharding {
     int64_t held = 0;
     int64_t whole = 0;
     int64_t begin = 0;
-    ShardRange own;
+    UnitRange own;
   };
   std::vector<UnitShare> units_;
 };

@@ -30,8 +30,8 @@ inline constexpr const char* kNewScales = "new_scales";
 inline std::string optimizer_buffer_name(int32_t state) {
   return "optimizer." + std::to_string(state);
 }
-constexpr Persistent moments_buffer(int32_t state) {
-  return static_cast<Persistent>(static_cast<int32_t>(Persistent::kMoments) + state);
+constexpr Persistent state_buffer(int32_t state) {
+  return static_cast<Persistent>(static_cast<int32_t>(Persistent::kOptimizerStates) + state);
 }
 
 }  // namespace ftrun

@@ -142,7 +142,7 @@ class GatherBuilder {
   std::vector<Instr> gather(const GatherSpan& span) {
     const UnitId id = span.use.unit;
     const StateSpec& state = placement_.spec(id);
-    const ShardRange held = placement_.part(id);
+    const UnitRange held = placement_.part(id);
     const Range whole = program_.whole(span.use.buffer);
     std::vector<Instr> chain;
     const auto move = [&](const Range& from, const Range& to) {

@@ -16,7 +16,7 @@ std::vector<Instr> sum_shares(const StateSpec& state, const GradientUse& use) {
   std::vector<Instr> sums;
   for (const GradientShares& shares : state.shares) {
     std::vector<Range> ranges;
-    for (const ShardRange& part : shares.parts)
+    for (const UnitRange& part : shares.parts)
       add_range(ranges, {use.whole.buffer, use.whole.offset + state.gradient.bytes(part.begin),
                          state.gradient.bytes(part.size())});
     Instr sum = make_collective(InstrKind::kAllReduce, {shares.group, state.gradient.dtype},
@@ -119,7 +119,7 @@ bool GradientReduction::begins_as_zero(UnitId id, TensorId tensor) const {
 
 /// Clears padding, because elements between tensors are reduced, summed and updated like them, and
 /// tensors that begin as zero.
-std::vector<Instr> GradientReduction::clear_padding(const GradientUse& use) const {
+std::vector<Instr> GradientReduction::clear_unwritten(const GradientUse& use) const {
   const StorageFormat& format = placement_.spec(use.unit).gradient;
   Instr clear;
   clear.kind = InstrKind::kClear;

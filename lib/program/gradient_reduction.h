@@ -51,14 +51,14 @@ class GradientReduction {
   /// the embedding's backward adds to all gradients that it writes, even to those that the head has
   /// not written before.
   bool begins_as_zero(UnitId id, TensorId tensor) const;
-  /// Makes instructions that zero the bytes of a gradient that no list writes; empty where lists
-  /// write all of it.
-  std::vector<Instr> clear_padding(const GradientUse& use) const;
+  /// Makes instructions that zero what no list overwrites: padding, and tensors whose first list
+  /// adds; empty where lists overwrite all of it.
+  std::vector<Instr> clear_unwritten(const GradientUse& use) const;
   /// Makes the reduction of a gradient. `first`: the buffer of the sum holds nothing from this step
   /// yet.
   Reduction reduce(const GradientUse& use, bool first);
   /// Says whether another stage computes a term of the unit's gradient.
-  bool is_shared_by_stages(UnitId id) const { return placement_.spec(id).copied; }
+  bool is_shared_by_stages(UnitId id) const { return placement_.spec(id).shared_by_stages; }
 
  private:
   int32_t chunk_of(UnitId id) const;

@@ -11,8 +11,8 @@ size_t position(const Insertion& insertion) {
   return 2 * insertion.at + (insertion.after ? 1 : 0);
 }
 
-/// Weaver collects instructions in their final order.
-class Weaver {
+/// InstrMerger collects instructions in their final order.
+class InstrMerger {
  public:
   /// Adds an instruction of the plain program, whose waits are for others of it.
   void add_plain(Instr&& instr) {
@@ -37,7 +37,7 @@ class Weaver {
   }
 
   std::vector<Instr> result_;
-  /// The place of each plain instruction in the woven program.
+  /// The place of each plain instruction in the merged program.
   std::vector<InstrId> plain_;
   InstrId computed_ = -1;
 };
@@ -48,18 +48,18 @@ Program weave(Program program, std::vector<Insertion> insertions) {
   std::stable_sort(
       insertions.begin(), insertions.end(),
       [](const Insertion& a, const Insertion& b) { return position(a) < position(b); });
-  Weaver weaver;
+  InstrMerger merger;
   auto next = insertions.begin();
   const auto up_to = [&](size_t end) {
     for (; next != insertions.end() && position(*next) < end; ++next)
-      if (!next->instrs.empty()) weaver.add(std::move(*next));
+      if (!next->instrs.empty()) merger.add(std::move(*next));
   };
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     up_to(2 * i + 1);
-    weaver.add_plain(std::move(program.instrs[i]));
+    merger.add_plain(std::move(program.instrs[i]));
     up_to(2 * i + 2);
   }
-  program.instrs = weaver.release();
+  program.instrs = merger.release();
   return program;
 }
 

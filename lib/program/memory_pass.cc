@@ -21,7 +21,7 @@ std::vector<StorageRequest> requests_of(const Program& program,
   return requests;
 }
 
-/// Gives the buffers of one arena their places.
+/// Assigns the buffers of one arena their places.
 StorageLayout pack_arena(Program& program, const std::vector<StorageRequest>& lives, Arena arena) {
   const std::vector<StorageRequest> requests = requests_of(program, lives, arena);
   const StorageLayout layout =

@@ -93,7 +93,7 @@ class BucketsInFlight {
     return starts ? &older_ : nullptr;
   }
 
-  /// Notes an instruction of another lane that empties such a buffer.
+  /// Records an instruction of another lane that empties such a buffer.
   void note(InstrId id, const Instr& instr) {
     if (instr.lane == Lane::kCompute || !empties(instr)) return;
     if (std::exchange(filling_, false)) older_ = newest_;

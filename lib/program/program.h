@@ -39,6 +39,9 @@ enum class Category : uint8_t {
 };
 inline constexpr size_t kCategoryCount = 8;
 
+/// The most states of an optimizer that have a kind of buffer.
+inline constexpr int32_t kMostStateBuffers = 16;
+
 /// Persistent is the kind of a buffer that lives from one step to the next. The programs of a rank
 /// share the buffers of the same kind in the same tier; a program has at most one of each.
 enum class Persistent : int32_t {
@@ -51,10 +54,10 @@ enum class Persistent : int32_t {
   kLoss,
   kNorm,
   kSnapshot,
-  /// The first state of the optimizer; state i is kMoments + i.
-  kMoments,
+  /// The first state of the optimizer; state i is kOptimizerStates + i.
+  kOptimizerStates,
   /// The scales of tensors that straddle blocks (program/state_spec.h).
-  kStraddlingScales = kMoments + 16,
+  kStraddlingScales = kOptimizerStates + kMostStateBuffers,
 };
 
 struct Buffer {

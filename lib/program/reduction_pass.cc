@@ -23,27 +23,27 @@ struct WrittenGradient {
 /// that lie next to each other.
 std::vector<WrittenGradient> find_written_gradients(const Program& program,
                                                     const std::vector<GradientUse>& uses) {
-  std::vector<WrittenGradient> made;
+  std::vector<WrittenGradient> gradients;
   std::map<std::pair<BufferId, int64_t>, size_t> by_begin;
   for (const GradientUse& use : uses) {
-    by_begin[{use.whole.buffer, use.whole.offset}] = made.size();
-    made.push_back({use, {}});
+    by_begin[{use.whole.buffer, use.whole.offset}] = gradients.size();
+    gradients.push_back({use, {}});
   }
   const auto note = [&](size_t i, const Range& range) {
     auto found = by_begin.upper_bound({range.buffer, range.offset});
     if (found != by_begin.begin()) --found;
     const auto end = by_begin.lower_bound({range.buffer, range.offset + range.bytes});
     for (; found != end; ++found) {
-      WrittenGradient& one = made[found->second];
-      if (!overlaps(one.use.whole, range)) continue;
-      one.by.first = std::min(one.by.first, i);
-      one.by.last = i;
+      WrittenGradient& gradient = gradients[found->second];
+      if (!overlaps(gradient.use.whole, range)) continue;
+      gradient.by.first = std::min(gradient.by.first, i);
+      gradient.by.last = i;
     }
   };
   for (size_t i = 0; i < program.instrs.size(); ++i)
     if (program.instrs[i].runs_list())
       for (const Range& range : program.instrs[i].writes) note(i, range);
-  return made;
+  return gradients;
 }
 
 size_t last_list(const Program& program) {
@@ -55,11 +55,12 @@ size_t last_list(const Program& program) {
 
 /// Sorts by micro-batch and chunk, and within one as gradients lie in their buffer, so that buckets
 /// are one range: the last unit first, as backward makes them.
-void sort_by_position(std::vector<WrittenGradient>& made) {
-  std::sort(made.begin(), made.end(), [](const WrittenGradient& a, const WrittenGradient& b) {
-    return std::tuple(a.use.micro_batch, -a.use.chunk, -a.use.unit) <
-           std::tuple(b.use.micro_batch, -b.use.chunk, -b.use.unit);
-  });
+void sort_by_position(std::vector<WrittenGradient>& gradients) {
+  std::sort(gradients.begin(), gradients.end(),
+            [](const WrittenGradient& a, const WrittenGradient& b) {
+              return std::tuple(a.use.micro_batch, -a.use.chunk, -a.use.unit) <
+                     std::tuple(b.use.micro_batch, -b.use.chunk, -b.use.unit);
+            });
 }
 
 class Reductions {
@@ -67,24 +68,26 @@ class Reductions {
   Reductions(const Program& program, GradientReduction& gradients, int64_t bucket_elements)
       : gradients_(gradients), filler_(program, bucket_elements) {}
 
-  void add(const WrittenGradient& made) {
-    require(made.by.first != Touches::kNone, "a gradient is written");
-    const std::pair backward(made.use.micro_batch, made.use.chunk);
+  void add(const WrittenGradient& gradient) {
+    require(gradient.by.first != Touches::kNone, "a gradient is written");
+    const std::pair backward(gradient.use.micro_batch, gradient.use.chunk);
     if (backward != backward_) begin_backward(backward);
     // Gradients of one unit from several micro-batches are summed in the order of the
     // micro-batches.
-    require(made.by.last >= std::exchange(last_of_unit_[made.use.unit], made.by.last),
+    require(gradient.by.last >= std::exchange(last_of_unit_[gradient.use.unit], gradient.by.last),
             "gradients are made in the order of micro-batches");
-    at_ = std::max(at_, made.by.last);
-    clears_.push_back({.at = made.by.first, .instrs = gradients_.clear_padding(made.use)});
-    Reduction reduction = gradients_.reduce(made.use, reduced_.insert(made.use.unit).second);
+    at_ = std::max(at_, gradient.by.last);
+    clears_.push_back(
+        {.at = gradient.by.first, .instrs = gradients_.clear_unwritten(gradient.use)});
+    Reduction reduction =
+        gradients_.reduce(gradient.use, reduced_.insert(gradient.use.unit).second);
     if (reduction.collective)
       filler_.add(insertions_.size(), std::move(*reduction.collective), std::move(reduction.after));
     insertions_.push_back({.at = at_, .after = true, .instrs = std::move(reduction.before)});
   }
 
   /// Returns all insertions; a bucket is inserted at its last reduction.
-  std::vector<Insertion> release() {
+  std::vector<Insertion> finish() {
     for (Bucket& bucket : filler_.finish()) {
       std::vector<Instr>& instrs = insertions_[bucket.last].instrs;
       instrs.push_back(std::move(bucket.collective));
@@ -119,16 +122,16 @@ class Reductions {
 
 std::vector<Insertion> reduce_gradients(const Program& program, GradientReduction& gradients,
                                         int64_t bucket_elements) {
-  std::vector<WrittenGradient> made = find_written_gradients(program, gradients.uses());
+  std::vector<WrittenGradient> written = find_written_gradients(program, gradients.uses());
   // Reducing copied units at the end avoids a hang: a stage would wait for another's share while
   // that waits for work of this one.
   const size_t end = last_list(program);
-  for (WrittenGradient& one : made)
-    if (gradients.is_shared_by_stages(one.use.unit)) one.by.last = end;
-  sort_by_position(made);
+  for (WrittenGradient& gradient : written)
+    if (gradients.is_shared_by_stages(gradient.use.unit)) gradient.by.last = end;
+  sort_by_position(written);
   Reductions reductions(program, gradients, bucket_elements);
-  for (const WrittenGradient& one : made) reductions.add(one);
-  return reductions.release();
+  for (const WrittenGradient& gradient : written) reductions.add(gradient);
+  return reductions.finish();
 }
 
 }  // namespace ftrun

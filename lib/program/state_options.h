@@ -212,7 +212,7 @@ struct StatePiece {
   int64_t begin = 0;
   int64_t end = 0;
   /// The part of the piece that this rank writes into checkpoints.
-  ShardRange saved;
+  UnitRange saved;
   Range range;
   /// The number of elements that one number of the state stands for.
   int64_t block = 1;

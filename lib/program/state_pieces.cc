@@ -12,7 +12,7 @@ namespace ftrun {
 namespace {
 
 /// Returns part `index` of `count` of a range, in whole blocks.
-ShardRange split(const ShardRange& range, int index, int count) {
+UnitRange split(const UnitRange& range, int index, int count) {
   const int64_t blocks = (range.size() + kUnitBlock - 1) / kUnitBlock;
   const int64_t stride = (blocks + count - 1) / count * kUnitBlock;
   return {std::min(range.begin + index * stride, range.end),
@@ -28,15 +28,15 @@ class StatePieces {
   void add_unit(const Unit& unit) {
     const StateSpec& state = placement_.spec(unit.id);
     if (!state.held) return;
-    const ShardRange own = placement_.sharding().own(unit.id), saved = saved_part(unit.id),
-                     there = state.cuts_parameters ? own : ShardRange{0, unit.padded};
+    const UnitRange own = placement_.sharding().own(unit.id), saved = saved_part(unit.id),
+                    there = state.cuts_parameters ? own : UnitRange{0, unit.padded};
     const bool trains = placement_.trains(), master = trains && state.has_master;
-    const auto add = [&](int32_t kind, const ShardRange& part, const Range& range, int64_t block) {
+    const auto add = [&](int32_t kind, const UnitRange& part, const Range& range, int64_t block) {
       pieces_.push_back({.state = kind,
                          .unit = unit.id,
                          .begin = part.begin,
                          .end = part.end,
-                         .saved = kind == StatePiece::kWorking ? ShardRange{} : saved,
+                         .saved = kind == StatePiece::kWorking ? UnitRange{} : saved,
                          .range = range,
                          .block = block});
     };
@@ -65,7 +65,7 @@ class StatePieces {
              .unit = tensor.unit,
              .begin = 0,
              .end = elements,
-             .saved = saves && is_saved(tensor.unit) ? ShardRange{0, elements} : ShardRange{},
+             .saved = saves && is_saved(tensor.unit) ? UnitRange{0, elements} : UnitRange{},
              .range = scales.range(tensor, s, scales.buffers.at(tensor.tier)),
              .block = kTensorBlock});
       }
@@ -118,11 +118,11 @@ class StatePieces {
     return placement_.spec(id).counted && placement_.spec(id).trainable;
   }
 
-  ShardRange saved_part(UnitId id) const {
+  UnitRange saved_part(UnitId id) const {
     if (!is_saved(id)) return {};
     const ShardPlace place = placement_.spec(id).place;
     const Sharding& cut = placement_.sharding();
-    const ShardRange part =
+    const UnitRange part =
         cut.cut(id) ? cut.own(id) : shard_range(placement_.unit(id), place.index, place.count);
     return split(part, options_.replica, options_.replicas);
   }
@@ -131,7 +131,7 @@ class StatePieces {
   /// snapshots are equally long, else ranks of one class would have different programs.
   int64_t most_saved(UnitId id) const {
     if (!is_saved(id)) return 0;
-    const ShardRange first = shard_range(placement_.unit(id), 0, placement_.spec(id).place.count);
+    const UnitRange first = shard_range(placement_.unit(id), 0, placement_.spec(id).place.count);
     return split(first, 0, options_.replicas).size();
   }
 

@@ -62,13 +62,13 @@ DType master_dtype(const Unit& unit, const StateOptions& options) {
 
 }  // namespace
 
-std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
-                                         int64_t update_elements) {
+std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
+                                        int64_t update_elements) {
   const bool on_device = optimizer == Tier::kDevice;
   // Disks ask for whole blocks.
   require(on_device || update_elements % kUnitBlock == 0, "updates begin on blocks");
   const int64_t most = on_device ? own.size() : update_elements;
-  std::vector<ShardRange> intervals;
+  std::vector<UnitRange> intervals;
   for (int64_t begin = own.begin; begin < own.end; begin += most)
     intervals.push_back({begin, std::min(begin + most, own.end)});
   return intervals;
@@ -157,7 +157,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     StateSpec spec;
     const std::set<int> stages = stages_of(unit, options.pipeline);
     require(stages.size() <= (options.ties_ends ? 2 : 1), "only tied matrices lie on two stages");
-    spec.copied = stages.size() > 1;
+    spec.shared_by_stages = stages.size() > 1;
     spec.held = stages.contains(options.pipeline_stage);
     spec.first_stage = *stages.begin();
     spec.counted = options.pipeline_stage == spec.first_stage;
@@ -184,7 +184,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     if (spec.trainable) {
       // The last stage would wait in each micro-batch for the first one's share.
       spec.reduces_micro_batches =
-          !spec.copied && reduces_micro_batches(options, spec.place, micro_batches);
+          !spec.shared_by_stages && reduces_micro_batches(options, spec.place, micro_batches);
       spec.cuts_optimizer = cut.cut(unit.id);
       spec.cuts_gradients = spec.cuts_optimizer && spec.reduces_micro_batches;
       spec.reduce_scatter = spec.cuts_gradients || options.reduce_scatter;

@@ -20,7 +20,7 @@ namespace ftrun {
 /// term. The ranks sum these parts before any other use.
 struct GradientShares {
   GroupId group = kNoGroup;
-  std::vector<ShardRange> parts;
+  std::vector<UnitRange> parts;
 };
 
 /// StorageFormat says how elements of a state are stored. Code that needs their size in bytes uses
@@ -49,7 +49,7 @@ struct StateSpec {
   int first_stage = 0;
   bool counted = true;
   /// Another stage holds a copy of the unit and computes a term of its gradient.
-  bool copied = false;
+  bool shared_by_stages = false;
   /// The unit trains. A frozen one has no gradient and no optimizer state and is never
   /// updated; its parameters are held and gathered like those of others.
   bool trainable = true;
@@ -93,8 +93,8 @@ struct StateSpec {
 
 /// Cuts a rank's part into the intervals that one update processes at a time: one interval where it
 /// is updated on the device, else intervals of at most `update_elements`.
-std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
-                                         int64_t update_elements);
+std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
+                                        int64_t update_elements);
 
 /// Says how an update treats a tensor.
 UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,

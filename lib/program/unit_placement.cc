@@ -183,7 +183,7 @@ void UnitPlacement::place_optimizer(Program& program) {
     const KeptState& kept = options_.optimizer_states[s];
     const auto number = static_cast<int32_t>(s);
     states_.push_back(
-        place_state(moments_buffer(number), optimizer_buffer_name(number),
+        place_state(state_buffer(number), optimizer_buffer_name(number),
                     {.dtype = kept.dtype, .block = kept.block},
                     [&](const StateSpec& spec) { return spec.states[s].has_value(); }));
   }
@@ -206,7 +206,7 @@ void UnitPlacement::place_straddling(Program& program, const ModelDescription& m
 }
 
 Range UnitPlacement::range(const std::vector<UnitBuffer>& homes, UnitId id,
-                           const ShardRange& elements) {
+                           const UnitRange& elements) {
   const UnitBuffer& home = homes[static_cast<size_t>(id)];
   return {home.buffer, home.format.bytes(home.offset + elements.begin - home.first),
           home.format.bytes(elements.size())};

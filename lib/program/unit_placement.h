@@ -61,25 +61,25 @@ class UnitPlacement {
   const Sharding& sharding() const { return cut_; }
   /// Returns the elements of this rank's shard of the unit (of the whole unit where it is not cut),
   /// including padding past the unit's end.
-  ShardRange part(UnitId id) const { return {cut_.begin(id), cut_.begin(id) + cut_.held(id)}; }
+  UnitRange part(UnitId id) const { return {cut_.begin(id), cut_.begin(id) + cut_.held(id)}; }
 
   // The functions below return where elements of a unit lie. Even if a unit is cut, a buffer may
   // hold all of it.
 
   /// Returns the range of parameters as layers read them.
-  Range parameters(UnitId id, const ShardRange& elements) const {
+  Range parameters(UnitId id, const UnitRange& elements) const {
     return range(parameters_, id, elements);
   }
   /// Returns the range of the gradient as the update reads it.
-  Range gradient(UnitId id, const ShardRange& elements) const {
+  Range gradient(UnitId id, const UnitRange& elements) const {
     return range(gradients_, id, elements);
   }
   /// Returns the range of the master copy, or of the parameters where there is none.
-  Range weights(UnitId id, const ShardRange& elements) const {
+  Range weights(UnitId id, const UnitRange& elements) const {
     return range(spec(id).has_master ? masters_ : parameters_, id, elements);
   }
   /// Returns the range of the optimizer state `number`.
-  Range state(size_t number, UnitId id, const ShardRange& elements) const {
+  Range state(size_t number, UnitId id, const UnitRange& elements) const {
     return range(states_[number], id, elements);
   }
   const StraddlingScales& straddling() const { return straddling_; }
@@ -109,7 +109,7 @@ class UnitPlacement {
     /// The rank holds its part, not a whole copy.
     bool cut = false;
   };
-  static Range range(const std::vector<UnitBuffer>& homes, UnitId id, const ShardRange& elements);
+  static Range range(const std::vector<UnitBuffer>& homes, UnitId id, const UnitRange& elements);
   std::vector<UnitBuffer> place(Program& program, const UnitBufferOptions& options,
                                 const std::function<TierPart(const StateSpec&)>& part_of) const;
   std::vector<std::vector<UnitId>> by_buffer(const UnitBufferOptions& options,

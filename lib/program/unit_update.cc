@@ -125,7 +125,7 @@ class UpdateStaging {
            tier_of(placement_.parameters(id, placement_.part(id))) != Tier::kDevice;
   }
 
-  UpdateOperands stage_operands(const ShardRange& interval, bool written, UnitUpdate& plan) {
+  UpdateOperands stage_operands(const UnitRange& interval, bool written, UnitUpdate& plan) {
     const UnitId id = plan.unit;
     const StateSpec& state = placement_.spec(id);
     UpdateOperands operands;
@@ -137,7 +137,7 @@ class UpdateStaging {
     for (size_t s = 0; s < state.states.size(); ++s)
       if (state.states[s])
         operands.states[s] = at_update_tier(placement_.state(s, id, interval),
-                                            cat("moment_copy.", s), written, interval, plan);
+                                            cat("state_copy.", s), written, interval, plan);
     return operands;
   }
 
@@ -188,7 +188,7 @@ class UpdateStaging {
   /// Returns an interval of a unit's state itself, or a copy of it on the tier where the unit is
   /// updated.
   Range at_update_tier(const Range& at, const std::string& name, bool written,
-                       const ShardRange& interval, UnitUpdate& plan) {
+                       const UnitRange& interval, UnitUpdate& plan) {
     const bool on_device = placement_.spec(plan.unit).optimizer == Tier::kDevice;
     const Tier here = on_device ? Tier::kDevice : Tier::kHost;
     const Buffer& buffer = program_.at(at.buffer);
@@ -242,19 +242,19 @@ class UpdateBuilder {
     return program_.instrs.back();
   }
 
-  std::vector<ShardRange> intervals_of(UnitId id) const {
+  std::vector<UnitRange> intervals_of(UnitId id) const {
     return update_intervals(placement_.sharding().own(id), placement_.spec(id).optimizer,
                             options_.update_elements);
   }
 
   /// Returns the parts of an interval of a unit that each have one update kind.
-  std::vector<UpdatePart> parts_of(const Unit& unit, const ShardRange& interval) const {
+  std::vector<UpdatePart> parts_of(const Unit& unit, const UnitRange& interval) const {
     const auto kind_of = [&](const Slice& slice) { return update_kind(model_, options_, slice); };
     return update_parts(unit, kind_of, interval.begin, interval.end);
   }
 
   /// Returns the part of a range that holds a state of `whole`, for elements `part` of the unit.
-  Range part_of(const Range& interval, const ShardRange& part, const ShardRange& whole) const {
+  Range part_of(const Range& interval, const UnitRange& part, const UnitRange& whole) const {
     const Buffer& buffer = program_.at(interval.buffer);
     return {interval.buffer, interval.offset + buffer.bytes_of(part.begin - whole.begin),
             buffer.bytes_of(part.size())};
@@ -271,13 +271,13 @@ class UpdateBuilder {
   }
 
   void plan_updates(const Unit& unit, std::vector<UnitUpdate>& updates) {
-    for (const ShardRange& interval : intervals_of(unit.id)) {
+    for (const UnitRange& interval : intervals_of(unit.id)) {
       updates.push_back({.unit = unit.id, .staging_slot = static_cast<int>(updates.size() % 2)});
       plan_update(unit, interval, updates.back());
     }
   }
 
-  void plan_update(const Unit& unit, const ShardRange& interval, UnitUpdate& plan) {
+  void plan_update(const Unit& unit, const UnitRange& interval, UnitUpdate& plan) {
     const Range parameters = placement_.parameters(unit.id, interval);
     const UpdateOperands operands = staging_.stage_operands(interval, true, plan);
     std::vector<Range> weights{operands.weights};
@@ -288,7 +288,7 @@ class UpdateBuilder {
     // Padding around a tensor that straddles blocks stays as it is, in the copy too.
     int64_t done = interval.begin;
     const auto pass_padding = [&](int64_t until) {
-      const ShardRange padding{done, until};
+      const UnitRange padding{done, until};
       if (!writes_copy || padding.size() <= 0) return;
       plan.updates.push_back(make_copy(program_, part_of(weights.front(), padding, interval),
                                        part_of(weights.back(), padding, interval), unit.id));
@@ -308,8 +308,8 @@ class UpdateBuilder {
 
   /// Makes the update of a part of an interval, without the copy of its weights.
   Instr update_of(const Unit& unit, const UpdatePart& part, const UpdateOperands& operands,
-                  const ShardRange& interval) const {
-    const ShardRange elements{part.begin, part.end};
+                  const UnitRange& interval) const {
+    const UnitRange elements{part.begin, part.end};
     Instr update;
     update.kind = InstrKind::kUpdate;
     update.unit = unit.id;
@@ -375,7 +375,7 @@ class UpdateBuilder {
   }
 
   void plan_measures(const Unit& unit, std::vector<UnitUpdate>& measures) {
-    for (const ShardRange& interval : intervals_of(unit.id)) {
+    for (const UnitRange& interval : intervals_of(unit.id)) {
       std::vector<UpdatePart> parts = parts_of(unit, interval);
       std::erase_if(parts, [](const UpdatePart& part) { return part.kind.straddling < 0; });
       if (parts.empty()) continue;
@@ -388,8 +388,8 @@ class UpdateBuilder {
   }
 
   Instr measure_of(const Unit& unit, const UpdatePart& part, const UpdateOperands& operands,
-                   const ShardRange& interval) const {
-    const ShardRange elements{part.begin, part.end};
+                   const UnitRange& interval) const {
+    const UnitRange elements{part.begin, part.end};
     Instr measure;
     measure.kind = InstrKind::kMeasure;
     measure.unit = unit.id;
@@ -467,11 +467,11 @@ void add_norm(Program& program, const StateOptions& options, const UnitPlacement
   int64_t first_slot = 0;
   for (const Unit& unit : placement.partition().units) {
     const StateSpec& state = placement.spec(unit.id);
-    const ShardRange own = shard_range(unit, state.place.index, state.place.count);
+    const UnitRange own = shard_range(unit, state.place.index, state.place.count);
     for (const NormRange& run : state.norm_ranges) {
       const int64_t slot = first_slot + slots.place;
       first_slot += slots.ranks;
-      const ShardRange part{std::max(own.begin, run.part.begin), std::min(own.end, run.part.end)};
+      const UnitRange part{std::max(own.begin, run.part.begin), std::min(own.end, run.part.end)};
       const bool counts = state.counted && tensor.index % run.copies == 0;
       if (part.size() <= 0 || !counts) continue;
       sum.reads.push_back(placement.gradient(unit.id, part));

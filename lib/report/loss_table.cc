@@ -34,8 +34,8 @@ std::set<size_t> chosen_rows(const std::vector<StepMetrics>& metrics, size_t cou
   return spread(by_validation && validated.size() > 3 ? validated : all, count);
 }
 
-/// Sums over the steps since the last row.
-struct Since {
+/// IntervalSums holds sums over the steps since the last row.
+struct IntervalSums {
   double loss = 0;
   int64_t losses = 0;
   double tokens = 0;
@@ -69,14 +69,13 @@ std::string loss_on(const std::string& set, const StepMetrics& m) {
   return "-";
 }
 
-std::vector<std::string> row_of(const StepMetrics& m, const Since& since,
+std::vector<std::string> row_of(const StepMetrics& m, const IntervalSums& sums,
                                 const std::vector<std::string>& sets) {
   std::vector<std::string> row{
       std::to_string(m.step),
-      since.losses > 0 ? format_number("%.4f", since.loss / static_cast<double>(since.losses))
-                       : "-"};
+      sums.losses > 0 ? format_number("%.4f", sums.loss / static_cast<double>(sums.losses)) : "-"};
   for (const std::string& set : sets) row.push_back(loss_on(set, m));
-  row.push_back(since.seconds > 0 ? format_number("%.0f", since.tokens / since.seconds) : "-");
+  row.push_back(sums.seconds > 0 ? format_number("%.0f", sums.tokens / sums.seconds) : "-");
   return row;
 }
 
@@ -87,14 +86,14 @@ std::string loss_table(const std::vector<StepMetrics>& metrics, int rows) {
   std::vector<std::vector<std::string>> cells;
   std::vector<std::string> sets = sets_of(metrics);
   if (sets.empty()) sets.emplace_back("validation");
-  Since since;
+  IntervalSums sums;
   bool means = false;
   for (size_t i = 0; i < metrics.size(); ++i) {
-    since.add(metrics[i]);
+    sums.add(metrics[i]);
     if (!chosen.contains(i)) continue;
-    cells.push_back(row_of(metrics[i], since, sets));
-    means = means || since.steps > 1;
-    since = {};
+    cells.push_back(row_of(metrics[i], sums, sets));
+    means = means || sums.steps > 1;
+    sums = {};
   }
   std::vector<std::string> head{"step", "training loss"};
   for (const std::string& set : sets) head.push_back(set + " loss");

@@ -78,7 +78,8 @@ struct RunManifest {
   /// on processors, "bf16 by vdpbf16ps". "" in runs of older versions.
   std::string attention;
   uint64_t seed = 0;
-  /// The number of ranks of the mesh by axis, slowest first: {"data", 2}, ...
+  /// The degree of each axis by its name in the config: {"data", 2}, {"tensor", 1}, and "pipeline"
+  /// where it is more than 1 (topology_of() in config/topology.h).
   std::vector<std::pair<std::string, int64_t>> topology;
   /// The effective config: a JSON object as text (differences are then reported key by key) or
   /// other text. Secrets are hidden before it is written.

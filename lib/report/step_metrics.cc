@@ -197,7 +197,7 @@ std::vector<StepMetrics> read_metrics(const std::string& path, int64_t* unreadab
   return all;
 }
 
-std::vector<Scalar> step_scalars(const StepMetrics& m) {
+std::vector<Scalar> tensorboard_scalars(const StepMetrics& m) {
   std::vector<Scalar> scalars;
   if (m.trained) {
     if (m.tokens > 0) scalars.push_back({"train/loss", m.loss});

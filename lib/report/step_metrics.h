@@ -103,6 +103,6 @@ struct Scalar {
 
 /// Returns the step as scalars for TensorBoard: train/, SET/ (of evaluations), time/, counters/ and
 /// memory/. Scalars without a value, because no token counts, are left out.
-std::vector<Scalar> step_scalars(const StepMetrics& metrics);
+std::vector<Scalar> tensorboard_scalars(const StepMetrics& metrics);
 
 }  // namespace ftrun

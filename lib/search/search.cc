@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/side_by_side.h"
 #include "search/enumerate.h"
@@ -125,7 +126,7 @@ class Search {
   }
 
  private:
-  double passed() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+  double passed() const { return seconds_since(begin_); }
 
   bool over(double share) const { return passed() > share * limits_.seconds; }
 
@@ -311,7 +312,7 @@ class Search {
 
   void explain_choices() {
     for (size_t c = 0; c < choices_.size(); ++c) {
-      WhyNot why{.choice = choices_[c].name};
+      PlainChoiceComparison why{.choice = choices_[c].name};
       const std::vector<size_t> legal = candidates_of(choices_[c]);
       if (legal.empty()) {
         why.refusal = refusals_[c];
@@ -325,7 +326,7 @@ class Search {
     }
   }
 
-  void set_bound(const std::vector<size_t>& numbers, WhyNot& why) const {
+  void set_bound(const std::vector<size_t>& numbers, PlainChoiceComparison& why) const {
     // The first has the least time.
     Bound least = candidates_[numbers.front()].bound;
     why.ranks = ranks_of_node(candidates_[numbers.front()].layout, task_.nodes);

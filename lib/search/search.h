@@ -22,8 +22,8 @@ struct SearchLimits {
   bool more_nodes = true;
 };
 
-/// WhyNot compares a plain choice with the layout that was found.
-struct WhyNot {
+/// PlainChoiceComparison compares a plain choice with the layout that was found.
+struct PlainChoiceComparison {
   /// The choice: "ZeRO 1", "tensor 2", "recompute full".
   std::string choice;
   /// The layout that was found has this choice.
@@ -71,7 +71,7 @@ struct SearchResult {
   bool proved = false;
   /// The least seconds that any other layout could take; it has no meaning if the result is proved.
   double least = 0;
-  std::vector<WhyNot> why_not;
+  std::vector<PlainChoiceComparison> why_not;
   /// The layout that needs least memory if nothing fits, and the first one that fits on more nodes,
   /// with their number.
   std::optional<Evaluation> nearest;

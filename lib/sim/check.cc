@@ -184,7 +184,7 @@ void check_parts(const Program& program, size_t at, Faults& faults) {
 
 /// Says whether the rank sends on a link of which it is the sender, or receives on another, what
 /// the link carries.
-bool is_transfer(const Program& program, const Instr& instr) {
+bool is_sound_transfer(const Program& program, const Instr& instr) {
   const bool sends = instr.kind == InstrKind::kSend;
   const std::vector<Range>& ranges = sends ? instr.reads : instr.writes;
   if (ranges.size() != 1 || !(sends ? instr.writes : instr.reads).empty()) return false;
@@ -264,7 +264,7 @@ size_t scales_read(const Instr& instr, size_t states) {
 }
 
 /// Says whether an update writes the same ranges, the weights and states, that it reads them from.
-bool is_update(const Program& program, const Instr& instr) {
+bool is_sound_update(const Program& program, const Instr& instr) {
   const size_t written = instr.writes.size() - (instr.update().writes_copy ? 1 : 0);
   if (written == 0 || !instr.if_finite ||
       instr.reads.size() != 1 + written + scales_read(instr, written - 1))
@@ -277,7 +277,7 @@ bool is_update(const Program& program, const Instr& instr) {
 }
 
 /// Says whether a kMeasure has its ranges: new scales are read and written.
-bool is_measure(const Program& program, const Instr& instr) {
+bool is_sound_measure(const Program& program, const Instr& instr) {
   const size_t states = instr.writes.size();
   if (states == 0 || !instr.if_finite || !instr.update().blocks ||
       instr.reads.size() != 2 + states + scales_read(instr, states))
@@ -300,7 +300,7 @@ ShardPlace place_of_sum(const Program& program, BufferId buffer) {
 /// Says whether every sum of squares has a slot of its own, one for each run and rank of the stage
 /// that counts it: added in their order, they give the same bits everywhere. Where ranks share
 /// slots the exchange adds up theirs.
-bool is_norm(const Program& program, const Instr& instr) {
+bool is_sound_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
   ShardPlace place = place_of_sum(program, instr.writes[0].buffer);
   place.count = std::max(1, place.count / program.stage.count);
@@ -373,20 +373,20 @@ bool has_its_form(const Program& program, const Instr& instr) {
       return instr.lane == lane_of(instr.group()) && !program.group(instr.group()).ranks.is_link();
     case InstrKind::kSend:
     case InstrKind::kReceive:
-      return instr.lane == lane_of(instr.group()) && is_transfer(program, instr);
+      return instr.lane == lane_of(instr.group()) && is_sound_transfer(program, instr);
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:
       return reads == 1 && writes == 1 && !overlaps(instr.reads[0], instr.writes[0]) &&
              element_count(program, instr.reads[0]) == element_count(program, instr.writes[0]) &&
              runs_on_its_link(program, instr);
     case InstrKind::kGradientNorm:
-      return is_norm(program, instr);
+      return is_sound_norm(program, instr);
     case InstrKind::kDecide:
       return reads == 2 && writes == 0 && instr.lane == Lane::kCompute;
     case InstrKind::kMeasure:
-      return instr.lane == Lane::kCompute && is_measure(program, instr);
+      return instr.lane == Lane::kCompute && is_sound_measure(program, instr);
     case InstrKind::kUpdate:
-      return instr.lane == Lane::kCompute && is_update(program, instr);
+      return instr.lane == Lane::kCompute && is_sound_update(program, instr);
   }
   return false;
 }

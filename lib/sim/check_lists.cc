@@ -9,8 +9,8 @@
 namespace ftrun {
 namespace {
 
-/// Followed is a list as far as it was followed.
-struct Followed {
+/// ListProgress is a list as far as it was followed.
+struct ListProgress {
   InstrKind kind = InstrKind::kForward;
   int32_t graph = -1;
   /// The last of its instructions that is not a collective.
@@ -20,8 +20,8 @@ struct Followed {
   int64_t collectives = 0;
 };
 
-/// Ending is the place where a list ended.
-struct Ending {
+/// ListEnd is the place where a list ended.
+struct ListEnd {
   int64_t operations = 0;
   std::string place;
 };
@@ -29,7 +29,7 @@ struct Ending {
 /// AgreedFacts holds the facts in which all programs must agree.
 struct AgreedFacts {
   std::map<int32_t, int32_t> graph_of_layer;
-  std::map<std::pair<int32_t, InstrKind>, Ending> endings;
+  std::map<std::pair<int32_t, InstrKind>, ListEnd> list_ends;
 };
 
 /// ListWalk follows the lists of one program.
@@ -58,7 +58,7 @@ class ListWalk {
   void follow(size_t at) {
     const Instr& instr = program_.instrs[at];
     check_graph(at);
-    Followed& list = lists_[{instr.layer, instr.micro_batch}];
+    ListProgress& list = lists_[{instr.layer, instr.micro_batch}];
     if (list.graph >= 0 && instr.kind != list.kind) change_direction(at, list);
     const LayerOps& ops = instr.ops();
     const int64_t next = list.operations + list.collectives;
@@ -74,7 +74,7 @@ class ListWalk {
 
   /// Ends a list and begins the next one. Collectives between them belong to either; first_op of
   /// the next list's first computing instruction tells how many belong to the next list.
-  void change_direction(size_t at, Followed& list) {
+  void change_direction(size_t at, ListProgress& list) {
     const Instr& instr = program_.instrs[at];
     if (instr.kind < list.kind)
       faults_.push_back(cat(place(at), " comes after ", place(list.last)));
@@ -93,11 +93,11 @@ class ListWalk {
                             ", but that of the layer is ", known->second));
   }
 
-  void end(const Followed& list, int64_t operations) {
+  void end(const ListProgress& list, int64_t operations) {
     if (list.graph < 0) return;
-    const auto known = known_.endings.find({list.graph, list.kind});
-    if (known == known_.endings.end())
-      known_.endings[{list.graph, list.kind}] = {operations, place(list.last)};
+    const auto known = known_.list_ends.find({list.graph, list.kind});
+    if (known == known_.list_ends.end())
+      known_.list_ends[{list.graph, list.kind}] = {operations, place(list.last)};
     else if (known->second.operations != operations)
       faults_.push_back(cat("the list of ", place(list.last), " ends after ", operations,
                             " operations, that of ", known->second.place, " after ",
@@ -109,7 +109,7 @@ class ListWalk {
   AgreedFacts& known_;
   std::vector<std::string>& faults_;
   /// The followed lists, by layer and micro-batch.
-  std::map<std::pair<int32_t, int32_t>, Followed> lists_;
+  std::map<std::pair<int32_t, int32_t>, ListProgress> lists_;
 };
 
 }  // namespace

@@ -52,7 +52,7 @@ class ShardTraits {
     ShardTrait shard;
     for (const Unit* unit : units_) {
       const ShardPlace place = unit_place(state_, *unit);
-      const ShardRange own = shard_range(*unit, place.index, place.count);
+      const UnitRange own = shard_range(*unit, place.index, place.count);
       add_norm(*unit, own, shard.norms);
       if (!cut_.cut(unit->id)) continue;
       shard.traits.push_back(own.size());
@@ -79,18 +79,18 @@ class ShardTraits {
     return shape;
   }
 
-  void add_norm(const Unit& unit, const ShardRange& own, std::vector<NormPart>& norms) const {
+  void add_norm(const Unit& unit, const UnitRange& own, std::vector<NormPart>& norms) const {
     for (const NormRange& range : norm_ranges(unit, model_)) {
-      const ShardRange part{std::max(own.begin, range.part.begin),
-                            std::min(own.end, range.part.end)};
+      const UnitRange part{std::max(own.begin, range.part.begin),
+                           std::min(own.end, range.part.end)};
       if (part.size() <= 0) continue;
       norms.push_back({{unit.id, part.begin - own.begin, part.size()}, range.copies});
     }
   }
 
   /// Adds the places where add_updates() (program/unit_update.h) begins another update.
-  void add_updates(const Unit& unit, const ShardRange& own, Traits& traits) const {
-    for (const ShardRange& interval :
+  void add_updates(const Unit& unit, const UnitRange& own, Traits& traits) const {
+    for (const UnitRange& interval :
          update_intervals(own, state_.optimizer_tier, state_.update_elements))
       for (const UpdatePart& part : update_parts(
                unit, [&](const Slice& slice) { return kind_of(slice.tensor); }, interval.begin,

@@ -175,7 +175,7 @@ class Walk {
   std::string fault_;
 };
 
-/// Gives numbers to courses: those that differ only in the positions of their steps in their
+/// Numbers courses: those that differ only in the positions of their steps in their
 /// programs have the same number.
 std::vector<int32_t> course_numbers(std::span<const Course> courses);
 

@@ -27,8 +27,8 @@ double slowness_of(const std::vector<SlowRank>& slow, int64_t rank);
 /// Refuses slow ranks that a run of `ranks` ranks does not have, with Error(kUsage).
 void require_ranks(const std::vector<SlowRank>& slow, int64_t ranks);
 
-/// Gives the links between a machine's nodes another bandwidth ("200 Gb/s", "25 GB/s"): bytes that
-/// one rank exchanges a second, each way. Refuses an invalid rate, a single node and a machine
+/// Sets another bandwidth for the links between a machine's nodes ("200 Gb/s", "25 GB/s"): bytes
+/// that one rank exchanges a second, each way. Refuses an invalid rate, a single node and a machine
 /// without links between nodes, with an Error(kUsage) that names the option --network.
 void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine);
 

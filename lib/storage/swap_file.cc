@@ -182,7 +182,7 @@ IoBlock SwapFile::next_block(SwapRequest& request, uint32_t index) {
   return slot.block;
 }
 
-/// Takes what the kernel has finished, waiting up to `seconds` for the first, and issues more.
+/// Collects what the kernel has finished, waiting up to `seconds` for the first, and issues more.
 void SwapFile::advance(double seconds) {
   const size_t count = queue_->reap(results_, seconds);
   for (size_t i = 0; i < count; ++i) complete(results_[i]);

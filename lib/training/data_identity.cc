@@ -46,12 +46,12 @@ void DataIdentity::expect() {
 }
 
 void DataIdentity::record() {
-  for (const auto& [role, digest] : fingerprints_.finish()) note(role, digest);
+  for (const auto& [role, digest] : fingerprints_.finish()) record_fingerprint(role, digest);
 }
 
-/// Notes a fingerprint. The content of the data is known only now: a resumed run may turn out to be
-/// another one.
-void DataIdentity::note(const std::string& role, const std::string& digest) {
+/// Records a fingerprint. The content of the data is known only now: a resumed run may turn out to
+/// be another one.
+void DataIdentity::record_fingerprint(const std::string& role, const std::string& digest) {
   if (!checkpoint_.empty() && role == "train") {
     const Recorder& recorder = *journal_.recorder();
     if (recorder.before())

@@ -18,8 +18,8 @@ class DataIdentity : public DataWatch {
   DataIdentity(const TrainRequest& request, Session& session, RunJournal& journal)
       : request_(request), session_(session), journal_(journal) {}
 
-  /// Notes the checkpoint that the run resumes from, which was trained on data of this fingerprint
-  /// ("" unknown).
+  /// Records the checkpoint that the run resumes from, which was trained on data of this
+  /// fingerprint ("" unknown).
   void resumed_from(const std::string& folder, const std::string& fingerprint);
   bool is_resumed() const override { return !checkpoint_.empty(); }
   /// Starts computing the fingerprints on rank 0; the data must outlive this object.
@@ -37,7 +37,7 @@ class DataIdentity : public DataWatch {
  private:
   void expect();
   bool await_briefly();
-  void note(const std::string& role, const std::string& digest);
+  void record_fingerprint(const std::string& role, const std::string& digest);
   void refuse_other_data(const std::string& path, const std::string& before,
                          const std::string& now) const;
 

@@ -12,7 +12,7 @@ StepDecision decide_step(const StepSums& sums, const DecisionOptions& options) {
   double clip = 1;
   if (options.clip_norm > 0)
     clip = std::min(1.0, options.clip_norm / (decision.gradient_norm + 1e-6));
-  decision.gradient_scale = static_cast<float>(clip / options.gradient_multiple);
+  decision.update_gradient_factor = static_cast<float>(clip / options.gradient_multiple);
   return decision;
 }
 

@@ -12,8 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-bool beats(double value, double other, bool more, double by = 0) {
-  return more ? value > other + by : value < other - by;
+bool improves_on(double value, double reference, bool more_is_better, double margin = 0) {
+  return more_is_better ? value > reference + margin : value < reference - margin;
 }
 
 Json json_of(const std::optional<EvaluationRecord::BestEvaluation>& best) {
@@ -87,8 +87,8 @@ void EvaluationRecord::note_best(int64_t step, const std::vector<EvaluationResul
   if (!best_metric_) return;
   const std::optional<double> value = finite_value(*best_metric_, results);
   const bool more = keep_best_.mode == BestMode::kMax;
-  if (!value || (best_ && !beats(*value, best_->value, more))) return;
-  before_ = best_;
+  if (!value || (best_ && !improves_on(*value, best_->value, more))) return;
+  previous_best_ = best_;
   best_ = BestEvaluation{step, *value};
 }
 
@@ -97,7 +97,7 @@ void EvaluationRecord::note_improvement(int64_t step,
   if (!stop_metric_ || !results.at(stop_metric_->set).has_value()) return;
   const std::optional<double> value = finite_value(*stop_metric_, results);
   const bool more = more_is_better(*stop_metric_);
-  if (value && (!improved_ || beats(*value, improved_->value, more, stopping_.min_delta))) {
+  if (value && (!improved_ || improves_on(*value, improved_->value, more, stopping_.min_delta))) {
     improved_ = BestEvaluation{step, *value};
     without_improvement_ = 0;
   } else {
@@ -107,9 +107,9 @@ void EvaluationRecord::note_improvement(int64_t step,
 
 void EvaluationRecord::forget_best(int64_t step) {
   if (is_best(step))
-    best_ = std::exchange(before_, std::nullopt);
-  else if (before_ && before_->step == step)
-    before_.reset();
+    best_ = std::exchange(previous_best_, std::nullopt);
+  else if (previous_best_ && previous_best_->step == step)
+    previous_best_.reset();
 }
 
 bool EvaluationRecord::stops() const {
@@ -134,7 +134,7 @@ std::string EvaluationRecord::text() const {
     json["best"] = {{"metric", keep_best_.metric},
                     {"more", keep_best_.mode == BestMode::kMax},
                     {"now", json_of(best_)},
-                    {"before", json_of(before_)}};
+                    {"before", json_of(previous_best_)}};
   if (stop_metric_)
     json["stopping"] = {{"metric", stopping_.metric},
                         {"improved", json_of(improved_)},
@@ -152,7 +152,7 @@ void EvaluationRecord::restore(const std::string& text) {
   if (best_metric_ && json.contains("best") && json["best"].at("metric") == keep_best_.metric &&
       json["best"].at("more") == (keep_best_.mode == BestMode::kMax)) {
     best_ = best_from(json["best"].at("now"));
-    before_ = best_from(json["best"].at("before"));
+    previous_best_ = best_from(json["best"].at("before"));
   }
   if (stop_metric_ && json.contains("stopping") &&
       json["stopping"].at("metric") == stopping_.metric) {

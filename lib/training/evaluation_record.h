@@ -24,7 +24,7 @@ class EvaluationRecord {
   /// the metric's set has no counted tokens, the metric has no value, and the evaluation counts
   /// neither as an improvement nor as a failure to improve.
   void add(int64_t step, const std::vector<EvaluationResult>& results);
-  /// Notes the training loss of a step, the only sign of the weights' quality where nothing is
+  /// Records the training loss of a step, the only sign of the weights' quality where nothing is
   /// evaluated. A step without counted tokens is ignored.
   void note_loss(double loss, int64_t tokens);
 
@@ -79,7 +79,7 @@ class EvaluationRecord {
   bool last_loss_is_finite_ = true;
   bool is_of_older_version_ = false;
   /// The best evaluation, and the one that was the best before it.
-  std::optional<BestEvaluation> best_, before_;
+  std::optional<BestEvaluation> best_, previous_best_;
   /// The last evaluation that improved, and the number of evaluations since then that did not.
   std::optional<BestEvaluation> improved_;
   int64_t without_improvement_ = 0;

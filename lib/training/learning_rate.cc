@@ -89,7 +89,7 @@ ScheduledRate one_cycle(const SchedulerConfig& s, int64_t i) {
   return rate;
 }
 
-/// Gives what a decay of transformers' schedules has left at p of it (0 to 1), as a share of the
+/// Returns what a decay of transformers' schedules has left at p of it (0 to 1), as a share of the
 /// way from the highest rate to the lowest.
 double left_of(const SchedulerConfig& s, double p) {
   switch (s.type) {

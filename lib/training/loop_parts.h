@@ -101,7 +101,7 @@ class Journal {
   virtual void record(const StepMetrics& metrics) = 0;
   /// Adds a traced step to the run's trace. A failing disk does not end the run.
   virtual void record(const TracedStep& step) = 0;
-  /// Notes that a step has its data; the first call records how long the start took.
+  /// Records that a step has its data; the first call records how long the start took.
   virtual void note_ready() = 0;
   /// Shows the figures of a step that the config asks for.
   virtual void show_step(const TrainingProgress& progress, const StepRun& step,

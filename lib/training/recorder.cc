@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "config/topology.h"
 #include "inputs/resume_policy.h"
 #include "report/environment.h"
 #include "report/loss_table.h"
@@ -47,10 +48,7 @@ RunManifest make_manifest(const TrainRequest& request) {
   manifest.build = request.build;
   manifest.machine = read_machine();
   manifest.seed = static_cast<uint64_t>(request.config.train.seed);
-  manifest.topology = {{"data", request.config.parallel.data},
-                       {"tensor", request.config.parallel.tensor}};
-  if (const int64_t stages = request.config.parallel.pipeline; stages > 1)
-    manifest.topology.emplace_back("pipeline", stages);
+  manifest.topology = topology_of(request.config.parallel);
   manifest.config = request.config_json;
   manifest.model.path = request.config.model.path;
   manifest.environment = recorded_environment();
@@ -159,7 +157,7 @@ void Recorder::end_following() {
   follower_.reset();  // reported once, though the run may end by an error after its report
 }
 
-/// Takes over into the new manifest what the earlier run of the folder left in its own.
+/// Copies into the new manifest what the earlier run of the folder left in its own.
 void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
   if (!before_) return;
   manifest.restarts = before_->restarts;
@@ -193,7 +191,7 @@ void Recorder::record(const StepMetrics& metrics) {
   folder_.require_own();
   metrics_->write(metrics);
   follow();
-  if (tensorboard_) tensorboard_->write(metrics.step, step_scalars(metrics));
+  if (tensorboard_) tensorboard_->write(metrics.step, tensorboard_scalars(metrics));
   if (csv_) csv_->write(metrics);
   progress_->show(metrics);
   if (metrics.evaluations.empty()) return;

@@ -72,9 +72,9 @@ void RunStepper::note(const StepMetrics& metrics) {
     for (const InstrKind kind : kinds) sum += spent[static_cast<size_t>(kind)];
     return sum;
   };
-  times_.note(metrics, {.layers = seconds(kLayerKinds),
-                        .update = seconds(kUpdateKinds),
-                        .stages = pipeline.waited_for_stages + pipeline.waited_at_end});
+  times_.record_step(metrics, {.layers = seconds(kLayerKinds),
+                               .update = seconds(kUpdateKinds),
+                               .stages = pipeline.waited_for_stages + pipeline.waited_at_end});
 }
 
 NonfiniteSearch RunStepper::find_nonfinite(const StepRun& step) {

@@ -1,5 +1,6 @@
 #include "training/saved_model.h"
 
+#include "config/topology.h"
 #include "inputs/resume_policy.h"
 
 namespace ftrun {
@@ -18,12 +19,9 @@ class SetupModel : public SavedModel {
     ftrun::require_same_base(saved, folder, setup_.folder());
   }
   std::map<std::string, int64_t> topology() const override {
-    const StateOptions& state = setup_.plan().options.state;
-    std::map<std::string, int64_t> ranks{{"data", sample_place(state).count},
-                                         {"data_replicate", state.replicas},
-                                         {"tensor", state.tensor.count}};
-    if (state.pipeline.stages() > 1) ranks["pipeline"] = state.pipeline.stages();
-    if (state.context.count > 1) ranks["context"] = state.context.count;
+    const auto degrees = topology_of(config_.parallel);
+    std::map<std::string, int64_t> ranks(degrees.begin(), degrees.end());
+    ranks["data_replicate"] = setup_.plan().options.state.replicas;
     return ranks;
   }
   void load_first(const AdapterFolder* adapter) override { setup_.state().load(first(adapter)); }

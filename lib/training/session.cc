@@ -142,7 +142,7 @@ void Session::choose_device(const TrainRequest& request) {
   const std::vector<int> near = bind_near(gpu_->info().bus_id);
   if (!near.empty())
     log_debug(cat("runs on ", near.size(), " processors beside GPU ", gpu_->info().bus_id));
-  require_own_gpus(exchange("GPU", gpu_place(gpu_->info(), rendezvous_->identity(rank_).host)));
+  require_own_gpus(exchange("GPU", gpu_label(gpu_->info(), rendezvous_->identity(rank_).host)));
   gpu_names_ = exchange("GPU name", gpu_->info().name);
   const LaunchEnvironment& launch = request.launch;
   if (launch.local_size > 1 && launch.local_rank == 0)
@@ -252,11 +252,11 @@ CheckpointGroup Session::checkpoint_group() {
 }
 
 CheckpointGroup Session::background_group() {
-  return {
-      rank_, world_,
-      [rendezvous = std::shared_ptr<Rendezvous>(rendezvous_->beside())](const std::string& text) {
-        return rendezvous->exchange_text("together", text, Patience::kWhileAlive);
-      }};
+  return {rank_, world_,
+          [rendezvous = std::shared_ptr<Rendezvous>(rendezvous_->make_connection_for_thread())](
+              const std::string& text) {
+            return rendezvous->exchange_text("together", text, Patience::kWhileAlive);
+          }};
 }
 
 void Session::sum(std::span<double> numbers, const char* what) {

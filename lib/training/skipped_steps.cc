@@ -13,23 +13,23 @@ std::string encode_nonfinite(const RankNonfinite& own) {
 }
 
 std::string nonfinite_places(const std::vector<std::string>& texts) {
-  struct Met {
+  struct RankPlace {
     size_t rank;
     RankNonfinite at;
   };
-  std::vector<Met> all;
+  std::vector<RankPlace> all;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
-    Met met{rank, {}};
+    RankPlace met{rank, {}};
     std::istringstream in(texts[rank]);
     in >> met.at.when >> met.at.data >> std::ws;
     std::getline(in, met.at.place);
     if (met.at.when >= 0) all.push_back(std::move(met));
   }
   std::stable_sort(all.begin(), all.end(),
-                   [](const Met& a, const Met& b) { return a.at.when < b.at.when; });
+                   [](const RankPlace& a, const RankPlace& b) { return a.at.when < b.at.when; });
   std::vector<std::string> places;
-  for (const Met& met : all) {
-    const bool from_another = std::any_of(all.begin(), all.end(), [&](const Met& other) {
+  for (const RankPlace& met : all) {
+    const bool from_another = std::any_of(all.begin(), all.end(), [&](const RankPlace& other) {
       return other.at.data == met.at.data && other.at.when < met.at.when;
     });
     if (!from_another) places.push_back(cat("rank ", met.rank, ", ", met.at.place));

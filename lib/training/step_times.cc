@@ -108,7 +108,7 @@ StepTimes::StepTimes(PredictedStep predicted) : predicted_(std::move(predicted))
   for (auto* kept : {&steps_, &layers_, &update_, &communication_, &stages_}) kept->reserve(kKept);
 }
 
-void StepTimes::note(const StepMetrics& metrics, const StepSeconds& seconds) {
+void StepTimes::record_step(const StepMetrics& metrics, const StepSeconds& seconds) {
   if (noted_++ < kLeftOut) return;
   const auto place = static_cast<size_t>((noted_ - kLeftOut - 1) % static_cast<int64_t>(kKept));
   const auto keep = [&](std::vector<double>& kept, double value) {

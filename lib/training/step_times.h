@@ -78,7 +78,7 @@ class StepTimes {
   explicit StepTimes(PredictedStep predicted);
 
   /// Adds a step to the medians, unless it is one of the first two; `seconds` are of this rank.
-  void note(const StepMetrics& metrics, const StepSeconds& seconds);
+  void record_step(const StepMetrics& metrics, const StepSeconds& seconds);
   /// Writes "time of a step: 1.25 s predicted, 1.39 s measured ...", and the same for each part. If
   /// they differ by more than 15 %, it names the part that differs most and says whether `load`
   /// explains the difference. Returns "" where too few steps were made.

@@ -12,7 +12,7 @@ namespace ftrun {
 /// the same point of the run: each votes with the signal that it has received.
 class StopAgreement {
  public:
-  /// Takes two functions: `own` returns the signal that this rank has received, 0 for none;
+  /// Stores two functions: `own` returns the signal that this rank has received, 0 for none;
   /// `together` (collective) returns the result of all ranks' signals.
   StopAgreement(std::function<int()> own, std::function<int(int signal)> together)
       : own_(std::move(own)), together_(std::move(together)) {}

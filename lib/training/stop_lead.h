@@ -27,7 +27,7 @@ struct StopCosts {
 /// starts.
 class StopLead {
  public:
-  /// Takes the lead in seconds, 0 where none was given.
+  /// Sets the lead in seconds, 0 where none was given.
   StopLead(double lead, bool saves_in_background);
 
   /// Reads the measurements of an earlier start of the run from its counters, and its lead if this

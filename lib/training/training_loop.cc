@@ -23,7 +23,7 @@ TrainingLoop::TrainingLoop(const Config& config, const LoopPlan& plan, TrainingP
 
 void TrainingLoop::run() {
   review_stop_lead();  // by what an earlier start measured
-  evaluate_before_training();
+  evaluate_at_start();
   while (!has_ended() && !parts_.stop.reached()) {
     StepMetrics metrics = train_step();
     // A kill that follows a signal leaves time to save, not to evaluate.
@@ -34,13 +34,13 @@ void TrainingLoop::run() {
     if (evaluated && !has_ended()) parts_.evaluator.write_texts(progress_.step);
     progress_.skipped.refuse_too_many(progress_.step);
     parts_.data.record();
-    end_step();
+    check_and_save();
   }
   if (!parts_.stop.reached()) progress_.skipped.refuse_none_trained(progress_.step);
 }
 
 /// Compares replicas and saves where that is due after a step, then reviews the stop lead.
-void TrainingLoop::end_step() {
+void TrainingLoop::check_and_save() {
   const bool saves = parts_.saver.will_save(progress_);
   if (saves) parts_.data.await_before_saving(parts_.stop);
   const bool is_check_due =
@@ -159,7 +159,7 @@ void TrainingLoop::warn_of_no_labels(const StepMetrics& metrics) {
 
 /// Evaluates before the first step; in a resumed run it does so only if a signal came before the
 /// evaluation that was due.
-void TrainingLoop::evaluate_before_training() {
+void TrainingLoop::evaluate_at_start() {
   if (!parts_.evaluator.has_sets() || progress_.evaluations.last_step() == progress_.step) return;
   const bool first = progress_.step == 0 && plan_.total_steps > 0;
   const bool resumed = parts_.data.is_resumed();

@@ -45,11 +45,11 @@ class TrainingLoop {
   void count_skipped(const StepRun& step);
   void warn_of_no_labels(const StepMetrics& metrics);
   void name_slow_ranks(const StepMetrics& metrics);
-  void end_step();
+  void check_and_save();
   void check_replicas();
   void review_stop_lead();
 
-  void evaluate_before_training();
+  void evaluate_at_start();
   bool evaluation_is_due() const;
   bool evaluate(StepMetrics& metrics);
   void record_evaluation(const StepMetrics& metrics);

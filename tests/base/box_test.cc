@@ -37,8 +37,8 @@ std::vector<Numbers> shapes() {
           {1, 3}, {0, 2}, {2, 2, 3}, {3, 2, 2}, {1, 3, 2}, {2, 1, 2}};
 }
 
-/// The elements of a box in its row-major order, as numbers of elements of the tensor: one loop
-/// over all elements of the tensor.
+/// Returns the elements of a box in its row-major order, as numbers of elements of the tensor: one
+/// loop over all elements of the tensor.
 Numbers elements_of(const Numbers& shape, const Box& box) {
   Numbers found;
   const int64_t count = whole_box(shape).numel();

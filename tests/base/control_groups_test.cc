@@ -11,7 +11,7 @@ namespace {
 
 using fixtures::PseudoRoot;
 
-/// The names of the groups with their folders below the root, innermost first: "/a/b at
+/// Returns the names of the groups with their folders below the root, innermost first: "/a/b at
 /// /sys/fs/cgroup/a/b (2), ...".
 std::string groups_of(const PseudoRoot& root, const std::string& controller) {
   std::vector<std::string> texts;

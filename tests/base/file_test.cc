@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using fixtures::TemporaryFolder;
 
-/// The error that `body` throws, or one that says it threw none.
+/// Returns the error that `body` throws, or one that says it threw none.
 Error error_of(const std::function<void()>& body) {
   try {
     body();
@@ -182,7 +182,7 @@ class RecordingFiles : public FileSystem {
   /// The call that throws: "sync"; "" for none.
   std::string failing;
 
-  /// A unique name without its random part.
+  /// Returns a unique name without its random part.
   static std::string shown_name(const std::string& path) {
     const std::string name = fs::path(path).filename().string();
     const auto origin = origin_of_unique(name);

@@ -20,7 +20,8 @@ std::string without_network(const std::function<std::string()>& body) {
       [&] { return ::unshare(CLONE_NEWNET) == 0 ? body() : std::string("no namespace"); });
 }
 
-/// Asked before the first test, outside of which nothing may be required.
+/// Looks for the network. This is asked before the first test, outside of which nothing may be
+/// required.
 const testing::Need kNetwork("network", [] {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(::unshare(CLONE_NEWNET) == 0 ? 0 : 1);

@@ -17,7 +17,7 @@ namespace {
 
 using Kind = PackedKind;
 
-/// FNV-1a.
+/// Returns the FNV-1a hash of bytes.
 uint64_t hash_of(const void* data, size_t bytes) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   for (size_t i = 0; i < bytes; ++i)
@@ -27,7 +27,7 @@ uint64_t hash_of(const void* data, size_t bytes) {
 
 constexpr int64_t kRows = 96, kColumns = 640;
 
-/// Exact in fp32, and larger to the end.
+/// Makes values that are exact in fp32, and larger to the end.
 std::vector<float> matrix() {
   std::vector<float> values(kRows * kColumns);
   for (size_t i = 0; i < values.size(); ++i)
@@ -54,7 +54,7 @@ struct Packed {
     unpack_values(format, records.data(), 0, out);
     return out;
   }
-  /// Bytes of records from `offset` on.
+  /// Returns the bytes of records from `offset` on.
   std::vector<std::byte> parts(int64_t offset, int64_t bytes) const {
     std::vector<std::byte> found;
     for (size_t at = 0; at < records.size(); at += static_cast<size_t>(format.record_bytes()))

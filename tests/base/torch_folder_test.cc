@@ -13,7 +13,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// A torch package of a version in a folder.
+/// Returns a torch package of a version in a folder.
 std::string make_torch(const fs::path& folder, const std::string& version) {
   fs::create_directories(folder / "lib");
   std::ofstream(folder / "version.py")

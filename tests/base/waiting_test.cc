@@ -47,7 +47,8 @@ TEST_CASE("fault: an error that is none of a wait", "[.fault]") {
 
 namespace {
 
-/// The last line that this program prints when it runs the named test cases, all of which fail.
+/// Returns the last line that this program prints when it runs the named test cases, all of which
+/// fail.
 std::string last_line(const std::string& cases) {
   FILE* output = ::popen(
       cat("'", testing::binary_dir(), "/bin/test_base", "' '", cases, "' 2>&1").c_str(), "r");

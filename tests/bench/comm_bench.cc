@@ -92,7 +92,7 @@ std::vector<Case> our_cases(const std::string& name, Communicator& group, Buffer
            buffers.source == buffers.part}};
 }
 
-/// Seconds from the first rank's start to the last one's end.
+/// Returns the seconds from the first rank's start to the last one's end.
 double seconds_of(Communicator& group, const Case& one, int repeats, float* full, int64_t count) {
   std::fill(full, full + count, 1.0F);  // sums must not overflow to infinity
   const auto now = [] {
@@ -112,8 +112,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Seconds in which the machine could do an operation: `moved` of all bytes by each rank, added by
-/// a reduce_scatter, copied by an all_gather, one after the other by an all_reduce.
+/// Returns the seconds in which the machine could do an operation: `moved` of all bytes by each
+/// rank, added by a reduce_scatter, copied by an all_gather, one after the other by an all_reduce.
 std::vector<double> bounds(const std::string& operation, double moved,
                            const std::vector<double>& copy, const std::vector<double>& add) {
   std::vector<double> seconds;

@@ -115,7 +115,7 @@ void add_attention(std::vector<Case>& cases, const ModelShape& m, int64_t row_to
                    attrs});
 }
 
-/// Rows of documents of 320 to 704 tokens.
+/// Adds attention on rows of documents of 320 to 704 tokens.
 void add_attention_of_documents(std::vector<Case>& cases, const ModelShape& m, int64_t row_tokens,
                                 int64_t rows) {
   std::vector<Case> made;
@@ -207,8 +207,8 @@ void add_model(std::vector<Case>& cases, const ModelShape& m) {
                    {f32({m.vocabulary, d})}});
 }
 
-/// Products of an adapter of rank 16 beside qkv, a packed base, and the head
-/// after one token was added.
+/// Adds products of an adapter of rank 16 beside qkv, a packed base, and the head after one token
+/// was added.
 void add_fine_tuning(std::vector<Case>& cases, const ModelShape& m) {
   constexpr int64_t kRank = 16;
   const int64_t n = m.tokens, d = m.hidden;

@@ -61,7 +61,7 @@ double now(int threads) {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-/// Least seconds a call of `body`: samples of at least 20 ms, over about half a second.
+/// Returns the least seconds a call of `body`: samples of at least 20 ms, over about half a second.
 double seconds(int threads, const std::function<void()>& body) {
   body();
   double start = now(threads);
@@ -323,7 +323,8 @@ void Bench::flat(const char* label, double bytes, const std::function<void()>& b
   line(label, time(body), 0.0, elements, bytes * elements);
 }
 
-/// Bytes are those of the least traffic: everything read once, written once.
+/// Measures updates with states of mixed precision. Bytes are those of the least traffic:
+/// everything read once, written once.
 void Bench::mixed_optimizer() {
   if (!wanted("mixed")) return;
   const auto data = [&](ValueId id) { return memory_[static_cast<size_t>(id)].get(); };

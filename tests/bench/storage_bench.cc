@@ -70,7 +70,7 @@ class Candidate {
 
   const SwapFile& file() const { return file_; }
 
-  /// Bytes a second over the whole file.
+  /// Returns the bytes a second over the whole file.
   double rate(bool write) {
     const auto start = Clock::now();
     SwapFile::Ticket before{};
@@ -103,7 +103,7 @@ std::string output_of(const std::string& command) {
   return ::pclose(pipe) == 0 ? text : "";
 }
 
-/// fio's own figure for one pass over its file; 0 when it failed.
+/// Returns fio's own figure for one pass over its file; 0 when it failed.
 double fio_rate(const Settings& settings, const SwapFile& like, bool write) {
   const std::string text = output_of(
       cat("fio --name=bench --filename='", settings.folder, "/fio.tmp' --size=", settings.bytes,

@@ -83,7 +83,7 @@ struct NumberedSlice {
       values.push_back(static_cast<float>(element));
     slice = {"a", "param", DType::kF32, shape, box, nullptr, nullptr};
   }
-  /// The slice with the data that is saved, or read.
+  /// Returns the slice with the data that is saved, or read.
   StateSlice with_data(std::vector<float>& data) const {
     StateSlice made = slice;
     made.data = data.data();

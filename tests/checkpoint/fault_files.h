@@ -30,7 +30,7 @@ enum class Survival {
 /// threads.
 class FaultFileSystem : public FileSystem {
  public:
-  /// `root` exists; its contents count as durable.
+  /// Makes a file system below `root`, which exists; its contents count as durable.
   explicit FaultFileSystem(const std::string& root);
 
   /// Makes call number `k` (from 0, counted from now) fail with this errno; a write leaves half its

@@ -126,7 +126,7 @@ void fail_and_tell(int error_number, int64_t step, int64_t keep_last,
   std::cout << told;
 }
 
-/// FTRUN_SOAK_FLIPS: scripts/soak.sh.
+/// Returns the number of flips that FTRUN_SOAK_FLIPS asks for (scripts/soak.sh).
 int flips_wanted() {
   const char* const text = std::getenv("FTRUN_SOAK_FLIPS");
   return text == nullptr ? 700 : std::atoi(text);

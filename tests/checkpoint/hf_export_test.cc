@@ -344,7 +344,7 @@ TEST_CASE("an export replaces an empty folder and an earlier export") {
 
 namespace {
 
-/// Everything below a folder, names and contents.
+/// Returns everything below a folder, names and contents.
 std::string everything(const std::string& folder) {
   std::map<std::string, std::string> found;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
@@ -354,7 +354,7 @@ std::string everything(const std::string& folder) {
   return text;
 }
 
-/// The refusal of an export, which has changed nothing.
+/// Returns the refusal of an export, which has changed nothing.
 std::string export_refusal(const TempFolder& folder, const ExportOptions& options) {
   const std::string before = everything(folder.path());
   const std::string checked = bad_input([&] { check_export(posix_files(), options, kTensors); });
@@ -600,7 +600,7 @@ TEST_CASE("looking at sizes alone reads no contents of an earlier export") {
 
 namespace {
 
-/// The dtype of the whole export under its name.
+/// Returns the dtype of the whole export under its name.
 DType exported_dtype(const std::string& folder) {
   const DType dtype = ModelFolder(folder).at("model.norm.weight").dtype;
   check_values(folder, dtype);
@@ -608,7 +608,7 @@ DType exported_dtype(const std::string& folder) {
   return dtype;
 }
 
-/// An export in fp32 was there; this is one in bf16 over it, whose mark and shards differ.
+/// Makes the options of an export in bf16 over one in fp32, whose mark and shards differ.
 ExportOptions second_export(const Base& base, const TempFolder& folder) {
   ExportOptions options = base.export_to(folder / "export");
   options.shard_bytes = 112;

@@ -35,7 +35,7 @@ std::string changed_json(std::string text, const std::string& from, const std::s
   return text.replace(at, from.size(), to);
 }
 
-/// Element i of the n-th entry is 100 n + i.
+/// Writes states for an import; element i of the n-th entry is 100 n + i.
 std::string write_import_states(const std::string& path, const std::vector<TensorSpec>& given) {
   SafetensorsWriter writer(posix_files(), path, given);
   float n = 0;
@@ -59,7 +59,7 @@ std::vector<TensorSpec> import_states(const std::string& tensor,
   return all;
 }
 
-/// An imported folder as the script writes it, with its mark.
+/// Returns an imported folder as the script writes it, with its mark.
 std::string imported_folder(const TempFolder& temp, const std::string& json,
                             const std::vector<TensorSpec>& states) {
   const std::string folder = temp / "imported";

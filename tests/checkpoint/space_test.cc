@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-/// A run of 10 steps, a checkpoint of 100 MiB every 2, two kept, an export of 30 MiB.
+/// Returns a run of 10 steps, a checkpoint of 100 MiB every 2, two kept, an export of 30 MiB.
 SpaceWanted wanted_in(const TempFolder& run) {
   SpaceWanted wanted;
   wanted.checkpoints = run / "checkpoints";

@@ -60,7 +60,7 @@ enum class ToyCut {
 /// ToyState is the state of a small made-up model, cut over ranks. A scalar is the last rank's.
 class ToyState {
  public:
-  /// Values are a function of tensor, kind, element and `version`.
+  /// Makes a state whose values are a function of tensor, kind, element and `version`.
   ToyState(int world_size, int rank, int version, ToyCut cut = ToyCut::kFlat);
   std::vector<StateSlice> slices();
   /// Says whether the memory holds exactly what `version` of this layout holds.

@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-/// Exit code of a process that is sent `signals` before training begins.
+/// Returns the exit code of a process that is sent `signals` before training begins.
 int exit_after(std::initializer_list<int> signals) {
   return testing::exit_of([&] {
     for (const int signal : signals)

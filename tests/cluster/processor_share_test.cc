@@ -12,7 +12,7 @@ ProcessorLimit on(std::vector<int> allowed, double quota = 0, const std::string&
   return {.allowed = std::move(allowed), .quota = quota, .group = group, .group_id = group};
 }
 
-/// The threads of each rank: "2 2".
+/// Returns the threads of each rank: "2 2".
 std::string threads(const std::vector<RankProcessors>& ranks) {
   std::vector<int> counts;
   for (size_t rank = 0; rank < ranks.size(); ++rank)

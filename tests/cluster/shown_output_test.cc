@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 constexpr const char* kLine = "a line that nobody reads\n";
 
-/// A terminal, and the end that shows it as the reader.
+/// Returns a terminal, and the end that shows it as the reader.
 Pipe make_terminal() {
   int shown = -1, terminal = -1;
   REQUIRE(::openpty(&shown, &terminal, nullptr, nullptr, nullptr) == 0);
@@ -48,7 +48,7 @@ TEST_CASE("what an output that stands cannot take is left out, and told once the
     for (int i = 0; i < 100; ++i)
       shown.write(OutputStream::kOut, much + "\n");  // more than either holds
     for (int i = 0; i < 1000; ++i) shown.write(OutputStream::kOut, kLine);  // none of which waits
-    CHECK(shown.left_out() > 1000);
+    CHECK(shown.dropped_lines() > 1000);
     std::string read = read_from(ends.reader);
     CHECK(read.starts_with(much.substr(0, 1000)));
     CHECK(read.find(kLine) == read.npos);
@@ -58,7 +58,7 @@ TEST_CASE("what an output that stands cannot take is left out, and told once the
     CAPTURE(is_terminal, read);
     const size_t told = read.find("\nnotice: ");
     REQUIRE(told != read.npos);
-    CHECK(shown.left_out() == 0);
+    CHECK(shown.dropped_lines() == 0);
     // The number of lines that were left out: all except those that the output held.
     const int left_out = std::stoi(read.substr(told + 9));
     CHECK((left_out > 1000 && left_out < 1100));

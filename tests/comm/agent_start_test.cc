@@ -44,8 +44,8 @@ struct Met {
   std::string failure;
 };
 
-/// Ranks of one start, each of which comes `late` after the one before it; they end as kill -9 ends
-/// them: nothing is taken back.
+/// Starts the ranks of one start, each of which comes `late` after the one before it; they end as
+/// kill -9 ends them: nothing is taken back.
 std::vector<Met> start_ranks(const AgentStore& agent, int world, const std::string& name,
                              std::chrono::milliseconds late = 0ms, std::vector<int> ranks = {}) {
   if (ranks.empty())

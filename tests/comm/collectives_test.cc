@@ -54,7 +54,7 @@ T combine_naively(ReduceOp op, const std::vector<T>& column) {
   return static_cast<T>(sum);
 }
 
-/// The oracle: element by element, in rank order, rounded once.
+/// Returns the oracle's result: element by element, in rank order, rounded once.
 template <typename T>
 std::vector<T> reduced(int world, int64_t count, ReduceOp op, int salt = 0) {
   std::vector<std::vector<T>> inputs;
@@ -420,8 +420,8 @@ TEST_CASE("arguments of exchanges that cannot be meant are refused") {
 
 namespace {
 
-/// All-reduces, scatters and gathers blocks of many huge pages and windows, behind
-/// others in the same memory.
+/// Checks collectives: all-reduces, scatters and gathers blocks of many huge pages and windows,
+/// behind others in the same memory.
 void check_large(int ranks, bool shared) {
   constexpr int64_t kCount = 1'300'001, kBegin = 1'001;  // of a block: 5 MB
   const int64_t all = ranks * kCount;
@@ -461,14 +461,14 @@ TEST_CASE("large buffers are added and gathered bit for bit, wherever they begin
 
 namespace {
 
-/// Bytes of a file that its file system keeps.
+/// Returns the bytes of a file that its file system keeps.
 int64_t kept_bytes(int fd) {
   struct stat status {};
   REQUIRE(::fstat(fd, &status) == 0);
   return status.st_blocks * 512;
 }
 
-/// Shared pages that this process has mapped, where all ranks of a test live.
+/// Returns the bytes of shared pages that this process has mapped, where all ranks of a test live.
 int64_t mapped_shared_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)

@@ -22,7 +22,7 @@ void stay_away(Rendezvous& rendezvous) {
   rendezvous.exchange_text("noticed", "");
 }
 
-/// The others' part: once that one stays away they wait for it no longer than `limit`.
+/// Runs the others' part: once that one stays away they wait for it no longer than `limit`.
 template <typename Calls>
 void notice(Rendezvous& rendezvous, Communicator& group, std::chrono::milliseconds limit,
             Calls calls) {
@@ -381,7 +381,7 @@ TEST_CASE(
 namespace {
 using State = CollectiveState;
 
-/// A rank in a picture of many: what it does by itself, or where it stands.
+/// Makes a rank in a picture of many: what it does by itself, or where it stands.
 PeerView rank_in(int rank, std::vector<RankState::GroupState> groups, const char* alone = nullptr) {
   PeerView view{.global_rank = rank, .process = ProcessState::kRunning};
   view.state.phase = activity(ActivityKind::kAlone, "step 12");

@@ -30,7 +30,7 @@ namespace {
 
 const std::string kToken = "the token of the tests' store";
 
-/// A rank of the tests' job, as the process that the number names.
+/// Returns a rank of the tests' job, as the process that the number names.
 StoreMember rank_of(uint32_t rank, char process = 'p', uint32_t world = 4, uint32_t attempt = 1,
                     const std::string& job = "job 7") {
   return {.rank = rank,
@@ -457,8 +457,9 @@ TEST_CASE("two jobs with one token end with the rank that both have, named") {
           "FTRUN_TOKEN=$(openssl rand "
           "-hex 32); where one rank was started again by itself, start all of them again"));
   // The ranks that have met are not disturbed, and may have further connections.
-  std::thread other([&] { met[1]->beside()->exchange_text("k", "1"); });
-  REQUIRE(met[0]->beside()->exchange_text("k", "0") == std::vector<std::string>{"0", "1"});
+  std::thread other([&] { met[1]->make_connection_for_thread()->exchange_text("k", "1"); });
+  REQUIRE(met[0]->make_connection_for_thread()->exchange_text("k", "0") ==
+          std::vector<std::string>{"0", "1"});
   other.join();
 }
 

@@ -62,7 +62,7 @@ class Ranks {
     text << file.rdbuf();
     return text.str();
   }
-  /// Exit code, or 128 + signal.
+  /// Returns the exit code, or 128 + signal.
   int wait(int rank) {
     int status = 0;
     testing::await_that([&] { return ::waitpid(pid(rank), &status, WNOHANG) != 0; },

@@ -15,15 +15,15 @@ using namespace ftrun;
 
 namespace {
 
-/// Every pattern of 16 bits.
+/// Returns every pattern of 16 bits.
 std::vector<uint16_t> every_pattern() {
   std::vector<uint16_t> all;
   for (uint32_t bits = 0; bits < 65536; ++bits) all.push_back(static_cast<uint16_t>(bits));
   return all;
 }
 
-/// Fp32 numbers around every number, tie, infinity and NaN of 16 bits: every upper 19 bits with
-/// lower ones at, around and between the ties.
+/// Returns fp32 numbers around every number, tie, infinity and NaN of 16 bits: every upper 19 bits
+/// with lower ones at, around and between the ties.
 std::vector<float> many_floats() {
   std::vector<float> all;
   for (uint32_t upper = 0; upper < 1U << 19; ++upper)
@@ -50,7 +50,7 @@ uint16_t f16(float value) {
   return bits;
 }
 
-/// The sum of two ranks, by PyTorch's conversions, element by element.
+/// Returns the sum of two ranks, by PyTorch's conversions, element by element.
 template <typename T>
 std::vector<T> naive_sum(const std::vector<T>& a, const std::vector<T>& b) {
   std::vector<T> out;
@@ -59,7 +59,7 @@ std::vector<T> naive_sum(const std::vector<T>& a, const std::vector<T>& b) {
   return out;
 }
 
-/// Rank 0 has all patterns, and rank 1 has `other`.
+/// Checks a sum for which rank 0 has all patterns, and rank 1 has `other`.
 template <typename T>
 void check_sum(DType dtype, uint16_t other) {
   std::vector<T> a, b;

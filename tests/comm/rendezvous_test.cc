@@ -38,7 +38,7 @@ TEST_CASE("every rank gets every text, by rank, as often as a key is used") {
 TEST_CASE(
     "a connection beside another one exchanges apart from it, and neither waits for the other") {
   const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
-    const auto beside = rendezvous.beside();
+    const auto beside = rendezvous.make_connection_for_thread();
     const std::string me = cat(rendezvous.rank());
     std::vector<std::string> slow;
     std::atomic<bool> came = false;
@@ -61,7 +61,7 @@ TEST_CASE(
 
 namespace {
 
-/// Another port beside that of an address of Gloo's, at which nobody listens.
+/// Returns another port beside that of an address of Gloo's, at which nobody listens.
 std::string with_other_port(std::string address, int step) {
   const size_t at =
       address.find(std::string("\x7f\0\0\1", 4));  // 127.0.0.1 of a sockaddr_in, behind its port
@@ -165,7 +165,7 @@ struct StoreUse {
   int64_t keys = 0;
 };
 
-/// Ranks that meet in a store that rank 0 serves; returns what each threw ("").
+/// Runs ranks that meet in a store that rank 0 serves. Returns what each threw ("").
 std::vector<std::string> run_met(int world, std::chrono::milliseconds heartbeat,
                                  const std::function<void(Rendezvous&)>& body) {
   ListenSocket socket = listen_on("127.0.0.1", 0);
@@ -214,7 +214,7 @@ struct GroupUse {
   int64_t requests = 0;
 };
 
-/// A group of all, and one of each half.
+/// Returns a group of all, and one of each half.
 GroupUse group_use_of(int world) {
   GroupUse use;
   const auto failures = run_met(world, 20s, [&](Rendezvous& rendezvous) {
@@ -260,8 +260,8 @@ void tell_absent(Rendezvous& store, const std::string& key, const std::string& r
       ->set("0", std::vector<uint8_t>(list.begin(), list.end()));
 }
 
-/// The longest key of an exchange for which the store still takes the texts of all two ranks under
-/// one key, and no parts of them (own: nor those of one rank).
+/// Returns the longest key of an exchange for which the store still takes the texts of all two
+/// ranks under one key, and no parts of them (own: nor those of one rank).
 std::string long_key(bool own) {
   const std::string beside = own ? "x//1/1/part/0" : "x//1/all/0/part/0";
   return std::string(kMostKeyBytes + 1 - beside.size(), 'k');

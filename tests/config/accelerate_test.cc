@@ -72,7 +72,7 @@ TEST_CASE("the DeepSpeed config that an Accelerate file names is read with it") 
   CHECK(config.fp16.enabled);
   CHECK(config.fp16.initial_scale_power == 12);
   CHECK_FALSE(config.bf16.enabled);
-  CHECK(config.origins.given("bf16.enabled"));  // not left to the hardware
+  CHECK(config.origins.is_written("bf16.enabled"));  // not left to the hardware
   CHECK(config.parallel.data == 2);
   CHECK(
       values_in("names_a_file.yaml", {"parallel.data=4", "zero_optimization.stage=1"}).zero.stage ==

@@ -22,7 +22,7 @@ Resolution piped_on(const std::string& text, int64_t ranks) {
   return resolve(written_of(kEightMicroBatches + text), {.world_size = ranks});
 }
 
-/// The problems of a text after the lines of the batch.
+/// Returns the problems of a text after the lines of the batch.
 Lines pipeline_problems(const std::string& text, int64_t ranks) {
   return texts(piped_on(text, ranks).problems);
 }

@@ -78,7 +78,7 @@ TEST_CASE("a key is written in the place of the one before, and taken away as if
   CHECK(to_text(written.origins.position("train.seed")) == "elsewhere");
   written.erase("train.seed");
   CHECK(written.get<int64_t>("train.seed") == 42);
-  CHECK_FALSE(written.origins.given("train.seed"));
+  CHECK_FALSE(written.origins.is_written("train.seed"));
 }
 
 TEST_CASE("every value is decided but those that fall where their object is known") {

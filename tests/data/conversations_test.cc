@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-/// A data set of which nothing but its .json is there.
+/// Returns a data set of which nothing but its .json is there.
 std::string described(const test::TempFolder& folder, const std::string& name, int64_t trained,
                       std::optional<int64_t> conversations) {
   Sidecar side;

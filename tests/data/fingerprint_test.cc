@@ -29,7 +29,7 @@ void record(const TokenDataset& data, const std::string& path) {
   write_file_atomic(posix_files(), path, sidecar_text(side));
 }
 
-/// A pair with a mask: 40 tokens, ids 5 to 44, half of them trained.
+/// Returns a pair with a mask: 40 tokens, ids 5 to 44, half of them trained.
 std::string write_pair(const TempFolder& folder) {
   std::vector<int> ids, trained;
   for (int i = 0; i < 40; ++i) {

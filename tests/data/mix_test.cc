@@ -31,7 +31,7 @@ SampleSetOptions mixed(const std::vector<double>& weights, int64_t length = 4) {
   return options;
 }
 
-/// First tokens of all rows of a step, over all ranks, sorted.
+/// Returns the first tokens of all rows of a step, over all ranks, sorted.
 std::vector<int32_t> tokens_of_step(const SampleSet& samples, BatchSlots shape, int64_t step,
                                     int64_t* counted) {
   std::vector<int32_t> tokens;

@@ -17,7 +17,7 @@ std::vector<int64_t> epoch_of(const SampleOrder& order, int64_t epoch) {
   return rows;
 }
 
-/// Rows of one step, over all ranks and slots, in the order of the stream.
+/// Returns the rows of one step, over all ranks and slots, in the order of the stream.
 std::vector<int64_t> rows_of_step(const SampleOrder& order, BatchSlots shape, int64_t step) {
   std::vector<int64_t> rows(static_cast<size_t>(shape.global_batch()));
   for (shape.rank = 0; shape.rank < shape.ranks; ++shape.rank) {

@@ -13,7 +13,7 @@ using namespace ftrun::test;
 
 namespace {
 
-/// A Megatron pair of documents of these lengths; token i has id i.
+/// Returns a Megatron pair of documents of these lengths; token i has id i.
 std::string write_documents(const TempFolder& folder, const std::vector<int32_t>& lengths,
                             const std::vector<int>& trained = {}) {
   folder.write("x.bin", counting_u16(std::accumulate(lengths.begin(), lengths.end(), 0)));

@@ -69,7 +69,7 @@ void read_texts(int socket, Request& request) {
     fail("a request without its texts");
 }
 
-/// The child's part of a request: becomes what an exec of the binary would have made.
+/// Runs the child's part of a request: becomes what an exec of the binary would have made.
 [[noreturn]] void become_run(int socket, Request& request) {
   ::close(socket);
   ::dup2(request.output[0], STDOUT_FILENO);

@@ -292,8 +292,8 @@ void EmulatedGpu::step(Stream& stream) {
   task.sets->time = now_milliseconds();
 }
 
-/// The stream whose mark `wanted` stands before, or the one behind which that stands; null when
-/// that one waits for peers.
+/// Returns the stream whose mark `wanted` stands before, or the one behind which that stands; null
+/// when that one waits for peers.
 EmulatedGpu::Stream* EmulatedGpu::behind(Stream& wanted) {
   Stream* at = &wanted;
   for (size_t hops = 0; !can_run(*at); ++hops) {

@@ -9,7 +9,8 @@
 namespace ftrun::fixtures {
 namespace {
 
-/// The decoder's own builder: fp64 is none of the dtypes that models may be trained in.
+/// Builds the model in fp64 by the decoder's own builder: fp64 is none of the dtypes that models
+/// may be trained in.
 ModelDescription in_fp64(const Config& config, const ModelConfig& model) {
   const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
   return build_decoder(model, shape, Mode::kTrain, {DType::kF64, DType::kF64}, {}, {}, {});
@@ -28,7 +29,7 @@ ExactTraining::ExactTraining(const Config& config, const ModelConfig& model, int
       layers_({model_}) {
   require(config.optimizer.type == OptimizerType::kAdamW && config.optimizer.weight_decay == 0.0,
           "an optimizer that the exact training knows");
-  layers_.scalars.loss_scale = kLossScale;
+  layers_.scalars.token_loss_factor = kLossScale;
   for (const TensorInfo& tensor : model_.tensors) {
     std::vector<double>& values = weights[tensor.name];
     for (int64_t i = 0; i < tensor.numel(); ++i) values.push_back(weight_of(tensor.name, i));

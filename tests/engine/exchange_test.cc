@@ -56,7 +56,7 @@ std::vector<float> numbers_of(int rank) {
   return numbers;
 }
 
-/// Rows that a rank gives another one.
+/// Returns the rows that a rank gives another one.
 int32_t rows(int from, int to) {
   return from == to ? 1 : (3 * from + 5 * to) % 7;
 }

@@ -174,7 +174,7 @@ TEST_CASE("what a step that is not finite leaves out has no time in its trace") 
   rig.train(1);
   StepRun run = rig.prepared(2);
   run.traced = true;
-  run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+  run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
   rig.train_executor.run(run);
   REQUIRE_FALSE(run.finite);
   const Program& program = rig.plan.train.program;
@@ -194,7 +194,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
   const auto step = [&](RankRig& rig, std::span<const Batch> mine) {
     StepRun run = rig.prepared(1);
     run.micro_batches = mine;
-    run.scalars.loss_scale = 1.0F / 64;
+    run.scalars.token_loss_factor = 1.0F / 64;
     run.decide = step_policy({.clip_norm = 0.1});
     rig.train_executor.run(run);
     return run;
@@ -309,7 +309,7 @@ TEST_CASE("a batch of another shape is a defect that is told, and the next step 
   REQUIRE(rig.train(2).finite);
 }
 
-/// Optimizer and parameters on disk: the norms of layers stay on the device.
+/// Makes a config with optimizer and parameters on disk: the norms of layers stay on the device.
 Config on_disk(bool overlap) {
   Config config = fixtures::run_of_stage(3);
   config.zero.param_persistence_threshold = 64;
@@ -367,7 +367,7 @@ TEST_CASE("a step that is not finite neither reads optimizer state from the disk
     const auto state = fixtures::contents(rig.state);
     const SwapCounters before = rig.memory.swap()->counters();
     StepRun run = rig.prepared(2);
-    run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+    run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
     rig.train_executor.run(run);
     const SwapCounters after = rig.memory.swap()->counters();
     REQUIRE_FALSE(run.finite);

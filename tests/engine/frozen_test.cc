@@ -44,7 +44,7 @@ Trained trained(const Config& config, const Trains& trains, int steps = kTrained
   return out;
 }
 
-/// The first two layers' attention and all vectors.
+/// Says whether a tensor is frozen: the first two layers' attention and all vectors are.
 bool is_frozen(const std::string& name) {
   return name.find("norm") != std::string::npos || (name.find("self_attn") != std::string::npos &&
                                                     name.find("layers.2.") == std::string::npos);
@@ -103,8 +103,8 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
       }
 }
 
-/// The config has no clipping, so the gradients of one step do not depend on which other parameters
-/// train.
+/// Returns the config without clipping, so that the gradients of one step do not depend on which
+/// other parameters train.
 Config unclipped(Config config) {
   config.gradient_clipping = 0;
   return config;

@@ -4,7 +4,7 @@
 #include "data/counting_new.h"
 #include "kernels/kernels.h"
 #include "rig.h"
-#include "training/optimizer_plan.h"
+#include "training/scheduled_scalars.h"
 
 #include <catch2/catch.hpp>
 

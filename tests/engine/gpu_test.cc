@@ -273,7 +273,7 @@ TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change not
   REQUIRE(fixtures::contents(there.state) == fixtures::contents(here.state));
 }
 
-/// All state is on the host, and is updated while compute runs.
+/// Makes a config whose state is all on the host, and is updated while compute runs.
 Config offloaded(OffloadDevice device) {
   Config config = fixtures::run_of_stage(3);
   fixtures::offload_to(config, device);
@@ -312,7 +312,8 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
   REQUIRE(found > 0);
 }
 
-/// The second step's norm of two ranks; `careless` programs leave out the waits for collectives.
+/// Returns the second step's norm of two ranks; `careless` programs leave out the waits for
+/// collectives.
 double second_norm(const Config& config, uint64_t seed, bool careless) {
   double norm = 0;
   EmulatedLinks links(2);
@@ -574,7 +575,7 @@ TEST_CASE(
   rig.train(2);
   const auto before = fixtures::contents(rig.state);
   StepRun run = rig.prepared(3);
-  run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+  run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
   rig.train_executor.run(run);
   REQUIRE_FALSE(run.finite);
   REQUIRE(fixtures::contents(rig.state) == before);
@@ -638,7 +639,7 @@ TEST_CASE(
         rig.train(1);
         const auto before = fixtures::contents(rig.state);
         StepRun run = rig.prepared(2);
-        run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+        run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
         rig.train_executor.run(run);
         REQUIRE_FALSE(run.finite);
         places.push_back(rig.train_executor.find_nonfinite(run).text);
@@ -842,7 +843,7 @@ TEST_CASE("gpu: each rank has a GPU of its own, or hears why not") {
     DeviceInfo gpu;
     gpu.uuid = uuid;
     gpu.bus_id = bus;
-    return gpu_place(gpu, "node");
+    return gpu_label(gpu, "node");
   };
   require_own_gpus({place("GPU-1", "0000:1B:00.0"), place("GPU-2", "0000:1B:00.0"),
                     place("GPU-3", "0000:1C:00.0")});

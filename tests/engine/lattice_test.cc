@@ -21,8 +21,8 @@ using fixtures::Lattice;
 using fixtures::LatticeCell;
 using fixtures::TrainingMesh;
 
-/// The largest difference of a tensor, and where it is, of those whose bound
-/// is the usual one or not.
+/// Returns the largest difference of a tensor, and where it is, of those whose bound is the usual
+/// one or not.
 std::pair<double, std::string> worst(const Differences& found, bool usual) {
   std::pair<double, std::string> most{0, "-"};
   for (const auto& [tensor, difference] : found.weights)

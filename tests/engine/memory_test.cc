@@ -34,7 +34,7 @@ Buffer temporary(int64_t bytes, int64_t arena_offset) {
   return buffer;
 }
 
-/// `arenas`: bytes of the device's, the shared and the host's.
+/// Makes a program of buffers; `arenas` has the bytes of the device's, the shared and the host's.
 Program with_buffers(std::vector<Buffer> buffers, std::array<int64_t, kArenaCount> arenas) {
   Program program;
   program.buffers = std::move(buffers);
@@ -78,7 +78,8 @@ TEST_CASE("what is private, what peers read and what lies on the host have an ar
   shared.peer_visible = true;
   const Program program = with_buffers(
       {temporary(100, 64), shared, on(Tier::kHost, temporary(300, 128)),
-       on(Tier::kHost, persistent(Persistent::kMoments, "moments", 512, Category::kOptimizer))},
+       on(Tier::kHost,
+          persistent(Persistent::kOptimizerStates, "moments", 512, Category::kOptimizer))},
       {1000, 8192, 3000});
   memory.allocate(program);
   const RankMemory::TierBytes device = memory.allocated(Tier::kDevice);
@@ -101,7 +102,8 @@ TEST_CASE("buffers on disk keep what is written to them, each its own") {
   const fixtures::Scratch scratch;
   RankMemory memory(*alone.group, {.folder = scratch.path + "/made", .name = "rank0"});
   const Program train = with_buffers(
-      {on(Tier::kNvme, persistent(Persistent::kMoments, "first", 3 * 4096, Category::kOptimizer)),
+      {on(Tier::kNvme,
+          persistent(Persistent::kOptimizerStates, "first", 3 * 4096, Category::kOptimizer)),
        persistent(Persistent::kParameters, "weights", 4096, Category::kParameters),
        on(Tier::kNvme,
           persistent(Persistent::kParameters, "second", 2 * 4096, Category::kParameters))},
@@ -155,7 +157,7 @@ TEST_CASE("buffers on disk keep what is written to them, each its own") {
       Catch::Contains("the first program has all that lies on disk"));
 }
 
-/// Bytes of address space that this process has.
+/// Returns the bytes of address space that this process has.
 int64_t mapped_by_the_process() {
   int64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -169,7 +171,7 @@ TEST_CASE("what is counted as allocated is what the process's address space grew
   Program large = with_buffers(
       {persistent(Persistent::kParameters, "weights", 5'000'000, Category::kParameters),
        on(Tier::kHost,
-          persistent(Persistent::kMoments, "moments", 7'000'001, Category::kOptimizer))},
+          persistent(Persistent::kOptimizerStates, "moments", 7'000'001, Category::kOptimizer))},
       {20 << 20, 0, 11'000'000});
   const int64_t before = mapped_by_the_process();
   const auto counted = [&] {
@@ -223,7 +225,8 @@ TEST_CASE("memory is zero at first, whether peers may see it or not") {
   shared.peer_visible = true;
   const Program program = with_buffers(
       {shared, persistent(Persistent::kParameters, "weights", 10'000, Category::kParameters),
-       on(Tier::kHost, persistent(Persistent::kMoments, "moments", 10'000, Category::kOptimizer))},
+       on(Tier::kHost,
+          persistent(Persistent::kOptimizerStates, "moments", 10'000, Category::kOptimizer))},
       {100, 0, 0});
   memory.allocate(program);
   for (const BufferId id : {0, 1, 2})

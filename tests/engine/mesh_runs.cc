@@ -14,7 +14,7 @@ double relative(double found, double expected) {
   return std::abs(found - expected) / std::abs(expected);
 }
 
-/// ||found - expected|| / ||expected|| of each parameter.
+/// Computes ||found - expected|| / ||expected|| of each parameter.
 std::map<std::string, double> weight_differences(const TrainingOutcome& found,
                                                  const TrainingOutcome& expected) {
   std::map<std::string, double> differences;

@@ -92,9 +92,9 @@ std::map<std::string, std::vector<float>> collected_on(const Config& plain,
                                                        const ModelConfig& model,
                                                        const TrainingMesh& mesh);
 
-/// REQUIREs that outcomes have the same bits.
+/// Requires that outcomes have the same bits.
 void require_equal(const TrainingOutcome& found, const TrainingOutcome& expected);
-/// REQUIREs that outcomes of different layouts of one run differ by no more than the bounds.
+/// Requires that outcomes of different layouts of one run differ by no more than the bounds.
 void require_same(const TrainingOutcome& found, const TrainingOutcome& expected);
 
 }  // namespace ftrun::fixtures

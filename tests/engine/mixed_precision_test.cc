@@ -60,7 +60,7 @@ ModelConfig narrow_model(bool tied = false) {
   return fixtures::with_layers(fixtures::model_of_many_blocks(tied), 4);
 }
 
-/// The step after `progress` on the mesh's batches, as the trainer takes and counts it.
+/// Runs the step after `progress` on the mesh's batches, as the trainer takes and counts it.
 StepRun take_step(RankRig& rig, TrainingProgress& progress) {
   fixtures::give_batches(rig, progress.step + 1);
   StepBatch batch;
@@ -137,7 +137,7 @@ TrainingOutcome trained_plainly(const ModelConfig& model) {
           StepRun run = rig.prepared(step);
           const int64_t tokens =
               static_cast<int64_t>(rig.batches.size()) * rig.plan.train.model.batch.tokens();
-          run.scalars.loss_scale = 1 / static_cast<float>(tokens);
+          run.scalars.token_loss_factor = 1 / static_cast<float>(tokens);
           run.decide = [](const StepSums& sums) {
             return StepDecision{.gradient_norm = sums.gradient_norm};
           };
@@ -162,8 +162,8 @@ struct OneProcess {
   std::map<std::string, double> rounding;
 };
 
-/// The share of itself by which rounding changes a number at most: half of the last of 8 or 11
-/// bits.
+/// Returns the share of itself by which rounding changes a number at most: half of the last of 8 or
+/// 11 bits.
 double unit_of(ConfigDtype precision) {
   return precision == ConfigDtype::kBf16 ? 0x1p-8 : 0x1p-11;
 }
@@ -252,8 +252,8 @@ TEST_CASE(
 
 // Overflows.
 
-/// A neuron of a layer, of one tensor rank: large, and read by nothing. Of all gradients that of
-/// its column in the down projection alone is large too.
+/// Makes a neuron of a layer, of one tensor rank, large, and read by nothing. Of all gradients that
+/// of its column in the down projection alone is large too.
 void plant_loud_neuron(RankRig& rig, int layer, int tensor_rank) {
   const StateOptions& place = rig.plan.options.state;
   if (place.tensor.index != tensor_rank) return;

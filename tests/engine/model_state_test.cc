@@ -50,7 +50,8 @@ std::string name_of_layout(const Layout& l) {
              ", numbers ", static_cast<int>(l.numbers), ", small up to ", l.small);
 }
 
-/// Every stage and tier in fp32, the other dtypes at the corners, small tensors or none, hybrid.
+/// Returns every stage and tier in fp32, the other dtypes at the corners, small tensors or none,
+/// hybrid.
 std::vector<Layout> layouts() {
   std::vector<Layout> all;
   for (const int64_t stage : {0, 1, 2, 3})
@@ -434,8 +435,8 @@ struct SplitLayout {
   Layout layout;
 };
 
-/// The part of a tensor of model_of_many_blocks() that a tensor-parallel rank uses: columns of what
-/// ends a block, all of norms, rows of the rest. Of key and value heads there are two, so that
+/// Sets the part of a tensor of model_of_many_blocks() that a tensor-parallel rank uses: columns of
+/// what ends a block, all of norms, rows of the rest. Of key and value heads there are two, so that
 /// more ranks use copies.
 void split_tensor(TensorInfo& tensor, int degree, int index) {
   const auto is = [&](const char* word) { return tensor.name.find(word) != std::string::npos; };

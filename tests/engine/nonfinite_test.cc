@@ -100,11 +100,11 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
             1e-4F * fixtures::weight_of("model.embed_tokens.weight", i));
     StepRun run = rig.prepared(2);
     run.scalars.learning_rate = 0;
-    for (run.scalars.loss_scale = 1e28F; run.finite; run.scalars.loss_scale *= 4) {
-      REQUIRE(run.scalars.loss_scale < 1e37F);
+    for (run.scalars.token_loss_factor = 1e28F; run.finite; run.scalars.token_loss_factor *= 4) {
+      REQUIRE(run.scalars.token_loss_factor < 1e37F);
       rig.train_executor.run(run);
     }
-    run.scalars.loss_scale /= 4;
+    run.scalars.token_loss_factor /= 4;
     const std::string place = place_of(rig, run);
     REQUIRE_THAT(place,
                  Catch::StartsWith("backward layer 1 mb ") && Catch::Contains(" (layers.0): d_"));
@@ -122,12 +122,12 @@ TEST_CASE(
   RankRig rig(config, fixtures::small_model(), *alone.group);
   rig.train(1);
   StepRun run = rig.prepared(2);
-  run.scalars.loss_scale = 1e9F;
+  run.scalars.token_loss_factor = 1e9F;
   run.decide = step_policy({.gradient_multiple = 1e11, .clip_norm = 1.0});
   // The head computes the first gradients during its forward list.
   REQUIRE_THAT(place_of(rig, run), Catch::Contains(" mb 0 (") && Catch::Contains("d_"));
   run = rig.prepared(2);
-  run.scalars.loss_scale = 10.0F;
+  run.scalars.token_loss_factor = 10.0F;
   run.decide = step_policy({.gradient_multiple = 1000, .clip_norm = 1.0});
   const auto before = fixtures::contents(rig.state);
   rig.train_executor.run(run);
@@ -214,7 +214,7 @@ TEST_CASE("a shard that is not finite is met by every rank that gathers it") {
             "the weight model.layers.2.mlp.down_proj.weight is not finite");
 }
 
-/// A step on two tensor-parallel ranks, of which one has a weight that is not a number.
+/// Runs a step on two tensor-parallel ranks, of which one has a weight that is not a number.
 std::vector<NonfinitePlace> places_on_tensor_ranks(const std::string& name, int64_t index,
                                                    int poisoned, bool sequence) {
   std::vector<NonfinitePlace> places(2);

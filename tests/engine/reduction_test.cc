@@ -6,7 +6,7 @@
 
 #include "program/step_builder.h"
 #include "rig.h"
-#include "training/gradient_scale.h"
+#include "training/backward_scale.h"
 
 #include <catch2/catch.hpp>
 
@@ -117,8 +117,8 @@ Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
     rig.batches[slot] =
         fixtures::random_batch(rig.plan.train.model.batch, 10 * static_cast<uint64_t>(rank) + slot);
   StepRun run = rig.prepared(1);
-  const GradientScale scale = gradient_scale(config, loss_scale, kTokens);
-  run.scalars.loss_scale = scale.loss_scale;
+  const BackwardScale scale = backward_scale(config, loss_scale, kTokens);
+  run.scalars.token_loss_factor = scale.token_loss_factor;
   run.decide = step_policy({.gradient_multiple = scale.multiple});
   Result result;
   result.weights_before = values_of(rig, Category::kParameters);

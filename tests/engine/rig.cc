@@ -24,7 +24,7 @@
 namespace ftrun::fixtures {
 namespace {
 
-/// SplitMix64.
+/// Mixes a number by SplitMix64.
 uint64_t mixed(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -238,8 +238,8 @@ RankRig::RankRig(const Config& from, const ModelConfig& model, Communicator& gro
 StepRun RankRig::prepared(int64_t step) {
   StepRun run;
   run.micro_batches = batches;
-  run.scalars = step_scalars_of(config.optimizer, config.scheduler, step);
-  run.scalars.loss_scale = kLossScale * gradient_multiple;
+  run.scalars = scheduled_scalars(config.optimizer, config.scheduler, step);
+  run.scalars.token_loss_factor = kLossScale * gradient_multiple;
   run.scalars.dropout_key = dropout_key(11, step);
   run.decide = step_policy({.gradient_multiple = gradient_multiple, .clip_norm = kClipNorm});
   run.optimizer = config.optimizer;

@@ -14,7 +14,7 @@
 #include "engine/model_state.h"
 #include "program/step_plan.h"
 #include "training/decide_step.h"
-#include "training/optimizer_plan.h"
+#include "training/scheduled_scalars.h"
 
 namespace ftrun::fixtures {
 
@@ -170,7 +170,7 @@ void on_mesh(int replicas, int shards,
 /// Returns the message of the error that `work` throws; "" for none.
 std::string message_of(const std::function<void()>& work);
 
-/// REQUIREs that no rank threw.
+/// Requires that no rank threw.
 void require_none(const std::vector<std::string>& failures);
 
 }  // namespace ftrun::fixtures

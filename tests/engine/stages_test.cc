@@ -123,7 +123,7 @@ std::vector<std::pair<std::string, Config>> half_of_variants(const Config& plain
 
 using Variants = decltype(variants);
 
-/// The variants of every stage against one outcome.
+/// Compares the variants of every stage against one outcome.
 void require_alike(const std::vector<int64_t>& stages, int64_t accumulation, int64_t small,
                    const std::function<void(Config&)>& change, const ModelConfig& model,
                    Variants* chosen = variants) {

@@ -73,7 +73,7 @@ TEST_CASE("rows that ranks cannot share out evenly are padded, and train what on
     }
 }
 
-/// A small model with one feature of a family, or several.
+/// Returns a small model with one feature of a family, or several.
 ModelConfig model_with(const std::function<void(ModelConfig&)>& change, bool tied = false) {
   ModelConfig model = fixtures::model_of_many_blocks(tied);
   change(model);

@@ -142,7 +142,7 @@ TEST_CASE("operands that are missing or too many are counted") {
         "one too many");
 }
 
-/// Every kind, in a list that it occurs in.
+/// Returns every kind, in a list that it occurs in.
 std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::vector<std::pair<LayerGraph, Op>> found;
   std::set<OpKind> kinds;

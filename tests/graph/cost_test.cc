@@ -98,7 +98,8 @@ TEST_CASE("smooth activations take an exponential an element, others none") {
   }
 }
 
-/// The bytes that a head in chunks moves, counted chunk by chunk: x[8,16], w[32,16], logits[8,32].
+/// Returns the bytes that a head in chunks moves, counted chunk by chunk: x[8,16], w[32,16],
+/// logits[8,32].
 double head_bytes_by_chunks(int64_t chunk, bool gradients) {
   double bytes = 0;
   for (int64_t first = 0; first < 8; first += chunk) {
@@ -298,7 +299,7 @@ TEST_CASE("scratch of 16-bit attention and head is F32, in the bytes of the head
   CHECK(cross_entropy_workspace(100, 4096, 9999, {true, 96}, 2).panel_rows == 256);
 }
 
-/// The block with another target.
+/// Returns the block with another target.
 LayerGraph gpu_block(int64_t tokens) {
   return block({.rows = 2,
                 .row_tokens = tokens,

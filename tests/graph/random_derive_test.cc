@@ -13,9 +13,9 @@ namespace {
 
 using namespace fixtures;
 
-/// Number of paths in the forward list from each value to the hidden output: what a gradient of one
-/// becomes when every operation passes gradients on unchanged. The oracle of derive_backward's
-/// sums.
+/// Returns the number of paths in the forward list from each value to the hidden output: what a
+/// gradient of one becomes when every operation passes gradients on unchanged. The oracle of
+/// derive_backward's sums.
 std::map<ValueId, double> paths_to_output(const LayerGraph& g) {
   std::map<ValueId, double> paths;
   paths[g.find(ValueRole::kOutput, Port::kHidden)] = 1;
@@ -31,7 +31,7 @@ std::map<ValueId, double> paths_to_output(const LayerGraph& g) {
   return paths;
 }
 
-/// The backward list with every gradient kind passing its gradient on unchanged.
+/// Returns the backward list with every gradient kind passing its gradient on unchanged.
 std::map<ValueId, double> run_counting(const LayerGraph& g) {
   std::map<ValueId, double> grad;
   grad[g.find(ValueRole::kOutputGrad, Port::kHidden)] = 1;

@@ -162,7 +162,8 @@ class Expressions {
   std::map<ValueId, size_t> hash_;
 };
 
-/// Gradients of the parameters and of the input, as expressions, in order of the values.
+/// Returns the gradients of the parameters and of the input, as expressions, in order of the
+/// values.
 std::vector<size_t> gradients(const LayerGraph& g) {
   const Expressions expressions(g);
   std::vector<size_t> found;
@@ -301,7 +302,8 @@ std::ostream& operator<<(std::ostream& out, const Kept& kept) {
   return out << kept.saved << ' ' << kept.forward_scratch << ' ' << kept.backward_scratch;
 }
 
-/// Bytes that a layer keeps from forward to backward and that its lists need while they run.
+/// Returns the bytes that a layer keeps from forward to backward and that its lists need while they
+/// run.
 Kept kept_by(const BlockShape& shape, const RecomputePolicy& policy) {
   const LayerGraph g = recomputed_block(shape, policy);
   return {plan_saved(g).bytes, plan_scratch(g, g.forward).bytes, plan_scratch(g, g.backward).bytes};

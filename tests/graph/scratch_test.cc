@@ -60,7 +60,7 @@ TEST_CASE(
       }
 }
 
-/// Everything the families' layers have, whole and of one tensor-parallel rank.
+/// Makes everything that the families' layers have, whole and of one tensor-parallel rank.
 std::vector<LayerGraph> all_layers(const BlockShape& shape) {
   std::vector<LayerGraph> graphs{block(shape), head(shape), embedding(shape)};
   for (const bool sequence : {true, false}) {

@@ -121,9 +121,9 @@ def counted():
 
 
 def without_verbs():
-    """Folder: [(path, line, text, whether it lacks its verb)] of the functions of lib and apps."""
+    """Folder: [(path, line, text, whether it lacks its verb)] of the functions."""
     found = {}
-    for top in ("lib", "apps"):
+    for top in ("lib", "apps", "tests"):
         for path in sorted((ROOT / top).rglob("*")):
             if path.suffix in SUFFIXES:
                 for line, body in function_docs(path.read_text()):

@@ -108,7 +108,7 @@ class TileRig {
     return found;
   }
 
-  /// dq, then dk and dv, each added to what was there.
+  /// Computes dq, then dk and dv, each added to what was there.
   std::vector<double> backward(const VectorKernels<BFloat16>& kernels, int64_t query_block,
                                int64_t key_block) {
     Packed key = pack(kernels, key_block);
@@ -187,8 +187,8 @@ void require_near(const std::vector<double>& actual, const std::vector<double>& 
   }
 }
 
-/// Against avx512_bf16's, which attention_test.cc compares with autograd. `slack`: of gradients,
-/// as a share of the largest.
+/// Compares attention with avx512_bf16's, which attention_test.cc compares with autograd. `slack`:
+/// of gradients, as a share of the largest.
 void require_attention_of_pairs(const VectorKernels<BFloat16>& kernels, double slack) {
   const std::vector<Head> heads{{2, 1, 9},       {6, 5, 9},      {16, 64, 99},  {20, 17, 99},
                                 {20, 95, 99},    {34, 77, 40},   {48, 81, 20},  {64, 63, 64},

@@ -16,7 +16,7 @@ namespace {
 using Floats = std::vector<float>;
 using Codes = std::vector<uint8_t>;
 
-/// The optimizer whose states are codes.
+/// Returns the optimizer whose states are codes.
 OptimizerConfig coded_optimizer(double decay = 0.0) {
   for (size_t type = 0; type < kOfferedOptimizers; ++type) {
     OptimizerConfig config = optimizer_of(static_cast<OptimizerType>(type)).defaults;
@@ -57,8 +57,8 @@ struct CodedState {
   }
 };
 
-/// The code whose value is nearest, of two that are equally near the even one; of a first moment
-/// with the sign of the number.
+/// Returns the code whose value is nearest, of two that are equally near the even one; of a first
+/// moment with the sign of the number.
 uint8_t nearest_code(const CodeMap& map, float share, bool has_negative) {
   int best = 0;
   for (int code = 1; code < kCodes; ++code) {
@@ -95,7 +95,7 @@ CodedState encoded(const Floats (&after)[2]) {
   return state;
 }
 
-/// Gradients of the vectors that bitsandbytes 0.50.2 was run on.
+/// Returns the gradients of the vectors that bitsandbytes 0.50.2 was run on.
 Floats gradients_at(int step, size_t count) {
   Floats g(count);
   for (size_t i = 0; i < count; ++i)

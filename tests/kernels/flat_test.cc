@@ -52,7 +52,8 @@ class Range {
   std::vector<std::byte> bytes_;
 };
 
-/// Numbers of all sizes that fp32 has, half of them such that 16 bits round them at a tie.
+/// Returns numbers of all sizes that fp32 has, half of them such that 16 bits round them at a
+/// tie.
 std::vector<double> numbers(int64_t count, DType towards, uint64_t seed) {
   const Array mantissas = random_array({count}, seed), exponents = random_array({count}, seed + 1);
   std::vector<double> values;

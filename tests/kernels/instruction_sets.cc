@@ -5,7 +5,8 @@
 namespace ftrun {
 namespace {
 
-/// An entry that needs an instruction set runs its tests with it, also where another is faster.
+/// Chooses an instruction set: an entry that needs one runs its tests with it, also where another
+/// is faster.
 std::string choose(Isa isa, const char* missing) {
   if (!can_run(isa)) return missing;
   set_isa(isa);

@@ -46,7 +46,7 @@ uint64_t seed_of(const std::string& name) {
   return seed;
 }
 
-/// Weights of about 1 / sqrt(inputs), norms around 1.
+/// Returns weights of about 1 / sqrt(inputs), norms around 1.
 Array parameter(const TensorInfo& tensor) {
   Array array = random_array(tensor.shape, seed_of(tensor.name));
   const bool matrix = tensor.shape.size() == 2;

@@ -32,7 +32,7 @@ using NamedNumbers = std::map<std::string, std::vector<double>>;
 /// operation that reads it, and only then are its operands read.
 class Lockstep {
  public:
-  /// `ranks` are the ranks of one model, by their index.
+  /// Makes the ranks' states; `ranks` are the ranks of one model, by their index.
   explicit Lockstep(std::vector<ModelDescription> ranks);
 
   /// Sets whole parameters by the tensor's name, in place of those that the constructor drew.

@@ -31,7 +31,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-/// The first or second optimizer with some decay.
+/// Runs a step of the first or second optimizer with some decay.
 void step(bool adam, const FlatUpdate& update, const StepScalars& scalars) {
   if (adam)
     optimizer_update(update, {.weight_decay = 0.1}, scalars);
@@ -45,7 +45,7 @@ void step(bool adam, const FlatUpdate& update, const StepScalars& scalars) {
 StepScalars scalars_of(int step) {
   StepScalars s;
   s.learning_rate = 3e-3F;
-  s.gradient_scale = 0.5F;
+  s.update_gradient_factor = 0.5F;
   s.update = step + 2;  // not the first, which only sets SGD's momentum
   s.bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, step + 1));
   s.bias_correction2 = static_cast<float>(1.0 - std::pow(0.999, step + 1));
@@ -194,7 +194,7 @@ double mean_of(const std::vector<double>& v) {
   return sum / static_cast<double>(v.size());
 }
 
-/// Mean of a[i] b[i + shift]: 0 but for chance when they are independent.
+/// Returns the mean of a[i] b[i + shift]: 0 but for chance when they are independent.
 double correlation(const std::vector<double>& a, const std::vector<double>& b, size_t shift) {
   double sum = 0.0;
   for (size_t i = 0; i + shift < a.size(); ++i) sum += a[i] * b[i + shift];

@@ -23,7 +23,7 @@ constexpr int64_t kTokens = 96, kRowTokens = 48, kHidden = 64, kHead = 16, kQuer
                   kKvHeads = 2, kFeedForward = 160;
 constexpr int64_t kQkv = (kQueryHeads + 2 * kKvHeads) * kHead;
 
-/// A Llama block: hidden and rotary table in, hidden out.
+/// Returns a Llama block: hidden and rotary table in, hidden out.
 LayerGraph block(const ModelDtypes& dtypes) {
   GraphBuilder g("block", kTokens, kRowTokens, dtypes);
   const ValueId x = g.input(Port::kHidden, dtypes.compute, {kTokens, kHidden}, "x");
@@ -74,7 +74,7 @@ class Layer {
     for (const Op& op : graph_.backward) run_op(graph_, op, storage_, {false, &scalars});
   }
 
-  /// Numbers of a value, found by its name.
+  /// Returns the numbers of a value, found by its name.
   std::vector<float> read(const std::string& name) const {
     for (size_t i = 0; i < graph_.values.size(); ++i) {
       const Value& value = graph_.values[i];
@@ -111,7 +111,7 @@ class Layer {
   std::vector<void*> storage_;
 };
 
-/// Root mean square of the difference, relative to that of what is expected.
+/// Returns the root mean square of the difference, relative to that of what is expected.
 double distance(const std::vector<float>& actual, const std::vector<float>& expected) {
   double difference = 0.0, size = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -131,10 +131,10 @@ std::vector<std::string> results_of(const LayerGraph& graph) {
   return names;
 }
 
-/// The largest distance() in units of roundoff. Each of about ten roundings between a parameter and
-/// a result adds an error of a unit / sqrt(3) or less, and errors of a value add up like a random
-/// walk. Attention that multiplies bf16 without widening rounds four times more: probabilities,
-/// their gradients, and the other factor of each.
+/// Returns the largest distance() in units of roundoff. Each of about ten roundings between a
+/// parameter and a result adds an error of a unit / sqrt(3) or less, and errors of a value add up
+/// like a random walk. Attention that multiplies bf16 without widening rounds four times more:
+/// probabilities, their gradients, and the other factor of each.
 double most_roundoffs(DType compute) {
   const bool rounds_more = compute == DType::kBF16 && isa_in_use() >= Isa::kAvx512Bf16;
   return 2.5 * (rounds_more ? std::sqrt(14.0 / 10.0) : 1.0);

@@ -115,12 +115,13 @@ Written gradients_in(Rig& rig, DType gradient, const std::vector<std::vector<int
   return written;
 }
 
-/// The gradients of dtype `gradient` are those that F32 gradients have, rounded once each time.
+/// Requires that the gradients of dtype `gradient` are those that F32 gradients have, rounded once
+/// each time.
 void require_rounded(DType dtype, DType gradient, const std::vector<std::vector<int64_t>>& dims,
                      const Run& run) {
   CAPTURE(dtype_name(dtype), dtype_name(gradient));
   Rig rig(dtype);
-  rig.scalars.loss_scale = 0.125F;
+  rig.scalars.token_loss_factor = 0.125F;
   const Written wide = gradients_in(rig, DType::kF32, dims, run);
   const Written actual = gradients_in(rig, gradient, dims, run);
   for (size_t i = 0; i < dims.size(); ++i) {

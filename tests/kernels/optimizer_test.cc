@@ -37,7 +37,7 @@ TEST_CASE("20 Adam and AdamW steps give torch.optim's parameters") {
           s.bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, step + 1));
           s.bias_correction2 = static_cast<float>(1.0 - std::pow(0.999, step + 1));
           // Gradients arrive scaled by 4 and are scaled back on the way.
-          s.gradient_scale = 0.25F;
+          s.update_gradient_factor = 0.25F;
           std::vector<float> g = c.gradients[static_cast<size_t>(step)];
           for (float& x : g) x *= 4.0F;
           const OptimizerConfig config{
@@ -91,7 +91,7 @@ TEST_CASE("20 SGD steps give torch.optim's parameters") {
   });
 }
 
-/// The parameters after steps as DeepSpeed's FusedLion makes them, in double.
+/// Returns the parameters after steps as DeepSpeed's FusedLion makes them, in double.
 std::vector<float> lion_in_double(const OptimizerCase& c, double beta1, double beta2) {
   std::vector<double> p(c.parameters.begin(), c.parameters.end()), m(p.size(), 0.0);
   for (const std::vector<float>& gradients : c.gradients)

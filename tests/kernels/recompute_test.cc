@@ -102,7 +102,7 @@ class BlockRun {
   StepScalars scalars_;
 };
 
-/// "name bits" of the output and of every gradient of a block.
+/// Returns "name bits" of the output and of every gradient of a block.
 std::map<std::string, std::string> results(BlockShape shape, const RecomputePolicy& policy) {
   shape.recompute = policy;
   const LayerGraph graph = fixtures::block(shape);

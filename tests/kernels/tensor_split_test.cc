@@ -90,7 +90,7 @@ Lockstep lockstep(const Case& c, const Choice& choice, int degree, bool sequence
     ranks.push_back(build_decoder(config, choice.batch, choice.mode, choice.dtypes,
                                   {choice.recompute}, {degree, rank, sequence}, adapter_of(c)));
   Lockstep made(std::move(ranks));
-  made.scalars.loss_scale = 0.125F;
+  made.scalars.token_loss_factor = 0.125F;
   made.scalars.dropout_key = dropout_key(3, 1);
   return made;
 }
@@ -221,7 +221,7 @@ TEST_CASE("a batch without labels gives tensor-parallel ranks a loss and gradien
   }
 }
 
-/// Root mean square of the difference, relative to that of what is expected.
+/// Returns the root mean square of the difference, relative to that of what is expected.
 double distance(const std::vector<double>& actual, const std::vector<double>& expected) {
   double difference = 0.0, size = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) {

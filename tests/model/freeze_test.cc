@@ -40,7 +40,7 @@ std::string text_of(const ModelDescription& model) {
   return text;
 }
 
-/// Names of the gradients that a layer's lists make.
+/// Returns the names of the gradients that a layer's lists make.
 std::vector<std::string> gradients_of(const ModelDescription& model, size_t layer) {
   std::vector<std::string> names;
   const LayerGraph& graph = model.graph_of(model.layers[layer]);

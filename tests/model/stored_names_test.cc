@@ -14,7 +14,7 @@ namespace {
 
 using Names = std::map<std::string, std::string>;
 
-/// The tensors of a model of one layer, as far as names go.
+/// Returns the tensors of a model of one layer, as far as names go.
 ModelDescription model_of(bool tied) {
   ModelDescription model;
   model.family = "llama";

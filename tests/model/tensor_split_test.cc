@@ -46,7 +46,7 @@ const TensorInfo& tensor_named(const ModelDescription& model, const std::string&
   throw std::logic_error("no tensor " + name);
 }
 
-/// "offset extent copies[ partial]" of a tensor, dimensions joined by commas.
+/// Returns "offset extent copies[ partial]" of a tensor, dimensions joined by commas.
 std::string local_text(const ModelDescription& model, const std::string& name) {
   const TensorInfo& t = tensor_named(model, name);
   std::string text;
@@ -427,9 +427,9 @@ TEST_CASE("a vocabulary that ranks cannot share out evenly is padded on the last
   }
 }
 
-/// The operations of a list but collectives, by kind and by the parameter's gradient that they make
-/// or, where they make none, by their number: gradients of parameters may wait for a collective,
-/// behind others of their kind.
+/// Returns the operations of a list but collectives, by kind and by the parameter's gradient that
+/// they make or, where they make none, by their number: gradients of parameters may wait for a
+/// collective, behind others of their kind.
 std::map<std::pair<OpKind, std::string>, const Op*> numbered(const LayerGraph& graph,
                                                              const std::vector<Op>& list) {
   std::map<OpKind, size_t> count;
@@ -488,7 +488,7 @@ struct LayerPair {
   const LayerGraph& local;
 };
 
-/// The letter that two operations of the same place in the lists differ by, or "".
+/// Returns the letter that two operations of the same place in the lists differ by, or "".
 std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& local) {
   const std::string_view shapes = op_spec(local.kind).shapes;
   const size_t arrow = shapes.find(" -> ");
@@ -545,8 +545,8 @@ void check_sums(const LayerGraph& graph, const Op& op, char letter) {
     check_summed(graph, op.out[i], result_is_term(op.kind, i, letter));
 }
 
-/// The tensor table says the same of the gradients with respect to parameters. (Lengths of rows
-/// have none.)
+/// Checks that the tensor table says the same of the gradients with respect to parameters. (Lengths
+/// of rows have none.)
 void check_partial_gradients(const ModelDescription& model, const Layer& layer, const Op& op,
                              char letter) {
   if (op.kind == OpKind::kDoraSquaredLengths) return;

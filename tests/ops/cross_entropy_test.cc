@@ -70,7 +70,7 @@ TEST_CASE("linear_cross_entropy and its gradients agree with autograd, with a bi
           const OracleCase o = as_head_computes(stored(oracle_case(c, biased), dtype), dtype);
           const OracleResult expected = oracle(o);
           Rig rig(dtype);
-          rig.scalars.loss_scale = 0.125F;
+          rig.scalars.token_loss_factor = 0.125F;
           std::vector<Array> before;
           for (size_t i = 1; i < o.inputs.size(); ++i)
             before.push_back(rounded(random_array(o.inputs[i].dims, 8 + i), dtype));
@@ -111,7 +111,7 @@ TEST_CASE("linear_cross_entropy and its gradients agree with autograd, with a bi
   });
 }
 
-/// Tokens whose label is the first of their largest logits.
+/// Counts the tokens whose label is the first of their largest logits.
 double correct_tokens(const OracleCase& o) {
   const Array &x = o.inputs[0], &w = o.inputs[1];
   const auto hidden = static_cast<size_t>(x.dims[1]);
@@ -130,8 +130,8 @@ double correct_tokens(const OracleCase& o) {
   return correct;
 }
 
-/// Hidden values that point to one row of w each, and labels that are that row for every other
-/// token.
+/// Makes a case with hidden values that point to one row of w each, and labels that are that row
+/// for every other token.
 OracleCase evaluated_case(const Case& c, bool biased) {
   OracleCase o = oracle_case(c, biased);
   const auto hidden = static_cast<size_t>(c.hidden), rows = static_cast<size_t>(c.vocabulary);
@@ -170,7 +170,8 @@ TEST_CASE(
   });
 }
 
-/// Rows [first, first + count) of a matrix or vector; those behind its last one are `padding`.
+/// Returns rows [first, first + count) of a matrix or vector; those behind its last one are
+/// `padding`.
 Array some_rows(const Array& whole, int64_t first, int64_t count, double padding = 0.0) {
   const int64_t last = std::min(first + count, whole.dims[0]);
   const int64_t width = whole.dims.size() > 1 ? whole.dims[1] : 1;
@@ -216,7 +217,7 @@ SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype,
   std::vector<ValueId> x, w, labels, bias, loss, dx, dw, db;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     Rig& rig = rigs.emplace_back(dtype);
-    rig.scalars.loss_scale = 0.125F;
+    rig.scalars.token_loss_factor = 0.125F;
     x.push_back(rig.input(o.inputs[0]));
     w.push_back(rig.input(some_rows(o.inputs[1], rank * rows, rows)));
     labels.push_back(rig.ints(c.labels));

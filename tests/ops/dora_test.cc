@@ -45,7 +45,7 @@ Array measured(Rig& rig, const OracleCase& c, ValueId weight) {
   return rig.read(squares);
 }
 
-/// The tolerance of lengths: nothing is rounded to 16 bits on the way.
+/// Returns the tolerance of lengths: nothing is rounded to 16 bits on the way.
 double lengths_tolerance(DType dtype) {
   return tolerance(dtype == DType::kF64 ? dtype : DType::kF32);
 }

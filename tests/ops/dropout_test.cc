@@ -36,7 +36,7 @@ Array mask_of(const Place& place, int64_t tokens, int64_t width) {
   return mask;
 }
 
-/// The mask as the kernel makes it.
+/// Returns the mask as the kernel makes it.
 Array kernel_mask(const Place& place, int64_t tokens, int64_t width) {
   Rig rig(DType::kF32);
   rig.scalars.dropout_key = place.key;
@@ -54,7 +54,7 @@ double dropped_share(const Array& mask) {
          static_cast<double>(mask.data.size());
 }
 
-/// Standard deviations that a share of so many draws is from its probability.
+/// Returns the standard deviations that a share of so many draws is from its probability.
 double deviations(double share, double probability, double draws) {
   return std::abs(share - probability) / std::sqrt(probability * (1 - probability) / draws);
 }

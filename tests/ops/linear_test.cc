@@ -165,7 +165,7 @@ OracleCase lora_case(const LoraCase& s) {
   return c;
 }
 
-/// Scaling rounds once more in 16 bits.
+/// Returns the tolerance of an adapter's product: scaling rounds once more in 16 bits.
 double lora_tolerance(DType dtype) {
   return tolerance(dtype) + (is_narrow(dtype) ? 2 * unit_roundoff(dtype) : 0);
 }

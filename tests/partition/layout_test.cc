@@ -33,10 +33,10 @@ TEST_CASE("units lie in forward order for parameters and in backward order for g
 
 TEST_CASE("shards are equal, aligned to blocks, and late ones of a small unit are empty") {
   const Unit unit = unit_of(5 * kUnitBlock);
-  CHECK(shard_range(unit, 0, 1) == ShardRange{0, 20480});
-  CHECK(shard_range(unit, 0, 2) == ShardRange{0, 12288});
-  CHECK(shard_range(unit, 1, 2) == ShardRange{12288, 20480});
-  CHECK(shard_range(unit, 3, 4) == ShardRange{20480, 20480});
+  CHECK(shard_range(unit, 0, 1) == UnitRange{0, 20480});
+  CHECK(shard_range(unit, 0, 2) == UnitRange{0, 12288});
+  CHECK(shard_range(unit, 1, 2) == UnitRange{12288, 20480});
+  CHECK(shard_range(unit, 3, 4) == UnitRange{20480, 20480});
   CHECK(shard_stride(unit, 4) == 8192);
   CHECK(shard_stride(unit, 7) == 4096);
   CHECK(shard_range(unit, 6, 7).size() == 0);
@@ -65,7 +65,7 @@ std::vector<std::vector<int>> coverage(const ModelDescription& model, const Part
   for (const Unit& unit : partition.units) {
     int64_t end = 0;
     for (int index = 0; index < count; ++index) {
-      const ShardRange range = shard_range(unit, index, count);
+      const UnitRange range = shard_range(unit, index, count);
       REQUIRE(range.begin == end);
       REQUIRE(range.begin % kUnitBlock == 0);
       REQUIRE(range.size() <= shard_stride(unit, count));
@@ -113,7 +113,7 @@ TEST_CASE("slices of a range say where in the unit and where in the tensor an el
   }
 }
 
-/// Tensors with weight decay as `decays` says, whose states are numbers.
+/// Returns the tensors with weight decay as `decays` says, whose states are numbers.
 std::vector<UpdatePart> parts_by_decay(const Unit& unit, const ModelDescription& model,
                                        const std::function<bool(const TensorInfo&)>& decays,
                                        int64_t begin, int64_t end) {
@@ -152,7 +152,7 @@ TEST_CASE("parts of updates cover a shard once and agree with each tensor's rule
     for (const Unit& unit : partition.units) {
       std::uniform_int_distribution<int64_t> spot(0, unit.padded);
       const auto [begin, end_of_part] = std::minmax({spot(random), spot(random)});
-      const ShardRange shard{begin, end_of_part};
+      const UnitRange shard{begin, end_of_part};
       int64_t end = shard.begin;
       for (const UpdatePart& range : parts_by_decay(unit, model, decays, shard.begin, shard.end)) {
         REQUIRE(range.begin == end);

@@ -70,7 +70,7 @@ TEST_CASE("one rank, or no sharding, cuts nothing") {
       CHECK(sharding.held(unit.id) == unit.padded);
       CHECK(sharding.whole(unit.id) == unit.padded);
       CHECK(sharding.begin(unit.id) == 0);
-      CHECK(sharding.own(unit.id) == ShardRange{0, unit.padded});
+      CHECK(sharding.own(unit.id) == UnitRange{0, unit.padded});
     }
   }
 }
@@ -82,9 +82,9 @@ TEST_CASE("a unit of five blocks on two ranks: three and two, whole copies of si
   REQUIRE(partition.unit(1).padded == 5 * kUnitBlock);
   CHECK(first.held(1) == 3 * kUnitBlock);
   CHECK(first.whole(1) == 6 * kUnitBlock);
-  CHECK(first.own(1) == ShardRange{0, 3 * kUnitBlock});
+  CHECK(first.own(1) == UnitRange{0, 3 * kUnitBlock});
   CHECK(second.begin(1) == 3 * kUnitBlock);
-  CHECK(second.own(1) == ShardRange{3 * kUnitBlock, 5 * kUnitBlock});
+  CHECK(second.own(1) == UnitRange{3 * kUnitBlock, 5 * kUnitBlock});
   // Embedding and head have two blocks each.
   CHECK(second.held(0) == kUnitBlock);
   CHECK(second.held(3) == kUnitBlock);
@@ -107,7 +107,7 @@ TEST_CASE(
         REQUIRE(sharding.cut(unit.id) ==
                 (!unit.small || (cut_small && shard_range(unit, count - 1, count).size() > 0)));
         if (!sharding.cut(unit.id)) {
-          REQUIRE(sharding.own(unit.id) == ShardRange{0, unit.padded});
+          REQUIRE(sharding.own(unit.id) == UnitRange{0, unit.padded});
           end = unit.padded;
           continue;
         }

@@ -27,14 +27,14 @@ bool is_whole_blocks(int64_t begin, int64_t extent, int64_t elements) {
   return begin % kTensorBlock == 0 && (end % kTensorBlock == 0 || end == elements);
 }
 
-/// The shards that cut a block of a tensor, "shard 3 of 7: model.norm.weight [100, 200)".
+/// Returns the shards that cut a block of a tensor, "shard 3 of 7: model.norm.weight [100, 200)".
 std::vector<std::string> cuts_of(const ModelDescription& model, const Partition& partition,
                                  int count) {
   std::vector<std::string> cuts;
   for (int index = 0; index < count; ++index) {
     const Sharding sharding(partition, {count, index}, true);
     for (const Unit& unit : partition.units) {
-      const ShardRange own = sharding.own(unit.id);
+      const UnitRange own = sharding.own(unit.id);
       for (const Slice& slice : slices_in(unit, own.begin, own.end)) {
         const TensorInfo& tensor = model.tensor(slice.tensor);
         if (!is_whole_blocks(slice.offset, slice.extent, tensor.local.numel()))
@@ -120,8 +120,8 @@ TEST_CASE("every tensor of the families' matrices begins on a block of its unit"
     }
 }
 
-/// A model of one layer with one parameter that has rows of these tensors, behind a vector of
-/// `before` elements.
+/// Returns a model of one layer with one parameter that has rows of these tensors, behind a vector
+/// of `before` elements.
 ModelDescription model_of(int64_t before, const std::vector<int64_t>& tensors) {
   ModelDescription model;
   model.tensors.push_back({"before", {before}});
@@ -153,7 +153,8 @@ TEST_CASE("a parameter whose tensors do not all begin on blocks lies between two
   CHECK(positions(model_of(3000, {4000, 100})) == std::vector<int64_t>{0, 3072, 7072});
 }
 
-/// Tensors behind one that ends within a block, in a parameter longer than shards' smallest part.
+/// Returns the tensors behind one that ends within a block, in a parameter longer than shards'
+/// smallest part.
 std::set<TensorId> off_blocks(const ModelDescription& model) {
   std::set<TensorId> found;
   for (const Layer& layer : model.layers)

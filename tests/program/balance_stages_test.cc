@@ -16,7 +16,8 @@ using namespace fixtures;
 
 using Counts = std::vector<int64_t>;
 
-/// Weights of the parts that `counts` blocks each make, embedding and head with the first and last.
+/// Returns the weights of the parts that `counts` blocks each make, embedding and head with the
+/// first and last.
 std::vector<double> parts_of(const std::vector<double>& weights, const Counts& counts) {
   std::vector<double> parts;
   size_t at = 1;
@@ -29,8 +30,8 @@ std::vector<double> parts_of(const std::vector<double>& weights, const Counts& c
   return parts;
 }
 
-/// Ranks a cut by what is minimised, in order: heaviest part, sum of squares, blocks of the first
-/// parts.
+/// Returns the rank of a cut by what is minimised, in order: heaviest part, sum of squares, blocks
+/// of the first parts.
 std::tuple<double, double, Counts> rank_of(const std::vector<double>& weights,
                                            const Counts& counts) {
   const std::vector<double> parts = parts_of(weights, counts);
@@ -38,7 +39,7 @@ std::tuple<double, double, Counts> rank_of(const std::vector<double>& weights,
           std::inner_product(parts.begin(), parts.end(), parts.begin(), 0.0), counts};
 }
 
-/// Every way to cut `blocks` blocks into `parts` parts of at least one.
+/// Lists every way to cut `blocks` blocks into `parts` parts of at least one.
 void all_cuts(int64_t blocks, int parts, Counts& begun,
               const std::function<void(const Counts&)>& see) {
   if (parts == 1) {

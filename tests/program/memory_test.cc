@@ -24,9 +24,9 @@ std::vector<std::vector<size_t>> users(const Program& program) {
   return out;
 }
 
-/// The oracle of plan_memory, by order alone and without positions in the list: buffers may share
-/// bytes only if all users of the one are done before any user of the other starts. Returns a pair
-/// of names that breaks this, or "".
+/// Checks plan_memory as its oracle, by order alone and without positions in the list: buffers may
+/// share bytes only if all users of the one are done before any user of the other starts. Returns a
+/// pair of names that breaks this, or "".
 std::string shared_too_early(const Program& program) {
   const auto before = happens_before(program);
   const auto used = users(program);
@@ -91,7 +91,7 @@ TEST_CASE(
   CHECK(arena(6, 2) - arena(5, 2) == kept);
 }
 
-/// Layers whose activations are more than their gradients.
+/// Returns layers whose activations are more than their gradients.
 Built wide(int64_t layers, bool tied, int64_t tokens) {
   ModelConfig config = small_config(layers, tied);
   config.hidden = 64;
@@ -180,7 +180,8 @@ TEST_CASE("planning again gives the same places") {
   CHECK(program_text(plan_memory(program)) == program_text(program));
 }
 
-/// A step at stage 3 of two ranks: the gradients' buckets are in use when few activations are.
+/// Returns a step at stage 3 of two ranks: the gradients' buckets are in use when few activations
+/// are.
 Program sharded_step() {
   ModelConfig config = small_config(8, true);
   config.vocab_rows = 2048;

@@ -88,8 +88,8 @@ Program offloaded(Tier tier, bool overlap) {
   return build(small_config(3, false)).step(options);
 }
 
-/// Pairs of which the later one, on lane `later`, does not wait for the earlier one on lane
-/// `earlier`.
+/// Returns the pairs of which the later one, on lane `later`, does not wait for the earlier one on
+/// lane `earlier`.
 int runs_beside(const Program& program, Lane later, Lane earlier) {
   const auto before = happens_before(program);
   int count = 0;
@@ -181,7 +181,7 @@ TEST_CASE("ordering again gives the same waits") {
 
 // Several groups.
 
-/// Tensor ranks of two shards; this is rank 0's program.
+/// Makes the choice of tensor ranks of two shards; this is rank 0's program.
 Choice two_axes(int stage, int64_t layers = 3) {
   const ModelConfig config = small_config(layers, false);
   Choice choice{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),

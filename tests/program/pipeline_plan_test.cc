@@ -12,7 +12,7 @@ namespace {
 
 using namespace fixtures;
 
-/// A resolved config.
+/// Returns a resolved config.
 Config piped(int64_t stages, PipelineSchedule schedule = PipelineSchedule::k1F1B,
              int64_t chunks = 1) {
   Config config;

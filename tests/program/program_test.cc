@@ -18,7 +18,8 @@ namespace {
 
 using namespace fixtures;
 
-/// The shape of SmolLM2-135M: 30 layers, hidden 576, nine query and three key/value heads of 64.
+/// Returns the shape of SmolLM2-135M: 30 layers, hidden 576, nine query and three key/value heads
+/// of 64.
 ModelConfig smollm2() {
   ModelConfig c = small_config(30, true);
   c.vocab_rows = 49152;

@@ -16,7 +16,7 @@ namespace {
 
 using namespace fixtures;
 
-/// Eight layers whose state is larger than their activations.
+/// Returns eight layers whose state is larger than their activations.
 ModelConfig deep_model() {
   ModelConfig model = small_config(8, false);
   model.hidden = 256;

@@ -47,8 +47,8 @@ TEST_CASE("timelines of equal parts are those of another simulator", "[.needs-re
   CHECK(compared == 109);
 }
 
-/// The bubble that the papers give, in seconds: `t` are those of a stage's whole share of the
-/// model.
+/// Returns the bubble that the papers give, in seconds: `t` are those of a stage's whole share of
+/// the model.
 double bubble(PipelineSchedule kind, int stages, int chunks, const PhaseSeconds& t) {
   const double others = stages - 1;
   switch (kind) {
@@ -65,8 +65,8 @@ double bubble(PipelineSchedule kind, int stages, int chunks, const PhaseSeconds&
   return -1;
 }
 
-/// Whole numbers with weight gradients <= forward <= input gradients, for which the formulas of
-/// zero-bubble schedules hold; of one of `chunks` chunks.
+/// Makes whole numbers with weight gradients <= forward <= input gradients, for which the formulas
+/// of zero-bubble schedules hold; of one of `chunks` chunks.
 PhaseSeconds random_seconds(std::mt19937_64& random) {
   const double weight = static_cast<double>(1 + random() % 9);
   const double forward = weight + static_cast<double>(random() % 5);

@@ -17,7 +17,8 @@ namespace {
 
 using namespace fixtures;
 
-/// Two blocks, tied or not, on four ranks in nodes; blocks are gathered in forward and backward.
+/// Returns two blocks, tied or not, on four ranks in nodes; blocks are gathered in forward and
+/// backward.
 Choice secondary_choice(int neighbours, int32_t micro_batches = 1, bool tied = false) {
   ModelConfig config = small_config(2, tied);
   config.hidden = 64;
@@ -214,7 +215,8 @@ TEST_CASE("a step with secondary shards says so") {
         std::string::npos);
 }
 
-/// The fault of a run of two steps, or how the weights differ from those of the good programs.
+/// Returns the fault of a run of two steps, or how the weights differ from those of the good
+/// programs.
 std::string outcome(const Choice& choice, std::vector<StepProgram> steps, std::mt19937_64& random) {
   const auto weights = [&](const Choice& of, std::vector<StepProgram> programs,
                            std::string& fault) {

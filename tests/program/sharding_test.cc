@@ -94,7 +94,7 @@ TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitio
   }
 }
 
-/// Small units only where each shard has a block of them.
+/// Says whether a unit is cut: small units only where each shard has a block of them.
 bool is_cut(const Unit& unit, const Choice& choice) {
   const int shards = choice.mesh.shards;
   const bool pays =
@@ -120,7 +120,7 @@ TEST_CASE("each element of each state is held by as many ranks as the stage says
   }
 }
 
-/// Rank of a shard of one copy of the state: of a replica and a tensor rank.
+/// Returns the rank of a shard of one copy of the state: of a replica and a tensor rank.
 size_t rank_of(const Mesh& mesh, int copy, int shard) {
   return static_cast<size_t>((copy / mesh.tensor * mesh.shards + shard) * mesh.tensor +
                              copy % mesh.tensor);
@@ -158,8 +158,8 @@ TEST_CASE(
   }
 }
 
-/// Elements that the norm counts: tensors once for each part that ranks have of them, and with each
-/// the padding behind it.
+/// Lists the elements that the norm counts: tensors once for each part that ranks have of them,
+/// and with each the padding behind it.
 int64_t counted_by_norm(const Choice& choice) {
   int64_t elements = 0;
   for (const Unit& unit : choice.built.partition.units)

@@ -19,7 +19,7 @@ namespace {
 
 using namespace fixtures;
 
-/// A resolved config of four ranks.
+/// Returns a resolved config of four ranks.
 Config base_config(int64_t stage) {
   Config config;
   config.parallel.data = 4;
@@ -237,7 +237,7 @@ TEST_CASE("small tensors of the config's thresholds are units of their own at ev
   }
 }
 
-/// The shape of Llama 2 70B.
+/// Returns the shape of Llama 2 70B.
 ModelConfig of_70b() {
   ModelConfig config = small_config(80, false);
   config.vocab_rows = 32000;

@@ -12,8 +12,8 @@ namespace {
 
 using namespace fixtures;
 
-/// Ranks of a group along axes of a mesh ("dp_shard+tp", "tp/2"): neighbours are named by their
-/// number.
+/// Returns the ranks of a group along axes of a mesh ("dp_shard+tp", "tp/2"): neighbours are named
+/// by their number.
 int64_t ranks_along(const std::string& axes, const Mesh& mesh) {
   if (const size_t slash = axes.find('/'); slash != std::string::npos)
     return std::stoll(axes.substr(slash + 1));
@@ -102,8 +102,8 @@ TEST_CASE("disk traffic is every copy's range on the disk, in its direction") {
   CHECK(disk_traffic(program).written == 8192);
 }
 
-/// A model whose units have no padding on 2 and 4 ranks, except what is in the head's norm and the
-/// blocks' norms, which is taken out by making them small.
+/// Returns a model whose units have no padding on 2 and 4 ranks, except what is in the head's norm
+/// and the blocks' norms, which is taken out by making them small.
 Built even(UnitGranularity granularity = UnitGranularity::kLayer) {
   ModelConfig c = small_config(2, false);
   c.vocab_rows = 128;

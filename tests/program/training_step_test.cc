@@ -17,7 +17,7 @@ namespace {
 
 using namespace fixtures;
 
-/// The program of one of two tensor ranks whose layer's sums are another collective.
+/// Returns the program of one of two tensor ranks whose layer's sums are another collective.
 Program with_collective(OpKind kind, const CollectiveAttrs& over) {
   Built built =
       build(small_config(1, false), Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, false});
@@ -90,7 +90,8 @@ struct Case {
   StepOptions options;
 };
 
-/// Random models on 1 to 4 micro-batches with every granularity, bucket size and both overlaps.
+/// Returns random models on 1 to 4 micro-batches with every granularity, bucket size and both
+/// overlaps.
 std::vector<Case> random_cases(uint64_t seed, int count) {
   std::mt19937_64 random(seed);
   std::vector<Case> cases;
@@ -207,8 +208,9 @@ TEST_CASE("each stride of each unit goes into the norm on one rank, with a slot 
   }
 }
 
-/// Tensors (or padding: -1) of the parameter elements that an update writes and of the gradient
-/// elements that it reads, element by element. The range counts from the beginning of the layout.
+/// Returns the tensors (or padding: -1) of the parameter elements that an update writes and of the
+/// gradient elements that it reads, element by element. The range counts from the beginning of the
+/// layout.
 std::vector<TensorId> tensors_of(const Built& built, const FlatLayout& layout, const Range& range) {
   std::vector<TensorId> out(static_cast<size_t>(range.bytes / 4), -1);
   for (const Unit& unit : built.partition.units)

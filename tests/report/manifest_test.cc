@@ -41,7 +41,7 @@ RunManifest example() {
   return m;
 }
 
-/// "field: before -> now", with "*" for what matters.
+/// Returns "field: before -> now", with "*" for what matters.
 std::vector<std::string> differences(const RunManifest& before, const RunManifest& now) {
   std::vector<std::string> out;
   for (const auto& d : compare_manifests(before, now))

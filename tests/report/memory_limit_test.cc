@@ -16,7 +16,7 @@ using fixtures::PseudoRoot;
 constexpr const char* kMeminfo =
     "MemTotal:       1000000 kB\nMemFree: 1 kB\nMemAvailable:   800000 kB\n";
 
-/// "total available by".
+/// Returns "total available by".
 std::string limit_of(const PseudoRoot& root) {
   const MemoryLimit limit = read_memory_limit(root.path());
   return cat(limit.total, " ", limit.available, " ", limit.by, limit.by_group ? " (group)" : "");

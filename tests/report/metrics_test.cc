@@ -252,7 +252,7 @@ TEST_CASE("a step's charts are named by group") {
   m.counters = {{"bytes_sent", 5}};
   m.memory = {{"parameters", 6}};
   std::vector<std::string> names;
-  for (const Scalar& scalar : step_scalars(m))
+  for (const Scalar& scalar : tensorboard_scalars(m))
     names.push_back(scalar.tag + "=" + number_text(scalar.value));
   REQUIRE(
       join(names, " ") ==
@@ -262,7 +262,7 @@ TEST_CASE("a step's charts are named by group") {
       "code/loss=0 code/perplexity=1 code/accuracy=0.5 counters/bytes_sent=5 memory/parameters=6");
   m = StepMetrics{};
   m.trained = false;
-  REQUIRE(step_scalars(m).empty());
+  REQUIRE(tensorboard_scalars(m).empty());
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ ProgressState example_state() {
   return {.metrics = example_step(12), .total_steps = 60, .seconds_left = 245.0};
 }
 
-/// The columns a terminal would use: colour sequences take none.
+/// Returns the columns a terminal would use: colour sequences take none.
 size_t visible_columns(const std::string& line) {
   std::string plain;
   for (size_t i = 0; i < line.size(); ++i) {

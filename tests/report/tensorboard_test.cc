@@ -42,7 +42,7 @@ void require_crc(std::string_view bytes, uint32_t masked) {
   REQUIRE(((rotated >> 17) | (rotated << 15)) == crc32c(bytes.data(), bytes.size()));
 }
 
-/// The records of an event file, each with its two checksums checked.
+/// Returns the records of an event file, each with its two checksums checked.
 std::vector<std::string_view> records_of(std::string_view file) {
   std::vector<std::string_view> records;
   while (!file.empty()) {
@@ -101,7 +101,7 @@ int64_t step(const Message& event) {
   return static_cast<int64_t>(event.numbers.find(2)->second);
 }
 
-/// "tag=value" of a scalar event.
+/// Returns "tag=value" of a scalar event.
 std::vector<std::pair<std::string, float>> values(const Message& event) {
   std::vector<std::pair<std::string, float>> out;
   const Message summary = message_of(event.bytes.find(5)->second);

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-/// A step of one rank with an instruction named after it.
+/// Returns a step of one rank with an instruction named after it.
 TracedStep traced(int64_t step) {
   TraceEvents measured(step), predicted;
   measured.name_process(step * 2, cat("measured rank 0, step ", step));

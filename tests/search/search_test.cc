@@ -328,7 +328,7 @@ TEST_CASE("a search whose time is over puts the fastest of what it planned first
     SearchTask task = random_task(random, 4, 8);
     const SearchResult found = search_layouts(task, {.seconds = 0.05});
     if (found.choices.empty()) continue;
-    for (const WhyNot& why : found.why_not)
+    for (const PlainChoiceComparison& why : found.why_not)
       if (why.best && why.best->is_choice())
         CHECK(why.best->time->seconds >= found.choices.front().time->seconds);
   }
@@ -369,7 +369,7 @@ TEST_CASE("a search says what is in the way of plain choices, and of all") {
   REQUIRE(!found.choices.empty());
   std::set<std::string> named;
   int chosen = 0;
-  for (const WhyNot& why : found.why_not) {
+  for (const PlainChoiceComparison& why : found.why_not) {
     named.insert(why.choice);
     chosen += why.chosen ? 1 : 0;
     if (why.best && why.best->time)

@@ -215,8 +215,8 @@ TEST_CASE("what a step has to write anew of persistent buffers is not read befor
             "are written") == 1);
 }
 
-/// Two ranks at ZeRO-2: 7 reduce-scatters unit 2 of micro-batch 0, 43 gathers what was updated (see
-/// zero2_offload_step.golden).
+/// Returns two ranks at ZeRO-2: 7 reduce-scatters unit 2 of micro-batch 0, 43 gathers what was
+/// updated (see zero2_offload_step.golden).
 Program sharded() {
   StepOptions options{.micro_batches = 2, .bucket_elements = 1, .gather_bucket_elements = 1};
   options.state.stage = 2;
@@ -475,7 +475,7 @@ TEST_CASE("faults of a program that several ranks share are said once") {
 
 // Groups of several dimensions, and lists that are cut at collectives.
 
-/// Ranks 0 to 3: shard 0 of tensor ranks 0 and 1, shard 1 of both.
+/// Returns ranks 0 to 3: shard 0 of tensor ranks 0 and 1, shard 1 of both.
 std::vector<StepProgram> steps_of_two_axes(const std::function<void(StepOptions&)>& change =
                                                [](StepOptions&) {}) {
   const ModelConfig config = small_config(2, false);
@@ -507,13 +507,13 @@ size_t loss_reduce(const Program& program) {
   throw std::logic_error("no sum of the loss");
 }
 
-/// The first collective of a layer's list after `at`.
+/// Returns the first collective of a layer's list after `at`.
 size_t next_of_list(const Program& program, size_t at) {
   while (!program.instrs[at].is_collective() || program.instrs[at].layer < 0) ++at;
   return at;
 }
 
-/// The n-th run of operations of a layer's list.
+/// Returns the n-th run of operations of a layer's list.
 size_t nth_run(const Program& program, InstrKind kind, int32_t layer, size_t n) {
   for (const size_t i : all_of(program, kind))
     if (program.instrs[i].layer == layer && n-- == 0) return i;

@@ -145,7 +145,7 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them")
   CHECK(faults.back().find(" as F16 over dp_shard@") != std::string::npos);
 }
 
-/// Steps of the walk over all ranks.
+/// Returns the steps of the walk over all ranks.
 int64_t walked_steps(const ClassPlans& all) {
   std::vector<int64_t> steps;  // of a rank of each class
   Announcements announcements;

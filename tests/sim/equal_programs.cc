@@ -29,12 +29,12 @@ bool equal_details(const Exchange& a, const Exchange& b) {
   return a.group == b.group && a.dtype == b.dtype && a.largest == b.largest && a.by == b.by &&
          a.row == b.row;
 }
-/// The elements are those of a rank's own part.
+/// Compares updates whose elements are those of a rank's own part.
 bool equal_details(const UpdateRange& a, const UpdateRange& b) {
   return a.decay == b.decay && a.writes_copy == b.writes_copy &&
          a.blocks.has_value() == b.blocks.has_value();
 }
-/// Ranks that have slots of their own have different ones.
+/// Compares slots of the norm. Ranks that have slots of their own have different ones.
 bool equal_details(const NormSlots& a, const NormSlots& b) {
   return a.ranks == b.ranks;
 }

@@ -17,7 +17,7 @@ namespace {
 
 using namespace fixtures;
 
-/// A world of handmade groups: of each rank its program and its groups.
+/// Makes a world of handmade groups: of each rank its program and its groups.
 World handmade_world(const std::vector<int32_t>& programs,
                      const std::vector<std::vector<int32_t>>& groups) {
   static const Program program;
@@ -93,8 +93,8 @@ bool come_to_the_end(const World& world, const std::vector<Course>& courses) {
   return walk.fault().empty();
 }
 
-/// A step less, two in another order, another announcement, or a wait for more: of
-/// all ranks of a class alike.
+/// Damages a course by a step less, two in another order, another announcement, or a wait for more:
+/// of all ranks of a class alike.
 void damage(Course& course, std::mt19937_64& random) {
   auto& lane = course.lanes[static_cast<size_t>(course.used[random() % course.used.size()])];
   if (lane.empty()) return;

@@ -169,7 +169,7 @@ Choice small_choice(int stage, int64_t hidden, Mesh mesh = {2, 1}) {
   return choice;
 }
 
-/// Position of the n-th instruction of a kind.
+/// Returns the position of the n-th instruction of a kind.
 size_t nth(const Program& program, InstrKind kind, size_t n) {
   return all_of(program, kind).at(n);
 }

@@ -21,8 +21,8 @@ namespace {
 
 using namespace fixtures;
 
-/// A rank holds something of each unit that is cut in two; of four ranks, two do. Tensor ranks have
-/// as much each, of a shallower model: their lists are in many parts.
+/// Makes a choice in which a rank holds something of each unit that is cut in two; of four ranks,
+/// two do. Tensor ranks have as much each, of a shallower model: their lists are in many parts.
 Choice base_choice(Mesh mesh = {2, 1}) {
   ModelConfig config = small_config(mesh.tensor > 1 ? 1 : 2, true);
   config.hidden = 32;
@@ -36,8 +36,8 @@ Choice base_choice(Mesh mesh = {2, 1}) {
   return choice;
 }
 
-/// The number of turns: of the many changes of an instruction every case makes one in so many;
-/// programs of tensor ranks have more instructions.
+/// Returns the number of turns: of the many changes of an instruction every case makes one in so
+/// many; programs of tensor ranks have more instructions.
 size_t turns_of(const Choice& choice) {
   return choice.mesh.tensor > 1 ? 61 : 11;
 }
@@ -302,7 +302,7 @@ struct Change {
   std::function<bool(const Program&, Instr&)> apply;
 };
 
-/// The next place of its size in the buffer, or the one before it.
+/// Moves a range to the next place of its size in the buffer, or the one before it.
 bool move(const Program& program, Range& range) {
   const int64_t room = program.at(range.buffer).bytes;
   if (range.bytes == 0) return false;
@@ -351,7 +351,7 @@ bool change_both(const Program& program, Instr& instr, size_t read, size_t write
   return true;
 }
 
-/// Values within a list: where they lie is the graph's own plan.
+/// Says whether a range is of values within a list: where they lie is the graph's own plan.
 bool is_scratch(const Program& program, const Range& range) {
   const std::string& name = program.at(range.buffer).name;
   return name.starts_with("scratch.") || name.starts_with("saved.");
@@ -528,7 +528,7 @@ std::string sort_of(const Program& program, const Instr& instr) {
   return text;
 }
 
-/// The first and the last instruction of each sort.
+/// Returns the first and the last instruction of each sort.
 std::set<size_t> chosen(const Program& program) {
   std::map<std::string, std::pair<size_t, size_t>> ends;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -549,12 +549,12 @@ size_t place_in(const Program& other, const Program& program, size_t at) {
     if (is_collective(other.instrs.at(i)) && before-- == 0) return i;
 }
 
-/// The rank whose program is changed: it holds something of every unit that is cut.
+/// Returns the rank whose program is changed: it holds something of every unit that is cut.
 size_t changed_rank(const std::vector<StepProgram>& steps) {
   return std::min<size_t>(1, steps.size() - 1);
 }
 
-/// The steps of all ranks of which one has another program, or with `all` each.
+/// Returns the steps of all ranks of which one has another program, or with `all` each.
 std::optional<std::vector<StepProgram>> changed(
     const std::vector<StepProgram>& good, size_t at, bool all,
     const std::function<bool(Program&, size_t)>& change) {
@@ -570,8 +570,8 @@ std::optional<std::vector<StepProgram>> changed(
 
 // Proofs that a change of an instruction changes nothing.
 
-/// Bytes of buffers, however they are cut into ranges: stretches of whole words that do not touch,
-/// in order.
+/// Returns the bytes of buffers, however they are cut into ranges: stretches of whole words that do
+/// not touch, in order.
 std::vector<Range> stretches(std::vector<Range> ranges, const std::vector<Range>& more = {}) {
   ranges.insert(ranges.end(), more.begin(), more.end());
   std::erase_if(ranges, [](const Range& range) { return range.bytes == 0; });
@@ -622,7 +622,8 @@ bool makes_no_gradient(const Mutation& m) {
   });
 }
 
-/// Run again, it makes the same again of what it has not changed.
+/// Says whether the changed instruction, run again, makes the same again of what it has not
+/// changed.
 bool makes_the_same_again(const Mutation& m) {
   if (m.change != "twice" || m.instr.runs_list() || m.instr.kind == InstrKind::kAccumulate)
     return false;
@@ -642,7 +643,8 @@ bool moves_whatever_it_is(const Mutation& m) {
   return m.instr.kind == InstrKind::kAllGather && m.change == "other dtype";
 }
 
-/// The checker has proved that all that is read was written before.
+/// Says whether a clear zeroes what is written. The checker has proved that all that is read was
+/// written before.
 bool zeroes_what_is_written(const Mutation& m) {
   return (m.instr.kind == InstrKind::kBegin || m.instr.kind == InstrKind::kClear) &&
          m.change.starts_with("write ") &&
@@ -695,8 +697,9 @@ bool fetches_for_updates_alone(const Mutation& m) {
          std::all_of(m.instr.writes.begin(), m.instr.writes.end(), of_update);
 }
 
-/// Elements of a unit that a gradient's range holds: a whole copy, or this rank's part of it.
-std::optional<ShardRange> gradient_elements(const Mutation& m, const Range& range, UnitId id) {
+/// Returns the elements of a unit that a gradient's range holds: a whole copy, or this rank's part
+/// of it.
+std::optional<UnitRange> gradient_elements(const Mutation& m, const Range& range, UnitId id) {
   const Category category = m.program.at(range.buffer).category;
   if (category != Category::kGradients && category != Category::kBuckets) return std::nullopt;
   StateOptions state = m.choice.options.state;
@@ -706,11 +709,11 @@ std::optional<ShardRange> gradient_elements(const Mutation& m, const Range& rang
   const int64_t begin = elements == cut.whole(id) ? 0 : state.dp_shard.index * elements;
   if (elements != cut.whole(id) && elements * state.dp_shard.count != cut.whole(id))
     return std::nullopt;
-  return ShardRange{begin, begin + elements};
+  return UnitRange{begin, begin + elements};
 }
 
-/// The embedding's backward list is its weight gradients, the head's (whose matrix has its gradient
-/// from forward) its input gradients.
+/// Says whether two lists are the same: the embedding's backward list is its weight gradients, the
+/// head's (whose matrix has its gradient from forward) its input gradients.
 bool is_the_same_list(const Mutation& m) {
   if (m.instr.kind != InstrKind::kBackward) return false;
   const LayerGraph& graph = m.choice.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)];
@@ -718,7 +721,7 @@ bool is_the_same_list(const Mutation& m) {
          (m.change == cat("as ", instr_name(InstrKind::kInputGrad)) && graph.weight_grad.empty());
 }
 
-/// This rank's part lies behind the unit's end, where neither norm nor update look.
+/// Says whether this rank's part lies behind the unit's end, where neither norm nor update look.
 bool is_behind_the_unit(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kCopy || m.instr.kind == InstrKind::kAccumulate;
   const bool twice = m.change == "twice";
@@ -766,7 +769,7 @@ bool is_padding_of_parameters(const Mutation& m, const Range& part) {
   return std::any_of(units.begin(), units.end(), behind);
 }
 
-/// Ranks get something else of this one where neither lists nor updates look.
+/// Says whether ranks get something else of this one where neither lists nor updates look.
 bool brings_other_padding(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kAllGather || m.instr.kind == InstrKind::kCopy;
   if (!moves || !m.change.starts_with("read ") || m.mutant == nullptr) return false;
@@ -778,8 +781,8 @@ bool brings_other_padding(const Mutation& m) {
   return true;
 }
 
-/// The unit whose sum of squares goes to a slot of the norm: slots are of runs of a unit that
-/// equally many tensor ranks have, for each rank of a copy of the model.
+/// Returns the unit whose sum of squares goes to a slot of the norm: slots are of runs of a unit
+/// that equally many tensor ranks have, for each rank of a copy of the model.
 UnitId unit_of_slot(const Mutation& m, const Range& slot) {
   std::vector<UnitId> units;
   for (const Unit& unit : m.choice.built.partition.units)

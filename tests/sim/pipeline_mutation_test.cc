@@ -68,7 +68,7 @@ Range& moved_range(Instr& transfer) {
   return (transfer.kind == InstrKind::kSend ? transfer.reads : transfer.writes)[0];
 }
 
-/// The other end of a transfer: the rank and the place in its list.
+/// Returns the other end of a transfer: the rank and the place in its list.
 std::pair<size_t, size_t> other_end(const std::vector<StepProgram>& steps, size_t rank, size_t at) {
   const Program& program = steps[rank].program;
   const Instr& own = program.instrs[at];
@@ -86,7 +86,7 @@ std::pair<size_t, size_t> other_end(const std::vector<StepProgram>& steps, size_
   throw std::logic_error("a transfer has two ends");
 }
 
-/// The next transfer on the same link, or the end.
+/// Returns the next transfer on the same link, or the end.
 size_t next_on_link(const Program& program, size_t at) {
   size_t next = at + 1;
   while (next < program.instrs.size() && program.instrs[next].lane != program.instrs[at].lane)
@@ -108,7 +108,7 @@ size_t last_writer(const Program& program, BufferId buffer, size_t before) {
   return program.instrs.size();
 }
 
-/// The buffer of what another micro-batch moves here; -1 where there is none of that name.
+/// Returns the buffer of what another micro-batch moves here; -1 where there is none of that name.
 BufferId of_another_micro_batch(const Program& program, const Instr& transfer,
                                 int32_t micro_batches) {
   const std::string& name = program.at(moved_buffer(transfer)).name;
@@ -369,8 +369,8 @@ TEST_CASE("whichever wait of three axes is left out: refused, or no order is los
 
 // Blocking sends and receives.
 
-/// The program as it would be with calls that return when the other side has come: a receive stands
-/// right before what reads it, and computation and transfers go one after another.
+/// Returns the program as it would be with calls that return when the other side has come: a
+/// receive stands right before what reads it, and computation and transfers go one after another.
 Program with_blocking_transfers(const Program& program) {
   Program out = program;
   std::vector<Instr> order;

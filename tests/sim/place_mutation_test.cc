@@ -136,10 +136,10 @@ TEST_CASE(
     REQUIRE(saved_fault(choice, good) == "");
     for (size_t rank = 0; rank < good.size(); ++rank)
       for (size_t p = 0; p < good[rank].pieces.size(); ++p) {
-        const ShardRange own = good[rank].pieces[p].saved;
+        const UnitRange own = good[rank].pieces[p].saved;
         const size_t other = (rank + static_cast<size_t>(choice.mesh.tensor)) % good.size();
         if (good[other].pieces.size() != good[rank].pieces.size()) continue;
-        const ShardRange theirs = good[other].pieces[p].saved;
+        const UnitRange theirs = good[other].pieces[p].saved;
         if (own.begin == theirs.begin && own.end == theirs.end) continue;
         std::vector<StepProgram> steps = good;
         steps[rank].pieces[p].saved = theirs;

@@ -60,7 +60,7 @@ World world_of_steps(const std::vector<StepProgram>& steps) {
 
 using Groups = std::vector<std::pair<std::string, std::vector<int32_t>>>;
 
-/// The groups of a rank, by GroupId.
+/// Returns the groups of a rank, by GroupId.
 Groups groups_of(const World& world, size_t rank) {
   Groups groups;
   for (const int32_t group : world.ranks[rank].groups)
@@ -71,7 +71,7 @@ Groups groups_of(const World& world, size_t rank) {
   return groups;
 }
 
-/// The world of the classes is that of all programs, and has no fault.
+/// Checks that the world of the classes is that of all programs, and has no fault.
 void check_world_of_classes(const RankClasses& classes, const std::vector<StepProgram>& steps,
                             const StateOptions& state) {
   const World world = world_of_classes(classes, steps, state);
@@ -165,9 +165,8 @@ TEST_CASE("ranks of one class have equal programs where states are codes") {
   CHECK(split > rounds / 3);
 }
 
-/// Layers of a few blocks each, so that shards are cut within matrices, at norms and behind the
-/// end.
-/// `small`: as many elements has a tensor of a small unit at most.
+/// Returns layers of a few blocks each, so that shards are cut within matrices, at norms and
+/// behind the end. `small`: as many elements has a tensor of a small unit at most.
 Choice wide_choice(int stage, Mesh mesh, Tier optimizer, int64_t small = 0) {
   ModelConfig config = small_config(2, false);
   config.hidden = 64;

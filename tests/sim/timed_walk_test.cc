@@ -20,7 +20,7 @@ namespace {
 
 using namespace fixtures;
 
-/// A rank alone, whose instruction i takes costs[i].
+/// Returns a rank alone, whose instruction i takes costs[i].
 RankTime timed(const Program& program, const std::vector<InstrCost>& costs, int processors) {
   Announcements announcements;
   const std::vector<Course> courses{whole_course(program, announcements)};

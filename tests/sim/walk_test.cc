@@ -75,7 +75,8 @@ TEST_CASE("members that meet for different bytes are named, the lower rank first
         "low@0");
 }
 
-/// A program that sums a part of the state over the replicas of a mesh, each rank at its own place.
+/// Returns a program that sums a part of the state over the replicas of a mesh, each rank at its
+/// own place.
 Program sums_part(const RankMesh& mesh, int rank, int64_t offset) {
   Program program;
   program.buffers.push_back({.name = "wire", .bytes = 64, .persistent = Persistent::kParameters});
@@ -87,7 +88,8 @@ Program sums_part(const RankMesh& mesh, int rank, int64_t offset) {
   return program;
 }
 
-/// The program of every rank of the mesh, with the places of the ranks of the second replica moved.
+/// Returns the program of every rank of the mesh, with the places of the ranks of the second
+/// replica moved.
 std::string walked_replicas(const MeshPoint& sizes, int64_t moved) {
   const RankMesh mesh(sizes);
   std::vector<Program> programs;

@@ -55,7 +55,7 @@ class WithoutRing : public fixtures::FaultStorage {
   }
 };
 
-/// Eight requests at a time, each with a part of the memory and of the file.
+/// Issues eight requests at a time, each with a part of the memory and of the file.
 void some_requests(SwapFile& file, fixtures::AlignedBytes& data) {
   constexpr int64_t kPart = int64_t{1} << 20;
   SwapFile::Ticket tickets[8];

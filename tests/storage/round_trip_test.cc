@@ -44,7 +44,7 @@ const testing::Need kRing("io_uring", fixtures::ring_refusal);
 const testing::Need kDirect("direct_io", refusal_of_direct_io);
 const testing::Need kBoth("io_uring_direct", refusal_of_both);
 
-/// The way of the CTest entry that runs the tests with the tag "[ways]".
+/// Returns the way of the CTest entry that runs the tests with the tag "[ways]".
 Way way_under_test() {
   const std::string need = testing::needed();
   return {need.starts_with("io_uring") ? 0 : EPERM, need.find("direct") != need.npos ? 0 : -EINVAL};

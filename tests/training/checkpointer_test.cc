@@ -49,7 +49,7 @@ class GatedDisk : public test::FaultFileSystem {
   std::atomic<bool> open = true;
 };
 
-/// A run that saves in the foreground every so many steps.
+/// Returns a run that saves in the foreground every so many steps.
 Config saved_every(int64_t steps) {
   Config config;
   config.train_batch_size = 4;
@@ -64,7 +64,7 @@ Config in_background(Config config = saved_every(1)) {
   return config;
 }
 
-/// The run keeps the checkpoint of the least loss.
+/// Makes a run keep the checkpoint of the least loss.
 Config with_best(Config config) {
   config.data.validation = {"v.bin"};
   config.checkpoint.keep_best.metric = "validation.loss";
@@ -73,7 +73,7 @@ Config with_best(Config config) {
 
 /// SavingRun is a rank's run: its progress is what the test says.
 struct SavingRun {
-  /// A rank among others has their session and their disk.
+  /// Starts a run; a rank among others has their session and their disk.
   SavingRun(const std::string& folder, const Config& config, bool resumes = false,
             Session* among = nullptr, GatedDisk* shared = nullptr)
       : root(folder + "/run/checkpoints"),
@@ -123,14 +123,14 @@ struct SavingRun {
   void await_save() const {
     await_that([this] { return save_has_ended(); }, "the end of the save in the background");
   }
-  /// The evaluation after this step has that loss.
+  /// Gives the evaluation after this step that loss.
   void evaluate(double loss) {
     progress.evaluations.add(
         progress.step,
         {{.set = "validation", .loss = loss, .accuracy = std::nullopt, .tokens = 8}});
   }
 
-  /// StepNumbers whose checkpoints are in the run folder.
+  /// Lists the steps whose checkpoints are in the run folder.
   std::vector<int64_t> steps() const {
     std::vector<int64_t> found;
     if (fs::exists(root))
@@ -141,7 +141,7 @@ struct SavingRun {
     return found;
   }
   std::string folder_of(int64_t step) const { return cat(root, "/", step_folder_name(step)); }
-  /// The version of the state that the checkpoint after `step` holds; -1 for none of them.
+  /// Returns the version of the state that the checkpoint after `step` holds; -1 for none of them.
   int saved_version(int64_t step) const {
     Checkpoint checkpoint(folder_of(step));
     ToyState found(1, 0, 0);
@@ -505,7 +505,7 @@ TEST_CASE("a run begins with the model's weights, and without what a killed save
   CHECK(fs::is_empty(run.root));
 }
 
-/// A run that has saved after steps 2 and 4, with its record.
+/// Makes a run that has saved after steps 2 and 4, with its record.
 void save_a_run(const std::string& folder, const Config& config = saved_every(2)) {
   SavingRun run(folder, config, true);  // a run that may be resumed has its record
   run.recorder->start(run.describe(), 1, 5);

@@ -15,20 +15,21 @@ TEST_CASE("a gradient longer than the clipping norm is scaled to it, a shorter o
   const StepDecision longer = decide_step(sums_of(1, 4), {.clip_norm = 1});
   REQUIRE(longer.finite);
   REQUIRE(longer.gradient_norm == 4);
-  REQUIRE(longer.gradient_scale == static_cast<float>(1.0 / (4.0 + 1e-6)));
-  REQUIRE(decide_step(sums_of(1, 4), {.clip_norm = 5}).gradient_scale == 1.0F);
+  REQUIRE(longer.update_gradient_factor == static_cast<float>(1.0 / (4.0 + 1e-6)));
+  REQUIRE(decide_step(sums_of(1, 4), {.clip_norm = 5}).update_gradient_factor == 1.0F);
 }
 
 TEST_CASE("a clipping norm of zero does not clip") {
-  REQUIRE(decide_step(sums_of(1, 4e9), {.clip_norm = 0}).gradient_scale == 1.0F);
+  REQUIRE(decide_step(sums_of(1, 4e9), {.clip_norm = 0}).update_gradient_factor == 1.0F);
 }
 
 TEST_CASE("gradients that lie in memory times a factor are clipped by their true norm") {
   const StepDecision scaled =
       decide_step(sums_of(1, 4096), {.gradient_multiple = 1024, .clip_norm = 1});
   REQUIRE(scaled.gradient_norm == 4);
-  REQUIRE(scaled.gradient_scale == static_cast<float>(1.0 / (4.0 + 1e-6) / 1024));
-  REQUIRE(decide_step(sums_of(1, 4096), {.gradient_multiple = 1024}).gradient_scale == 1.0F / 1024);
+  REQUIRE(scaled.update_gradient_factor == static_cast<float>(1.0 / (4.0 + 1e-6) / 1024));
+  REQUIRE(decide_step(sums_of(1, 4096), {.gradient_multiple = 1024}).update_gradient_factor ==
+          1.0F / 1024);
 }
 
 TEST_CASE("a loss or a norm that is not finite leaves the step out") {

@@ -24,7 +24,7 @@ std::vector<EvaluationResult> found(double loss, double accuracy = 0) {
           {.set = "b", .loss = loss, .accuracy = accuracy, .tokens = 8}};
 }
 
-/// "step value" of the best after each of the losses.
+/// Returns "step value" of the best after each of the losses.
 std::vector<std::string> bests(EvaluationRecord record, const std::vector<double>& losses) {
   std::vector<std::string> all;
   for (size_t i = 0; i < losses.size(); ++i) {

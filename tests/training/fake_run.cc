@@ -37,7 +37,7 @@ void FakeRun::run(StepRun& step) {
   const int64_t number = progress.step + 1;
   calls.push_back(cat("run ", number));
   updates.push_back(step.scalars.update);
-  scales.push_back(step.scalars.loss_scale);
+  scales.push_back(step.scalars.token_loss_factor);
   time += seconds_of_step;
   step.loss_sum = 20;
   step.counted_tokens = 10;

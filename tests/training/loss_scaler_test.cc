@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-/// Scale 256 that doubles after three clean steps, hysteresis 2.
+/// Makes a scale of 256 that doubles after three clean steps, hysteresis 2.
 Config scale_options(int64_t stage) {
   Config config;
   config.zero.stage = stage;
@@ -18,7 +18,7 @@ Config scale_options(int64_t stage) {
   return config;
 }
 
-/// The scale after each step; 1 is an overflow.
+/// Returns the scale after each step; 1 is an overflow.
 std::vector<double> scales(const Config& config, const std::vector<int>& overflows) {
   LossScaler scaler(config);
   std::vector<double> all;

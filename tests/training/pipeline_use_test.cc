@@ -75,7 +75,7 @@ class TimedWorld {
       const Instr& instr = walk.instr(walk.turn_of(member, turn));
       Rank& rank = ranks_[static_cast<size_t>(member)];
       const double end = start + seconds_(member, instr);
-      if (instr.lane == Lane::kCompute) note(rank, instr, end - start);
+      if (instr.lane == Lane::kCompute) record_instr(rank, instr, end - start);
       rank.lanes[static_cast<size_t>(instr.lane)] = end;
       rank.done[static_cast<size_t>(&instr - rank.program->instrs.data())] = end;
     }
@@ -93,10 +93,10 @@ class TimedWorld {
     return when_done(ranks_[static_cast<size_t>(member)], instr, false);
   }
 
-  static void note(Rank& rank, const Instr& instr, double seconds) {
+  static void record_instr(Rank& rank, const Instr& instr, double seconds) {
     const double before = rank.lanes[static_cast<size_t>(Lane::kCompute)];
     const double stages = when_done(rank, instr, true), all = when_done(rank, instr, false);
-    rank.clock.note(instr, {.stages = stages - before, .other = all - stages}, seconds);
+    rank.clock.record_instr(instr, {.stages = stages - before, .other = all - stages}, seconds);
   }
 
   const InstrSeconds seconds_;
@@ -128,7 +128,7 @@ bool is_block(const Choice& choice, int32_t layer) {
   return layer > 0 && layer <= choice.options.state.pipeline.parts();
 }
 
-/// Embedding and head take no time here.
+/// Says whether an instruction is of a block. Embedding and head take no time here.
 bool is_of_block(const Choice& choice, const Instr& instr) {
   return instr.runs_list() && is_block(choice, instr.layer);
 }
@@ -197,7 +197,7 @@ TEST_CASE("no stage waits for anything of another within its actions") {
     }
 }
 
-/// A forward pass of one second, a backward pass of two, and what `late` adds.
+/// Makes a forward pass of one second, a backward pass of two, and what `late` adds.
 InstrSeconds one_and_two(const Choice& choice, const InstrSeconds& late = {}) {
   return [&choice, late](int rank, const Instr& instr) {
     const double usual = instr.kind == InstrKind::kForward ? 1 : 2;

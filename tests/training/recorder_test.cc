@@ -26,7 +26,8 @@ using test::read_text;
 using test::TempFolder;
 using Lines = std::vector<std::string>;
 
-/// The request of rank 0 of `world` for a run in `folder`; a line of progress for each step.
+/// Returns the request of rank 0 of `world` for a run in `folder`; a line of progress for each
+/// step.
 TrainRequest request_in(const std::string& folder, int world = 1) {
   Config config;
   config.train_batch_size = 4;
@@ -52,7 +53,7 @@ StepMetrics recorded_step(int64_t number) {
   return metrics;
 }
 
-/// A step with an evaluation after it.
+/// Returns a step with an evaluation after it.
 StepMetrics evaluated_step(int64_t number, double loss) {
   StepMetrics metrics = recorded_step(number);
   metrics.evaluations = {{.set = "validation", .loss = loss, .accuracy = 0.5, .tokens = 8}};
@@ -65,7 +66,7 @@ std::vector<int64_t> steps_of(const RunPaths& paths) {
   return steps;
 }
 
-/// The last evaluation of the set "validation" in run.json.
+/// Returns the last evaluation of the set "validation" in run.json.
 nlohmann::json validation_of(const Recorder& recorder) {
   return nlohmann::json::parse(read_text(recorder.paths().manifest()))
       .at("evaluations")
@@ -74,7 +75,7 @@ nlohmann::json validation_of(const Recorder& recorder) {
 
 using StepNumbers = std::vector<int64_t>;
 
-/// A run of `steps` steps that was recorded and has ended so.
+/// Records a run of `steps` steps that ends so.
 void record_run(const TrainRequest& request, int64_t steps, int exit_code = 0,
                 const std::string& reason = "done") {
   printed([&] {

@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-/// small_model() as a folder that a run can start from.
+/// Writes small_model() as a folder that a run can start from.
 void write_model(const std::string& folder) {
   std::filesystem::copy(fixtures::model_folder(fixtures::small_model()).path(), folder);
   write_file_atomic(posix_files(), folder + "/config.json",

@@ -30,7 +30,7 @@ size_t place(const Session& session) {
   return static_cast<size_t>(session.rank());
 }
 
-/// The mesh of so many data ranks, as this one sees it.
+/// Returns the mesh of so many data ranks, as this one sees it.
 StateOptions data_mesh(const Session& session) {
   StateOptions state;
   state.dp_shard.count = session.world();
@@ -42,7 +42,7 @@ std::string what_it_shows(Session& session) {
   return session.board().state().phase.what;
 }
 
-/// "code: message" of the error that `work` throws; "none".
+/// Returns "code: message" of the error that `work` throws; "none".
 std::string error_of(const std::function<void()>& work) {
   try {
     work();

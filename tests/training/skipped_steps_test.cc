@@ -19,7 +19,7 @@ Config three_in_a_row() {
   return config;
 }
 
-/// A dynamic scale of 4 that every overflow halves, down to 1.
+/// Returns a dynamic scale of 4 that every overflow halves, down to 1.
 Config small_scale() {
   Config config = three_in_a_row();
   config.zero.stage = 1;
@@ -29,7 +29,7 @@ Config small_scale() {
   return config;
 }
 
-/// "code: message | remedy", "" when the run may go on.
+/// Returns "code: message | remedy", "" when the run may go on.
 std::string refusal(const SkippedSteps& skipped, int64_t step) {
   try {
     skipped.refuse_too_many(step);

@@ -11,7 +11,7 @@ namespace {
 StepTimes noted(PredictedStep predicted, const std::vector<double>& seconds, double waited) {
   StepTimes times(std::move(predicted));
   for (const double step : seconds)
-    times.note(
+    times.record_step(
         {.step_seconds = step, .data_wait_seconds = 0.5, .exposed_communication_seconds = waited},
         {.layers = 0.5 * (step - 0.5 - waited), .update = 0.1});
   return times;
@@ -45,7 +45,7 @@ TEST_CASE(
   CHECK(record.at("load").at("stolen_per_million") == 125000);
 }
 
-/// The last line of a text.
+/// Returns the last line of a text.
 std::string last_line(const std::string& text) {
   return text.substr(text.rfind('\n') + 1);
 }
@@ -71,7 +71,7 @@ TEST_CASE("the part that is off most is named beyond 15 %, and what else ran") {
 TEST_CASE("waits for other stages are a part of their own") {
   StepTimes times({StepTime{.seconds = 1, .layers = 0.5, .stages = 0.4}, "m", ""});
   for (int i = 0; i < 3; ++i)
-    times.note({.step_seconds = 2}, {.layers = 0.5, .update = 0, .stages = 1.5});
+    times.record_step({.step_seconds = 2}, {.layers = 0.5, .update = 0, .stages = 1.5});
   CHECK(times.text({}).find("\n  waits for other stages: 0.4 s predicted, 1.5 s measured\n") !=
         std::string::npos);
   CHECK(last_line(times.text({})) ==

@@ -162,7 +162,7 @@ class RankRun : public fixtures::FakeRun {
         samples_(samples),
         root_(root),
         rendezvous_(rendezvous) {
-    if (config.checkpoint.background) beside_ = rendezvous.beside();
+    if (config.checkpoint.background) beside_ = rendezvous.make_connection_for_thread();
   }
 
   void resume(int64_t step) {
@@ -296,7 +296,7 @@ class StoppedRuns {
         config_(config_of(layout, scratch_.path, steps)),
         samples_(std::move(open_run_data(config_).train)) {}
 
-  /// New ranks, from the beginning (0) or from the checkpoint of a step.
+  /// Runs new ranks, from the beginning (0) or from the checkpoint of a step.
   Witnessed run(int64_t from, const std::vector<int64_t>& saved = {}) {
     Witnessed all;
     all.seen.resize(static_cast<size_t>(layout_.mesh.ranks()));

@@ -17,7 +17,7 @@ namespace {
 
 using testing::exit_of;
 
-/// The votes of a rank for each of these signals, added up.
+/// Returns the votes of a rank for each of these signals, added up.
 Votes votes_of(std::initializer_list<int> signals) {
   Votes votes;
   for (const int signal : signals) add_stop_vote(signal, votes);

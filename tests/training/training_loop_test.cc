@@ -20,7 +20,7 @@ using Calls = std::vector<std::string>;
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-/// A run that neither evaluates, saves nor exports before its end.
+/// Returns a run that neither evaluates, saves nor exports before its end.
 Config plain() {
   Config config;
   config.train_batch_size = 4;
@@ -30,15 +30,15 @@ Config plain() {
   return config;
 }
 
-/// A run that evaluates one set every so many steps.
+/// Returns a run that evaluates one set every so many steps.
 Config evaluated(int64_t every, Config config = plain()) {
   config.data.validation = {"v.bin"};
   config.train.evaluation.every = every;
   return config;
 }
 
-/// A run that evaluates after each step, keeps the best, and stops after three evaluations that
-/// are no better.
+/// Returns a run that evaluates after each step, keeps the best, and stops after three evaluations
+/// that are no better.
 Config kept_best() {
   Config config = evaluated(1);
   config.checkpoint.keep_best.metric = "validation.loss";
@@ -47,7 +47,7 @@ Config kept_best() {
   return config;
 }
 
-/// The calls whose first word is one of `words`.
+/// Returns the calls whose first word is one of `words`.
 Calls only(const FakeRun& run, const Calls& words) {
   Calls found;
   for (const std::string& call : run.calls)
@@ -56,7 +56,7 @@ Calls only(const FakeRun& run, const Calls& words) {
   return found;
 }
 
-/// "code: message" of the error with which a run ends.
+/// Returns "code: message" of the error with which a run ends.
 std::string failure_of(FakeRun& run) {
   try {
     run.loop().run();

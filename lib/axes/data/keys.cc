@@ -31,7 +31,7 @@ void resolve_mics(Resolving& r) {
         path, cat("data-parallel ", mesh.data, " cannot be divided by mics_shard_size ", ranks),
         divisor_remedy(mesh.data));
   const int64_t replicas = mesh.data / ranks;
-  if (r.given("parallel.data_replicate") && mesh.data_replicate != replicas)
+  if (r.is_written("parallel.data_replicate") && mesh.data_replicate != replicas)
     return r.error(
         path,
         cat("mics_shard_size ", ranks, " makes ", replicas, " replicas of data-parallel ",

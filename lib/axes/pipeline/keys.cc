@@ -86,12 +86,12 @@ void check_rounds(Resolving& r) {
   const ParallelConfig& p = r.config.parallel;
   const int64_t count = r.config.gradient_accumulation_steps;
   if (p.schedule != PipelineSchedule::kInterleaved || count % p.pipeline == 0) return;
-  r.error(
-      r.given("gradient_accumulation_steps") ? "gradient_accumulation_steps" : "parallel.schedule",
-      cat("schedule interleaved runs micro-batches in rounds of one a stage: "
-          "gradient_accumulation_steps ",
-          count, " cannot be divided by pipeline ", p.pipeline),
-      nearest_counts(count, p.pipeline));
+  r.error(r.is_written("gradient_accumulation_steps") ? "gradient_accumulation_steps"
+                                                      : "parallel.schedule",
+          cat("schedule interleaved runs micro-batches in rounds of one a stage: "
+              "gradient_accumulation_steps ",
+              count, " cannot be divided by pipeline ", p.pipeline),
+          nearest_counts(count, p.pipeline));
 }
 
 void check_layers(Resolving& r) {

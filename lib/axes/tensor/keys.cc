@@ -28,9 +28,10 @@ std::string tensor_degrees(const Resolving& r) {
     if (rest % degree == 0) fitting.push_back(std::to_string(degree));
   const std::string last = fitting.back();
   fitting.pop_back();
-  return cat(", or write ",
-             r.given("parallel.tensor") ? "parallel.tensor: " : "tensor_parallel.autotp_size: ",
-             join(fitting, ", "), fitting.empty() ? "" : " or ", last);
+  return cat(
+      ", or write ",
+      r.is_written("parallel.tensor") ? "parallel.tensor: " : "tensor_parallel.autotp_size: ",
+      join(fitting, ", "), fitting.empty() ? "" : " or ", last);
 }
 
 }  // namespace

@@ -5,11 +5,11 @@
 
 namespace ftrun {
 
-std::map<GroupId, std::vector<ShardRange>> tensor_shares(const Unit& unit,
-                                                         const ModelDescription& model,
-                                                         const StateOptions& options,
-                                                         const StateGroups& groups) {
-  std::map<GroupId, std::vector<ShardRange>> parts;
+std::map<GroupId, std::vector<UnitRange>> tensor_shares(const Unit& unit,
+                                                        const ModelDescription& model,
+                                                        const StateOptions& options,
+                                                        const StateGroups& groups) {
+  std::map<GroupId, std::vector<UnitRange>> parts;
   for (const Slice& slice : unit.slices) {
     const TensorInfo& tensor = model.tensor(slice.tensor);
     if (tensor.copies == 1 || !tensor.partial_gradient) continue;

@@ -14,15 +14,15 @@ namespace ftrun {
 /// Lists, for each group of tensor-parallel ranks, the parts of a unit's gradient that the group
 /// has to sum: its ranks use the same part of a tensor, so each of them computes a term of that
 /// part's gradient.
-std::map<GroupId, std::vector<ShardRange>> tensor_shares(const Unit& unit,
-                                                         const ModelDescription& model,
-                                                         const StateOptions& options,
-                                                         const StateGroups& groups);
+std::map<GroupId, std::vector<UnitRange>> tensor_shares(const Unit& unit,
+                                                        const ModelDescription& model,
+                                                        const StateOptions& options,
+                                                        const StateGroups& groups);
 
 /// NormRange is a part of a unit that the gradient norm sums separately. It records how many
 /// neighbouring tensor-parallel ranks hold copies of it, as only one copy is counted.
 struct NormRange {
-  ShardRange part;
+  UnitRange part;
   int copies = 1;
 };
 

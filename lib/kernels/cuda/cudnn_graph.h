@@ -65,7 +65,7 @@ struct CudnnArgument {
 /// CudnnPlan runs one graph on one device. The graph must outlive it.
 class CudnnPlan {
  public:
-  /// Takes a plan with the descriptors from which it was made.
+  /// Owns a plan with the descriptors from which it was made.
   CudnnPlan(const CudnnApi& api, std::vector<CudnnDescriptor> parts, CudnnDescriptor plan);
 
   int64_t workspace_bytes() const { return workspace_bytes_; }

@@ -16,7 +16,7 @@ constexpr const char* kLibrary = "libcudnn.so.9";
 }
 
 template <class Function>
-void find(void* library, const char* name, Function& function) {
+void load_symbol(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(::dlsym(library, name));
   if (function == nullptr) refuse(cat(kLibrary, " has no ", name));
 }
@@ -25,18 +25,18 @@ CudnnApi load() {
   void* const library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) refuse(cat("it cannot be loaded: ", ::dlerror()));
   CudnnApi api;
-  find(library, "cudnnGetVersion", api.version);
-  find(library, "cudnnGetErrorString", api.error_string);
-  find(library, "cudnnGetLastErrorString", api.last_error);
-  find(library, "cudnnCreate", api.create);
-  find(library, "cudnnDestroy", api.destroy);
-  find(library, "cudnnSetStream", api.set_stream);
-  find(library, "cudnnBackendCreateDescriptor", api.create_descriptor);
-  find(library, "cudnnBackendDestroyDescriptor", api.destroy_descriptor);
-  find(library, "cudnnBackendFinalize", api.finalize);
-  find(library, "cudnnBackendSetAttribute", api.set_attribute);
-  find(library, "cudnnBackendGetAttribute", api.get_attribute);
-  find(library, "cudnnBackendExecute", api.execute);
+  load_symbol(library, "cudnnGetVersion", api.version);
+  load_symbol(library, "cudnnGetErrorString", api.error_string);
+  load_symbol(library, "cudnnGetLastErrorString", api.last_error);
+  load_symbol(library, "cudnnCreate", api.create);
+  load_symbol(library, "cudnnDestroy", api.destroy);
+  load_symbol(library, "cudnnSetStream", api.set_stream);
+  load_symbol(library, "cudnnBackendCreateDescriptor", api.create_descriptor);
+  load_symbol(library, "cudnnBackendDestroyDescriptor", api.destroy_descriptor);
+  load_symbol(library, "cudnnBackendFinalize", api.finalize);
+  load_symbol(library, "cudnnBackendSetAttribute", api.set_attribute);
+  load_symbol(library, "cudnnBackendGetAttribute", api.get_attribute);
+  load_symbol(library, "cudnnBackendExecute", api.execute);
   return api;
 }
 

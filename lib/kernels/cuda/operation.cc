@@ -1,6 +1,7 @@
 #include "kernels/cuda/operation.h"
 
 #include "kernels/cuda/check.h"
+#include "kernels/operand_address.h"
 #include "kernels/working_dtype.h"
 
 namespace ftrun::cuda {
@@ -45,14 +46,7 @@ void Operation::copy_to_result(size_t in, int64_t elements) const {
 }
 
 void* Operation::address(ValueId id, DType dtype) const {
-  require(id >= 0 && static_cast<size_t>(id) < storage_.size(), "operand has a place in storage");
-  const Value& value = graph_.at(id);
-  if (value.stored_dtype() != dtype)
-    bug(cat(op_name(op_.kind), ": ", value.name, " is ", dtype_name(value.stored_dtype()),
-            ", the kernel wants ", dtype_name(dtype)));
-  void* const address = storage_[static_cast<size_t>(id)];
-  if (address == nullptr) bug(cat(op_name(op_.kind), ": ", value.name, " has no storage"));
-  return address;
+  return operand_address(graph_, op_, storage_, id, dtype);
 }
 
 }  // namespace ftrun::cuda

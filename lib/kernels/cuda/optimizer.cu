@@ -106,6 +106,7 @@ inline constexpr bool kRounds = sizeof(T) < sizeof(float);
 /// Noise is the random numbers of V elements from `index` on among all parameters.
 template <bool Draws, int V>
 struct Noise {
+  static_assert(kMostOptimizerStates == 2, "this code names two states");
   uint32_t states[kMostOptimizerStates][V], parameter[V];
 
   __device__ void draw(uint64_t rounding_key, int64_t index) {
@@ -189,6 +190,7 @@ void with_state_type(DType dtype, Body body) {
 /// Calls `body(range, elements at a time)`.
 template <class Body>
 void with_range(const FlatUpdate& u, Body body) {
+  static_assert(kMostOptimizerStates == 2, "this code names two states");
   const bool fit =
       vectors_fit<float>(u.count, u.parameters, u.gradients, u.states[0], u.states[1], u.copy);
   with_state_type(u.parameter_dtype, [&](auto p) {
@@ -322,6 +324,7 @@ template <class Rule, bool kMeasures>
 void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
                      cudaStream_t stream) {
   if (u.count == 0) return;
+  static_assert(kMostOptimizerStates == 2, "this code names two states");
   CodedBlocks blocks_of{{u.scales[0], u.scales[1]},
                         {u.new_scales[0], u.new_scales[1]},
                         {},

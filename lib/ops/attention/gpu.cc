@@ -21,7 +21,8 @@ void require_head_size(int64_t head_size) {
 
 /// Requires that the GPU has the shared memory of our kernels: of the GPUs that they are compiled
 /// for, those of 8.6, 8.9 and 12.0 have less than heads above 128 need in fp32.
-void require_own(const LayerGraph& graph, const Op& op, bool backward, const DeviceInfo& gpu) {
+void require_own_kernels_fit(const LayerGraph& graph, const Op& op, bool backward,
+                             const DeviceInfo& gpu) {
   const int64_t head_size = op.attrs.get<AttentionAttrs>().head_size;
   require_head_size(head_size);
   const DType dtype = graph.at(op.out[0]).dtype;
@@ -74,7 +75,8 @@ DocumentLists lists_of(const Operation& op, const GpuAttentionWorkspace& place) 
 
 /// Says whether cuDNN computes this operation. The statistics are the same in both directions,
 /// whichever library computes them.
-bool by_cudnn(const Operation& op, const Attention& a, bool backward, const Libraries& libraries) {
+bool uses_cudnn(const Operation& op, const Attention& a, bool backward,
+                const Libraries& libraries) {
   return libraries.cudnn != nullptr && op.dtype() == DType::kBF16 &&
          libraries.cudnn->has_plan(a.attrs, a.tokens, libraries.documents, backward);
 }
@@ -118,7 +120,7 @@ void prepare(const LayerGraph& graph, const Op& op, bool backward, const Librari
   if (computes) libraries.cudnn->prepare(attrs, tokens, libraries.documents, backward);
   const bool computes_all =
       computes && !libraries.documents && libraries.cudnn->has_plan(attrs, tokens, false, backward);
-  if (!computes_all) require_own(graph, op, backward, libraries.gpu);
+  if (!computes_all) require_own_kernels_fit(graph, op, backward, libraries.gpu);
 }
 
 }  // namespace
@@ -137,7 +139,7 @@ void run_attention(const Operation& op, const Libraries& libraries) {
   a.starts = op.ints_in(1);
   a.a = op.out(0);
   a.lse = op.floats_out(1);
-  if (by_cudnn(op, a, false, libraries))
+  if (uses_cudnn(op, a, false, libraries))
     return run_by_cudnn(op, a, false, *libraries.cudnn, libraries.documents);
   run_own(op, a, false);
 }
@@ -152,7 +154,7 @@ void run_attention_dgrad(const Operation& op, const Libraries& libraries) {
   a.lse = const_cast<float*>(op.floats_in(3));
   a.starts = op.ints_in(4);
   a.dqkv = op.out(0);
-  if (by_cudnn(op, a, true, libraries))
+  if (uses_cudnn(op, a, true, libraries))
     return run_by_cudnn(op, a, true, *libraries.cudnn, libraries.documents);
   run_own(op, a, true);
 }

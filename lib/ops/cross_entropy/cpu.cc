@@ -416,8 +416,8 @@ class LinearCrossEntropy {
     return sums;
   }
 
-  /// Computes one row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale
-  /// in place, as the products read it.
+  /// Computes one row while it is in the cache: log-sum-exp, then (softmax - onehot) *
+  /// token_loss_factor in place, as the products read it.
   RowLoss row_loss(T* row, int32_t label) {
     head_.add_bias(row);
     cap_.apply(row);
@@ -428,7 +428,7 @@ class LinearCrossEntropy {
                            is_likeliest(row, label, static_cast<T>(stats.max)));
     }
     const RowMaxSum stats = cap_.exponentials(row);
-    const double scale = call_.scalars().loss_scale;
+    const double scale = call_.scalars().token_loss_factor;
     cap_.softmax_gradient(row, stats.max, stats.max, stats.sum, scale);
     row[label] -= static_cast<T>(scale * cap_.slope(at_label));
     head_.round_gradient(row);
@@ -559,8 +559,8 @@ void vocabulary_cross_entropy(const OpCall& call) {
   const T* const logits = call.in<T>(3);
   const T* const statistics = call.in<T>(4);
   const T* const label_logit = call.in<T>(5);
-  const double scale = gradients ? call.scalars().loss_scale : 0.0;
-  // The function replaces the exponentials by (softmax - onehot) * loss_scale.
+  const double scale = gradients ? call.scalars().token_loss_factor : 0.0;
+  // The function replaces the exponentials by (softmax - onehot) * token_loss_factor.
   const auto find_gradient = [&](int64_t i, int64_t label, const JoinedRow& joined) {
     T* const row = chunk.head.logits(i);
     const double own = statistics[2 * (chunk.attrs.rank * chunk.tokens + i)];

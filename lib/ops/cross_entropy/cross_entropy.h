@@ -12,8 +12,9 @@ class GraphBuilder;
 
 // linear_cross_entropy
 //   The head's product and the loss in one, in chunks of tokens so that logits are never whole
-//   in memory. Loss of token n is (lse(logits) - logits[label]), times StepScalars::loss_scale
-//   in the gradients; labels < 0 do not count. With a softcap c logits are c tanh(product / c).
+//   in memory. Loss of token n is (lse(logits) - logits[label]), in the gradients times
+//   StepScalars::token_loss_factor; labels < 0 do not count. With a softcap c logits are
+//   c tanh(product / c).
 //   in:  x[N,D], w[V,D], labels I32[N], [bias[V]]
 //   out: loss F64[2] (adds {sum of losses, counted tokens; without gradients: tokens whose label
 //        is the first of the largest logits}), and, when attrs.with_gradients: dx[N,D],

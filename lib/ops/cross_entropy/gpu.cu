@@ -106,7 +106,8 @@ __device__ inline void write_evaluated(double loss, bool likeliest, double* loss
   correct[blockIdx.x] = likeliest && isfinite(loss) ? 1 : 0;
 }
 
-// Runs one block a row: the loss, and (softmax - onehot) * loss_scale in place of the logits.
+// Runs one block a row: the loss, and (softmax - onehot) * token_loss_factor in place of the
+// logits.
 template <class T, int V>
 __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, int32_t* correct,
                              int64_t vocabulary, int64_t row_stride, LogitCap cap,
@@ -137,7 +138,7 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
   }
   if (!with_gradients) return;
   __syncthreads();  // the label's logit is read before it is overwritten
-  const float scale = scalars->loss_scale, factor = scale / stats.sum;
+  const float scale = scalars->token_loss_factor, factor = scale / stats.sum;
   for (int64_t i = threadIdx.x * V; i < vocabulary; i += kRowThreads * V) {
     Floats<V> v = load_logits<V>(row, i, vocabulary, cap);
 #pragma unroll
@@ -223,7 +224,7 @@ __global__ void split_softmax_rows(float* logits, const int32_t* labels, const f
       write_evaluated(loss, likeliest, losses, correct);
   }
   if (!with_gradients) return;
-  const float scale = counts ? scalars->loss_scale : 0.0F, factor = scale / stats.sum;
+  const float scale = counts ? scalars->token_loss_factor : 0.0F, factor = scale / stats.sum;
   T* const gradient = reinterpret_cast<T*>(row);
   for (int64_t first = 0; first < vocabulary; first += kRowThreads) {
     const int64_t i = first + threadIdx.x;

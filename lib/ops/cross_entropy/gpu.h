@@ -13,7 +13,7 @@ namespace ftrun::cuda {
 
 struct SoftmaxLoss {
   /// The logits [rows, vocabulary], with row_stride elements from one row to the next; with
-  /// gradients it becomes (softmax - onehot) * loss_scale, 0 for masked rows.
+  /// gradients it becomes (softmax - onehot) * token_loss_factor, 0 for masked rows.
   void* logits;
   const int32_t* labels;
   /// The losses F64[rows], written.
@@ -64,7 +64,7 @@ struct VocabularyLoss {
   const StepScalars* scalars;
 };
 /// Computes the loss; if it makes gradients, a row of logits becomes (softmax - onehot) *
-/// loss_scale, 0 for masked rows, in `dtype` from the row's first byte on.
+/// token_loss_factor, 0 for masked rows, in `dtype` from the row's first byte on.
 void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream);
 
 }  // namespace ftrun::cuda

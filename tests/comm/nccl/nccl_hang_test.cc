@@ -101,7 +101,8 @@ std::string read_all(int fd) {
   return all;
 }
 
-/// Rank 0's device stands in a collective that rank 1 does not come to, and no abort ends it.
+/// Runs a case in which rank 0's device stands in a collective that rank 1 does not come to, and no
+/// abort ends it.
 [[noreturn]] void stand_for_ever() {
   ::alarm(120);
   stand_in().abort_fails = true;

@@ -74,7 +74,8 @@ std::vector<float> summed(int ranks, int64_t count) {
   return all;
 }
 
-/// Rank r gives rank i r + i + 1 numbers of a counted all-to-all, but none to itself.
+/// Returns the count of a block: rank r gives rank i r + i + 1 numbers of a counted all-to-all, but
+/// none to itself.
 int64_t counted(int from, int to) {
   return from == to ? 0 : from + to + 1;
 }

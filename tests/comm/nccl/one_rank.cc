@@ -51,7 +51,7 @@ std::vector<float> counted() {
   return numbers;
 }
 
-/// Doubled by a kernel before, and by one after: what comes is four times what was given.
+/// Checks a collective between two kernels that double: the result is four times the input.
 void check_between_kernels(Rig& rig, bool in_order) {
   const auto group = rig.open(in_order ? "in order" : "plain", in_order);
   const std::vector<float> given = counted();
@@ -89,8 +89,8 @@ void check_abort(Rig& rig) {
   std::printf("abort\n");
 }
 
-/// A collective that is recorded, started twice, and still held by its recording where the group is
-/// given up; closed, it is not.
+/// Checks a collective that is recorded, started twice, and still held by its recording where the
+/// group is given up; closed, it is not.
 void check_recorded(Rig& rig, bool gives_up) {
   const auto group = rig.open(gives_up ? "recorded, given up" : "recorded, closed", false);
   const std::vector<float> given = counted();

@@ -345,7 +345,7 @@ bool all_have_given(const std::map<int, Bytes>& given, int ranks) {
          });
 }
 
-/// A graph that captures one of a communicator's collectives holds it.
+/// Keeps a communicator as long as a graph that captures one of its collectives.
 void hold_if_captured(ncclComm_t comm, cudaStream_t stream) {
   if (stream->captured) stream->captured->references.push_back(comm->captured);
 }
@@ -470,7 +470,7 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 
-/// A rank sends all its messages before it waits for those that it receives.
+/// Ends a group of calls: a rank sends all its messages before it waits for those that it receives.
 ncclResult_t ncclGroupEnd() {
   grouped = false;
   const ncclResult_t status = connect(std::exchange(group_connections, {}));

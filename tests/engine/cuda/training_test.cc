@@ -21,8 +21,9 @@ using fixtures::RankRig;
 
 constexpr int kSteps = 3;
 
-/// Adam divides by the size of a gradient: with its usual epsilon a gradient of rounding errors
-/// alone would move a weight as far as any other.
+/// Changes a config so that small differences stay small. Adam divides by the size of a gradient:
+/// with its usual epsilon a gradient of rounding errors alone would move a weight as far as any
+/// other.
 Config comparable(Config config) {
   config.optimizer.eps = 1e-2;
   return config;
@@ -42,7 +43,7 @@ std::map<std::string, DType> dtypes_of(const ModelState& state) {
   return dtypes;
 }
 
-/// Weights and states agree to `tolerance` of what is largest in a tensor.
+/// Requires that weights and states agree to `tolerance` of what is largest in a tensor.
 void require_close(const ModelState& here, const ModelState& there, double tolerance) {
   const auto expected = fixtures::contents(here);
   const auto found = fixtures::contents(there);
@@ -259,7 +260,7 @@ TEST_CASE("cuda: a step that is not finite changes nothing and is placed") {
   rig.train(1);
   const auto before = fixtures::contents(rig.state);
   StepRun run = rig.prepared(2);
-  run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+  run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
   rig.train_executor.run(run);
   REQUIRE_FALSE(run.finite);
   REQUIRE_THAT(rig.train_executor.find_nonfinite(run).text,

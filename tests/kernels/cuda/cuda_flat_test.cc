@@ -51,7 +51,7 @@ StepScalars scalars_of(int step) {
   s.update = step + 1;
   s.bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, step + 1));
   s.bias_correction2 = static_cast<float>(1.0 - std::pow(0.999, step + 1));
-  s.gradient_scale = 0.25F;
+  s.update_gradient_factor = 0.25F;
   return s;
 }
 
@@ -282,8 +282,7 @@ RoundedStep rounded_step(DType parameter, DType gradient, DType state, DType cop
   return {parameter, gradient, state, copy, 70'001};
 }
 
-/// `step` is called with an update of memory that holds the case's numbers, the same for every
-/// call.
+/// Calls `step` with an update of memory that holds the case's numbers, the same for every call.
 template <class Step>
 RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
   const auto content = [&](uint64_t seed, DType dtype) {
@@ -334,7 +333,7 @@ StepScalars scalars_of_powers() {
   return s;
 }
 
-/// Elements of 16 bits or fp32 that differ.
+/// Counts the elements of 16 bits or fp32 that differ.
 int64_t differing(const std::vector<std::byte>& a, const std::vector<std::byte>& b, DType dtype) {
   const auto size = static_cast<size_t>(dtype_bytes(dtype));
   int64_t count = 0;

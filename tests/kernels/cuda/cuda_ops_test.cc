@@ -30,7 +30,7 @@ Operand random(Dims dims, uint64_t seed) {
   return Operand::activation(random_array(std::move(dims), seed));
 }
 
-/// The outputs of a case on the CPU, as inputs of the next one.
+/// Returns the outputs of a case on the CPU, as inputs of the next one.
 Array cpu_output(const OperationCase& c, size_t i) {
   return run_on_cpu(c, {DType::kF32, DType::kF32})[i];
 }
@@ -41,7 +41,7 @@ struct Shape {
 // Widths with and without whole vectors of 16 bytes.
 const std::vector<Shape> kShapes{{1, 1}, {3, 5}, {65, 37}, {130, 576}, {7, 1024}};
 
-/// The gradient overwrites, and is added to what is there.
+/// Requires that the gradient overwrites, and is added to what is there.
 void require_gradient(OperationCase c) {
   require_agreement(c);
   for (size_t i = 0; i < c.out.size(); ++i)
@@ -566,7 +566,7 @@ std::vector<int32_t> starts_of(const AttentionCase& c) {
   return starts;
 }
 
-/// The forward and the backward case; the latter takes what the former gives on the CPU.
+/// Returns the forward and the backward case; the latter takes what the former gives on the CPU.
 std::pair<OperationCase, OperationCase> attention_cases(const AttentionCase& c) {
   const AttentionAttrs& a = c.attrs;
   const int64_t tokens = c.rows * a.row_tokens;
@@ -721,7 +721,8 @@ TEST_CASE(
   REQUIRE(std::isnan(run_on_gpu(c, kDTypes[0])[0].data[0]));
 }
 
-/// The operations of one chunk of the head of one of three ranks, statistics of the others made up.
+/// Returns the operations of one chunk of the head of one of three ranks, statistics of the others
+/// made up.
 std::pair<OperationCase, OperationCase> split_loss_cases(int64_t tokens, int64_t hidden,
                                                          int64_t vocabulary, int masked_every,
                                                          int64_t rank, bool gradients) {

@@ -61,7 +61,7 @@ class GpuRun {
   }
 
   void run() { run({Op{case_.kind, in_, out_, case_.attrs, -1}}, true); }
-  /// The two gradients of a norm: inputs dy, x, rstd, w and e; outputs dw and dx.
+  /// Computes the two gradients of a norm: inputs dy, x, rstd, w and e; outputs dw and dx.
   void run_norm_gradients(bool together) {
     run({{OpKind::kRmsNormWgrad, {in_[0], in_[1], in_[2]}, {out_[0]}, NoAttrs{}, -1},
          {OpKind::kRmsNormDgrad, in_, {out_[1]}, NormAttrs{1e-5, 1.0}, -1}},
@@ -75,7 +75,7 @@ class GpuRun {
     graph_.forward = ops;
     gpu().prepare(graph_);
     StepScalars scalars;
-    scalars.loss_scale = kLossScale;
+    scalars.token_loss_factor = kLossScale;
     scalars.dropout_key = kDropoutKey;
     DeviceBytes on_device(sizeof scalars);
     on_device.write(&scalars);
@@ -241,7 +241,7 @@ std::vector<std::vector<std::byte>> bits_on_gpu(const OperationCase& c, DTypes d
 
 std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
   Rig rig(DType::kF32);
-  rig.scalars.loss_scale = kLossScale;
+  rig.scalars.token_loss_factor = kLossScale;
   rig.scalars.dropout_key = kDropoutKey;
   rig.layer = kLayer;
   rig.first_token = kFirstToken;

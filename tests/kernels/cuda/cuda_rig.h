@@ -122,7 +122,7 @@ std::vector<std::vector<std::byte>> norm_gradient_bits(const std::vector<Operand
                                                        const Operand& dw);
 /// Returns the raw bytes of the outputs on the GPU.
 std::vector<std::vector<std::byte>> bits_on_gpu(const OperationCase& c, DTypes dtypes);
-/// The loss scale that every case of the tests uses as StepScalars::loss_scale.
+/// The factor that every case of the tests uses as StepScalars::token_loss_factor.
 inline constexpr float kLossScale = 0.125F;
 /// The key of masks of dropout: StepScalars::dropout_key, and the rest of KernelContext.
 inline constexpr uint64_t kDropoutKey = 0x123456789abcdef0;

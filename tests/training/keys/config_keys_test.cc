@@ -25,7 +25,7 @@
 #include "places.h"
 #include "program/step_plan.h"
 #include "training/loss_scaler.h"
-#include "training/optimizer_plan.h"
+#include "training/scheduled_scalars.h"
 
 #include <catch2/catch.hpp>
 
@@ -120,7 +120,7 @@ const std::vector<Base>& bases() {
   return all;
 }
 
-/// Eight small layers: every key of ZeRO has units to work on.
+/// Returns eight small layers: every key of ZeRO has units to work on.
 ModelConfig model() {
   ModelConfig c;
   c.family = "llama";
@@ -160,19 +160,19 @@ std::string optimizer_text(const OptimizerConfig& config) {
   return text;
 }
 
-/// The scalars of steps all along a run.
+/// Returns the scalars of steps all along a run.
 std::string schedule_text(const Config& config) {
   std::ostringstream out;
   out.precision(9);
   for (int64_t k = 1; k < 60; ++k) {
-    const StepScalars s = step_scalars_of(config.optimizer, config.scheduler, k);
+    const StepScalars s = scheduled_scalars(config.optimizer, config.scheduler, k);
     out << s.learning_rate << ' ' << s.beta1 << ' ' << s.beta2 << ' ' << s.bias_correction1 << ' '
         << s.bias_correction2 << '\n';
   }
   return out.str();
 }
 
-/// The loss scale over finite steps and rows of overflows.
+/// Returns the loss scale over finite steps and rows of overflows.
 std::string scale_text(const Config& config) {
   std::string text;
   LossScaler scaler(config);
@@ -203,11 +203,11 @@ std::string adapter_text(const ModelDescription& model) {
   for (const BlockAdapter& block : model.adapter.blocks)
     for (const LowRank& low : block.of) text += cat(low.rank, "*", low.scale, " ");
   for (const TensorInfo& tensor : model.tensors)
-    text += cat(static_cast<int>(tensor.initial.kind), tensor.trainable ? "t" : "f");
+    text += cat(static_cast<int>(tensor.initial.source), tensor.trainable ? "t" : "f");
   return text;
 }
 
-/// The programs of the first and the last rank.
+/// Returns the programs of the first and the last rank.
 std::string programs(const Config& config) {
   std::string text;
   for (const int64_t rank : {int64_t{0}, config.parallel.data * config.parallel.tensor - 1}) {
@@ -223,7 +223,7 @@ std::string programs(const Config& config) {
   return text;
 }
 
-/// A config that was read and resolved, or nothing where it is refused or cannot run yet.
+/// Returns a config that was read and resolved, or nothing where it is refused or cannot run yet.
 std::optional<Resolution> resolved(const Base& base, const std::vector<std::string>& overrides) {
   const LoadResult loaded = load_config_text("c.yaml", base.text, overrides);
   if (!loaded.ok()) return std::nullopt;
@@ -291,7 +291,7 @@ std::vector<std::string> other_values(const Field& field, const FieldValue& now)
       return {"[other.bin]", "[norm]", "[k_proj]"};
     case FieldType::kIntList:
       return {"[1]", "[4, 5]"};
-    case FieldType::kFloatList:
+    case FieldType::kNumberPair:
       return {"[0.25, 0.5]"};
     case FieldType::kNumberList:
       return {"[0.5]", "[0.25, 0.5]"};
@@ -359,11 +359,11 @@ const std::map<std::string, RunKey>& run_keys() {
       {"gradient_clipping",
        {"lib/training/prepare_step.cc", ".clip_norm = config.gradient_clipping"}},
       // Scales of the loss, which the optimizer never sees: numbers change where they are rounded.
-      {"prescale_gradients", {"lib/training/gradient_scale.cc", "reduction.prescale_gradients"}},
+      {"prescale_gradients", {"lib/training/backward_scale.cc", "reduction.prescale_gradients"}},
       {"gradient_predivide_factor",
-       {"lib/training/gradient_scale.cc", "reduction.gradient_predivide_factor"}},
+       {"lib/training/backward_scale.cc", "reduction.gradient_predivide_factor"}},
       {"gradient_allreduce_op",
-       {"lib/training/gradient_scale.cc", "reduction.gradient_allreduce_op"}},
+       {"lib/training/backward_scale.cc", "reduction.gradient_allreduce_op"}},
       // The keys below set which files and lines are written.
       {"output_dir", {"lib/training/recorder.cc", "config.output_dir"}},
       {"train.log.every", {"lib/training/recorder.cc", "config.train.log.every"}},

@@ -74,7 +74,8 @@ Block block;
   std::abort();
 }
 
-/// The emulator switches only to threads whose wait is over; most other switches would be in vain.
+/// Says whether a thread can run on. The emulator switches only to threads whose wait is over; most
+/// other switches would be in vain.
 bool can_go_on(const Thread& thread) {
   switch (thread.awaited) {
     case Awaited::kNothing:
@@ -166,7 +167,8 @@ class ShuffledOrder {
   size_t count_, step_, next_;
 };
 
-/// Some warps stand still for many rounds while others run ahead as far as barriers let them.
+/// Says whether a warp stands still. Some warps stand still for many rounds while others run ahead
+/// as far as barriers let them.
 bool stands_still(int warp, size_t round) {
   constexpr size_t kRounds = 256;
   return ((round / kRounds + 1) * 2654435761U >> (warp % 16 + 8)) % 2 == 1;

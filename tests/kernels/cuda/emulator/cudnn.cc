@@ -223,7 +223,7 @@ struct Storage {
   std::shared_ptr<std::vector<double>> made;
 };
 
-/// NaN, for each element of a tensor.
+/// Makes NaN for each element of a tensor.
 std::shared_ptr<std::vector<double>> elements_of(const Descriptor& tensor) {
   const Index dims = tensor.dims(CudnnAttribute::kTensorDimensions),
               strides = tensor.dims(CudnnAttribute::kTensorStrides);
@@ -300,7 +300,8 @@ class Tensor {
     for (size_t d = 1; d < place.size(); ++d) at += place[d] * strides_[d];
     return at;
   }
-  /// Tokens are the rows, or the columns of a tensor that is turned.
+  /// Says whether a place is beyond the tokens. Tokens are the rows, or the columns of a tensor
+  /// that is turned.
   bool is_beyond(const Index& place) const {
     const size_t token = dims[3] > 1 && strides_[3] > strides_[2] ? 3 : 2;
     return sequences_.offsets != nullptr && place[token] >= sequences_.lengths[place[0]];
@@ -463,7 +464,7 @@ class Run {
     for (const auto& [at, sum] : sums) y.write(at, sum);
   }
 
-  /// Another view of the same elements.
+  /// Makes another view of the same elements.
   void reshape(const Descriptor& operation) {
     cudnn().ran.emplace_back("reshape");
     const Descriptor &x = operation.at(CudnnAttribute::kReshapeX),
@@ -481,7 +482,7 @@ class Run {
   const int32_t* lengths_ = nullptr;
 };
 
-/// Everything in memory is given, where its alignment says.
+/// Checks that everything in memory is given, where its alignment says.
 int check_pack(const Descriptor& graph, const Descriptor& pack) {
   std::set<int64_t> ids;
   for (int64_t i = 0; i < pack.count(CudnnAttribute::kPackIds); ++i) {

@@ -7,7 +7,7 @@ extern "C" int ftrun_count_cuda_devices();
 
 namespace ftrun {
 
-/// The kernels are in this program.
+/// Opens the kernels, which are in this program.
 std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptions& attention) {
   return std::unique_ptr<DeviceKernels>(ftrun_open_cuda_kernels(index, attention));
 }

@@ -200,7 +200,7 @@ class HostAttention {
   }
 
  private:
-  /// Numbers of either sign below 1.
+  /// Returns numbers of either sign below 1.
   static std::vector<uint16_t> bits(int64_t count, int seed) {
     const std::vector<std::byte> bytes =
         test::to_bytes(test::random_array({count}, seed), DType::kBF16);

@@ -124,7 +124,7 @@ test::Operand given(test::Array array) {
   return test::Operand::activation(std::move(array));
 }
 
-/// Kernels that the gradients of a norm of 9 rows take.
+/// Counts the kernels that the gradients of a norm of 9 rows take.
 int64_t norm_launches(int64_t width, bool together) {
   test::Array rstd = test::random_array({9}, 1);
   const std::vector<test::Operand> in{
@@ -181,7 +181,7 @@ test::OperationCase hot_row_case(int64_t width) {
           {test::Operand::gradient(std::vector<int64_t>{40, width})}};
 }
 
-/// A column of row 7: the tokens that a block finds at a time, in parts of kEmbedPart each.
+/// Sums a column of row 7: the tokens that a block finds at a time, in parts of kEmbedPart each.
 float hot_sum(const test::OperationCase& c, int64_t width, int64_t column) {
   constexpr int kFoundAtATime = 2048 - 256;  // what a list of 2048 is sure to have room for
   std::vector<std::vector<float>> lists(1);

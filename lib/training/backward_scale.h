@@ -4,10 +4,10 @@
 
 namespace ftrun {
 
-/// GradientScale holds the factors that scale a step's gradients between the loss and the update.
-struct GradientScale {
+/// BackwardScale holds the factors that scale a step's gradients between the loss and the update.
+struct BackwardScale {
   /// The factor of the gradient of each token's loss before backward; 0 if no token counts.
-  float loss_scale = 0;
+  float token_loss_factor = 0;
   /// The ratio of the gradients in memory and in communication to the gradients that the update
   /// uses.
   double multiple = 1;
@@ -19,6 +19,6 @@ struct GradientScale {
 /// them by the number of ranks before, unless the config sets a factor and does not prescale, which
 /// would cancel it. With gradient_allreduce_op "sum" the update uses the sum over ranks of each
 /// rank's average.
-GradientScale gradient_scale(const Config& config, double loss_scale, double counted_tokens);
+BackwardScale backward_scale(const Config& config, double loss_scale, double counted_tokens);
 
 }  // namespace ftrun

@@ -1,4 +1,4 @@
-#include "training/optimizer_plan.h"
+#include "training/scheduled_scalars.h"
 
 #include <cmath>
 
@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-StepScalars step_scalars_of(const OptimizerConfig& optimizer, const SchedulerConfig& lr_schedule,
-                            int64_t k) {
+StepScalars scheduled_scalars(const OptimizerConfig& optimizer, const SchedulerConfig& lr_schedule,
+                              int64_t k) {
   const ScheduledRate rate = scheduled_rate(lr_schedule, optimizer, k);
   const double beta1 = rate.beta1.value_or(optimizer.betas[0]);
   const double beta2 = rate.beta2.value_or(optimizer.betas[1]);
