@@ -379,6 +379,12 @@ const char* name_of(QkNorm norm) {
   bug("unknown norm of queries and keys");
 }
 
+/// Returns the name of the model's layer norms in config_text.
+const char* layer_norm_name(const ModelConfig& config) {
+  if (!config.norm_weight) return "layer_norm_without_weight";
+  return config.norm_bias ? "layer_norm" : "layer_norm_without_bias";
+}
+
 std::string features_text(const ModelConfig& config) {
   std::vector<std::string> names;
   if (config.tied) names.emplace_back("tied");
@@ -387,8 +393,7 @@ std::string features_text(const ModelConfig& config) {
   if (config.mlp_bias) names.emplace_back("mlp_bias");
   if (config.head_bias) names.emplace_back("head_bias");
   if (const char* const name = name_of(config.qk_norm)) names.emplace_back(name);
-  if (config.norm == NormKind::kLayer)
-    names.emplace_back(config.norm_bias ? "layer_norm" : "layer_norm_without_bias");
+  if (config.norm == NormKind::kLayer) names.emplace_back(layer_norm_name(config));
   if (config.norm == NormKind::kRmsLessOne) names.emplace_back("norms_less_one");
   if (!config.input_norm) names.emplace_back("no_input_norm");
   if (!config.mlp_norm) names.emplace_back("no_mlp_norm");

@@ -15,7 +15,7 @@ namespace ftrun {
 enum class RopeType : uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongRope };
 
 /// NormKind is the norm in blocks and before the head: RMS norm (Zhang and Sennrich 2019), the same
-/// with weights that are stored less 1, or layer norm with a weight (Ba et al. 2016).
+/// with weights that are stored less 1, or layer norm (Ba et al. 2016).
 enum class NormKind : uint8_t { kRms, kRmsLessOne, kLayer };
 
 /// QkNorm is the norm that is applied to queries and keys before the rotation.
@@ -77,6 +77,8 @@ struct ModelConfig {
   /// The longest sequence for which the model was made; 0 when config.json does not say.
   int64_t max_positions = 0;
   NormKind norm = NormKind::kRms;
+  /// Norms have a weight; only layer norms can lack it, and have no bias then.
+  bool norm_weight = true;
   /// Layer norms have a bias.
   bool norm_bias = true;
   double norm_epsilon = 1e-6;

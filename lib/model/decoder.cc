@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -45,7 +46,7 @@ namespace ftrun {
 namespace {
 
 bool has_norm_bias(const ModelConfig& c) {
-  return c.norm == NormKind::kLayer && c.norm_bias;
+  return c.norm == NormKind::kLayer && c.norm_weight && c.norm_bias;
 }
 
 /// TensorTable adds tensors in the order of a Hugging Face state dict: a module's weight, then its
@@ -102,8 +103,9 @@ class TensorTable {
     TensorId weight = -1;
     TensorId bias = -1;
   };
-  /// Adds the weight and bias of a norm whose tokens sequence parallelism divides.
+  /// Adds the weight and bias that a norm has, whose tokens sequence parallelism divides.
   Norm norm(const std::string& module, const ModelConfig& c) {
+    if (!c.norm_weight) return {};
     const OpKind kind = c.norm == NormKind::kLayer ? OpKind::kLayerNorm : OpKind::kRmsNorm;
     const auto vector = [&](const char* end, size_t operand) {
       const bool term = split_.sequence && gradient_is_term(kind, operand, 'N');
@@ -335,11 +337,14 @@ struct MatrixParams {
   LoraParams lora;
 };
 
+/// NormParams are the parameters of a norm, -1 where the config has none. A norm without parameters
+/// still is a norm: an optional says whether there is one.
 struct NormParams {
   ValueId weight = -1, bias = -1;
 };
 
 NormParams add_norm_params(GraphBuilder& g, const ModelConfig& c, std::string_view name) {
+  if (!c.norm_weight) return {};
   NormParams params{g.param(cat(name, ".weight"), {c.hidden})};
   if (has_norm_bias(c)) params.bias = g.param(cat(name, ".bias"), {c.hidden});
   return params;
@@ -349,28 +354,29 @@ double norm_weight_offset(const ModelConfig& c) {
   return c.norm == NormKind::kRmsLessOne ? 1.0 : 0.0;
 }
 
-/// Emits the norm of x; x itself without parameters.
-ValueId add_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, const NormParams& params) {
-  if (params.weight < 0) return x;
+/// Emits the norm of x; returns x itself where there is no norm.
+ValueId add_norm(GraphBuilder& g, const ModelConfig& c, ValueId x,
+                 const std::optional<NormParams>& norm) {
+  if (!norm) return x;
   if (c.norm == NormKind::kLayer)
-    return ops::layer_norm(g, x, params.weight, params.bias, c.norm_epsilon);
-  return ops::rms_norm(g, x, params.weight, {c.norm_epsilon, norm_weight_offset(c)});
+    return ops::layer_norm(g, x, norm->weight, norm->bias, c.norm_epsilon);
+  return ops::rms_norm(g, x, norm->weight, {c.norm_epsilon, norm_weight_offset(c)});
 }
 
-/// Emits x + r and its norm, which is the sum itself without parameters.
+/// Emits x + r and its norm, which is the sum itself where there is no norm.
 ops::SumAndNorm add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, ValueId r,
-                                 const NormParams& params) {
-  if (c.norm == NormKind::kLayer || params.weight < 0) {
+                                 const std::optional<NormParams>& norm) {
+  if (c.norm == NormKind::kLayer || !norm) {
     const ValueId sum = ops::add(g, x, r);
-    return {sum, add_norm(g, c, sum, params)};
+    return {sum, add_norm(g, c, sum, norm)};
   }
-  return ops::add_rms_norm(g, x, r, params.weight, {c.norm_epsilon, norm_weight_offset(c)});
+  return ops::add_rms_norm(g, x, r, norm->weight, {c.norm_epsilon, norm_weight_offset(c)});
 }
 
 /// BlockParams are the parameters of a block's graph, -1 where the config has none.
 struct BlockParams {
   std::array<MatrixParams, kProductMatrices> matrices;
-  NormParams input_norm, attention_output_norm, post_norm, mlp_output_norm;
+  std::optional<NormParams> input_norm, attention_output_norm, post_norm, mlp_output_norm;
   ValueId q_norm = -1, k_norm = -1;
 
   const MatrixParams& at(ProductMatrix matrix) const {
@@ -733,9 +739,10 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t,
     add(params.bias, std::move(biases));
     add_lora(params.lora);
   };
-  const auto add_norm = [&](const NormParams& params, const TensorTable::Norm& ids) {
-    add(params.weight, {ids.weight});
-    add(params.bias, {ids.bias});
+  const auto add_norm = [&](const std::optional<NormParams>& norm, const TensorTable::Norm& ids) {
+    if (!norm) return;
+    add(norm->weight, {ids.weight});
+    add(norm->bias, {ids.bias});
   };
   add_norm(p.input_norm, t.input_norm);
   add_matrix(ProductMatrix::kQkv);
@@ -916,10 +923,14 @@ class DecoderBuilder {
       const ops::VocabularyPart part{split_.degree, split_.index, c_.vocab_rows};
       ops::vocabulary_cross_entropy(g, y, weight, labels, attrs, part, bias);
     }
-    std::vector<GraphParam> params{{norm.weight, {norm_tensors.weight}}};
-    if (norm.bias >= 0) params.push_back({norm.bias, {norm_tensors.bias}});
-    params.push_back({weight, {weight_tensor}});
-    if (bias >= 0) params.push_back({bias, {bias_tensor}});
+    std::vector<GraphParam> params;
+    const auto add = [&](ValueId value, TensorId tensor) {
+      if (value >= 0) params.push_back({value, {tensor}});
+    };
+    add(norm.weight, norm_tensors.weight);
+    add(norm.bias, norm_tensors.bias);
+    add(weight, weight_tensor);
+    add(bias, bias_tensor);
     out_.layers.push_back(
         {"head", LayerKind::kHead, add_graph(g.finish(train())), std::move(params)});
   }

@@ -14,11 +14,11 @@ namespace ftrun {
 
 std::span<const Family> families() {
   static const std::array kFamilies{
-      kLlamaFamily,    kMistralFamily, kMinistralFamily, kMinistral3Family, kQwen2Family,
-      kQwen3Family,    kGraniteFamily, kPhi3Family,      kGpt2Family,       kGemmaFamily,
-      kGemma2Family,   kGemma3Family,  kOlmo2Family,     kSmolLm3Family,    kStarcoder2Family,
-      kStableLmFamily, kGlmFamily,     kGlm4Family,      kCohereFamily,     kCohere2Family,
-      kGptNeoxFamily,  kOptFamily,     kFalconFamily,    kPhiFamily};
+      kLlamaFamily,      kMistralFamily,  kMinistralFamily, kMinistral3Family, kQwen2Family,
+      kQwen3Family,      kGraniteFamily,  kPhi3Family,      kGpt2Family,       kGemmaFamily,
+      kGemma2Family,     kGemma3Family,   kOlmoFamily,      kOlmo2Family,      kSmolLm3Family,
+      kStarcoder2Family, kStableLmFamily, kGlmFamily,       kGlm4Family,       kCohereFamily,
+      kCohere2Family,    kGptNeoxFamily,  kOptFamily,       kFalconFamily,     kPhiFamily};
   return kFamilies;
 }
 

@@ -114,6 +114,7 @@ extern const Family kGpt2Family;
 extern const Family kGemmaFamily;
 extern const Family kGemma2Family;
 extern const Family kGemma3Family;
+extern const Family kOlmoFamily;
 extern const Family kOlmo2Family;
 extern const Family kSmolLm3Family;
 extern const Family kStarcoder2Family;

@@ -240,7 +240,8 @@ std::string feature_table(const char* title, const std::vector<Feature>& feature
 }
 
 std::string norm_text(const ModelConfig& config) {
-  std::string text = config.norm == NormKind::kLayer        ? "layer norm"
+  std::string text = !config.norm_weight                    ? "layer norm without weights"
+                     : config.norm == NormKind::kLayer      ? "layer norm"
                      : config.norm == NormKind::kRmsLessOne ? "RMS, stored less 1"
                                                             : "RMS";
   if (config.output_norms)

@@ -68,6 +68,8 @@ class Family:
     choices: tuple = ()
     # Settings: GGUF's key behind the architecture's name, config.json's key.
     keys: dict = dataclasses.field(default_factory=dict)
+    # Settings of GGUF that the class has no key for, and the value that all its models have.
+    constants: dict = dataclasses.field(default_factory=dict)
     # Keys of config.json that llama.cpp computes at these values alone; a reader writes the first.
     fixed: dict = dataclasses.field(default_factory=dict)
     # Flags of config.json that say whether a module of a block has a bias: the flag, the module.
@@ -183,6 +185,11 @@ FAMILIES = {family.model_type: family for family in (
                                    "use_bidirectional_attention": (False, None),
                                    **{key: (None,) for key in CAPS}},
            norms_less_one=True, window_period=6, wide_score_layers=62, window_rotation=True),
+    # Norms have neither weights nor biases, and so no tensors.
+    Family("olmo", "olmo", "OlmoForCausalLM", modules=(*ATTENTION, *GATED),
+           constants={"attention.layer_norm_epsilon": 1e-5},
+           fixed={"hidden_act": SILU, "attention_bias": (False,), "clip_qkv": (None,)},
+           in_pairs=True),
     Family("olmo2", "olmo2", "Olmo2ForCausalLM",
            modules=(*NORMS_BEHIND, *ATTENTION, *HEAD_NORMS, *GATED), keys=RMS,
            fixed={"hidden_act": SILU, "attention_bias": (False,)}),

@@ -119,6 +119,10 @@ class GgufFile:
         for name, key in family.setting_keys().items():
             if key:
                 config[key] = self.setting(name, silent.get(name))
+        for name, value in family.constants.items():
+            if self.setting(name) != value:
+                raise UserError(f"{self.path}: {self.architecture}.{name} is {self.setting(name)}, "
+                                f"and {value} in every {family.model_type} model; {FOLDER_REMEDY}")
         if family.has_head_dim:
             config["head_dim"] = shape.head_size
         for key, values in family.fixed.items():

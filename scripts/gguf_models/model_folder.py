@@ -110,6 +110,8 @@ def write_settings(writer, config, path):
     for name, key in family.setting_keys().items():
         value = shape.kv_heads if name == "attention.head_count_kv" else config[key]
         add_setting(writer, name, value)
+    for name, value in family.constants.items():
+        add_setting(writer, name, value)
     add_setting(writer, "vocab_size", config["vocab_size"])
     add_setting(writer, "attention.key_length", shape.head_size)
     add_setting(writer, "attention.value_length", shape.head_size)

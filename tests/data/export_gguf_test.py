@@ -155,6 +155,8 @@ MODELS = {
     "gemma2": ("Gemma2", WINDOWED),
     "gemma3_text": ("Gemma3Text", WINDOWED | {"num_hidden_layers": 7,
                                               "rope_parameters": GEMMA3_ROTATIONS}),
+    "olmo": ("Olmo", {"tie_word_embeddings": True}),
+    "olmo with a head of its own": ("Olmo", {}),
     "olmo2": ("Olmo2", {}),
     "smollm3": ("SmolLM3", {"num_hidden_layers": 5}),
     "starcoder2": ("Starcoder2", {"tie_word_embeddings": True}),
@@ -513,6 +515,7 @@ class Refused(Case):
                 ("Cohere", {"use_qk_norm": True}, "use_qk_norm True is not computed by llama.cpp's "
                  "command-r in 40 layers: it takes True from 64 layers on and False below"),
                 ("Cohere", {"num_hidden_layers": 64}, "use_qk_norm False is not computed"),
+                ("Olmo", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not computed by llama.cpp's olmo"),
                 ("Falcon", {"alibi": True}, "alibi True is not computed by llama.cpp's falcon")):
             with self.subTest(f"{kind} {changes}"):
                 config = model_folder.derived(getattr(transformers, kind + "Config")().to_dict())
@@ -525,6 +528,20 @@ class Refused(Case):
         if proof.has_llama_cpp():
             with unittest.mock.patch.object(model_folder, "add_setting", lambda *_: None):
                 self.refused("m.gguf: llama.cpp does not load it")
+
+    def test_a_file_whose_norms_have_another_epsilon_than_the_class(self):
+        shutil.rmtree(self.folder / "model")
+        write_model(self.folder / "model", "Olmo", byte_level_tokenizer("smollm"))
+        other = {"attention.layer_norm_epsilon": 1e-3}
+        with unittest.mock.patch.dict(FAMILIES["olmo"].constants, other), \
+                unittest.mock.patch.object(proof, "has_llama_cpp", lambda: False):
+            self.assertEqual(self.export("--type", "f32")[0], 0)
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.assertEqual(make_model.main([str(self.folder / "out" / "m.gguf"), "--out",
+                                              str(self.folder / "back")]), 4)
+        self.assertIn("olmo.attention.layer_norm_epsilon is 0.001, and 1e-05 in every olmo model",
+                      said.getvalue())
 
     def test_a_rule_without_a_name(self):
         self.edit("tokenizer.json", pre_tokenizer={"type": "Whitespace"})

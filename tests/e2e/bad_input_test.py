@@ -382,9 +382,9 @@ with tempfile.TemporaryDirectory() as scratch:
                                  'supported yet\n'
                                  "  remedy: supported families: llama, mistral, ministral, "
                                  "ministral3, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, "
-                                 "gemma3_text, olmo2, smollm3, starcoder2, stablelm, glm, glm4, "
-                                 "cohere, cohere2, gpt_neox, opt, falcon, phi, and the decoders of "
-                                 "gemma3, mistral3\n", model={"path": str(folder)})
+                                 "gemma3_text, olmo, olmo2, smollm3, starcoder2, stablelm, glm, "
+                                 "glm4, cohere, cohere2, gpt_neox, opt, falcon, phi, and the "
+                                 "decoders of gemma3, mistral3\n", model={"path": str(folder)})
 
     @case
     def weights_with_nan_stop_the_run():

@@ -60,6 +60,9 @@ LAYOUTS_OF = {"yarn_rope": ("tensor", "pipeline"), "granite": ("zero-3", "tensor
               # These bring what no other block has: norms that ranks sum, layers that do not
               # rotate, one sum of attention and MLP, rows by key head.
               "olmo2": ("zero-3", "tensor", "pipeline"),
+              # Norms without tensors: a tied head has none of its own.
+              "olmo": ("zero-3", "tensor", "pipeline"),
+              "olmo_tied": ("zero-3", "units", "tensor", "pipeline"),
               "cohere2": ("zero-3", "tensor", "pipeline"), "gpt_neox": ("tensor",),
               "stablelm_parallel": ("pipeline",), "opt": ("tensor",), "falcon_new": ("tensor",),
               "stablelm_norms": ("zero-3", "tensor", "pipeline"),
@@ -70,7 +73,8 @@ LAYOUTS_OF = {"yarn_rope": ("tensor", "pipeline"), "granite": ("zero-3", "tensor
 # Blocks of these are those of others: two ranks tell nothing more.
 ONE_RANK = {"yarn_rope", "phi3_short", "starcoder2", "smollm3", "stablelm", "stablelm_parallel",
             "glm", "glm4", "cohere", "gpt_neox_serial", "falcon", "phi", "ministral",
-            "stablelm_norms", "cohere_norms", "falcon_norms"}
+            "stablelm_norms", "cohere_norms", "falcon_norms", "opt_plain_norms",
+            "olmo_tied"}
 # Longrope rotates rows of 32 tokens by one of two lists.
 LONGROPE = {"phi3": "is above longrope's original_max_position_embeddings, 16: long_factor rotates "
                     "all rows of the run\n",

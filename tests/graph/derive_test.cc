@@ -57,8 +57,8 @@ TEST_CASE("a layer norm's kernel adds the gradient that passed it where the norm
   CHECK(saved_text(g) == "n.mean 32\nn.rstd 32\nup.out 768\n");
   const LayerGraph bare = plain_mlp({});
   CHECK(list_text(bare, bare.backward)
-            .ends_with("layer_norm_dgrad d_layer_norm.out:[8,16] x:[8,16] layer_norm.mean:[8] "
-                       "layer_norm.rstd:[8] -> d_x:[8,16]\n"
+            .ends_with("layer_norm_dgrad d_x.norm.out:[8,16] x:[8,16] x.norm.mean:[8] "
+                       "x.norm.rstd:[8] -> d_x:[8,16]\n"
                        "add d_sum:[8,16] d_x:[8,16] -> d_sum.sum:[8,16]\n"));
 }
 

@@ -20,8 +20,8 @@ using nlohmann::json;
 const std::vector<std::string> kNames{
     "llama2", "llama3", "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo",
     "ministral", "ministral3", "qwen2", "qwen2_window", "qwen3", "granite", "phi3", "gemma",
-    "gemma2", "gemma3", "olmo2", "smollm3", "starcoder2", "stablelm", "glm", "glm4", "cohere",
-    "cohere2", "gpt_neox", "phi1_5", "phi2",
+    "gemma2", "gemma3", "olmo", "olmo2", "smollm3", "starcoder2", "stablelm", "glm", "glm4",
+    "cohere", "cohere2", "gpt_neox", "phi1_5", "phi2",
     // Qwen2.5 as its model card has it, gpt-oss's scaling, DeepSeek's mscale, Phi-3-mini-128k and
     // Phi-4-mini as published, a rotation scaled so for one layer type alone.
     "qwen2_yarn", "llama_yarn", "llama_mscale", "phi3_128k", "phi4_mini", "gemma3_yarn"};
@@ -210,13 +210,14 @@ TEST_CASE("a config of OPT has keys of its own, and forms that are not there are
         "tokens eos none bos none pad 1\n");
   CHECK(c.dropouts == std::vector<std::string>{"dropout"});
   CHECK(c.position_offset == 2);
+  CHECK(config_text(parse_model_config(opt(R"(, "layer_norm_elementwise_affine": false)"), "m"))
+            .find("\nfeatures tied qkv_bias attention_out_bias mlp_bias layer_norm_without_weight "
+                  "learned_positions plain_mlp relu\n") != std::string::npos);
   CHECK(
       refusal(opt(R"(, "do_layer_norm_before": false, "word_embed_proj_dim": 32,
-                       "layer_norm_elementwise_affine": false,
                        "_remove_final_layer_norm": true)")) ==
       "3: config.json:\n"
       "  do_layer_norm_before: norms behind the sums are not supported yet\n"
-      "  layer_norm_elementwise_affine: norms without weights are not supported yet\n"
       "  _remove_final_layer_norm: is not supported yet\n"
       "  word_embed_proj_dim: embeddings of another width than hidden_size are not supported yet");
 }
@@ -316,6 +317,11 @@ TEST_CASE(
   CHECK(neox.rope.partial == 0.25);
   CHECK(neox.mlp_norm);
   CHECK(neox.parallel_residual);
+  CHECK(config_text(config("olmo.v4")).find("\nfeatures tied layer_norm_without_weight\n") !=
+        std::string::npos);
+  CHECK(refusal(changed({{"clip_qkv", 8.0}}, "olmo.v5")) ==
+        "3: config.json: clip_qkv: found 8.0; queries, keys and values that are clipped to a bound "
+        "are not supported yet (null is)");
   CHECK(config_text(config("olmo2.v4"))
             .find("\nfeatures whole_qk_norm no_input_norm no_mlp_norm "
                   "output_norms\n") != std::string::npos);
@@ -705,8 +711,8 @@ TEST_CASE("features that are not there are named") {
        llama,
        "3: config.json: model_type \"mamba\" is not supported yet\n  remedy: supported families: "
        "llama, mistral, ministral, ministral3, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, "
-       "gemma3_text, olmo2, smollm3, starcoder2, stablelm, glm, glm4, cohere, cohere2, gpt_neox, "
-       "opt, falcon, phi, and the decoders of gemma3, mistral3"},
+       "gemma3_text, olmo, olmo2, smollm3, starcoder2, stablelm, glm, glm4, cohere, cohere2, "
+       "gpt_neox, opt, falcon, phi, and the decoders of gemma3, mistral3"},
       {{{"model_type", "gemma3"}},
        llama,
        "4: config.json:\n  text_config: missing; expected the object of the model's decoder\n  "
@@ -720,8 +726,8 @@ TEST_CASE("features that are not there are named") {
        llama,
        "3: config.json: text_config.model_type \"mamba\" is not supported yet\n  remedy: supported "
        "families: llama, mistral, ministral, ministral3, qwen2, qwen3, granite, phi3, gpt2, gemma, "
-       "gemma2, gemma3_text, olmo2, smollm3, starcoder2, stablelm, glm, glm4, cohere, cohere2, "
-       "gpt_neox, opt, falcon, phi, and the decoders of gemma3, mistral3"},
+       "gemma2, gemma3_text, olmo, olmo2, smollm3, starcoder2, stablelm, glm, glm4, cohere, "
+       "cohere2, gpt_neox, opt, falcon, phi, and the decoders of gemma3, mistral3"},
       {{{"model_type", "gemma3"},
         {"architectures", nullptr},
         {"text_config", {{"hidden_size", "wide"}, {"intermediate_size", 64}}}},

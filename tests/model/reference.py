@@ -158,6 +158,9 @@ FAMILIES = Table({
                                                              16},
                                           "sliding_attention": {"rope_type": "default",
                                                                 "rope_theta": 1e4}}}),
+    # Norms without a weight. The head of the tied one has no tensor of its own.
+    "olmo": ("Olmo", EIGHT_HEADS | {"tie_word_embeddings": False}),
+    "olmo_tied": ("Olmo", EIGHT_HEADS | {"attention_bias": True, "tie_word_embeddings": True}),
     # Norms behind attention and MLP alone; norms of all query heads and of all key heads.
     "olmo2": ("Olmo2", EIGHT_HEADS | {"tie_word_embeddings": False}),
     # The second of three layers does not rotate.
@@ -191,6 +194,11 @@ FAMILIES = Table({
                     "ffn_dim": 96, "max_position_embeddings": 41,
                     "word_embed_proj_dim": 64, "dropout": 0.0, "init_std": 0.1,
                     "tie_word_embeddings": True}),
+    "opt_plain_norms": ("OPT", {"vocab_size": VOCABULARY, "hidden_size": 64,
+                                "num_attention_heads": 4, "ffn_dim": 96,
+                                "max_position_embeddings": 41, "word_embed_proj_dim": 64,
+                                "dropout": 0.0, "init_std": 0.1, "tie_word_embeddings": True,
+                                "layer_norm_elementwise_affine": False}),
     # One key head for all query heads; and two of them, in whose rows of the fused matrix four
     # query heads come before each.
     "falcon": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4,
@@ -470,8 +478,9 @@ def windows(config):
 
 
 def norm_epsilon(config):
-    return next(getattr(config, key) for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon")
-                if hasattr(config, key))
+    keys = [key for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon")
+            if hasattr(config, key)]
+    return getattr(config, keys[0]) if keys else 1e-5  # what OLMo's class has no key for
 
 
 def parameter_shapes(config):

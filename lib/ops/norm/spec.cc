@@ -109,7 +109,7 @@ ValueId ops::layer_norm(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias
             "the parameters of layer_norm are as wide as its input");
     in.push_back(param);
   }
-  const std::string name = weight >= 0 ? g.at(weight).name : "layer_norm";
+  const std::string name = weight >= 0 ? g.at(weight).name : g.at(x).name + ".norm";
   const Dims dims = g.at(x).dims;  // a copy: the new values move the others
   const ValueId y = g.temp(name + ".out", dims);
   const ValueId mean = g.add_value(name + ".mean", g.statistics(), {dims[0]}, ValueRole::kTemp);
