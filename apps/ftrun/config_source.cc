@@ -33,6 +33,7 @@
 #include "model/families.h"
 #include "model/rope_angles.h"
 #include "named_inputs.h"
+#include "other_parts_notice.h"
 #include "program/training_model.h"
 #include "refusal.h"
 
@@ -496,6 +497,8 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   if (result.model) note_positions(result.config, *result.model, report);
   if (result.model) note_longrope(result.config, *result.model, report);
   if (const auto notice = row_padding_notice(result.config)) report.add({*notice});
+  if (result.model)
+    if (const auto notice = other_parts_notice(result.config, *result.model)) report.add({*notice});
   if (result.model) note_bubble(result.config, report);
   note_serving(result.config, report);
   if (!gaps.empty()) refuse_gaps(gaps);

@@ -10,24 +10,19 @@
 #include "base/error.h"
 #include "base/pattern.h"
 #include "base/text.h"
+#include "model/module_paths.h"
 #include "model/multimodal.h"
 #include "model/products.h"
 
 namespace ftrun {
 namespace {
 
-constexpr std::string_view kAllLinear = "all-linear";
 constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight",
                            kMagnitude = ".lora_magnitude_vector";
 
 /// kModulesOfOtherParts are modules as a multimodal model's vision tower and projector have them.
 constexpr std::array<const char*, 2> kModulesOfOtherParts{
     "model.vision_tower.encoder.layers.0.self_attn.q_proj", "model.multi_modal_projector.linear_1"};
-
-/// Says whether a path is the entry, or ends with "." and the entry.
-bool ends_at_dot(const std::string& path, const std::string& entry) {
-  return path == entry || path.ends_with("." + entry);
-}
 
 template <class T>
 bool contains(const std::vector<T>& list, const T& wanted) {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "model/families.h"
 #include "model/trained.h"
+#include "program/lora_options.h"
 #include "program/step_plan.h"
 
 namespace ftrun {
@@ -31,26 +32,6 @@ std::vector<std::pair<std::string, T>> pattern(const char* key,
   std::vector<std::pair<std::string, T>> pairs;
   for (size_t i = 0; i < texts.size(); ++i) pairs.emplace_back(texts[i], values[i]);
   return pairs;
-}
-
-LoraOptions lora_options(const AdapterConfig& config) {
-  LoraOptions options;
-  options.r = config.r;
-  options.alpha = config.lora_alpha;
-  options.dropout = config.lora_dropout;
-  options.rank_stabilized = config.use_rslora;
-  options.magnitudes = config.use_dora;
-  options.target_modules = config.target_modules;
-  options.target_pattern = config.target_pattern;
-  options.exclude_modules = config.exclude_modules;
-  options.exclude_pattern = config.exclude_pattern;
-  options.saved_modules = config.modules_to_save;
-  options.layers = config.layers_to_transform;
-  options.rank_pattern = pattern("rank_pattern", config.rank_pattern, config.rank_pattern_ranks);
-  options.alpha_pattern =
-      pattern("alpha_pattern", config.alpha_pattern, config.alpha_pattern_alphas);
-  options.begin = config.init_lora_weights;
-  return options;
 }
 
 TrainedOptions trained_options(const Config& config) {
@@ -109,6 +90,26 @@ PackedFormat packed_format(const QuantizationConfig& quantization) {
   format.block = quantization.block;
   format.double_quantized = quantization.double_quantization;
   return format;
+}
+
+LoraOptions lora_options(const AdapterConfig& config) {
+  LoraOptions options;
+  options.r = config.r;
+  options.alpha = config.lora_alpha;
+  options.dropout = config.lora_dropout;
+  options.rank_stabilized = config.use_rslora;
+  options.magnitudes = config.use_dora;
+  options.target_modules = config.target_modules;
+  options.target_pattern = config.target_pattern;
+  options.exclude_modules = config.exclude_modules;
+  options.exclude_pattern = config.exclude_pattern;
+  options.saved_modules = config.modules_to_save;
+  options.layers = config.layers_to_transform;
+  options.rank_pattern = pattern("rank_pattern", config.rank_pattern, config.rank_pattern_ranks);
+  options.alpha_pattern =
+      pattern("alpha_pattern", config.alpha_pattern, config.alpha_pattern_alphas);
+  options.begin = config.init_lora_weights;
+  return options;
 }
 
 Adapter adapter_of(const Config& config, const ModelConfig& model) {

@@ -22,6 +22,7 @@ SHAPES = {
     "small-granite": (576, 1536, 6, 9, 3, 64, 49152),
     "small": (576, 1536, 6, 9, 3, 64, 49152),
     "smollm2": (576, 1536, 30, 9, 3, 64, 49152),
+    "smollm2-12-heads": (576, 1536, 30, 12, 4, 64, 49152),
     "8b-two-layers": (4096, 14336, 2, 32, 8, 128, 128256),
     "qwen2.5-3b": (2048, 11008, 36, 16, 2, 128, 151936),
     # Eight layers of Qwen2.5-0.5B: query and key/value heads that two

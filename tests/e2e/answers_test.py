@@ -13,6 +13,9 @@ import jsonschema
 from runner import Job, case, ftrun, must, preload, run_cases
 
 SOURCE = pathlib.Path(sys.argv[1])
+# Around README's table of models.
+TABLE_BEGINS = "<!-- Written by `ftrun schema --models`; tests/e2e/answers_test.py compares. -->\n"
+TABLE_ENDS = "\n<!-- The end of what `ftrun schema --models` writes. -->"
 preload()
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -158,5 +161,14 @@ with tempfile.TemporaryDirectory() as scratch:
         assert docs.read_text() == written, "ftrun schema --models > docs/models.md writes it"
         for family in json.loads(must(ftrun("schema", "--support")).stdout)["families"]:
             assert f"| {family['model_type']} | {family['architecture']} |" in written, family
+        # README shows the first table of it between two marks.
+        readme = SOURCE / "README.md"
+        before, rest = readme.read_text().split(TABLE_BEGINS)
+        shown, after = rest.split(TABLE_ENDS)
+        table = next(part for part in written.split("\n\n") if part.startswith("| "))
+        if os.environ.get("FTRUN_UPDATE_GOLDENS"):
+            shown = f"\n{table}\n"
+            readme.write_text(before + TABLE_BEGINS + shown + TABLE_ENDS + after)
+        assert shown == f"\n{table}\n", "FTRUN_UPDATE_GOLDENS=1 writes README's table of models"
 
     run_cases()

@@ -2,9 +2,11 @@
 folder of the whole model, whose tensors may have old or new names: transformers opens what was
 exported, its vision tower bit for bit as before, and PEFT loads its adapter onto the modules that
 its expressions name."""
+import copy
 import json
 import os
 import pathlib
+import re
 import shutil
 import tempfile
 import warnings
@@ -15,6 +17,7 @@ import numpy as np
 import peft
 import torch
 import transformers
+from peft.tuners.tuners_utils import check_target_module_exists
 from safetensors.torch import load_file, save_file
 
 from runner import case, config, ftrun, must, near, preload, run_cases, steps, write_config
@@ -240,6 +243,110 @@ with tempfile.TemporaryDirectory() as scratch:
         again, first = (json.loads((each / "adapter_config.json").read_text()) for each in
                         (scratch / "out-expression-again/export/adapter", folder))
         assert again["exclude_modules"] == first["exclude_modules"]
+
+    def rule_of_peft(names, shapes, target_modules, **more):
+        """The modules among `names` that PEFT's rule chooses by each entry of target_modules, by
+        part, as {entry: {part: names}}; modules of the decoder are left out."""
+        if target_modules == "all-linear":
+            entries = {"all-linear": [name for name in names if "embedding" not in name
+                                      and len(shapes.get(name + ".weight", ())) == 2]}
+        elif isinstance(target_modules, list):
+            entries = {entry: [entry] for entry in target_modules}
+        else:
+            entries = {target_modules: target_modules}
+        found = {}
+        for entry, targets in entries.items():
+            rule = peft.LoraConfig(target_modules=targets, **more)
+            for name in names:
+                part = name.removeprefix("model.").split(".")[0]
+                if (part in ("vision_tower", "multi_modal_projector")
+                        and check_target_module_exists(rule, name)):
+                    found.setdefault(entry, {}).setdefault(part, []).append(name)
+        return found
+
+    def told(folder, adapter):
+        """What `ftrun check` tells of target_modules, as {entry: {part: (count, first)}}."""
+        value = settings("out-told", folder, adapter={"type": "lora", "r": 4} | adapter)
+        answer = json.loads(must(ftrun("check", "--json", "--config", value)).stdout)
+        notices = [line for line in answer["result"]["notices"]
+                   if "ftrun trains only the text decoder" in line]
+        assert len(notices) <= 1, notices
+        found = {}
+        for entry, count, part, first in re.findall(
+                r'"(\S+)" names (\d+) modules? of (\w+) \(([\w.]+)', "".join(notices)):
+            found.setdefault(entry, {})[part] = (int(count), first)
+        return found, "".join(notices)
+
+    # Settings of adapters that name modules of the other parts too, or do not.
+    CHOICES = ({"target_modules": ["q_proj", "v_proj"]}, {"target_modules": "all-linear"},
+               {"target_modules": ["q_proj", "down_proj"], "layers_to_transform": [0]},
+               {"target_modules": ["q_proj", "down_proj"], "layers_to_transform": [1]},
+               {"target_modules": [f"{n}_proj" for n in "qkvo"] + ["gate_proj"],
+                "exclude_modules": ["k_proj"]},
+               {"target_modules": r".*(language_model|tower).*\.(q|k)_proj"},
+               {"target_modules": r".*(q_proj|linear_\d|mm_soft_emb_norm|patch_conv)"},
+               {"target_modules": r".*language_model.*q_proj"},
+               {"target_modules": r".*_proj", "exclude_modules": r".*vision_tower.*"},
+               {"target_modules": ["q_proj"], "exclude_modules":
+                ".*(vision_tower|multi_modal_projector).*"},
+               {"target_modules": ["model.language_model.layers.0.self_attn.q_proj", "o_proj"]})
+
+    @case
+    def modules_of_other_parts_are_told_as_peft_chooses_them():
+        named = set()
+        for kind, folder in (("Gemma3", "whole"), ("Mistral3", "mistral"), ("Mistral3", "new")):
+            model = open_whole(scratch / folder, kind)
+            shapes = {in_new_names(name): value.shape
+                      for name, value in tensors_of(scratch / folder).items()}
+            names = sorted({name.rpartition(".")[0] for name in shapes
+                            if name.endswith((".weight", ".bias"))})
+            for choice in CHOICES:
+                wanted = rule_of_peft(names, shapes, **choice)
+                found, notice = told(folder, choice)
+                assert found == {entry: {part: (len(some), some[0]) for part, some in parts.items()}
+                                 for entry, parts in wanted.items()}, (kind, choice, found, wanted)
+                named.update((kind, part) for parts in wanted.values() for part in parts)
+                # The same from the model in memory, whose modules PEFT wraps.
+                of_rule = {name for parts in wanted.values() for some in parts.values()
+                           for name in some}
+                if any(name.endswith("norm") for name in of_rule):
+                    continue  # which PEFT refuses
+                chosen = peft.get_peft_model(copy.deepcopy(model),
+                                             peft.LoraConfig(r=4, **choice)).base_model
+                in_memory = {name for name in chosen.targeted_module_names
+                             if "language_model" not in name}
+                assert in_memory == of_rule, (kind, choice, in_memory ^ of_rule)
+        assert named == {("Gemma3", "vision_tower"), ("Gemma3", "multi_modal_projector"),
+                         ("Mistral3", "vision_tower"), ("Mistral3", "multi_modal_projector")}
+
+    @case
+    def remedies_of_the_notice_end_it():
+        for choice in ({"target_modules": ["q_proj", "v_proj"]}, {"target_modules": "all-linear"},
+                       {"target_modules": ["q_proj", "v_proj"], "exclude_modules": ["k_proj"]}):
+            notice = told("whole", choice)[1]
+            offered = re.findall(r"(exclude_modules|target_modules): '([^']+)'", notice)
+            assert len(offered) == (1 if choice["target_modules"] == "all-linear" else 2), notice
+            for key, expression in offered:
+                assert told("whole", choice | {key: expression})[0] == {}, (key, expression)
+                chosen = peft.get_peft_model(
+                    open_whole(scratch / "whole"),
+                    peft.LoraConfig(r=4, **(choice | {key: expression}))).base_model
+                assert chosen.targeted_module_names and all(
+                    "language_model" in name for name in chosen.targeted_module_names), expression
+
+    @case
+    def other_parts_are_told_by_a_run_and_not_without_weights():
+        adapter = {"type": "lora", "r": 4, "target_modules": ["q_proj"]}
+        done = train("out-noticed", "whole", adapter=adapter)
+        said = done.stderr + done.stdout
+        assert said.count('"q_proj" names 1 module of vision_tower '
+                          "(model.vision_tower.encoder.layers.0.self_attn.q_proj)") == 1, said
+        (scratch / "bare").mkdir()
+        shutil.copy(scratch / "whole/config.json", scratch / "bare")
+        planned = must(ftrun("plan", "--config", settings("out-bare", "bare", adapter=adapter)))
+        assert "vision_tower" not in planned.stderr + planned.stdout
+        # A config without target_modules means the decoder's own.
+        assert told("whole", {})[1] == ""
 
     @case
     def wrong_folders_are_refused():

@@ -39,15 +39,16 @@ TEST_CASE("published configs have the parameters of transformers' models, or are
   CHECK(read["llama"] >= 15);
   for (const char* family :
        {"gpt_neox", "opt", "gpt2", "qwen2", "qwen3", "mistral", "phi", "phi3", "granite", "falcon",
-        "gemma", "gemma2", "gemma3_text", "olmo2", "stablelm"})
+        "gemma", "gemma2", "gemma3_text", "ministral3", "olmo2", "stablelm"})
     CHECK(read[family] >= 5);
   // OLMo's later models clip queries, keys and values.
   CHECK(read["olmo"] >= 3);
   CHECK(read["glm"] + read["glm4"] >= 5);
   CHECK(read["cohere"] + read["cohere2"] >= 5);
-  // StarCoder 2 was published in three sizes and SmolLM3 in one.
+  // StarCoder 2 was published in three sizes and SmolLM3 in one. Ministral 8B was published as a
+  // mistral model, before transformers had a class for its windows.
   CHECK(read["starcoder2"] >= 3);
-  CHECK(read["smollm3"] >= 2);
+  CHECK(read["smollm3"] >= 4);
 }
 
 }  // namespace

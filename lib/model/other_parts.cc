@@ -1,0 +1,113 @@
+#include "model/other_parts.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <regex>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/pattern.h"
+#include "base/text.h"
+#include "model/module_paths.h"
+#include "model/multimodal.h"
+
+namespace ftrun {
+namespace {
+
+/// OtherModule is a module of another part than the decoder.
+struct OtherModule {
+  std::string name;  // in memory
+  std::string part;
+  bool is_linear = false;
+};
+
+/// Lists the modules whose weights or biases a folder stores, in the order of their names.
+std::vector<OtherModule> list_other_modules(
+    const std::vector<std::pair<std::string, Dims>>& stored) {
+  std::map<std::string, OtherModule> modules;
+  for (const auto& [tensor, shape] : stored) {
+    const bool is_weight = tensor.ends_with(".weight");
+    if (!is_of_other_part(tensor) || (!is_weight && !tensor.ends_with(".bias"))) continue;
+    const std::string in_memory = has_names_in_memory(tensor) ? tensor : cat("model.", tensor);
+    const std::string name = in_memory.substr(0, in_memory.rfind('.'));
+    OtherModule& module = modules[name];
+    module.name = name;
+    const size_t part = std::string_view("model.").size();
+    module.part = name.substr(part, name.find('.', part) - part);
+    if (is_weight && shape.size() == 2)
+      module.is_linear = std::string_view(last_part(name)).find("embed") == std::string_view::npos;
+  }
+  std::vector<OtherModule> list;
+  for (auto& [name, module] : modules) list.push_back(std::move(module));
+  return list;
+}
+
+/// Says whether the path has the entry's parts side by side anywhere.
+bool holds_parts(const std::string& path, const std::string& entry) {
+  return cat(".", path, ".").find(cat(".", entry, ".")) != std::string::npos;
+}
+
+/// Returns the number of a module's layer as PEFT finds it: the first part of the path that is a
+/// number and has two parts before it and one behind it; "" for none.
+std::string layer_in_path(const std::string& path) {
+  const std::vector<std::string> parts = split(path, '.');
+  for (size_t i = 2; i + 1 < parts.size(); ++i)
+    if (parts[i].find_first_not_of("0123456789") == std::string::npos) return parts[i];
+  return "";
+}
+
+bool excludes_other(const LoraOptions& options, const std::optional<std::regex>& pattern,
+                    const std::string& module) {
+  if (pattern && std::regex_match(module, *pattern)) return true;
+  const auto any = [](const std::vector<std::string>& entries, auto holds) {
+    return std::any_of(entries.begin(), entries.end(), holds);
+  };
+  return any(options.exclude_modules,
+             [&](const std::string& entry) { return ends_at_dot(module, entry); }) ||
+         any(options.saved_modules,
+             [&](const std::string& entry) { return holds_parts(module, entry); });
+}
+
+bool names_other(const LoraOptions& options, const std::string& entry, const OtherModule& module) {
+  // PEFT replaces all-linear by whole paths, which count in any layer.
+  if (entry == kAllLinear) return module.is_linear;
+  if (module.name == entry) return true;
+  if (!ends_at_dot(module.name, entry)) return false;
+  const std::string own = layer_in_path(module.name);
+  return options.layers.empty() ||
+         std::any_of(options.layers.begin(), options.layers.end(),
+                     [&](int64_t layer) { return std::to_string(layer) == own; });
+}
+
+std::optional<std::regex> compile_if_written(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional(user_pattern(text));
+}
+
+}  // namespace
+
+std::vector<OtherPartChoice> find_other_part_choices(
+    const LoraOptions& options, const std::vector<std::pair<std::string, Dims>>& stored) {
+  const std::optional<std::regex> target = compile_if_written(options.target_pattern),
+                                  exclude = compile_if_written(options.exclude_pattern);
+  std::vector<OtherModule> modules = list_other_modules(stored);
+  std::erase_if(modules, [&](const OtherModule& module) {
+    return excludes_other(options, exclude, module.name);
+  });
+  std::vector<std::string> entries = options.target_modules;
+  if (target) entries = {options.target_pattern};
+  std::vector<OtherPartChoice> choices;
+  for (const std::string& entry : entries) {
+    std::map<std::string, OtherPartChoice> of_part;
+    for (const OtherModule& module : modules) {
+      if (target ? !std::regex_match(module.name, *target) : !names_other(options, entry, module))
+        continue;
+      OtherPartChoice& choice = of_part[module.part];
+      if (choice.modules++ == 0) choice = {entry, module.part, 1, module.name};
+    }
+    for (auto& [part, choice] : of_part) choices.push_back(std::move(choice));
+  }
+  return choices;
+}
+
+}  // namespace ftrun

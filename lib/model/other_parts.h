@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/layer_graph.h"
+#include "model/adapter.h"
+
+namespace ftrun {
+
+/// OtherPartChoice says that an entry or expression of target_modules also names modules of a part
+/// of a multimodal model that does not train.
+struct OtherPartChoice {
+  /// The entry or expression, as written.
+  std::string entry;
+  /// The part as its tensors name it: "vision_tower".
+  std::string part;
+  /// How many of the part's modules the entry names.
+  int64_t modules = 0;
+  /// The first of them, by its name in memory: "model.vision_tower.patch_conv".
+  std::string first;
+  bool operator==(const OtherPartChoice&) const = default;
+};
+
+/// Finds the modules of other parts than the decoder that PEFT (check_target_module_exists() of
+/// PEFT 0.21.2) would give an adapter by the written target_modules. `stored` are the names and
+/// shapes of a folder's tensors; those of the decoder are passed over. "all-linear" stands for
+/// matrices that are no embedding, whose module is told by its name. The family's own modules,
+/// which a config without target_modules chooses, are modules of the decoder alone. The options are
+/// those that make_adapter() has accepted.
+std::vector<OtherPartChoice> find_other_part_choices(
+    const LoraOptions& options, const std::vector<std::pair<std::string, Dims>>& stored);
+
+}  // namespace ftrun

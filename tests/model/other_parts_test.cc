@@ -1,0 +1,79 @@
+#include "model/other_parts.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using Stored = std::vector<std::pair<std::string, Dims>>;
+
+/// A decoder's module and those of two other parts, in the names of older files.
+Stored folder() {
+  return {{"language_model.model.layers.0.self_attn.q_proj.weight", {32, 32}},
+          {"multi_modal_projector.linear_1.weight", {32, 16}},
+          {"multi_modal_projector.mm_input_projection_weight", {16, 32}},
+          {"vision_tower.embeddings.patch_embedding.bias", {16}},
+          {"vision_tower.embeddings.patch_embedding.weight", {16, 3, 14, 14}},
+          {"vision_tower.embeddings.position_embedding.weight", {4, 16}},
+          {"vision_tower.encoder.layers.0.layer_norm1.weight", {16}},
+          {"vision_tower.encoder.layers.0.self_attn.q_proj.bias", {16}},
+          {"vision_tower.encoder.layers.0.self_attn.q_proj.weight", {16, 16}},
+          {"vision_tower.encoder.layers.1.self_attn.q_proj.weight", {16, 16}}};
+}
+
+const std::string kFirst = "model.vision_tower.encoder.layers.0.self_attn.q_proj";
+const std::string kSecond = "model.vision_tower.encoder.layers.1.self_attn.q_proj";
+
+std::vector<OtherPartChoice> choices(const LoraOptions& options) {
+  return find_other_part_choices(options, folder());
+}
+
+TEST_CASE("an entry names modules of other parts by the end of their paths") {
+  using Choices = std::vector<OtherPartChoice>;
+  CHECK(choices({.target_modules = {"q_proj", "down_proj", "proj"}}) ==
+        Choices{{"q_proj", "vision_tower", 2, kFirst}});
+  CHECK(choices({.target_modules = {kSecond}}) == Choices{{kSecond, "vision_tower", 1, kSecond}});
+  CHECK(choices({.target_modules = {"layer_norm1", "mm_input_projection_weight"}}) ==
+        Choices{
+            {"layer_norm1", "vision_tower", 1, "model.vision_tower.encoder.layers.0.layer_norm1"}});
+  // A module of the decoder is none of them, and the family's own are the decoder's.
+  CHECK(choices({.target_modules = {"model.language_model.layers.0.self_attn.q_proj"}}).empty());
+  CHECK(choices({}).empty());
+}
+
+TEST_CASE("all-linear names matrices that are no embeddings, in every part") {
+  CHECK(choices({.target_modules = {"all-linear"}}) ==
+        std::vector<OtherPartChoice>{
+            {"all-linear", "multi_modal_projector", 1, "model.multi_modal_projector.linear_1"},
+            {"all-linear", "vision_tower", 2, kFirst}});
+}
+
+TEST_CASE("an expression is compared with the whole path in memory, whatever files are named") {
+  const LoraOptions whole{.target_pattern = R"(model\.vision_tower\..*\.1\..*q_proj)"};
+  Stored renamed = folder();
+  for (auto& [name, shape] : renamed)
+    if (!name.starts_with("language_model.")) name = "model." + name;
+  const std::vector<OtherPartChoice> found = choices(whole);
+  REQUIRE(found.size() == 1);
+  CHECK(found.front().first == kSecond);
+  CHECK(find_other_part_choices(whole, renamed) == found);
+  CHECK(choices({.target_pattern = "q_proj"}).empty());
+}
+
+TEST_CASE("layers, exclusions and modules that train whole leave modules out as in PEFT") {
+  LoraOptions options{.target_modules = {"q_proj"}, .layers = {1}};
+  REQUIRE(choices(options).size() == 1);
+  CHECK(choices(options).front().first == kSecond);
+  options.layers = {2};
+  CHECK(choices(options).empty());
+  // A path that is written out counts in any layer.
+  options.target_modules = {kFirst};
+  CHECK(choices(options).size() == 1);
+  CHECK(choices({.target_modules = {"q_proj"}, .exclude_modules = {"self_attn.q_proj"}}).empty());
+  CHECK(choices({.target_modules = {"q_proj"}, .exclude_pattern = ".*vision_tower.*"}).empty());
+  CHECK(choices({.target_modules = {"q_proj"}, .saved_modules = {"encoder"}}).empty());
+  CHECK(choices({.target_modules = {"q_proj"}, .saved_modules = {"enc"}}).size() == 1);
+}
+
+}  // namespace
+}  // namespace ftrun
