@@ -5,7 +5,8 @@ exported, and handed over to llama.cpp, which must say what the trained model sa
 All its layers train, with the rows of the vocabulary that its first tokens and their letters have:
 all 262144 would be two thirds of the test's time, and no other code. What transformers makes of
 these weights and tokens in fp64 is kept in gemma3_fp64.json; other ones are trained anew, and
-FTRUN_UPDATE_GOLDENS=1 keeps what comes out."""
+FTRUN_UPDATE_GOLDENS=1 keeps what comes out. torch is imported for that alone: an import takes two
+seconds, and the rows of the vocabulary are copied as bytes."""
 import hashlib
 import importlib.util
 import json
@@ -40,8 +41,6 @@ def kept_ids(model):
 
 def with_first_tokens(folder):
     """The model with the rows of those tokens, and a tokenizer of them."""
-    import torch
-    from safetensors.torch import load_file, save_file
     tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
     model = tokenizer["model"]
     kept = kept_ids(model)
@@ -57,10 +56,34 @@ def with_first_tokens(folder):
         shutil.copy(MODEL / name, folder)
     settings = json.loads((MODEL / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"vocab_size": len(kept)}))
-    weights = load_file(MODEL / "model.safetensors")
-    embedding = "model.embed_tokens.weight"
-    weights[embedding] = weights[embedding][torch.from_numpy(kept)].contiguous()
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    copy_with_rows(MODEL / "model.safetensors", "model.embed_tokens.weight", kept,
+                   folder / "model.safetensors")
+
+
+def copy_with_rows(source, tensor, rows, target):
+    """Copies a safetensors file with only those rows of one of its matrices. numpy has no bf16, so
+    elements are bytes."""
+    stored = np.memmap(source, np.uint8, "r")
+    size = int(stored[:8].view("<u8")[0])
+    header = json.loads(stored[8:8 + size].tobytes()) | {"__metadata__": {"format": "pt"}}
+    values, begin = [], 0
+    for name, entry in sorted(((name, entry) for name, entry in header.items()
+                               if name != "__metadata__"),
+                              key=lambda named: named[1]["data_offsets"]):
+        first, end = entry["data_offsets"]
+        data = stored[8 + size + first:8 + size + end]
+        if name == tensor:
+            data = data.reshape(entry["shape"][0], -1)[rows].ravel()
+            entry["shape"][0] = len(rows)
+        entry["data_offsets"] = [begin, begin + len(data)]
+        begin += len(data)
+        values.append(data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(target, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for data in values:
+            data.tofile(file)
 
 
 def write_text(folder):

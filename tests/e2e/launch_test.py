@@ -4,15 +4,13 @@ import os
 import pathlib
 import re
 import socket
-import sys
 import tempfile
 import threading
 
 import numpy as np
-from runner import (BINARY, Job, Running, await_that, case, free_port, ftrun, must, run_cases,
-                    same_run, start, steps, waiting, weights_hash)
+from runner import (BINARY, TORCHRUN, Job, Running, await_that, case, free_port, ftrun, must,
+                    run_cases, same_run, start, steps, waiting, weights_hash)
 
-TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 FEW = {"train": {"steps": 4}}
 
 with tempfile.TemporaryDirectory() as scratch:

@@ -5,15 +5,13 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 
-from runner import (BINARY, TIMEOUT, Job, Running, await_gone, await_that, case, checkpoints,
-                    fail_waiting, free_port, ftrun, manifest, must, preload, run_cases, same_run,
-                    start, steps, waiting)
+from runner import (BINARY, TIMEOUT, TORCHRUN, Job, Running, await_gone, await_that, case,
+                    checkpoints, fail_waiting, free_port, ftrun, manifest, must, preload,
+                    preload_torchrun, run_cases, same_run, start, steps, waiting)
 
-TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 STEPS = 120
 LONG = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_length": 128},
         "train_micro_batch_size_per_gpu": 4}
@@ -40,6 +38,7 @@ def whole(out, last=STEPS):
 
 with tempfile.TemporaryDirectory() as scratch:
     preload()
+    preload_torchrun()
     job = Job(scratch)
 
     @case

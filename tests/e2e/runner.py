@@ -162,7 +162,7 @@ def refuse_traces(text):
         assert trace not in text, f"the output holds {trace!r}:\n{text[-3000:]}"
 
 
-# --- runs that find the engine loaded -----------------------------------------------------------
+# --- runs that find the engine loaded, and agents that find torch imported ------------------------
 
 
 class PreloadedRun:
@@ -179,7 +179,7 @@ class PreloadedRun:
             ended = select.poll()
             ended.register(self.end, select.POLLIN)
             if not ended.poll(None if timeout is None else timeout * 1000):
-                raise subprocess.TimeoutExpired(BINARY, timeout)
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             os.close(self.end)
         return self.returncode
@@ -195,24 +195,26 @@ class PreloadedRun:
 
 
 class Preloaded:
-    """A process that has loaded the engine and forks the runs (preloaded.cc), each a child of this
-    process, with the environment and the folder that this process has when it asks. Tests of how
-    the binary starts do without."""
+    """A process that has loaded what its runs need and forks them, each a child of this process,
+    with the environment and the folder that this process has when it asks: the binary with the
+    engine (preloaded.cc), or Python with torchrun (preloaded_torchrun.py). Tests of how the binary
+    starts do without."""
 
-    def __init__(self, library):
+    def __init__(self, program, server, **variables):
+        self.program = program
         ours, theirs = socket.socketpair()
         self.socket = ours
         self.turn = threading.Lock()
         PR_SET_CHILD_SUBREAPER = 36
         assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
         with theirs:
-            variables = environment({"LD_PRELOAD": library,
-                                     "FTRUN_PRELOADED_SOCKET": str(theirs.fileno())})
-            self.server = subprocess.Popen([BINARY], env=variables, pass_fds=[theirs.fileno()])
+            variables["FTRUN_PRELOADED_SOCKET"] = str(theirs.fileno())
+            self.server = subprocess.Popen(server, env=environment(variables),
+                                           pass_fds=[theirs.fileno()])
 
-    def start(self, arguments, output, errors, cwd=None):
-        words = [BINARY, *map(str, arguments)]
-        variables = [f"{name}={value}" for name, value in environment().items()]
+    def start(self, arguments, output, errors, cwd=None, env=None):
+        words = [self.program, *map(str, arguments)]
+        variables = [f"{name}={value}" for name, value in environment(env).items()]
         texts = b"".join(os.fsencode(text) + b"\0"
                          for text in (str(cwd or os.getcwd()), *words, *variables))
         head = struct.pack("=III", len(texts), len(words), len(variables))
@@ -220,7 +222,7 @@ class Preloaded:
             socket.send_fds(self.socket, [head], [output.fileno(), errors.fileno()])
             self.socket.sendall(texts)
             answer = self.socket.recv(4, socket.MSG_WAITALL)
-        assert len(answer) == 4, f"the preloaded binary has ended: {self.server.wait()}"
+        assert len(answer) == 4, f"{self.server.args} has ended: {self.server.wait()}"
         return PreloadedRun(struct.unpack("=i", answer)[0])
 
     def run(self, arguments, timeout, cwd=None):
@@ -237,18 +239,34 @@ class Preloaded:
 
 
 PRELOADED = None
+TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
+PRELOADED_TORCHRUN = None
 
 
-def preload():
-    """From now on each training that ftrun() and start() begin finds the engine loaded, where the
-    kernel tells of a process' end by a descriptor."""
-    global PRELOADED
+def tells_of_ends():
+    """Whether the kernel tells of a process' end by a descriptor."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError:
-        return
-    if library := os.environ.get("FTRUN_PRELOADED"):
-        PRELOADED = Preloaded(library)
+        return False
+    return True
+
+
+def preload():
+    """From now on each training that ftrun() and start() begin finds the engine loaded."""
+    global PRELOADED
+    library = os.environ.get("FTRUN_PRELOADED")
+    if library and tells_of_ends():
+        PRELOADED = Preloaded(BINARY, [BINARY], LD_PRELOAD=library)
+
+
+def preload_torchrun():
+    """From now on each agent that is Running finds torch imported, which takes three seconds of a
+    processor."""
+    global PRELOADED_TORCHRUN
+    if tells_of_ends():
+        server = pathlib.Path(__file__).with_name("preloaded_torchrun.py")
+        PRELOADED_TORCHRUN = Preloaded(TORCHRUN, [sys.executable, server])
 
 
 def finds_engine(arguments, env):
@@ -573,11 +591,16 @@ class Running:
     started = []
 
     def __init__(self, command, env=None):
+        preloaded = None
         if command[0] == BINARY and finds_engine(command[1:], env):
+            preloaded = PRELOADED
+        elif command[0] == TORCHRUN:
+            preloaded = PRELOADED_TORCHRUN
+        if preloaded:
             reader, writer = os.pipe()
             self.output = open(reader)
             with open(writer, "w") as output:
-                self.process = PRELOADED.start(command[1:], output, output)
+                self.process = preloaded.start(command[1:], output, output, env=env)
         else:
             self.process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE,
                                             stderr=subprocess.STDOUT,

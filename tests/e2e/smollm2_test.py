@@ -7,15 +7,19 @@ of it, all steps, on the config's own data. The tensor-parallel ones split it wi
 beside its own, as scripts/make_model.py makes it; three ranks split its own heads and its own
 vocabulary, and two are refused.
 
-Where the time goes: the whole model is trained three steps in each of three ways (one rank, two,
-transformers in fp32), which is most of it; what transformers makes of it in fp64 is kept in
-smollm2_fp64.json, for these weights and tokens (--full makes it again and compares;
-FTRUN_UPDATE_GOLDENS=1 writes it). The configs are 17 runs of about two seconds, and the other
-meshes three; with all 49152 rows, which are 28 of 42 million weights, to load, to save and to
-multiply, a run takes three times as long. The whole vocabulary is in the parts before, in one piece
-and split over three ranks. Left out (exit 77) where models/smollm2-135m is not there;
-scripts/quickstart.sh makes it, or scripts/make_model.py alone."""
+Where the time goes: the whole model is trained three steps on one rank and on two, and the configs
+are 17 runs of about two seconds, and the other meshes three; with all 49152 rows, which are 28 of
+42 million weights, to load, to save and to multiply, a run takes three times as long. The whole
+vocabulary is in the parts before, in one piece and split over three ranks.
+
+smollm2_fp64.json keeps what transformers makes of the model, in fp64 and in fp32, for these
+weights, tokens and settings and these versions of transformers and torch. The test says where one
+of them differs, and trains with transformers anew. FTRUN_UPDATE_GOLDENS=1 trains anew and writes
+the file. --full trains anew too, requires that fp64 is as kept, and measures ftrun by the fp32 of
+this machine. Left out (exit 77) where models/smollm2-135m is not there; scripts/quickstart.sh makes
+it, or scripts/make_model.py alone."""
 import hashlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -37,10 +41,10 @@ SOURCE = pathlib.Path(sys.argv[1])
 MODEL = pathlib.Path(os.environ.get("FTRUN_SMOLLM2", SOURCE / "models" / "smollm2-135m"))
 FULL = "--full" in sys.argv
 UPDATE = os.environ.get("FTRUN_UPDATE_GOLDENS") == "1"
-FP64 = SOURCE / "tests" / "e2e" / "smollm2_fp64.json"
+KEPT = SOURCE / "tests" / "e2e" / "smollm2_fp64.json"
 # From the tenth batch of the text on, so that the twelfth is among them: a passage whose gradient
 # is so ill-conditioned that transformers itself is off by 2e-5 there. A step takes four seconds of
-# a processor in each of four ways.
+# a processor.
 FIRST, STEPS, ROWS, SEQUENCE = 9, 3, 2, 64
 # Of the configs' model: of each rank's share there are many, and two and
 # three ranks can split them.
@@ -378,27 +382,46 @@ def train_with_transformers(tokens, dtype):
     return losses, norms, printed
 
 
-def exact_training(tokens):
-    """Losses and norms of transformers in fp64, as they are kept where they are of
-    these weights and tokens."""
+def reference_inputs(tokens):
+    """What the numbers of transformers depend on, as the kept file names it. The notes in the
+    weights' file (__metadata__), which say where it comes from, are left out."""
     with open(MODEL / "model.safetensors", "rb") as weights:
-        of = {"weights": hashlib.file_digest(weights, "sha256").hexdigest(),
-              "tokens": hashlib.sha256(tokens.tobytes()).hexdigest(),
-              "steps": STEPS}
-    kept = json.loads(FP64.read_text()) if FP64.exists() else {}
-    known = kept.get("of") == of
-    if known and not FULL and not UPDATE:
-        return kept["losses"], kept["grad_norms"]
-    losses, norms, _ = train_with_transformers(tokens, "float64")
+        header = json.loads(weights.read(int.from_bytes(weights.read(8), "little")))
+        header.pop("__metadata__", None)
+        values = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+        return {"weights": hashlib.file_digest(weights, lambda: values).hexdigest(),
+                "config": hashlib.sha256((MODEL / "config.json").read_bytes()).hexdigest(),
+                "tokens": hashlib.sha256(tokens.tobytes()).hexdigest(),
+                "steps": [STEPS, ROWS, SEQUENCE], "optimizer": ADAMW | {"clip": CLIP},
+                "versions": {package: importlib.metadata.version(package)
+                             for package in ("transformers", "torch")}}
+
+
+def train_reference(tokens):
+    """Losses, norms and printed norms of transformers, by dtype."""
+    return {dtype: dict(zip(("losses", "grad_norms", "printed_norms"),
+                            train_with_transformers(tokens, dtype), strict=True))
+            for dtype in ("float64", "float32")}
+
+
+def reference_training(tokens):
+    """The reference as it is kept, if it is of these inputs; otherwise it is trained here."""
+    inputs = reference_inputs(tokens)
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {"of": {}}
+    differ = [name for name in inputs if kept["of"].get(name) != inputs[name]]
+    if not differ and not FULL and not UPDATE:
+        return kept
+    if differ:
+        print(f"{KEPT.name} is of other {', '.join(differ)}: transformers trains in fp64 and in "
+              "fp32 anew", flush=True)
+    found = train_reference(tokens)
     if UPDATE:
-        FP64.write_text(json.dumps({"of": of, "losses": losses, "grad_norms": norms}, indent=1)
-                        + "\n")
-    elif known:
-        near("loss in fp64 as kept", losses, kept["losses"], 1e-10)
-        near("gradient norm in fp64 as kept", norms, kept["grad_norms"], 1e-10)
-    else:
-        print(f"{FP64.name} is of other weights or tokens: trained in fp64 anew", flush=True)
-    return losses, norms
+        KEPT.write_text(json.dumps({"of": inputs} | found, indent=1) + "\n")
+    elif not differ:
+        for figure in ("losses", "grad_norms"):
+            near(f"{figure} in fp64 as kept", found["float64"][figure], kept["float64"][figure],
+                 1e-10)
+    return found
 
 
 def errors(found, exact):
@@ -418,8 +441,10 @@ def no_worse(what, ours, theirs, times):
 
 def check_training(data, tokens, scratch):
     found = {ranks: train_with_ftrun(data, ranks, scratch) for ranks in (1, 2)}
-    exact_losses, exact_norms = exact_training(tokens)
-    losses, norms, printed = train_with_transformers(tokens, "float32")
+    reference = reference_training(tokens)
+    exact_losses, exact_norms = (reference["float64"][key] for key in ("losses", "grad_norms"))
+    losses, norms, printed = (reference["float32"][key]
+                              for key in ("losses", "grad_norms", "printed_norms"))
     theirs = errors(losses, exact_losses), errors(norms, exact_norms)
     print(f"transformers in fp32 against fp64: loss {max(theirs[0]):.1e}, gradient norm "
           f"{max(theirs[1]):.1e}, the norm it prints (summed in fp32) "
