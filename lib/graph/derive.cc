@@ -150,9 +150,9 @@ void Derivation::finish_inputs() {
   }
 }
 
-/// Says whether operation `at` of the backward list, which is run again only for weight gradients,
-/// makes less than what only it reads of what they would have to keep: gate and up of a gated
-/// activation are twice its result.
+/// Says whether operation `at` of the backward list, which is recomputed only for weight gradients,
+/// writes fewer bytes than the operands that only it reads, which would have to be kept instead:
+/// gate and up of a gated activation are twice its result.
 bool Derivation::is_smaller_when_made(size_t at) const {
   const Op& op = graph_.backward[at];
   if (is_collective(op.kind)) return false;

@@ -26,7 +26,7 @@ constexpr double kBoundsShare = 0.5;
 constexpr double kExactShare = 0.85;
 /// The share of the time for each number of nodes that is tried when nothing fits.
 constexpr double kNodesShare = 0.2;
-/// The time of a step whose time is not known.
+/// The time of a step whose time is unknown.
 constexpr double kNever = std::numeric_limits<double>::infinity();
 /// The search stops if this many plans have no time, because the machine file lacks a rate.
 constexpr size_t kUntimed = 16;
