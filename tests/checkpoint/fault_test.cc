@@ -15,6 +15,7 @@
 #include "checkpoint/inspect.h"
 #include "checkpoint/save.h"
 #include "fault_files.h"
+#include "sweep.h"
 #include "test_support.h"
 
 #include <catch2/catch.hpp>
@@ -80,14 +81,18 @@ bool has_leftovers(const std::string& root) {
   return false;
 }
 
+/// The stride at which calls fail or lose power: under sanitizers one in six, because a save makes
+/// the same calls for each of its files. The release build tries them all.
+constexpr auto kCallStride = static_cast<int64_t>(sweep_stride(1));
+
 /// Fails each file-system call of a save in turn, and requires each time that a resume finds what
 /// the message says and that the run can save again. Returns a line with the counts.
 std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
                            Replacing way = Replacing::kExchange) {
   const int64_t count = calls_of_a_save(step, keep_last, way);
   REQUIRE(count > 20);
-  int64_t refused = 0, committed = 0;
-  for (int64_t k = 0; k < count; ++k) {
+  int64_t tried = 0, refused = 0, committed = 0;
+  for (int64_t k = (count - 1) % kCallStride; k < count; k += kCallStride, ++tried) {
     Scene scene;
     FaultFileSystem files(scene.run.path());
     replace_by(files, way);
@@ -113,10 +118,11 @@ std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
     REQUIRE(save_step(files, scene.root, step, 3)[0] == "");
     REQUIRE(resumed_version(scene.root) == 3);
   }
-  REQUIRE(refused > count / 2);
-  REQUIRE(committed >= 3);  // the folder's sync, and the write of latest
-  return cat("failing calls: each of ", count, " of a save, ", errno_text(error_number), "; ",
-             refused, " saves said so\n");
+  REQUIRE(refused > tried / 2);
+  // The folder's sync, and the write of latest.
+  REQUIRE(committed >= (kCallStride == 1 ? 3 : 1));
+  return cat("failing calls: ", tried, " of the ", count, " of a save, ", errno_text(error_number),
+             "; ", refused, " saves said so\n");
 }
 
 void fail_and_tell(int error_number, int64_t step, int64_t keep_last,
@@ -270,7 +276,7 @@ TEST_CASE("after a power cut while a step is replaced one of the two loads", "[l
 
 TEST_CASE("a power cut in the first save of a run leaves no checkpoint that only looks like one") {
   logged([] {
-    for (int64_t k = 0; k < 40; ++k) {
+    for (int64_t k = 0; k < 40; k += kCallStride) {
       Scene scene;
       FaultFileSystem files(scene.run.path());
       files.cut_power_at(k);

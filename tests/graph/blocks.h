@@ -47,6 +47,7 @@ struct BlockShape {
   ModelDtypes dtypes = {};
 
   int64_t tokens() const { return rows * row_tokens; }
+  bool operator==(const BlockShape&) const = default;
 };
 
 /// Makes a pre-norm block of attention and gated MLP.

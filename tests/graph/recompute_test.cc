@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "blocks.h"
 #include "graph/check_graph.h"
@@ -91,9 +93,14 @@ std::vector<BlockShape> family_shapes() {
            .window = 4096}};
 }
 
-LayerGraph recomputed_block(BlockShape shape, const RecomputePolicy& policy) {
+/// Returns the block with a policy. Each block is made once for all cases, because choosing what it
+/// keeps is most of their time.
+const LayerGraph& recomputed_block(BlockShape shape, const RecomputePolicy& policy) {
+  static std::deque<std::pair<BlockShape, LayerGraph>> made;
   shape.recompute = policy;
-  return fixtures::block(shape);
+  for (const auto& [of, graph] : made)
+    if (of == shape) return graph;
+  return made.emplace_back(shape, fixtures::block(shape)).second;
 }
 
 double cost(const LayerGraph& g, const std::vector<Op>& list) {
@@ -216,7 +223,7 @@ TEST_CASE(
 TEST_CASE("what is saved is read, and what is made again is read by what follows at once") {
   for (const BlockShape& shape : family_shapes()) {
     for (const RecomputePolicy& policy : kPolicies) {
-      const LayerGraph g = recomputed_block(shape, policy);
+      const LayerGraph& g = recomputed_block(shape, policy);
       INFO(list_text(g, g.backward));
       const auto reads = [&](const Op& op, ValueId id) {
         return std::find(op.in.begin(), op.in.end(), id) != op.in.end();
@@ -240,7 +247,7 @@ TEST_CASE("what is saved is read, and what is made again is read by what follows
 }
 
 TEST_CASE("full recompute keeps nothing and runs again all but what backward never reads") {
-  const LayerGraph g = recomputed_block({}, kFull);
+  const LayerGraph& g = recomputed_block({}, kFull);
   CHECK(saved_text(g).empty());
   CHECK(plan_saved(g).bytes == 0);
   CHECK(
@@ -281,7 +288,7 @@ TEST_CASE("full recompute keeps nothing and runs again all but what backward nev
 TEST_CASE("products and attention run again once at most; the down projection never does") {
   for (const BlockShape& shape : family_shapes()) {
     for (const RecomputePolicy& policy : kPolicies) {
-      const LayerGraph g = recomputed_block(shape, policy);
+      const LayerGraph& g = recomputed_block(shape, policy);
       std::multiset<std::string> again;
       for (const Op& op : g.backward)
         if (is_again(g, op) && !is_cheap(op.kind)) again.insert(g.at(op.out[0]).name);
@@ -305,7 +312,7 @@ std::ostream& operator<<(std::ostream& out, const Kept& kept) {
 /// Returns the bytes that a layer keeps from forward to backward and that its lists need while they
 /// run.
 Kept kept_by(const BlockShape& shape, const RecomputePolicy& policy) {
-  const LayerGraph g = recomputed_block(shape, policy);
+  const LayerGraph& g = recomputed_block(shape, policy);
   return {plan_saved(g).bytes, plan_scratch(g, g.forward).bytes, plan_scratch(g, g.backward).bytes};
 }
 
@@ -329,7 +336,7 @@ TEST_CASE("what a layer of SmolLM2-135M keeps besides its input, in fp32") {
 TEST_CASE("scratch of backward is as small as what lives at once") {
   for (const BlockShape& shape : {smollm2(512), smollm2(1024), llama2_7b(2048), qwen25_7b(1024)}) {
     for (const RecomputePolicy& policy : kPolicies) {
-      const LayerGraph g = recomputed_block(shape, policy);
+      const LayerGraph& g = recomputed_block(shape, policy);
       std::map<ValueId, std::pair<size_t, size_t>> life;
       for (size_t i = 0; i < g.backward.size(); ++i) {
         const Op& op = g.backward[i];
@@ -357,9 +364,9 @@ TEST_CASE("scratch of backward is as small as what lives at once") {
 
 TEST_CASE("operations run again show in the cost of the list, and nowhere else") {
   for (const BlockShape& shape : family_shapes()) {
-    const LayerGraph plain = recomputed_block(shape, kNone);
+    const LayerGraph& plain = recomputed_block(shape, kNone);
     for (const RecomputePolicy& policy : kPolicies) {
-      const LayerGraph g = recomputed_block(shape, policy);
+      const LayerGraph& g = recomputed_block(shape, policy);
       double again = 0;
       double plain_again = 0;
       for (const Op& op : g.backward) again += is_again(g, op) ? flops(g, op) : 0.0;
@@ -375,12 +382,12 @@ TEST_CASE("operations run again show in the cost of the list, and nowhere else")
 TEST_CASE("selective recompute stays within its budget, and more budget never keeps more",
           "[long]") {
   for (const BlockShape& shape : family_shapes()) {
-    const LayerGraph plain = recomputed_block(shape, kNone);
+    const LayerGraph& plain = recomputed_block(shape, kNone);
     const double forward = cost(plain, plain.forward);
     int64_t before = plan_saved(plain).bytes;
     for (int step = 0; step <= 20; ++step) {
       const double budget = 0.05 * step;
-      const LayerGraph g = recomputed_block(shape, {RecomputeLevel::kSelective, budget});
+      const LayerGraph& g = recomputed_block(shape, {RecomputeLevel::kSelective, budget});
       CHECK(cost(g, g.backward) - cost(plain, plain.backward) <= budget * forward * (1 + 1e-12));
       CHECK(plan_saved(g).bytes <= before);
       before = plan_saved(g).bytes;
@@ -392,9 +399,9 @@ TEST_CASE("the default budget reaches gate and up in every family, at less than 
   for (const BlockShape& shape :
        {smollm2(256), smollm2(512), smollm2(1024), smollm2(8192), llama2_7b(2048), llama2_7b(8192),
         qwen25_7b(256), qwen25_7b(8192)}) {
-    const LayerGraph plain = recomputed_block(shape, kNone);
-    const LayerGraph selective = recomputed_block(shape, kSelective);
-    const LayerGraph full = recomputed_block(shape, kFull);
+    const LayerGraph& plain = recomputed_block(shape, kNone);
+    const LayerGraph& selective = recomputed_block(shape, kSelective);
+    const LayerGraph& full = recomputed_block(shape, kFull);
     CHECK(selective.at(named(selective, "gu.out")).role == ValueRole::kTemp);
     CHECK(10 * plan_saved(selective).bytes <= 3 * plan_saved(plain).bytes);
     CHECK(cost(selective, selective.backward) < cost(full, full.backward));
@@ -406,7 +413,7 @@ TEST_CASE("the default budget reaches gate and up in every family, at less than 
 TEST_CASE(
     "attention runs again where rows are short beside the hidden size, not where they are long") {
   const auto attention_again = [](const BlockShape& shape) {
-    const LayerGraph g = recomputed_block(shape, kSelective);
+    const LayerGraph& g = recomputed_block(shape, kSelective);
     return g.at(named(g, "attention.out")).role != ValueRole::kSaved;
   };
   CHECK(attention_again(smollm2(256)));
@@ -417,15 +424,15 @@ TEST_CASE(
 
 TEST_CASE(
     "rotated q, k, v are made from what the norms of q and k keep anyway, at the least cost") {
-  const LayerGraph g = recomputed_block({.rows = 1,
-                                         .row_tokens = 1024,
-                                         .hidden = 1024,
-                                         .query_heads = 16,
-                                         .kv_heads = 8,
-                                         .head_size = 128,
-                                         .feed_forward = 3072,
-                                         .qk_norm = true},
-                                        {RecomputeLevel::kSelective, 0.1});
+  const LayerGraph& g = recomputed_block({.rows = 1,
+                                          .row_tokens = 1024,
+                                          .hidden = 1024,
+                                          .query_heads = 16,
+                                          .kv_heads = 8,
+                                          .head_size = 128,
+                                          .feed_forward = 3072,
+                                          .qk_norm = true},
+                                         {RecomputeLevel::kSelective, 0.1});
   CHECK(g.at(named(g, "qkv.out")).role == ValueRole::kSaved);
   CHECK(g.at(named(g, "rope.out")).role == ValueRole::kTemp);
 }

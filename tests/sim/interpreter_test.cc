@@ -354,11 +354,12 @@ TEST_CASE("the interpreter notices missing waits, as the checker does", "[long]"
     REQUIRE(wanted.fault == "");
     size_t noticed = 0;
     size_t dropped = 0;
+    INFO("stage " << stage << "\n" << program_text(good[0].program));
     for (size_t i = 0; i < good[0].program.instrs.size(); ++i) {
       if (good[0].program.instrs[i].waits.empty()) continue;
       std::vector<StepProgram> steps = good;
       steps[0].program.instrs[i].waits.clear();
-      INFO("stage " << stage << ", instruction " << i << "\n" << program_text(good[0].program));
+      INFO("instruction " << i);
       const bool harmless = faults_of(steps).empty();
       const bool found = is_noticed(choice, steps, wanted, random);
       // Programs that the checker lets pass never go wrong; those it refuses nearly always do,

@@ -220,10 +220,10 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
       REQUIRE(reads_its_own(*good));
       Program mutant = *good;
       std::vector<const Program*> programs = programs_of(steps);
-      const std::string text = cat(c.name, "\n", program_text(*good));
+      INFO(c.name << "\n" << program_text(*good));
       const auto look = [&](size_t at, InstrId wait) {
         const bool refused = !check(mutant).empty();
-        INFO(text << "instruction " << at << ", wait " << wait);
+        INFO("instruction " << at << ", wait " << wait);
         noticed += refused ? 1 : 0;
         // A program by itself has no rank to name; with the others' it takes several times as
         // long.
@@ -266,7 +266,7 @@ TEST_CASE("whichever buffer is freed early or placed on another: noticed, or the
   for (const MutatedCase& c : cases()) {
     const StepProgram step = c.choice.last_step();
     const Program& good = step.program;
-    const std::string text = cat(c.name, "\n", program_text(good));
+    INFO(c.name << "\n" << program_text(good));
     Program mutant = good;
     for (size_t a = 0; a < good.buffers.size(); ++a)
       for (size_t b = 0; b < good.buffers.size(); ++b) {
@@ -280,7 +280,7 @@ TEST_CASE("whichever buffer is freed early or placed on another: noticed, or the
         mutant.buffers[a].arena_offset = other.arena_offset;
         const bool inside = other.arena_offset + moved.bytes <= good.arena(arena_of(moved));
         const bool refused = !check(mutant).empty();
-        INFO(text << moved.name << " on " << other.name);
+        INFO(moved.name << " on " << other.name);
         REQUIRE((refused || inside));
         (refused ? noticed : apart) += 1;
         if (!refused) {
@@ -876,12 +876,12 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
     if (!c.choice.options.overlap) continue;  // numbers do not depend on it
     Mutants mutants(c, 1200 + turn);
     const Program& program = mutants.good()[changed_rank(mutants.good())].program;
-    const std::string text = cat(c.name, "\n", program_text(program));
+    INFO(c.name << "\n" << program_text(program));
     const auto look = [&](size_t at, bool all, const Change& change,
                           const std::function<bool(Program&, size_t)>& apply) {
       const auto steps = changed(mutants.good(), at, all, apply);
       if (!steps) return;
-      INFO(text << "instruction " << at << ", " << change.name << (all ? " on all ranks" : ""));
+      INFO("instruction " << at << ", " << change.name << (all ? " on all ranks" : ""));
       const Program& mutant = (*steps)[changed_rank(*steps)].program;
       const bool same_length = mutant.instrs.size() == program.instrs.size();
       if (const auto faults = mutants.faults(*steps); !faults.empty()) {
@@ -940,7 +940,7 @@ TEST_CASE(
     const std::vector<StepProgram> steps = c.choice.steps();
     for (const StepProgram& step : steps) {
       const Program& good = step.program;
-      const std::string text = cat(c.name, "\n", program_text(good));
+      INFO(c.name << "\n" << program_text(good));
       Program mutant = good;
       for (size_t i = 0; i < good.instrs.size(); ++i) {
         const bool disk = good.instrs[i].lane == Lane::kDisk;
@@ -948,7 +948,7 @@ TEST_CASE(
         mutant.instrs[i].detail = DiskRequest{!good.instrs[i].starts_early()};
         const bool noticed = !check(mutant).empty();
         mutant.instrs[i].detail = good.instrs[i].detail;
-        INFO(text << "instruction " << i);
+        INFO("instruction " << i);
         const size_t last = last_disk_request(good, i);
         const bool allowed = disk && last < i && !in_conflict(good, last, i);
         CHECK(noticed != allowed);
@@ -994,7 +994,7 @@ TEST_CASE("whichever collectives of two groups change places: noticed, or nobody
     Mutants mutants(c, 1300);
     const std::vector<StepProgram>& good = mutants.good();
     const Program& program = good[changed_rank(good)].program;
-    const std::string text = cat(c.name, "\n", program_text(program));
+    INFO(c.name << "\n" << program_text(program));
     for (const auto& [first, second] : neighbours(program))
       for (const bool all : {false, true})
         for (const bool back : {false, true}) {
@@ -1006,8 +1006,7 @@ TEST_CASE("whichever collectives of two groups change places: noticed, or nobody
             p = moved(std::move(p), from, to, c.choice.options.overlap);
             return true;
           });
-          INFO(text << first << " and " << second << (back ? " back" : "")
-                    << (all ? " on all ranks" : ""));
+          INFO(first << " and " << second << (back ? " back" : "") << (all ? " on all ranks" : ""));
           if (const auto faults = mutants.faults(*steps); !faults.empty()) {
             ++refused;
             check_words(c.choice, faults.front());

@@ -30,9 +30,11 @@ int check_classes(const RankClasses& classes, const std::vector<StepProgram>& st
   REQUIRE(classes.ranks() == static_cast<int>(steps.size()));
   for (int rank = 0; rank < classes.ranks(); ++rank) {
     const int first = classes.first[static_cast<size_t>(classes.class_of(rank))];
-    INFO("ranks " << first << " and " << rank << "\n" << program_text(program_of(rank)));
+    INFO("ranks " << first << " and " << rank);
     REQUIRE(first <= rank);
-    REQUIRE(difference_but_place(program_of(first), program_of(rank)) == "");
+    const std::string difference = difference_but_place(program_of(first), program_of(rank));
+    if (!difference.empty()) UNSCOPED_INFO(program_text(program_of(rank)));
+    REQUIRE(difference == "");
   }
   int equal = 0;
   for (size_t c = 0; c < classes.first.size(); ++c)
