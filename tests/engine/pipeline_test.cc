@@ -180,7 +180,9 @@ TEST_CASE("stages train what one process trains, whatever is split, made again, 
   }
 }
 
-TEST_CASE("families' layers are cut at any place: windows, biases, norms of heads") {
+TEST_CASE(
+    "families' layers are cut at any place: windows, biases, norms of heads, norms without "
+    "weights") {
   set_kernel_threads(1);
   const std::vector<std::pair<const char*, std::function<void(ModelConfig&)>>> families{
       {"mistral",
@@ -188,7 +190,8 @@ TEST_CASE("families' layers are cut at any place: windows, biases, norms of head
          m.windows = {3, 0, 3, 0, 3};
        }},
       {"qwen2", [](ModelConfig& m) { m.qkv_bias = true; }},
-      {"qwen3", [](ModelConfig& m) { m.qk_norm = QkNorm::kEachHead; }}};
+      {"qwen3", [](ModelConfig& m) { m.qk_norm = QkNorm::kEachHead; }},
+      {"olmo", fixtures::without_norm_weights}};
   int64_t stage = 1;
   for (const auto& [name, change] : families)
     for (const TrainingMesh& mesh :

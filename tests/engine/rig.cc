@@ -89,6 +89,11 @@ ModelConfig model_of_many_blocks(bool tied) {
   return c;
 }
 
+void without_norm_weights(ModelConfig& model) {
+  model.norm = NormKind::kLayer;
+  model.norm_weight = model.norm_bias = false;
+}
+
 Config small_run() {
   Config config;
   config.data.sequence_length = 8;

@@ -25,6 +25,8 @@ ModelConfig small_model(bool tied = false);
 /// Returns a model of three layers of hidden 64 and 200 rows of vocabulary: units of several blocks
 /// that three ranks share unevenly.
 ModelConfig model_of_many_blocks(bool tied = false);
+/// Makes all norms of a model layer norms that have neither a weight nor a bias.
+void without_norm_weights(ModelConfig& model);
 
 /// Returns a run with rows of 8 tokens, two in a micro-batch, two micro-batches in a step.
 Config small_run();

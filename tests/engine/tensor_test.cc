@@ -141,6 +141,17 @@ TEST_CASE("every family is split right, whatever is made again, kept or moved") 
        model_with([](ModelConfig& m) { m.attention_out_bias = m.mlp_bias = true; }),
        whole_norms,
        {2, 2}},
+      {"norms without weights, tied",
+       model_with(fixtures::without_norm_weights, true),
+       [](Config& c) {
+         c.zero.stage = 3;
+         c.recompute.policy = RecomputeLevel::kSelective;
+       },
+       {2, 2, 2}},
+      {"norms without weights, whole",
+       model_with(fixtures::without_norm_weights),
+       whole_norms,
+       {4}},
   };
   for (const Family& family : families) {
     INFO(family.name << ", " << family.mesh.text());

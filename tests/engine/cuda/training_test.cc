@@ -240,6 +240,10 @@ TEST_CASE(
     m.tied = true;
     m.vocab_rows = 33;
   });
+  compared([](Config& c, ModelConfig& m) {
+    c.bf16.enabled = true;
+    fixtures::without_norm_weights(m);
+  });
   const ComparedKernels plain =
       compared([](Config& c, ModelConfig&) { c = on_gpu(fixtures::with_dropout(c)); });
   const ComparedKernels dora = compared([](Config& c, ModelConfig&) {
