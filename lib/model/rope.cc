@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "model/families.h"
 #include "model/rope_angles.h"
