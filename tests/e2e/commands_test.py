@@ -77,12 +77,14 @@ ELSEWHERE = [
 TESTS = "runs all tests, this one among them"
 BUILDS = "builds for minutes"
 MEASURES = "measures for minutes on a machine that does nothing else"
-REASONS = (TESTS, BUILDS, MEASURES)
+DOWNLOADS = "needs the network"
+REASONS = (TESTS, BUILDS, MEASURES, DOWNLOADS)
 NOT_RUN = [
     NotRun("README.md", "scripts/test.sh", TESTS),
     NotRun("CONTRIBUTING.md", "scripts/test.sh", TESTS),
     NotRun("CONTRIBUTING.md", "cmake --workflow --preset dev", BUILDS),
     NotRun("CONTRIBUTING.md", "scripts/unsteady.sh", TESTS),
+    NotRun("docs/fine-tuning.md", "hf download ", DOWNLOADS),
     NotRun("docs/benchmarks.md", "cmake --preset release -DFTRUN_BENCH=ON", BUILDS),
     NotRun("docs/benchmarks.md", "build/release/bin/kernel_bench", MEASURES,
            "tests/bench/kernel_bench.cc"),

@@ -1,7 +1,9 @@
 """What README.md and docs/fine-tuning.md tell a user to type, from a file of chats to an adapter in
-use, a merged model and a report: each command as it is written there, in their order, on a small
-random model with SmolLM2's tokenizer and template. Only the line that makes the real model is not
-run: e2e.quickstart runs its script. Left out (exit 77) where models/smollm2-135m is not there."""
+use, a merged model and a report, and from a name on the Hub to answers of transformers and of
+llama.cpp: each command as it is written there, in their order, on a small random model with
+SmolLM2's tokenizer and template, which a Hugging Face cache holds under the Hub's name too. Two
+lines are not run: the one that makes the real model (e2e.quickstart runs its script) and the one
+that downloads it. Left out (exit 77) where models/smollm2-135m is not there."""
 import json
 import os
 import pathlib
@@ -13,12 +15,14 @@ import tempfile
 from safetensors.numpy import load_file
 
 from pages import command_blocks
-from runner import (BINARY, case, environment, exported, link_python, manifest, run_cases, skip,
-                    steps, tiny_model, tiny_weights)
+from runner import (BINARY, case, environment, exported, link_python, manifest, publish_on_hub,
+                    run_cases, skip, steps, tiny_model, tiny_weights)
 
 SOURCE = pathlib.Path(sys.argv[1])
 SMOLLM2 = SOURCE / "models" / "smollm2-135m"
-MAKES_MODEL = "scripts/make_model.py smollm2"
+# Lines that need more than this test has.
+NOT_HERE = ("scripts/make_model.py smollm2", "hf download")
+HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 def small_model(folder):
@@ -41,6 +45,7 @@ if not (SMOLLM2 / "tokenizer.json").exists():
 with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
     small_model(scratch / "models" / "smollm2-135m")
+    publish_on_hub(scratch / "hub", HUB_NAME, scratch / "models" / "smollm2-135m", "1" * 40)
     (scratch / "build" / "release" / "bin").mkdir(parents=True)
     (scratch / "build" / "release" / "bin" / "ftrun").symlink_to(BINARY)
     for name in ("scripts", "configs"):
@@ -48,9 +53,10 @@ with tempfile.TemporaryDirectory() as scratch:
     link_python(scratch, SOURCE)
 
     def run(block):
-        text = "\n".join(line for line in block.splitlines() if not line.startswith(MAKES_MODEL))
+        text = "\n".join(line for line in block.splitlines() if not line.startswith(NOT_HERE))
         done = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", text], cwd=scratch,
-                              env=environment(), capture_output=True, text=True, timeout=300)
+                              env=environment({"HF_HUB_CACHE": str(scratch / "hub")}),
+                              capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, (
             f"exit code {done.returncode} of\n{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
         return done.stdout
@@ -75,6 +81,13 @@ with tempfile.TemporaryDirectory() as scratch:
         assert gguf[:4] == b"GGUF" and b"<|im_start|>" in gguf
         page = (scratch / "both.html").read_text()
         assert "runs/chats-lora" in page and "runs/chats-qlora" in page
+        assert manifest(runs / "hub")["model"]["path"] == HUB_NAME
+        assert len(steps(runs / "hub")) == 10
+        # Both programs give the trained model's answer.
+        answers = [line.split(": ", 1) for text in said[-2:] for line in text.splitlines()
+                   if line.startswith(("transformers: ", "llama.cpp: "))]
+        assert [who for who, _ in answers] == ["transformers", "llama.cpp"], said[-2:]
+        assert answers[0][1].strip() and answers[0][1] == answers[1][1], answers
 
     @case
     def readme():

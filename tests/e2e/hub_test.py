@@ -1,6 +1,7 @@
 """Models, adapters and data sets by their names on the Hugging Face Hub, found in the local cache
 as huggingface_hub lays it out (which reads the same cache here): trained, exported, merged, resumed
 after the cache moved on, and what is missing said with the line that brings it."""
+import functools
 import json
 import os
 import pathlib
@@ -12,8 +13,8 @@ import tempfile
 from huggingface_hub import snapshot_download
 from safetensors.numpy import load_file
 
-from runner import (Job, case, environment, exported, free_port, ftrun, manifest, must, run_cases,
-                    same_tensors, start, tiny_model, tiny_weights)
+from runner import (Job, case, environment, exported, free_port, ftrun, manifest, must,
+                    publish_on_hub, run_cases, same_tensors, start, tiny_model, tiny_weights)
 
 SOURCE = pathlib.Path(sys.argv[1])
 FIRST, SECOND = "1" * 40, "2" * 40
@@ -25,18 +26,7 @@ with tempfile.TemporaryDirectory() as scratch:
     cache = scratch / "hub"
     variables = {"HF_HUB_CACHE": str(cache)}
 
-    def publish(name, folder, commit, kind="models", ref="main"):
-        """A snapshot of `folder` in the cache: blobs, relative links to them, and a ref
-        that names the commit."""
-        repository = cache / f"{kind}--{name.replace('/', '--')}"
-        for part in ("blobs", "refs", f"snapshots/{commit}"):
-            (repository / part).mkdir(parents=True, exist_ok=True)
-        for path in pathlib.Path(folder).iterdir():
-            blob = f"{commit[:8]}-{path.name}"
-            shutil.copy(path, repository / "blobs" / blob)
-            (repository / "snapshots" / commit / path.name).symlink_to(f"../../blobs/{blob}")
-        (repository / "refs" / ref).write_text(commit)
-        return repository
+    publish = functools.partial(publish_on_hub, cache)
 
     def by_name(name, out, *arguments, code=0, cwd=None, **changes):
         config = job.config(out, **{"model": {"path": name},

@@ -733,6 +733,20 @@ def link_python(folder, source):
     python.chmod(0o755)
 
 
+def publish_on_hub(cache, name, folder, commit, kind="models", ref="main"):
+    """Lays a folder out in a Hugging Face cache, as huggingface_hub does a snapshot of `name`:
+    blobs, relative links to them, and a ref that names the commit."""
+    repository = pathlib.Path(cache) / f"{kind}--{name.replace('/', '--')}"
+    for part in ("blobs", "refs", f"snapshots/{commit}"):
+        (repository / part).mkdir(parents=True, exist_ok=True)
+    for path in pathlib.Path(folder).iterdir():
+        blob = f"{commit[:8]}-{path.name}"
+        shutil.copy(path, repository / "blobs" / blob)
+        (repository / "snapshots" / commit / path.name).symlink_to(f"../../blobs/{blob}")
+    (repository / "refs" / ref).write_text(commit)
+    return repository
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
