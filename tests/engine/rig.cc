@@ -206,17 +206,28 @@ void replace(ProgramPlan& plan, StepProgram step) {
   plan.holders = std::move(step.holders);
 }
 
+/// Returns a run's plan with what the rig has otherwise: evaluations have one micro-batch, also
+/// where a pipeline's would have several. It makes no program again that the plan has already,
+/// because planning is a large part of a short training.
 StepPlan changed(StepPlan plan, const Config& config, const Otherwise& otherwise) {
-  if (plan.options.state.pipeline.stages() == 1) plan.options.schedule = otherwise.schedule;
-  if (otherwise.trains) plan.train.model = freeze(std::move(plan.train.model), otherwise.trains);
-  plan.partition = build_units(
-      plan.train.model, config.partition.unit,
-      {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold},
-      plan.options.state.coded);
-  StepOptions once = plan.options;
-  once.micro_batches = 1;
-  replace(plan.evaluate, build_evaluation_step(plan.evaluate.model, plan.partition, once));
-  replace(plan.train, build_training_step(plan.train.model, plan.partition, plan.options));
+  const bool is_alone = plan.options.state.pipeline.stages() == 1;
+  const bool trains_otherwise =
+      otherwise.trains || (is_alone && plan.options.schedule != otherwise.schedule);
+  if (is_alone) plan.options.schedule = otherwise.schedule;
+  if (otherwise.trains) {
+    plan.train.model = freeze(std::move(plan.train.model), otherwise.trains);
+    plan.partition = build_units(
+        plan.train.model, config.partition.unit,
+        {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold},
+        plan.options.state.coded);
+  }
+  if (trains_otherwise)
+    replace(plan.train, build_training_step(plan.train.model, plan.partition, plan.options));
+  if (trains_otherwise || plan.evaluation_micro_batches != 1) {
+    StepOptions once = plan.options;
+    once.micro_batches = 1;
+    replace(plan.evaluate, build_evaluation_step(plan.evaluate.model, plan.partition, once));
+  }
   if (otherwise.mutates) otherwise.mutates(plan.train.program);
   return plan;
 }

@@ -135,6 +135,8 @@ void require_alike(const std::vector<int64_t>& stages, int64_t accumulation, int
     Config plain = run_of(stage, accumulation, small);
     change(plain);
     for (const auto& [name, config] : chosen(plain)) {
+      // That one is the oracle itself.
+      if (stage == stages[0] && name == "plain") continue;
       INFO("stage " << stage << ", accumulation " << accumulation << ", small up to " << small
                     << ", " << name);
       const Outcome outcome = train(config, model);
