@@ -15,6 +15,7 @@
 #include "base/limit_remedies.h"
 #include "base/owned_fd.h"
 #include "base/round_up.h"
+#include "base/shm_sizes.h"
 #include "base/text.h"
 
 #ifndef MADV_COLLAPSE  // Linux 6.1
@@ -24,7 +25,7 @@
 namespace ftrun {
 namespace {
 
-constexpr int64_t kPage = 4096, kHugePage = 2 << 20;
+constexpr int64_t kPage = 4096, kHugePage = kShmHugePage;
 
 struct OwnSegment {
   OwnedFd fd;

@@ -24,25 +24,9 @@ int64_t mapped_of_peers(const TrainingSetup& setup) {
 /// to 2.2 MiB on one thread and 1.8 to 5.3 MiB on two over 40 runs (docs/memory_peaks.md).
 constexpr int64_t kWorkingOfThread = 2816 << 10;
 
-/// Bytes that a process takes besides where ranks exchange activations, 2.75 MiB at most: 0 to 2.5
-/// MiB in nine runs on tensor-parallel ranks and stages (docs/memory_peaks.md).
-constexpr int64_t kWorkingOfActivations = 2816 << 10;
-
-/// Says whether any group of the rank exchanges activations in the step.
-bool exchanges_activations(const TrainingSetup& setup) {
-  const std::vector<const Program*> programs = setup.plan().programs();
-  return std::ranges::any_of(programs, [](const Program* program) {
-    return std::ranges::any_of(program->groups, [](const ProgramGroup& group) {
-      const MeshAxes axes = group.ranks.axes();
-      return axes.intersects(kLayerAxes) || axes.intersects(kStageAxes);
-    });
-  });
-}
-
 /// Bounds what a process takes beside the plan and its peers' memory while it trains on processors.
 int64_t working_bytes(const TrainingSetup& setup) {
   int64_t bytes = kernel_threads() * kWorkingOfThread;
-  if (exchanges_activations(setup)) bytes += kWorkingOfActivations;
   for (const Communicator* group : setup.groups().distinct()) bytes += group->working_bytes();
   return bytes;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "base/shm_sizes.h"
 #include "base/text.h"
 #include "program/lifetime.h"
@@ -139,24 +140,31 @@ int64_t model_state_bytes(const MemoryPlan& plan) {
 
 namespace {
 
-/// Counts the bytes of peers that call i of a collective maps at a time: their parts of a gather,
-/// the message of a receive, else this rank's part of each. (If the kernel has made huge pages,
-/// less than a window may map all of one.)
+/// Bounds the bytes that a rank maps of one peer while it reads a part of what the peer offers: at
+/// most a window, and all of each huge page that the part may touch.
+int64_t mapped_part(int64_t part, int64_t offered) {
+  const int64_t touched =
+      offered < kShmHugePage / 2 ? part : round_up(part, kShmHugePage) + kShmHugePage;
+  return std::min(touched, kShmMappedBytes);
+}
+
+/// Bounds the bytes of peers that call i of a collective maps at a time: their parts of a gather,
+/// the message of a receive, else this rank's part of each.
 int64_t mapped_of_peers(const Program& program, const Instr& instr, size_t i, int ranks) {
   const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
   const Range& in = in_place ? instr.writes[i] : instr.reads[i];
-  if (instr.kind == InstrKind::kReceive) return std::min(in.bytes, kShmMappedBytes);
+  if (instr.kind == InstrKind::kReceive) return mapped_part(in.bytes, in.bytes);
   const bool shifts = instr.kind == InstrKind::kShift,
              counted = instr.kind == InstrKind::kCountedAllToAll;
   if (shifts || counted || instr.kind == InstrKind::kAllToAll) {
     // A block of one peer after another is mapped, which may be all that it gives.
     if (!in_shared_memory(program.at(in.buffer)) || in.bytes <= kShmStagedBytes) return 0;
-    return std::min(shifts || counted ? in.bytes : in.bytes / ranks, kShmMappedBytes);
+    return mapped_part(shifts || counted ? in.bytes : in.bytes / ranks, in.bytes);
   }
   const bool gathers = instr.kind == InstrKind::kAllGather;
   const int64_t whole = gathers ? in.bytes * ranks : in.bytes;
   if (!in_shared_memory(program.at(in.buffer)) || whole <= kShmStagedBytes) return 0;
-  return std::min(whole / ranks, kShmMappedBytes) * (ranks - 1);
+  return mapped_part(whole / ranks, in.bytes) * (ranks - 1);
 }
 
 /// Counts the bytes of peers' memory that each instruction has mapped while it runs: one of its

@@ -92,11 +92,12 @@ TEST_CASE(
     return mapped_peer_bytes({&program}, [](const ProgramGroup&) { return true; });
   };
   constexpr int64_t kMiB = 1 << 20;
-  CHECK(mapped(0, 2 * kMiB) == kMiB / 2);
-  CHECK(mapped(1, 2 * kMiB) == 2 * kMiB);
-  CHECK(mapped(2, 2 * kMiB) == 2 * kMiB);
+  CHECK(mapped(0, kMiB / 2) == kMiB / 8);
+  CHECK(mapped(1, kMiB / 2) == kMiB / 2);
+  CHECK(mapped(2, kMiB / 2) == kMiB / 2);
   for (const size_t which : {0, 1, 2}) {
     CHECK(mapped(which, 1 << 16) == 0);
+    CHECK(mapped(which, 2 * kMiB) == 4 * kMiB);  // a part of two huge pages
     CHECK(mapped(which, 64 * kMiB) == 4 * kMiB);
   }
 }
