@@ -53,6 +53,8 @@ class ShmCommunicator final : public Communicator {
   ~ShmCommunicator() override { group_.leave(ShmGroup::MemberState::kLeft); }
 
   std::string_view backend() const override { return "shm"; }
+  /// Counts what small collectives touch of the staging areas, of which each rank has two halves.
+  int64_t working_bytes() const override { return 2 * kShmStagedBytes * size(); }
   std::optional<int64_t> transported_bytes() const override { return transported_; }
   void shutdown() override { barrier({"shutdown"}); }
   void abort(const std::string&) noexcept override {

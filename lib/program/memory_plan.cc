@@ -140,44 +140,63 @@ int64_t model_state_bytes(const MemoryPlan& plan) {
 
 namespace {
 
-/// Bounds the bytes that a rank maps of one peer while it reads a part of what the peer offers: at
-/// most a window, and all of each huge page that the part may touch.
-int64_t mapped_part(int64_t part, int64_t offered) {
-  const int64_t touched =
-      offered < kShmHugePage / 2 ? part : round_up(part, kShmHugePage) + kShmHugePage;
-  return std::min(touched, kShmMappedBytes);
-}
-
-/// Bounds the bytes of peers that call i of a collective maps at a time: their parts of a gather,
-/// the message of a receive, else this rank's part of each.
-int64_t mapped_of_peers(const Program& program, const Instr& instr, size_t i, int ranks) {
-  const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
-  const Range& in = in_place ? instr.writes[i] : instr.reads[i];
-  if (instr.kind == InstrKind::kReceive) return mapped_part(in.bytes, in.bytes);
-  const bool shifts = instr.kind == InstrKind::kShift,
-             counted = instr.kind == InstrKind::kCountedAllToAll;
-  if (shifts || counted || instr.kind == InstrKind::kAllToAll) {
-    // A block of one peer after another is mapped, which may be all that it gives.
-    if (!in_shared_memory(program.at(in.buffer)) || in.bytes <= kShmStagedBytes) return 0;
-    return mapped_part(shifts || counted ? in.bytes : in.bytes / ranks, in.bytes);
+/// MappedBytes bounds the bytes that a rank maps of its peers.
+class MappedBytes {
+ public:
+  explicit MappedBytes(const Program& program) : program_(program) {
+    for (const Instr& instr : program.instrs)
+      for (size_t i = 0; instr.communicates() && i < instr.writes.size(); ++i)
+        in_huge_pages_ |= offered(instr, i).bytes >= kShmHugePage / 2;
   }
-  const bool gathers = instr.kind == InstrKind::kAllGather;
-  const int64_t whole = gathers ? in.bytes * ranks : in.bytes;
-  if (!in_shared_memory(program.at(in.buffer)) || whole <= kShmStagedBytes) return 0;
-  return mapped_part(whole / ranks, in.bytes) * (ranks - 1);
-}
+
+  /// Bounds the bytes that call i of a collective maps at a time: the peers' parts of a gather, the
+  /// message of a receive, else this rank's part of each.
+  int64_t of_call(const Instr& instr, size_t i, int ranks) const {
+    const Range& in = offered(instr, i);
+    if (instr.kind == InstrKind::kReceive) return of_part(in.bytes);
+    if (!in_shared_memory(program_.at(in.buffer))) return 0;
+    const bool shifts = instr.kind == InstrKind::kShift,
+               counted = instr.kind == InstrKind::kCountedAllToAll;
+    if (shifts || counted || instr.kind == InstrKind::kAllToAll) {
+      // A block of one peer after another is mapped, which may be all that it gives.
+      if (in.bytes <= kShmStagedBytes) return 0;
+      return of_part(shifts || counted ? in.bytes : in.bytes / ranks);
+    }
+    const int64_t whole = instr.kind == InstrKind::kAllGather ? in.bytes * ranks : in.bytes;
+    return whole <= kShmStagedBytes ? 0 : of_part(whole / ranks) * (ranks - 1);
+  }
+
+ private:
+  /// Returns what each peer offers to the others.
+  static const Range& offered(const Instr& instr, size_t i) {
+    const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
+    return in_place || i >= instr.reads.size() ? instr.writes[i] : instr.reads[i];
+  }
+
+  /// Bounds the bytes that a part of a peer's memory maps: at most a window, and all of each huge
+  /// page that the part may touch. Collectives share their memory, so a part lies in such a page
+  /// where another collective has asked for it.
+  int64_t of_part(int64_t part) const {
+    const int64_t touched = in_huge_pages_ ? round_up(part, kShmHugePage) + kShmHugePage : part;
+    return std::min(touched, kShmMappedBytes);
+  }
+
+  const Program& program_;
+  bool in_huge_pages_ = false;
+};
 
 /// Counts the bytes of peers' memory that each instruction has mapped while it runs: one of its
 /// calls at a time.
 std::vector<int64_t> mapped_by_instr(
     const Program& program, const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
   std::vector<int64_t> mapped(program.instrs.size(), 0);
+  const MappedBytes bytes(program);
   for (size_t at = 0; at < program.instrs.size(); ++at) {
     const Instr& instr = program.instrs[at];
     if (instr.group() == kNoGroup || !over_shared_memory(program.group(instr.group()))) continue;
     for (size_t i = 0; i < instr.writes.size(); ++i)
-      mapped[at] = std::max(
-          mapped[at], mapped_of_peers(program, instr, i, program.group(instr.group()).place.count));
+      mapped[at] =
+          std::max(mapped[at], bytes.of_call(instr, i, program.group(instr.group()).place.count));
   }
   return mapped;
 }
