@@ -67,7 +67,7 @@ with tempfile.TemporaryDirectory() as scratch:
             if moment:
                 seen = running.await_line("step ",
                                           running.await_line("resumed from" if number > 2
-                                                             else "anew", seen))
+                                                             else "from the beginning", seen))
                 slowest = max(slowest, time.monotonic() - killed)
         print(f"  from the kill to the first new step: {slowest:.1f} s at most", flush=True)
         running.wait(0)
