@@ -13,8 +13,8 @@ inline constexpr int64_t kShmStagedBytes = 64 << 10;
 /// Bytes of each peer's memory that larger collectives, and messages, map at a time: little, but
 /// whole huge pages.
 inline constexpr int64_t kShmMappedBytes = 4 << 20;
-/// The kernel is asked to make huge pages of what is offered to peers if it is at least half of one.
-/// A peer that touches a part of such a page maps all of it.
+/// Bytes of a huge page, which a peer that touches a part of it maps whole. The kernel is asked to
+/// make huge pages of what is offered to peers if it is at least half of one.
 inline constexpr int64_t kShmHugePage = 2 << 20;
 
 }  // namespace ftrun
