@@ -21,8 +21,9 @@ struct BenchRequest {
 
 /// Measures the processors of this machine by running layer operations, optimizer updates, copies
 /// and collectives in processes of its own, for each number of ranks that divides the number of
-/// processors. Each figure is a mean without outliers (middle_mean()), as a step's time is the sum
-/// of many operations. Error(kEnvironment) where a process cannot be started or fails.
+/// processors. A figure is a lower quartile, as other programs can only add time; that of a
+/// collective between pieces of work is a mean without outliers (middle_mean()).
+/// Error(kEnvironment) where a process cannot be started or fails.
 Machine bench_machine(const BenchRequest& request);
 
 }  // namespace ftrun
