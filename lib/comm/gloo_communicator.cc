@@ -366,7 +366,7 @@ void GlooCommunicator::move_blocks(const Collective& work, bool check) {
 /// memory.
 void GlooCommunicator::gather_bytes(const void* in, void* out, int64_t bytes) {
   if (bytes * size() <= kStagingBytes) return gather_piece(in, out, bytes);
-  const int64_t step = std::max<int64_t>(kStagingBytes / size(), 1);
+  const int64_t step = piece_count(DType::kU8);
   for (int64_t start = 0; start < bytes; start += step) {
     const int64_t some = std::min(step, bytes - start);
     std::byte* pieces = staging(incoming_);

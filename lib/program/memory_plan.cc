@@ -144,9 +144,11 @@ namespace {
 class MappedBytes {
  public:
   explicit MappedBytes(const Program& program) : program_(program) {
-    for (const Instr& instr : program.instrs)
-      for (size_t i = 0; instr.communicates() && i < instr.writes.size(); ++i)
+    for (const Instr& instr : program.instrs) {
+      if (!instr.communicates()) continue;
+      for (size_t i = 0; i < instr.writes.size(); ++i)
         in_huge_pages_ |= offered(instr, i).bytes >= kShmHugePage / 2;
+    }
   }
 
   /// Bounds the bytes that call i of a collective maps at a time: the peers' parts of a gather, the
@@ -170,7 +172,7 @@ class MappedBytes {
   /// Returns what each peer offers to the others.
   static const Range& offered(const Instr& instr, size_t i) {
     const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
-    return in_place || i >= instr.reads.size() ? instr.writes[i] : instr.reads[i];
+    return in_place ? instr.writes[i] : instr.reads[i];
   }
 
   /// Bounds the bytes that a part of a peer's memory maps: at most a window, and all of each huge

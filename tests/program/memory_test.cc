@@ -297,7 +297,7 @@ TEST_CASE(
     "a rank maps what one collective reads of its peers, and of each group that runs beside it") {
   // A rank of two reads a half of what is summed.
   CHECK(mapped_of(reductions({{0, 2}, {0, 6}})) == 3 * kUnit);
-  // What may lie in huge pages is mapped by whole ones, of which a half may touch two.
+  // A part that may lie in huge pages maps whole ones, and may touch two of them.
   CHECK(mapped_of(reductions({{0, 2}, {0, 8}})) == 4 * kMiB);
   // A larger half is read so much at a time.
   CHECK(mapped_of(reductions({{0, 2}, {0, 512}})) == 4 * kMiB);
