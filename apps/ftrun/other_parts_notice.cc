@@ -1,7 +1,6 @@
 #include "other_parts_notice.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,16 +39,10 @@ std::string choice_text(const OtherPartChoice& choice) {
              " of ", choice.part, " (", choice.first, choice.modules > 1 ? ", ...)" : ")");
 }
 
-/// Returns exclude_modules of the file that is exported with the adapter, which leaves the other
-/// parts out.
-std::string exported_exclusion(const AdapterConfig& adapter, const ModelConfig& model) {
-  const PeftModel peft = peft_model("", model.family, model.multimodal, model.tied);
-  return nlohmann::json::parse(peft_config(adapter, peft)).at("exclude_modules").get<std::string>();
-}
-
 std::string remedy_text(const Config& config, const ModelConfig& model) {
   const AdapterConfig& adapter = config.adapter;
-  std::string text = cat("exclude_modules: '", exported_exclusion(adapter, model),
+  const PeftModel peft = peft_model("", model.family, model.multimodal, model.tied);
+  std::string text = cat("exclude_modules: '", exclusion_with_other_parts(adapter, peft),
                          "' makes PEFT choose what ftrun trains (the exported adapter has it)");
   const std::vector<std::string>& entries = adapter.target_modules;
   const bool are_names = std::all_of(entries.begin(), entries.end(), [](const std::string& entry) {

@@ -44,14 +44,9 @@ std::string expression_of(const std::vector<std::string>& names) {
 
 /// Writes exclude_modules, with the parts of the model that do not train.
 Json excluded_modules(const AdapterConfig& adapter, const PeftModel& model) {
-  Json own = modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
-  if (model.other_parts.empty()) return own;
-  if (own.is_null()) return model.other_parts;
-  const std::string expression =
-      own.is_string() ? own.get<std::string>() : expression_of(own.get<std::vector<std::string>>());
-  // An adapter's file, which training went on from, has them already.
-  if (expression.find(model.other_parts) != std::string::npos) return expression;
-  return cat("(?:", expression, ")|(?:", model.other_parts, ")");
+  if (model.other_parts.empty())
+    return modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
+  return exclusion_with_other_parts(adapter, model);
 }
 
 /// Writes a map of expressions to values in their order: the first expression that matches counts.
@@ -85,6 +80,16 @@ BaseModelName base_model_name(const std::string& path) {
   std::error_code error;
   if (!name || !name->gives_revision || std::filesystem::exists(path, error)) return {path, ""};
   return {name->repository, name->revision};
+}
+
+std::string exclusion_with_other_parts(const AdapterConfig& adapter, const PeftModel& model) {
+  const Json own = modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
+  if (own.is_null()) return model.other_parts;
+  const std::string expression =
+      own.is_string() ? own.get<std::string>() : expression_of(own.get<std::vector<std::string>>());
+  // An adapter's file, from which training continued, has them already.
+  if (expression.find(model.other_parts) != std::string::npos) return expression;
+  return cat("(?:", expression, ")|(?:", model.other_parts, ")");
 }
 
 std::string peft_config(const AdapterConfig& adapter, const PeftModel& model) {

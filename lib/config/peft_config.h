@@ -34,6 +34,10 @@ struct PeftModel {
   std::string other_parts;
 };
 
+/// Makes the expression of exclude_modules that names what the adapter excludes and the parts that
+/// do not train, of which the model has some (PeftModel::other_parts).
+std::string exclusion_with_other_parts(const AdapterConfig& adapter, const PeftModel& model);
+
 /// Writes PEFT's adapter_config.json, which desugar_adapter() reads.
 std::string peft_config(const AdapterConfig& adapter, const PeftModel& model);
 
