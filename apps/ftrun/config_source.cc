@@ -252,8 +252,7 @@ void note_bubble(const Config& config, Report& report) {
 
 /// Says how an adapter is served, which should be known before it is trained.
 void note_serving(const Config& config, Report& report) {
-  for (const std::string& limits :
-       serving_limits(config.adapter, config.quantization.type != QuantizationType::kNone))
+  for (const std::string& limits : serving_limits(config.adapter, config.quantization))
     add_notice(config.origins, "adapter", limits, "", report);
 }
 

@@ -47,20 +47,22 @@ std::string vllm_limits(const AdapterConfig& adapter) {
 }
 
 /// Describes the limits of llama.cpp; "" where it has none.
-std::string llama_cpp_limits(const AdapterConfig& adapter, bool quantized_base) {
+std::string llama_cpp_limits(const AdapterConfig& adapter, const QuantizationConfig& base) {
   std::vector<std::string> settings = unserved_everywhere(adapter);
   if (!adapter.alpha_pattern.empty()) settings.emplace_back("alpha_pattern");
   if (adapter.use_rslora && !adapter.rank_pattern.empty())
     settings.emplace_back("use_rslora with rank_pattern");
-  if (quantized_base) settings.emplace_back("a base that is quantized in training");
+  if (base.type != QuantizationType::kNone)
+    settings.emplace_back("a base that is quantized in training");
   return settings.empty() ? "" : unchanged_limits("llama.cpp", settings);
 }
 
 }  // namespace
 
-std::vector<std::string> serving_limits(const AdapterConfig& adapter, bool quantized_base) {
+std::vector<std::string> serving_limits(const AdapterConfig& adapter,
+                                        const QuantizationConfig& base) {
   if (adapter.type != AdapterType::kLora) return {};
-  std::vector<std::string> limits{vllm_limits(adapter), llama_cpp_limits(adapter, quantized_base)};
+  std::vector<std::string> limits{vllm_limits(adapter), llama_cpp_limits(adapter, base)};
   std::erase(limits, "");
   return limits;
 }

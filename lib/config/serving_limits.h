@@ -15,6 +15,7 @@ namespace ftrun {
 ///   * llama.cpp adds alpha / r times B A to a product and nothing else. scripts/export_gguf.py
 ///     refuses further settings (scripts/gguf_models/adapter.py), and adapters that were trained on
 ///     a quantized base.
-std::vector<std::string> serving_limits(const AdapterConfig& adapter, bool quantized_base = false);
+std::vector<std::string> serving_limits(const AdapterConfig& adapter,
+                                        const QuantizationConfig& base = {});
 
 }  // namespace ftrun

@@ -316,8 +316,7 @@ void Checkpointer::export_model(StopAgreement& stop) {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
     if (outcome.stopped) return;
     parts_.journal.print(cat("exported ", export_folder(config_), weights_of_));
-    for (const std::string& limits :
-         serving_limits(config_.adapter, config_.quantization.type != QuantizationType::kNone))
+    for (const std::string& limits : serving_limits(config_.adapter, config_.quantization))
       parts_.journal.print(limits);
     if (!outcome.unmoved.empty()) parts_.journal.warn(outcome.unmoved);
   });

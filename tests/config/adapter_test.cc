@@ -75,7 +75,8 @@ TEST_CASE("what a server does not take is said with the remedy") {
         Lines{"vLLM does not serve this adapter as it is (rank_pattern, alpha_pattern)" + merged,
               "llama.cpp does not serve this adapter as it is (alpha_pattern)" + merged});
   CHECK(
-      serving_limits(read("adapter: {use_rslora: true, rank_pattern: {q_proj: 4}}"), true) ==
+      serving_limits(read("adapter: {use_rslora: true, rank_pattern: {q_proj: 4}}"),
+                     {.type = QuantizationType::kNf4}) ==
       Lines{"vLLM does not serve this adapter as it is (rank_pattern)" + merged,
             "llama.cpp does not serve this adapter as it is (use_rslora with rank_pattern, a base "
             "that is quantized in training)" +
