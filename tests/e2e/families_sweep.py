@@ -24,9 +24,10 @@ import lora_reference  # noqa: E402
 import numpy as np  # noqa: E402
 import reference  # noqa: E402
 from families_test import LONGROPE, check_family, check_untrained_bytes, config_of  # noqa: E402
-from runner import config, ftrun, must, near, steps, write_config  # noqa: E402
+from runner import ftrun, must, near, steps, write_config  # noqa: E402
 
 CPU = {"device": "cpu"}
+TENSOR = {"parallel": {"tensor": 2}}
 
 
 def zero(stage, **more):
@@ -40,9 +41,9 @@ LAYOUTS = [
     *((f"data 2, ZeRO {stage}", 2, zero(stage)) for stage in range(4)),
     ("data 2, ZeRO 3, all offloaded", 2, zero(3, stage3_param_persistence_threshold=0,
                                               offload_param=CPU, offload_optimizer=CPU)),
-    ("tensor 2", 2, {"parallel": {"tensor": 2}}),
+    ("tensor 2", 2, TENSOR),
     ("pipeline 2", 2, {"parallel": {"pipeline": 2}}),
-    ("data 2, tensor 2, ZeRO 3", 4, {"parallel": {"tensor": 2}} | zero(3)),
+    ("data 2, tensor 2, ZeRO 3", 4, TENSOR | zero(3)),
     ("tensor 2, pipeline 2", 4, {"parallel": {"tensor": 2, "pipeline": 2}}),
 ]
 # Two documents fill a row of 32 tokens each time; first fit keeps them in this order.
@@ -55,11 +56,6 @@ class Swept(lora_reference.Adapted):
 
     cases = {name: (name, {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"})
              for name in reference.FAMILIES}
-
-
-def load_model(folder, dtype):
-    return reference.transformers.AutoModelForCausalLM.from_pretrained(
-        folder / "model", dtype=dtype, attn_implementation="eager").train()
 
 
 def total_norm(model):
@@ -78,7 +74,7 @@ def run_one_step(folder, scratch, name, **changes):
 
 def check_bf16(folder, scratch):
     torch = reference.torch
-    model = load_model(folder, torch.bfloat16)
+    model = lora_reference.base_of(folder, torch.bfloat16).train()
     data = np.fromfile(folder / "data" / "train.bin", dtype=np.uint16)
     loss = 0.0
     for slot in range(reference.SETTINGS["accumulation"]):
@@ -101,7 +97,7 @@ def check_packed(folder, scratch):
     path = scratch / f"{folder.name}-documents.jsonl"
     path.write_text("".join(json.dumps({"input_ids": d.tolist()}) + "\n" for d in documents))
     labels = sum(len(d) - 1 for d in documents)
-    model, loss = load_model(folder, torch.float32), 0.0
+    model, loss = lora_reference.base_of(folder, torch.float32).train(), 0.0
     for document in documents:
         ids = torch.from_numpy(document)[None]
         logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
@@ -119,10 +115,7 @@ def check_lora(name, scratch):
     folder = scratch / "lora" / name
     record, _ = lora_reference.train_case(Swept, name, folder)
     out = scratch / f"{name}-lora"
-    value = config(folder / "model", folder / "data" / "train.bin", out,
-                   adapter=str(folder / "adapter"))
-    if families_test.has_padding(folder):
-        value["model"]["padding_row_gradient"] = "transformers"
+    value = config_of(folder, out, changes={"adapter": str(folder / "adapter")})
     must(ftrun("--config", write_config(scratch, value)))
     found = steps(out)
     return (near("loss of the LoRA", [m["loss"] for m in found], record["losses"], 1e-5),
@@ -172,7 +165,7 @@ class Sweep:
             folder, self.scratch))) if packs else "-"]
         texts += [pair_text(self.attempt(f"{name}, LoRA", lambda: check_lora(name, self.scratch)))]
         equal = []
-        for ranks in (1,) if cannot_be_cut(folder, LAYOUTS[7][2]) else (1, 2):
+        for ranks in (1,) if cannot_be_cut(folder, TENSOR) else (1, 2):
             self.attempt(f"{name}, bytes on {ranks}", lambda: equal.append(
                 check_untrained_bytes(folder, self.scratch, ranks)))
         texts += [f"yes, {len(equal)} rank{'s'[:len(equal) - 1]}" if equal else "no"]
