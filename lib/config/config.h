@@ -305,7 +305,7 @@ struct CommConfig {
   BackendChoice backend = BackendChoice::kAuto;
   /// The most seconds of a wait for another rank; 0 = auto, from the slowest step seen.
   int64_t timeout = 0;
-  /// On GPUs sums are computed in rank order and in fp32; on hosts they always are.
+  /// Sums among GPUs are computed in rank order and in fp32; those on hosts always are.
   bool deterministic = false;
   bool operator==(const CommConfig&) const = default;
 };

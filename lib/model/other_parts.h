@@ -17,7 +17,7 @@ struct OtherPartChoice {
   std::string entry;
   /// The part as its tensors name it: "vision_tower".
   std::string part;
-  /// How many of the part's modules the entry names.
+  /// The number of the part's modules that the entry names.
   int64_t modules = 0;
   /// The first of them, by its name in memory: "model.vision_tower.patch_conv".
   std::string first;

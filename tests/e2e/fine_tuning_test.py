@@ -83,7 +83,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "runs/chats-lora" in page and "runs/chats-qlora" in page
         assert manifest(runs / "hub")["model"]["path"] == HUB_NAME
         assert len(steps(runs / "hub")) == 10
-        # Both programs give the trained model's answer.
+        # The answer of the trained model comes from both programs.
         answers = [line.split(": ", 1) for text in said[-2:] for line in text.splitlines()
                    if line.startswith(("transformers: ", "llama.cpp: "))]
         assert [who for who, _ in answers] == ["transformers", "llama.cpp"], said[-2:]

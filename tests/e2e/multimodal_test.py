@@ -306,7 +306,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert found == {entry: {part: (len(some), some[0]) for part, some in parts.items()}
                                  for entry, parts in wanted.items()}, (kind, choice, found, wanted)
                 named.update((kind, part) for parts in wanted.values() for part in parts)
-                # The same from the model in memory, whose modules PEFT wraps.
+                # PEFT wraps the same modules of the model in memory.
                 of_rule = {name for parts in wanted.values() for some in parts.values()
                            for name in some}
                 if any(name.endswith("norm") for name in of_rule):

@@ -197,8 +197,8 @@ TEST_CASE(
   for (const auto& [name, change] : families)
     for (const TrainingMesh& mesh :
          {TrainingMesh{.stages = 4}, TrainingMesh{.tensor = 2, .shards = 2, .stages = 2}}) {
-      // Without norm weights single elements of q_proj are 1.3e-4 apart after sums of tensor ranks,
-      // which tensor_test.cc and tests/e2e/families_test.py compare by their own bounds.
+      // Sums of tensor ranks leave single elements of q_proj 1.3e-4 apart in models without norm
+      // weights. tensor_test.cc and tests/e2e/families_test.py compare them by their own bounds.
       if (std::string_view(name) == "olmo" && mesh.tensor > 1) continue;
       ModelConfig model = wide_model_of(5, stage % 2 == 0);
       change(model);

@@ -12,10 +12,10 @@ PAGE = pathlib.Path(sys.argv[1]) / "docs" / "config.md"
 
 HIDDEN = re.compile(r"(?:of|what|where|how|when|which|whether|if|in|on|by|for|from|to|with|as|so|"
                     r"those|these|both|its|their|the same|same|only|read|also|not|nothing)\b", re.I)
-# What the page appends to a key's text: another name, the types that have the key, the reason why
+# The page appends these to a key's text: another name, the types that have the key, the reason why
 # it has no effect.
 APPENDED = re.compile(r"Also `|\(\w+(?:, \w+)*\)$|No effect: ")
-# Also names a further condition here, and a verb follows.
+# A verb that follows "Also" names a further condition.
 ACTION = re.compile(r"Also (?:evaluate|save) ")
 
 
