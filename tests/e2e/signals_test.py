@@ -115,7 +115,11 @@ with tempfile.TemporaryDirectory() as scratch:
         # The last of what it writes at its beginning.
         await_that(lambda: manifest(job.out("again"))["data"]["train"].get(
             "fingerprint"), "the data's fingerprint is written", first)
-        # At once: the run writes files anew that vanish below it.
+        # A file that is visible may not be synced yet, which fails where its folder has vanished.
+        # The step after it is: both are work of the training thread.
+        seen = len(steps(job.out("again")))
+        await_that(lambda: len(steps(job.out("again"))) >= seen + 2, "two steps are recorded",
+                   first)
         job.out("again").rename(job.out("again-as-it-was"))
         second = started("again", 1, train={"steps": 20000, "seed": 7}, checkpoint={"every": 0})
         first.wait(5)
