@@ -15,7 +15,7 @@ SAVING = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_len
 
 
 def kill_rank(running, rank, count):
-    """Kills one of so many ranks, once all have started."""
+    """Kills one of `ranks` ranks, once all have started."""
     ranks = running.await_ranks(count)
     running.kill(signal.SIGKILL, ranks[rank])
     return ranks

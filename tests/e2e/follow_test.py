@@ -190,7 +190,7 @@ with tempfile.TemporaryDirectory() as scratch:
              "train": {"steps": 4}, "export": {"enabled": False}}
 
     def client(name, body):
-        """A folder for PYTHONPATH with a client that does this."""
+        """Returns a folder for PYTHONPATH with a client that has this body."""
         folder = scratch / name
         folder.mkdir()
         (folder / "wandb.py").write_text(SAID + textwrap.dedent(body))
@@ -254,7 +254,8 @@ with tempfile.TemporaryDirectory() as scratch:
                  if name == "log"] == [5, 6, 7, 8]), said("sends")[calls:]
 
     def held(file):
-        """Takes the lock that what follows a run holds; whether another has it."""
+        """Takes the lock of the process that follows a run; returns whether another process has
+        it."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return False

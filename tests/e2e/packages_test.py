@@ -1,5 +1,5 @@
-"""What scripts/package.sh makes runs where it is unpacked: a tree that was moved, a wheel in an
-environment of its own, the files of a .deb. LibTorch is the build's own. Whole distributions are
+"""The packages of scripts/package.sh run where they are unpacked: a tree that was moved, a wheel in
+an environment of its own, the files of a .deb. LibTorch is the build's own. Whole distributions are
 tried by scripts/try_packages.sh."""
 import os
 import pathlib
@@ -41,7 +41,7 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         return done
 
     def trains(binary, name):
-        """The losses of two ranks, the same as the build's own."""
+        """Trains on two ranks; checks that the losses are those of the build itself."""
         changes = {"train": {"steps": 3, "weight_decay_exempt": "none"},
                    "train_micro_batch_size_per_gpu": 1}
         must(run(binary, "--config", job.config(name, **changes), "--nproc", 2,
