@@ -136,7 +136,7 @@ def without_verbs():
 
 
 def is_test_case(function):
-    """Returns whether a function's name is what its test asserts, so that its docstring explains."""
+    """Returns whether a function's name says what its test asserts."""
     marks = {ast.unparse(mark).split("(")[0] for mark in function.decorator_list}
     return function.name.startswith("test_") or bool(marks & {"case", "waiting", "needs"})
 
@@ -182,9 +182,9 @@ def self_check():
             "/// y = x + 1.\nvoid add(T* y);\n/// Collective: waits.\nvoid wait() {\n")
     assert [begins_with_verb(body) for _, body in function_docs(text)] == [
         False, False, True, True, True], list(function_docs(text))
-    text = ("\"\"\"Of a page.\"\"\"\nclass Row:\n  \"\"\"A row.\"\"\"\ndef f():\n  \"\"\"A row.\"\"\"\n"
-            "def g():\n  \"\"\"Returns a row.\"\"\"\ndef test_a_row_is_read():\n  \"\"\"A row.\"\"\"\n"
-            "@case\ndef a_row_is_read():\n  \"\"\"With a column.\"\"\"\n")
+    text = ("'Of a page.'\nclass Row:\n  'A row.'\ndef f():\n  'A row.'\ndef g():\n"
+            "  'Returns a row.'\ndef test_a_row_is_read():\n  'A row.'\n"
+            "@case\ndef a_row_is_read():\n  'With a column.'\n")
     assert [body for _, body in docstring_faults(text)] == [
         "Of a page.", "A row.", "With a column."], list(docstring_faults(text))
 
@@ -215,8 +215,8 @@ def main():
             faults.append(f"{folder}: {sum(cell[3] for cell in cells)} of {len(cells)} comments of "
                           f"functions do not begin with a verb, at most {VERB_LIMIT:.0f} %; see "
                           f"them with --list {folder}")
-    faults += [f"{path.relative_to(ROOT)}:{line}: \"{body[:60]}\" does not begin with "
-               "what the function does, or what it is about" for path, line, body in python_faults()]
+    faults += [f"{path.relative_to(ROOT)}:{line}: \"{body[:60]}\" does not begin with what the "
+               "function does, or what it is about" for path, line, body in python_faults()]
     every = [cell for cells in found.values() for cell in cells]
     print(f"all: {sum(cell[3] for cell in every)} of {len(every)}, {share(every):.1f} %")
     print("\n".join(faults))
