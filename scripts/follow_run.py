@@ -273,7 +273,7 @@ def end_after(folder, seconds, poll):
         time.sleep(poll)
         if is_held(folder):
             last = time.monotonic()
-    print(f"follow_run: the run has ended {seconds:g} s ago, and its tracker has not taken all of "
+    print(f"follow_run: the run ended {seconds:g} s ago, and its tracker has not received all of "
           "it", file=sys.stderr, flush=True)
     os._exit(1)
 

@@ -120,13 +120,12 @@ void require_model_folder(const FoundFolder& found) {
           : "";
   std::error_code error;
   if (!fs::exists(folder, error))
-    throw Error(
-        ExitCode::kBadInput,
-        cat(folder, ": there is no such folder",
-            did_you_mean(hub_name_like(folder, process_environment()))),
-        "name a model folder on this machine, as seen from the working directory, or a model of "
-        "the Hugging Face Hub that "
-        "was downloaded, as owner/name; ftrun downloads nothing (hf download owner/name does)");
+    throw Error(ExitCode::kBadInput,
+                cat(folder, ": there is no such folder",
+                    did_you_mean(hub_name_like(folder, process_environment()))),
+                "name a model folder on this machine, relative to the working directory, or a "
+                "model of the Hugging Face Hub that was downloaded, as owner/name; ftrun downloads "
+                "nothing (hf download owner/name does)");
   if (!fs::is_directory(folder, error)) {
     const fs::path file = folder;
     const bool is_of_model = file.filename() == "config.json" || file.extension() == ".safetensors";
@@ -400,8 +399,9 @@ void require_files(const ConfigSource& source) {
 
 void add_config_options(CLI::App& command, ConfigSource& source) {
   command
-      .add_option("-c,--config", source.files,
-                  "config file, JSON or YAML; again for more, the later wins")
+      .add_option(
+          "-c,--config", source.files,
+          "config file, JSON or YAML; may be repeated, and later files override earlier ones")
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->expected(1)

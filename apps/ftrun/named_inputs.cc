@@ -100,7 +100,7 @@ Error removed_commit_error(const std::string& named, const std::string& reposito
           cat(named, ": the run began with commit ", kept,
               ", which the Hugging Face cache does not hold any more",
               now.empty() ? "" : cat(" (it holds ", now, ")")),
-          cat("hf download ", repository, option, " --revision ", kept, " brings it",
+          cat("hf download ", repository, option, " --revision ", kept, " downloads it",
               now.empty() ? ""
                           : cat("; or write ", repository, "@", now,
                                 ", which is then compared with what the run was trained on"))};

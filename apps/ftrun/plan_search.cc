@@ -57,7 +57,7 @@ std::map<std::string, std::string> layout_comments(const Layout& layout) {
        : layout.zero == 1 ? "the optimizer's state is sharded"
        : layout.zero == 2 ? "the optimizer's state and gradients are sharded"
                           : "parameters, gradients and the optimizer's state are sharded"},
-      {"recompute.policy", "what backward makes again instead of keeping it"},
+      {"recompute.policy", "activations that backward computes again instead of keeping them"},
   };
 }
 
@@ -70,8 +70,8 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
                " a rank); or train an adapter "
                "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})");
   const std::string more = result.nodes_left > 0
-                               ? cat("give more time (--seconds): it was over before ",
-                                     result.nodes_left, " nodes were looked at; or ")
+                               ? cat("give more time (--seconds): it ended before ",
+                                     result.nodes_left, " nodes were searched; or ")
                                : "";
   return cat(more,
              "train an adapter (adapter: {type: lora}), on a quantized base (quantization: {type: "

@@ -129,7 +129,8 @@ struct WrittenHere {
 WrittenHere write_here(FileSystem& files, const SaveOptions& options, const std::string& folder,
                        const std::vector<StateSlice>& slices, int rank) {
   if (!files.exists(folder))
-    throw Error(ExitCode::kEnvironment, cat(folder, ": was made by rank 0 and is not seen here"),
+    throw Error(ExitCode::kEnvironment,
+                cat(folder, ": rank 0 made it, but this rank does not see it"),
                 "output_dir must be on a file system that all ranks share");
   WrittenHere written{write_rank_file(files, folder, rank, slices, *options.room)};
   RankRecord& record = written.record;

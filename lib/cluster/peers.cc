@@ -324,7 +324,7 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
   const PeerView& partner = views[static_cast<size_t>(mine.peer)];
   Chain chain(views, mine, self, others);
   const std::string doing = chain.doing(partner);
-  return {cat("rank ", partner.global_rank, " is there but has not taken its part",
+  return {cat("rank ", partner.global_rank, " is running but has not taken part",
               doing.empty() ? "" : "; ", doing),
           chain.culprit};
 }

@@ -481,7 +481,7 @@ void Supervisor::report_wait() {
                           : what.empty()               ? ""
                                                        : cat(" is in ", what)));
     }
-    return cat("SIG", ::sigabbrev_np(forwarded_), " came ", waited,
+    return cat("SIG", ::sigabbrev_np(forwarded_), " was received ", waited,
                " ago: waiting for the ranks to finish their step and save (", join(ranks, "; "),
                "); a second signal ends them at once, without saving");
   });

@@ -423,7 +423,7 @@ Error Communicator::failure(const CollectiveRecord& record, const CollectiveFail
     return peer.process == ProcessState::kGone;
   });
   return Error(ExitCode::kPeerLost, text,
-               ended ? "look in the named ranks' own logs for why they ended"
+               ended ? "read the named ranks' own logs, which say why they ended"
                      : "look at the named ranks' own logs first; if they were only slow, raise "
                        "comm.timeout");
 }

@@ -251,7 +251,8 @@ JobStore::Reply JobStore::must(StoreOperation operation, const std::vector<std::
                                size_t results, Milliseconds timeout) {
   Reply reply = ask(operation, asked, timeout);
   if (reply.answer == StoreAnswer::kTimeout)
-    throw std::runtime_error(cat("the job's store had not all of ", asked.size(), " keys in time"));
+    throw std::runtime_error(
+        cat("the job's store did not have all of ", asked.size(), " keys in time"));
   const auto fields = fields_of(std::string_view(reply.bytes).substr(1));
   if (reply.answer != StoreAnswer::kDone || !fields || fields->size() != results)
     throw std::runtime_error("the job's store refused a request");

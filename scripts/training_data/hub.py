@@ -33,6 +33,6 @@ def find(path, repo_type, say):
         at = f" --revision {revision}" if revision else ""
         raise UserError(f"{path}: there is no such file or folder, and no such {repo_type} in the "
                         f"Hugging Face cache, {constants.HF_HUB_CACHE}; hf download "
-                        f"{repository}{kind}{at} brings it") from None
+                        f"{repository}{kind}{at} downloads it") from None
     say(f"{path}: commit {os.path.basename(folder)} in the Hugging Face cache")
     return folder

@@ -604,7 +604,7 @@ TEST_CASE(
   };
   CHECK(run_supervisor(options) == 143);
   CHECK_THAT(text, Catch::Matches("\\[rank 0\\] ready\n"
-                                  "notice: SIGTERM came 0\\.\\ds ago: waiting for the ranks to "
+                                  "notice: SIGTERM was received 0\\.\\ds ago: waiting for the ranks to "
                                   "finish their step and save \\(rank 0\\); a second signal "
                                   "ends them at once, without saving\n(.|\n)*"));
 }

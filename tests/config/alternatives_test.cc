@@ -25,13 +25,13 @@ Lines said(const std::string& text, const Lines& overrides, Config* resolved = n
 TEST_CASE("steps that are set later take the place of a file's epochs, and the other way round") {
   Config config;
   CHECK(said("train: {epochs: 2}", {"train.steps=4"}, &config) ==
-        Lines{"--set train.steps=4: notice: train.steps 4 takes the place of train.epochs 2 "
-              "(c.yaml:2:17)"});
+        Lines{"--set train.steps=4: notice: train.steps 4 replaces train.epochs 2 (c.yaml:2:17)"});
   CHECK(config.train.steps == 4);
   CHECK(config.train.epochs == 0);
-  CHECK(said("train: {steps: 9}", {"train.epochs=0.5"}, &config) ==
-        Lines{"--set train.epochs=0.5: notice: train.epochs 0.5 takes the place of train.steps 9 "
-              "(c.yaml:2:16)"});
+  CHECK(
+      said("train: {steps: 9}", {"train.epochs=0.5"}, &config) ==
+      Lines{
+          "--set train.epochs=0.5: notice: train.epochs 0.5 replaces train.steps 9 (c.yaml:2:16)"});
   CHECK(config.train.epochs == 0.5);
   CHECK(said("train: {epochs: 2}", {"train.steps=4", "train.epochs=3"}, &config).size() == 2);
   CHECK(config.train.epochs == 3);
@@ -41,13 +41,12 @@ TEST_CASE("steps that are set later take the place of a file's epochs, and the o
 
 TEST_CASE("rates, decay and warm-up have two names, and the later one is taken") {
   Config config;
-  CHECK(
-      said("optimizer: {type: AdamW, params: {lr: 0.5, weight_decay: 0.25}}",
-           {"train.learning_rate=0.125", "train.weight_decay=0"}, &config) ==
-      Lines{"--set train.learning_rate=0.125: notice: train.learning_rate 0.125 takes the place of "
-            "optimizer.params.lr 0.5 (c.yaml:2:39)",
-            "--set train.weight_decay=0: notice: train.weight_decay 0 takes the place of "
-            "optimizer.params.weight_decay 0.25 (c.yaml:2:58)"});
+  CHECK(said("optimizer: {type: AdamW, params: {lr: 0.5, weight_decay: 0.25}}",
+             {"train.learning_rate=0.125", "train.weight_decay=0"},
+             &config) == Lines{"--set train.learning_rate=0.125: notice: train.learning_rate 0.125 "
+                               "replaces optimizer.params.lr 0.5 (c.yaml:2:39)",
+                               "--set train.weight_decay=0: notice: train.weight_decay 0 replaces "
+                               "optimizer.params.weight_decay 0.25 (c.yaml:2:58)"});
   CHECK(config.optimizer.lr == 0.125);
   CHECK(config.optimizer.weight_decay == 0);
   CHECK(said("train: {learning_rate: 0.5}", {"optimizer.params.lr=0.25"}, &config).size() == 1);
@@ -65,8 +64,8 @@ TEST_CASE("rates, decay and warm-up have two names, and the later one is taken")
 TEST_CASE("precisions and shard groups that exclude each other follow the later one") {
   Config config;
   CHECK(said("fp16: {enabled: true}", {"bf16.enabled=true"}, &config) ==
-        Lines{"--set bf16.enabled=true: notice: bf16.enabled true takes the place of fp16.enabled "
-              "true (c.yaml:2:17)"});
+        Lines{"--set bf16.enabled=true: notice: bf16.enabled true replaces fp16.enabled true "
+              "(c.yaml:2:17)"});
   CHECK(config.bf16.enabled);
   CHECK_FALSE(config.fp16.enabled);
   CHECK(said("fp16: {enabled: true}", {"bf16.enabled=false"}, &config).empty());
@@ -78,7 +77,7 @@ TEST_CASE("precisions and shard groups that exclude each other follow the later 
   const std::string hybrid = "zero_optimization: {stage: 3}\nparallel: {data_replicate: 4}";
   Lines notices = said(hybrid, {"zero_optimization.mics_shard_size=2"});
   REQUIRE(notices.size() == 1);
-  CHECK(notices[0].ends_with("takes the place of parallel.data_replicate 4 (c.yaml:3:28)"));
+  CHECK(notices[0].ends_with("replaces parallel.data_replicate 4 (c.yaml:3:28)"));
   CHECK(config_of(kGivenBatch + hybrid, {"zero_optimization.mics_shard_size=-1"})
             .parallel.data_replicate == 4);
 }
@@ -96,7 +95,7 @@ TEST_CASE("of context parallelism's two names the later one is taken, unless it 
 TEST_CASE("of tensor parallelism's two names the later one is taken, unless it says nothing") {
   Config config;
   CHECK(said("tensor_parallel: {autotp_size: 2}", {"parallel.tensor=4"}, &config) ==
-        Lines{"--set parallel.tensor=4: notice: parallel.tensor 4 takes the place of "
+        Lines{"--set parallel.tensor=4: notice: parallel.tensor 4 replaces "
               "tensor_parallel.autotp_size 2 (c.yaml:2:32)"});
   CHECK(config.tensor_parallel.autotp_size == 0);
   CHECK(config.parallel.tensor == 4);

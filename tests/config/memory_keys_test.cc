@@ -124,8 +124,8 @@ TEST_CASE("recompute is a word or a section") {
           Lines{"c.yaml:1:20: error: recompute.every: expected a whole number of at least 1, found "
                 "0"});
   REQUIRE(problem("recompute: {every: 2}") ==
-          "2:20: error: recompute.every 2 says which layers, and not what: recompute.policy is "
-          "missing\n  remedy: write recompute.policy: full or selective");
+          "2:20: error: recompute.every 2 selects layers, but recompute.policy is missing\n  "
+          "remedy: write recompute.policy: full or selective");
   REQUIRE(problem("recompute: {policy: none, every: 2}") ==
           "2:34: notice: recompute.every 2 has no effect with policy none");
 }

@@ -52,10 +52,9 @@ TEST_CASE("batch sizes follow from each other as DeepSpeed has it") {
 }
 
 TEST_CASE("contradictory batch sizes are explained with their arithmetic") {
-  REQUIRE(
-      batch(cat("{", kT, 8, ", ", kM, 2, ", ", kG, 1, "}"), 2) ==
-      "c.yaml:1:20: error: train_batch_size 8 ≠ micro 2 × accumulation 1 × data-parallel 2 = 4\n"
-      "  remedy: leave one of the three out: it follows from the other two");
+  REQUIRE(batch(cat("{", kT, 8, ", ", kM, 2, ", ", kG, 1, "}"), 2) ==
+          "c.yaml:1:20: error: train_batch_size 8 ≠ micro 2 × accumulation 1 × data-parallel 2 = "
+          "4\n  remedy: remove one of the three: it follows from the other two");
   REQUIRE(batch(cat(kT, 30)) ==
           "c.yaml:1:19: error: train_batch_size 30 ≠ micro 7 × accumulation 1 × data-parallel 4 = "
           "28\n  remedy: use train_batch_size 28 or 32");
@@ -63,8 +62,8 @@ TEST_CASE("contradictory batch sizes are explained with their arithmetic") {
           "c.yaml:1:20: error: train_batch_size 30 ≠ micro 2 × accumulation 3 × data-parallel 4 = "
           "24\n  remedy: use train_batch_size 24 or 32");
   REQUIRE(batch(cat(kT, 2)) ==
-          "c.yaml:1:19: error: train_batch_size 2 < accumulation 1 × data-parallel 4: not one "
-          "sequence a rank\n  remedy: use train_batch_size 4 or a multiple of it");
+          "c.yaml:1:19: error: train_batch_size 2 < accumulation 1 × data-parallel 4: less than "
+          "one sequence for each rank\n  remedy: use train_batch_size 4 or a multiple of it");
   REQUIRE(batch(cat("{", kT, 32, ", ", kM, 16, "}")) ==
           "c.yaml:1:20: error: train_batch_size 32 < micro 16 × data-parallel 4 = 64: not one "
           "micro-batch\n  remedy: use train_batch_size 64 or a multiple of it");
@@ -273,10 +272,9 @@ TEST_CASE("contradictions between keys are errors at their place") {
   REQUIRE(first("train: {epochs: 1, steps: 3}\n") ==
           "c.yaml:2:17: error: train.steps 3 and train.epochs 1 both say how long to train\n"
           "  remedy: keep one of the two");
-  REQUIRE(
-      first("comm: {backend: nccl}\n") ==
-      "c.yaml:2:17: error: comm.backend nccl is for GPUs, and the ranks compute on CPUs\n"
-      "  remedy: remove it: auto takes shared memory within a machine and gloo between machines");
+  REQUIRE(first("comm: {backend: nccl}\n") ==
+          "c.yaml:2:17: error: comm.backend nccl is for GPUs, and the ranks compute on CPUs\n  "
+          "remedy: remove it: auto uses shared memory within a machine and gloo between machines");
   REQUIRE(first("train: {learning_rate: 1}\noptimizer: {type: Adam, params: {lr: 2}}\n") ==
           "c.yaml:3:38: error: optimizer.params.lr 2 contradicts train.learning_rate 1\n"
           "  remedy: keep one of the two, or write \"auto\" for optimizer.params.lr");
@@ -494,11 +492,10 @@ TEST_CASE("a run needs a model and data, a check does not") {
   const std::string text = "train_batch_size: 8\n";
   REQUIRE(texts(resolved(text).problems) == Lines{});
   REQUIRE(texts(resolved(text, {.for_training = true}).problems) ==
-          Lines{"config: error: model.path is missing: which model to train\n"
-                "  remedy: name a Hugging Face folder, for example --set "
-                "model.path=models/SmolLM2-135M",
-                "config: error: data.train is missing: what to train on\n"
-                "  remedy: name a tokenised file, for example --set data.train=data/train.bin"});
+          Lines{"config: error: model.path is missing: it names the model to train\n  remedy: name "
+                "a Hugging Face folder, for example --set model.path=models/SmolLM2-135M",
+                "config: error: data.train is missing: it names the data to train on\n  remedy: "
+                "name a tokenised file, for example --set data.train=data/train.bin"});
   const Resolution r =
       resolved(text + "model: {path: m}\ndata: {train: d.bin}\n", {.for_training = true});
   REQUIRE(texts(r.problems) == Lines{});
@@ -583,9 +580,9 @@ TEST_CASE("device: auto says why it leaves GPUs alone") {
           "GPU: it has 2 ranks, and "
           "each needs a GPU of its own\n  remedy: start one rank a GPU, or write device: cpu");
   REQUIRE(notice("{device: auto, comm: {backend: gloo}}", {.gpus = 1}) ==
-          "c.yaml:1:10: notice: device: auto selects the CPU, although this machine shows 1 "
-          "GPU: comm.backend gloo is "
-          "not supported there\n  remedy: leave that out to train on GPUs, or write device: cpu");
+          "c.yaml:1:10: notice: device: auto selects the CPU, although this machine shows 1 GPU: "
+          "comm.backend gloo is not supported there\n  remedy: remove it to train on GPUs, or "
+          "write device: cpu");
 }
 
 }  // namespace ftrun

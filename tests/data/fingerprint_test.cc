@@ -368,7 +368,7 @@ TEST_CASE("a mask or an index that is lost is missed where the sidecar lists it"
           TokenDataset({name}, {}),
           path + ": its " + (lost == "mask" ? "loss mask" : "index") + ", " +
               folder.file("x." + lost) + ", is not there, and " + folder.file("x.json") +
-              " lists it\n  remedy: bring it back; if the data has none any more, remove " +
+              " lists it\n  remedy: restore it; if the data no longer has one, remove " +
               folder.file("x.json"));
     std::filesystem::remove(folder.file("x.json"));
     if (lost == "mask") REQUIRE(TokenDataset({path}, {}).files().size() == 1);

@@ -17,7 +17,7 @@ from runner import (BINARY, TINY_CONFIG, Job, case, checkpoints, environment, ev
 
 FEW = {"train": {"steps": 4}}
 NO_SHUFFLE = {"shuffle": False, "token_dtype": "uint16"}
-NO_MODEL = ("  remedy: name a model folder on this machine, as seen from the working directory, or "
+NO_MODEL = ("  remedy: name a model folder on this machine, relative to the working directory, or "
             "a model of the Hugging Face Hub that was downloaded, as owner/name; ftrun downloads "
             "nothing (hf download owner/name does)\n")
 
@@ -113,8 +113,8 @@ with tempfile.TemporaryDirectory() as scratch:
                             "data-parallel ranks; or give --nproc\n1 problem in the config; "
                             "nothing was started\n", train_batch_size=7)
         refused("batch", 2, "ftrun: CONFIG:34:22: error: train_batch_size 8 ≠ micro 2 × "
-                            "accumulation 2 × data-parallel 3 = 12\n  remedy: leave one of the "
-                            "three out: it follows from the other two\n1 problem in the config; "
+                            "accumulation 2 × data-parallel 3 = 12\n  remedy: remove one of the "
+                            "three: it follows from the other two\n1 problem in the config; "
                             "nothing was started\n", "--nproc", 3, train_batch_size=8)
 
     @case
@@ -395,7 +395,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                                 train={"steps": 40, "max_nonfinite_steps": 3})), 7)
         place = ("first met by rank 0, forward layer 2 mb 0 (layers.1): sum; "
                  "the weight model.layers.1.mlp.up_proj.weight is not finite")
-        left_out = "loss or gradient is not finite; the update was left out"
+        left_out = "loss or gradient is not finite; the update was skipped"
         assert run.stderr.endswith(
             f"warning: step 1: {left_out} (1 in a row): {place}\n"
             f"warning: step 2: {left_out} (2 in a row): {place}\n"

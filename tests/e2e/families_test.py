@@ -110,7 +110,7 @@ def check_family(folder, ranks, scratch, layout=None, changes=None):
     # queries and keys are, two all the same.
     value["threads"] = 2 if ranks == 1 and folder.name.startswith(("mistral", "qwen3")) else 1
     done = must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
-    assert (((NOTE + "gets no gradient from where it is read, as in transformers") in done.stdout)
+    assert (((NOTE + "gets no gradient from input tokens, as in transformers") in done.stdout)
             == has_padding(folder)), done.stdout
     rotated_by, said = LONGROPE.get(folder.name, ""), done.stdout + done.stderr
     assert (said.count("factor rotates all rows of the run\n") == bool(rotated_by)

@@ -240,7 +240,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                "--nproc", 2, "--resume", "auto", env=env))
         assert len(said("sends")) == calls, said("sends")[calls:]
         told = again.stdout + again.stderr
-        assert ("what sends an earlier start of the run was still at it" in told
+        assert ("the process that sends an earlier start of the run was still running" in told
                 and "--to wandb" in told), told
         # Once that has ended another goes on where wandb is.
         must(ftrun("--config", job.config("sends", train_batch_size=8,
@@ -308,7 +308,7 @@ with tempfile.TemporaryDirectory() as scratch:
         folder = run_folder("hanging", line(1))
         done = subprocess.run([*command(folder, "wandb"), "--with-run", "0.3"], capture_output=True,
                               text=True, env=hangs, timeout=60)
-        assert done.returncode == 1 and "its tracker has not taken all of it" in done.stderr, done
+        assert done.returncode == 1 and "its tracker has not received all of it" in done.stderr, done
 
     @case
     def words_of_one_tracker_are_refused_for_another():

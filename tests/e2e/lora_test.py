@@ -213,7 +213,7 @@ with tempfile.TemporaryDirectory() as scratch:
         tiny = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-7, "weight_decay": 0.0}},
                 "train": {"steps": 2}}
         lost = job.run("lost", **job.settings(1) | tiny | {"export": {"dtype": "bf16"}})
-        assert ("have learned is less than bf16 holds, and the export has their first values: "
+        assert ("have learned is too small for bf16, so the export has their first values: "
                 in lost.stdout + lost.stderr), lost.stderr
         # An adapter that is gone while the run goes on from it costs this look, and no export.
         shutil.copytree(job.out("moved") / "export" / "adapter", scratch / "begun")

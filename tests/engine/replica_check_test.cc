@@ -81,7 +81,7 @@ void plant_on(int rank, int here, RankRig& rig) {
 
 TEST_CASE("of three that hold the same the one that differs is named, on all ranks") {
   const std::string wanted = cat("rank 1 holds other bits than ranks 0 and 2 of ", kMatrix,
-                                 " (parameters) after step 2, which all must hold alike: a memory "
+                                 " (parameters) after step 2, which must be equal on all: a memory "
                                  "or processor there changed them",
                                  kRemedy);
   for (const int64_t stage : {0, 1, 2}) {
@@ -107,7 +107,7 @@ TEST_CASE(
 
 TEST_CASE("of two both are named") {
   const std::string wanted = cat("ranks 0 and 1 do not hold the same bits of ", kMatrix,
-                                 " (parameters) after step 2, which they must: a memory or "
+                                 " (parameters) after step 2, which must be equal: a memory or "
                                  "processor of one of them changed them",
                                  kRemedy);
   REQUIRE(said(fixtures::run_of_stage(0), {.shards = 2}, [](int rank, RankRig& rig) {
