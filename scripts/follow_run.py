@@ -249,7 +249,7 @@ def quiet_seconds(folder):
     return time.time() - max(times, default=time.time())
 
 
-def let_go(folder):
+def release_follow_lock(folder):
     """Releases the lock on the log that the run gave as standard output, which says that the run is
     followed. So a new start of the run may be followed while a tracker still takes the last steps.
     Returns whether the lock was held until then."""
@@ -313,7 +313,7 @@ def follow(a):
             last_held = time.monotonic()
         quiet = min(quiet_seconds(a.run), time.monotonic() - last_held)
         if not held and (manifest(a.run).get("exit_code") == 0 or quiet >= a.patience):
-            if a.with_run is None or let_go(a.run):
+            if a.with_run is None or release_follow_lock(a.run):
                 break
         time.sleep(a.poll)
     code = manifest(a.run).get("exit_code")

@@ -307,7 +307,7 @@ def prepare(a):
         for writer in writers.values():
             writer.finish(facts)
         for writer in writers.values():
-            writer.put_in_place()
+            writer.move_into_place()
     if bad.number:
         print(bad.summary())
     for split, writer in writers.items():

@@ -108,7 +108,7 @@ void print_traffic(const StepPlan& plan, const Program& program) {
                        : traffic_text(traffic));
 }
 
-/// Says what a plan assumes if there is no data.
+/// Returns what a plan assumes if there is no data.
 std::string assumption_text(const Config& config) {
   return cat("assumed: every sequence has ", config.data.sequence_length,
              " tokens (data.sequence_length), because data.train ",

@@ -36,8 +36,8 @@ bool is_part(std::string_view part) {
          part.find("..") == std::string_view::npos;
 }
 
-/// Says whether a revision may become part of a path: "refs/pr/1" may, one that leaves the folder
-/// may not.
+/// Returns whether a revision may become part of a path: "refs/pr/1" may, one that leaves the
+/// folder may not.
 bool is_revision(std::string_view text) {
   const std::vector<std::string> parts = split(std::string(text), '/');
   const auto is_allowed = [](char c) {

@@ -37,7 +37,7 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
              " is in no file");
 }
 
-/// Says whether a kept state may be read in another precision, which changes only its rounding.
+/// Returns whether a kept state may be read in another precision, which changes only its rounding.
 bool can_become(DType stored, DType wanted) {
   return stored == wanted ||
          (is_weight_dtype(stored) && (wanted == DType::kF32 || wanted == DType::kBF16));

@@ -280,8 +280,8 @@ void Communicator::end_replay() {
   replays_ = false;
 }
 
-/// Says whether the earlier work is of the same order: collectives among themselves, receives from
-/// one peer, sends to one peer.
+/// Returns whether the earlier work is of the same order: collectives among themselves, receives
+/// from one peer, sends to one peer.
 bool Communicator::blocks(const Pending& earlier, const Pending& wanted) const {
   const CollectiveRecord& a = earlier.collective.record;
   const CollectiveRecord& b = wanted.collective.record;

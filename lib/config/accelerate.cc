@@ -111,7 +111,7 @@ int64_t degree_of(const ConfigNode* node) {
              : std::max<int64_t>(1, node->integer);
 }
 
-// Says whether a value is set: Accelerate writes "none" and "None" for one that is not.
+// Returns whether a value is set: Accelerate writes "none" and "None" for one that is not.
 bool is_set(const ConfigNode& value) {
   return value.kind != ConfigNodeKind::kNull && value.text != "none" && value.text != "None";
 }

@@ -190,7 +190,7 @@ void check_nvme(Resolving& r) {
         z.offload_optimizer.nvme_path);
 }
 
-// Says whether activation_checkpointing holds more than the defaults that an effective config
+// Returns whether activation_checkpointing holds more than the defaults that an effective config
 // writes.
 bool configures_recompute(const Config& config) {
   if (config.activation_checkpointing.cpu_checkpointing) return true;

@@ -182,11 +182,11 @@ class LineReader {
     else if (field == JsonlField::kPositionIds)
       read_positions();
     else
-      note_other(key, field, read_value());
+      handle_other(key, field, read_value());
   }
 
   /// Keeps, counts or refuses a field that is not an array of tokens.
-  void note_other(std::string_view key, JsonlField field, const JsonValue& value) {
+  void handle_other(std::string_view key, JsonlField field, const JsonValue& value) {
     if (value.holds_nothing() || field == JsonlField::kHarmless) return;
     if (field == JsonlField::kLossMask) {
       loss_masks_.emplace_back(key, value);

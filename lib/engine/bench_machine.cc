@@ -254,7 +254,7 @@ struct SampledModel {
   }
 };
 
-void note_operations(const SampledModel& sampled, const Rates& rates, Points& points) {
+void record_operations(const SampledModel& sampled, const Rates& rates, Points& points) {
   for (const auto& bench : sampled.benches)
     bench->for_each([&](const Op& op, double seconds) {
       const double ideal = ideal_seconds(rates, bench->graph(), op);
@@ -291,7 +291,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
       for (SampledModel& sampled : models)
         for (const auto& bench : sampled.benches) bench->run();
     rates.products[dtype] = best_product(models);
-    for (const SampledModel& sampled : models) note_operations(sampled, rates, points);
+    for (const SampledModel& sampled : models) record_operations(sampled, rates, points);
   }
   std::vector<double> all;
   for (auto& [kind, measured] : points) {

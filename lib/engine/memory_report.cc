@@ -72,7 +72,7 @@ void tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
       });
 }
 
-/// Says what shares the arenas of a tier.
+/// Returns what shares the arenas of a tier.
 std::string peak_text(Tier tier, const TierPlan& planned) {
   if (planned.arenas == 0) return "";
   return cat(tier_name(tier), " temporary, at most: ", categories_text(planned.arena_peak),

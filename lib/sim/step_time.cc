@@ -207,8 +207,8 @@ int least_on_node(const World::Group& group, const NodeOf& node_of) {
   return least;
 }
 
-/// Says of each group of a program whether its ranks are of several nodes, of which the one with
-/// fewest has on_node[g].
+/// Returns for each group of a program whether its ranks are of several nodes, of which the one
+/// with fewest has on_node[g].
 std::vector<bool> crossing_groups(const Program& program, const std::vector<int>& on_node) {
   std::vector<bool> crosses;
   for (size_t g = 0; g < on_node.size(); ++g)

@@ -91,7 +91,7 @@ void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& not
                         plural(threads.share), " a rank"));
 }
 
-/// Says how ranks add; a single rank adds nothing up.
+/// Returns how ranks add; a single rank adds nothing up.
 std::string sums_text(const RunParts& run) {
   const bool nccls = run.session.gpu() != nullptr && run.session.world() > 1;
   return nccls && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
@@ -125,7 +125,7 @@ std::string validation_text(const EvaluationConfig& evaluation, const NamedSampl
              " sequences (train.evaluation.samples)");
 }
 
-/// Says whether gradients reach `token` in a row: the token is read at or before a label that
+/// Returns whether gradients reach `token` in a row: the token is read at or before a label that
 /// counts, in the same document.
 bool trains_on(const Batch& row, int32_t token) {
   auto reached = static_cast<int32_t>(row.tokens.size());

@@ -195,10 +195,10 @@ def compare_with_llama_cpp(path, folder, kind, adapter=None):
     return (f"llama.cpp has the token ids of {len(PROMPTS)} prompts{template} and the next token's "
             f"log-probabilities (off by {worst[0]:.1e} at most, {allowed[0]:g} is allowed; "
             f"divergence {worst[1]:.1e}, {allowed[1]:g})"
-            + (change_told(adapted, allowed[0]) if adapter else ""))
+            + (change_text(adapted, allowed[0]) if adapter else ""))
 
 
-def change_told(adapted, allowed):
+def change_text(adapted, allowed):
     """Returns a clause about how much an adapter changes. A change within rounding does not prove
     that llama.cpp applies the adapter."""
     if adapted > allowed:

@@ -110,7 +110,7 @@ def remove_stale(out, folder):
 
 class SplitWriter:
     """Writes one data set in a folder of its own; finish() completes it,
-    put_in_place() moves it."""
+    move_into_place() moves it."""
 
     def __init__(self, folder, prefix, dtype):
         self.made, self.prefix, self.dtype = os.path.join(folder,
@@ -187,7 +187,7 @@ class SplitWriter:
             file.write(np.arange(lengths.size + 1, dtype="<i8").tobytes())
             sync(file)
 
-    def put_in_place(self):
+    def move_into_place(self):
         """Moves the files into place. PREFIX.json first says which files may be there until all
         have been moved."""
         refuse_foreign(self.prefix)

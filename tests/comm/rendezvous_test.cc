@@ -253,7 +253,7 @@ void come(Rendezvous& store, const std::string& key, int rank) {
 }
 
 /// Tells, as the first one of a large group does, who is absent.
-void tell_absent(Rendezvous& store, const std::string& key, const std::string& rank) {
+void report_absent(Rendezvous& store, const std::string& key, const std::string& rank) {
   std::string list;
   put_field(list, rank);
   prefixed_store(store, cat("x/", key, "/1/absent"))
@@ -353,7 +353,7 @@ TEST_CASE("of many ranks the list of who is absent is not believed of those that
   auto all = Rendezvous::in_process(kWorld, 300ms, 20ms);
   for (int rank = 0; rank < kWorld; ++rank)
     if (rank != 5) come(*all[0], "program", rank);
-  tell_absent(*all[0], "program", "7");
+  report_absent(*all[0], "program", "7");
   all[0].reset();  // while rank 7 lives on
   CHECK_THAT(heard_in(*all[5], "program", "x"),
              Catch::EndsWith("s for \"program\": rank 0 has not finished collecting the replies"));

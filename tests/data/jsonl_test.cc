@@ -28,9 +28,9 @@ Parsed parse(const std::string& line) {
 
 using TokenIds = std::vector<int32_t>;
 
-/// Says whether a field of a line of the ids 1, 1 that are both trained on, one document, says no
-/// more than that.
-bool says_what_is_so(JsonlField field, const std::string& value) {
+/// Returns whether a field of a line of the ids 1, 1 that are both trained on, one document, says
+/// no more than that.
+bool repeats_known_facts(JsonlField field, const std::string& value) {
   switch (field) {
     case JsonlField::kLabels:
     case JsonlField::kAttentionMask:
@@ -194,7 +194,7 @@ TEST_CASE("no field of a JSONL line vanishes silently", "[jsonl]") {
     const bool nothing = value == "null" || value == "[]" || value == "{}" || value == "\"\"";
     const bool read = parsed.ids != plain.ids || parsed.labels != plain.labels;
     const bool counted = parsed.unread.count(name) == 1;
-    const bool anyway = says_what_is_so(field, value);
+    const bool anyway = repeats_known_facts(field, value);
     if (!parsed.problem.empty())
       CHECK((!nothing || field == JsonlField::kLabels || field == JsonlField::kAttentionMask ||
              field == JsonlField::kPositionIds));

@@ -308,7 +308,8 @@ with tempfile.TemporaryDirectory() as scratch:
         folder = run_folder("hanging", line(1))
         done = subprocess.run([*command(folder, "wandb"), "--with-run", "0.3"], capture_output=True,
                               text=True, env=hangs, timeout=60)
-        assert done.returncode == 1 and "its tracker has not received all of it" in done.stderr, done
+        assert done.returncode == 1, done
+        assert "its tracker has not received all of it" in done.stderr, done
 
     @case
     def words_of_one_tracker_are_refused_for_another():

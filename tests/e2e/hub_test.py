@@ -87,8 +87,8 @@ with tempfile.TemporaryDirectory() as scratch:
             (scratch / "gone").rename(small / "snapshots" / FIRST)
             assert (f"error: acme/small@main: the run began with commit {FIRST}, which the Hugging "
                     f"Face cache does not hold any more (it holds {SECOND})\n  remedy: hf download "
-                    f"acme/small --revision {FIRST} downloads it; or write acme/small@{SECOND}, which "
-                    "is then compared with what the run was trained on\n") in gone.stderr, (
+                    f"acme/small --revision {FIRST} downloads it; or write acme/small@{SECOND}, "
+                    "which is then compared with what the run was trained on\n") in gone.stderr, (
                 gone.stderr)
         finally:
             (small / "refs" / "main").write_text(FIRST)

@@ -9,7 +9,7 @@ import sys
 import tarfile
 import tempfile
 
-from runner import Job, case, environment, must, note_exit, run_cases, skip, steps
+from runner import Job, case, environment, must, record_exit, run_cases, skip, steps
 
 SOURCE = pathlib.Path(sys.argv[1])
 BUILD = SOURCE / "build" / "release"
@@ -37,7 +37,7 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         done = subprocess.run([binary, *map(str, arguments)], capture_output=True, text=True,
                               cwd=scratch,
                               env=environment({"LD_LIBRARY_PATH": "", **variables}))
-        note_exit(done.returncode, done.stderr)
+        record_exit(done.returncode, done.stderr)
         return done
 
     def trains(binary, name):

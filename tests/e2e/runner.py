@@ -125,7 +125,7 @@ def require_in_time(begin, seconds, what):
 SAID_WHILE_WAITING = set()
 
 
-def note_exit(code, text):
+def record_exit(code, text):
     """Remembers what a program said of its own wait: which peers it names, and when, a
     busy machine may change."""
     if code == WAITING_CODE:
@@ -290,7 +290,7 @@ def ftrun(*arguments, env=None, timeout=TIMEOUT, cwd=None, wrapper=()):
 
 
 def must(process, code=0):
-    note_exit(process.returncode, process.stdout + process.stderr)
+    record_exit(process.returncode, process.stdout + process.stderr)
     require_exit(process.returncode, code, f"stdout:\n{process.stdout[-3000:]}\nstderr:\n"
                                            f"{process.stderr[-3000:]}")
     return process
@@ -679,7 +679,7 @@ class Running:
             fail_waiting(f"still running after {timeout} s", self.text())
         self.reader.join(10)
         refuse_traces(self.text())
-        note_exit(found, self.text())
+        record_exit(found, self.text())
         if code is not None:
             require_exit(found, code, self.text()[-3000:])
         return found

@@ -98,7 +98,7 @@ TEST_CASE("nor does a traced step allocate anything, but for the first one") {
   REQUIRE(allocations_of_steps(2, config, fixtures::small_model(), true) == 0);
 }
 
-/// Says what is wrong with a trace: an instruction that began before one that it waits for had
+/// Returns what is wrong with a trace: an instruction that began before one that it waits for had
 /// ended, or before the one before it on its lane; "" for a sound one.
 std::string fault_of(const Program& program, const std::vector<Interval>& ran) {
   constexpr double kRounding = 1e-9;

@@ -16,7 +16,7 @@ bool alive(const StorageRequest& r, int64_t at) {
   return r.bytes > 0 && r.first <= at && at <= r.last;
 }
 
-/// Says whether no byte belongs to two of the requests that live at a time.
+/// Returns whether no byte belongs to two of the requests that live at a time.
 bool apart(const std::vector<StorageRequest>& requests, const StorageLayout& layout, int64_t at) {
   std::vector<char> taken(static_cast<size_t>(layout.bytes), 0);
   for (size_t i = 0; i < requests.size(); ++i) {

@@ -248,17 +248,17 @@ TEST_CASE("the longest wait follows from the slowest step, where the config leav
   const auto session = session_alone(request_of(0, 1, config));
   session->open_groups(config, {});
   CHECK(session->longest_wait() == minutes(30));  // the first step has yet to come
-  session->note_step(3);
+  session->record_step(3);
   CHECK(session->longest_wait() == minutes(10));
-  session->note_step(120);
+  session->record_step(120);
   CHECK(session->longest_wait() == minutes(20));
-  session->note_step(1);
+  session->record_step(1);
   CHECK(session->longest_wait() == minutes(20));
 
   config.comm.timeout = 45;
   const auto limited = session_alone(request_of(0, 1, config));
   limited->open_groups(config, {});
-  limited->note_step(120);
+  limited->record_step(120);
   CHECK(limited->longest_wait() == std::chrono::seconds(45));
 }
 
