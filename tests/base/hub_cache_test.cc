@@ -152,7 +152,7 @@ TEST_CASE("what the cache lacks is said with the line that brings it") {
         std::string::npos);  // a link to a blob that is gone
 }
 
-TEST_CASE("a name that is nearly one in the cache is told that one") {
+TEST_CASE("a name that is nearly one in the cache is reported with that one") {
   Cache cache;
   cache.add("main", kFirst);
   CHECK(fixtures::failure_of([&] {
@@ -170,7 +170,7 @@ TEST_CASE("a name that is nearly one in the cache is told that one") {
     CHECK(like(path).empty());
 }
 
-TEST_CASE("a short commit is told the whole one") {
+TEST_CASE("a shortened commit is reported with the whole one") {
   Cache cache;
   cache.add("main", kFirst);
   const auto failure = [&](const std::string& name) {

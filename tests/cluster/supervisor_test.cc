@@ -609,7 +609,7 @@ TEST_CASE(
                                   "signal ends them at once, without saving\n(.|\n)*"));
 }
 
-TEST_CASE("a process that cannot be made is told") {
+TEST_CASE("a process that cannot be started is reported") {
   CHECK(exit_of([] {
           // A process that is not root's can be counted.
           const rlimit none{1, 1};

@@ -147,7 +147,7 @@ TEST_CASE("num_processes counts the tensor ranks too") {
         Lines{"c.yaml:2:22: error: parallelism_config.tp_size: unknown key"});
 }
 
-TEST_CASE("of several machines the ranks are the launcher's") {
+TEST_CASE("the launcher gives the ranks of several machines") {
   const std::string text =
       kHead + "deepspeed_config: {zero_stage: 1}\nnum_machines: 4\nnum_processes: 16";
   CHECK(

@@ -82,7 +82,7 @@ TEST_CASE("precisions and shard groups that exclude each other follow the later 
             .parallel.data_replicate == 4);
 }
 
-TEST_CASE("of context parallelism's two names the later one is taken, unless it says 1") {
+TEST_CASE("the later one of context parallelism's two names counts, unless it is 1") {
   Config config = config_of("sequence_parallel_size: 2", {"parallel.context=4"});
   CHECK(config.sequence_parallel_size == 1);
   CHECK(config.parallel.context == 4);
@@ -92,7 +92,7 @@ TEST_CASE("of context parallelism's two names the later one is taken, unless it 
   CHECK(config.parallel.context == 2);
 }
 
-TEST_CASE("of tensor parallelism's two names the later one is taken, unless it says nothing") {
+TEST_CASE("the later one of tensor parallelism's two names counts, unless it is absent") {
   Config config;
   CHECK(said("tensor_parallel: {autotp_size: 2}", {"parallel.tensor=4"}, &config) ==
         Lines{"--set parallel.tensor=4: notice: parallel.tensor 4 replaces "

@@ -248,7 +248,7 @@ TEST_CASE("shard groups must divide the ranks they divide") {
           "found stage 2");
 }
 
-TEST_CASE("a shard size of MiCS is said in ftrun's word") {
+TEST_CASE("a shard size of MiCS is read as parallel.data_replicate") {
   const Resolution r = resolved_keys("zero_optimization: {stage: 3, mics_shard_size: 2}", 8);
   REQUIRE(std::set<std::string>(r.lines.begin(), r.lines.end())
               .count("default: parallel.data_replicate = 4 (data-parallel 8 / mics_shard_size 2)"));

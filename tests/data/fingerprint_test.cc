@@ -255,7 +255,7 @@ TEST_CASE("recorded ids outside the model are refused before the first step", "[
               " recorded), outside the model's 44 rows");
 }
 
-TEST_CASE("of a large JSONL file the first document is checked, where its reader finds it",
+TEST_CASE("the first document of a large JSONL file is checked, where its reader finds it",
           "[check]") {
   TempFolder folder;
   const std::string rest((1 << 20) + 1, ' '), good = R"({"input_ids": [1]})", mark = "\xEF\xBB\xBF";

@@ -91,7 +91,7 @@ TEST_CASE("in 16 bits and with recompute, too, nothing is allocated after the se
   }
 }
 
-TEST_CASE("nor does a traced step allocate anything, but for the first one") {
+TEST_CASE("no traced step but the first allocates anything") {
   set_kernel_threads(1);
   Config config = fixtures::run_of_stage(3);
   fixtures::offload_to(config, OffloadDevice::kCpu);

@@ -32,7 +32,7 @@ TEST_CASE(
   CHECK(made(tensor_of("b", tensor.initial), 3, 0, tensor.numel()) != whole);
 }
 
-TEST_CASE("they are spread as asked for") {
+TEST_CASE("random numbers are spread as asked for") {
   struct Moments {
     double mean = 0, deviation = 0, most = 0;
   };

@@ -79,7 +79,7 @@ void plant_on(int rank, int here, RankRig& rig) {
   if (rank == here) fixtures::plant(rig, kMatrix, 5, 0.25F);
 }
 
-TEST_CASE("of three that hold the same the one that differs is named, on all ranks") {
+TEST_CASE("the one rank of three that differs is named, on all ranks") {
   const std::string wanted = cat("rank 1 holds other bits than ranks 0 and 2 of ", kMatrix,
                                  " (parameters) after step 2, which must be equal on all: a memory "
                                  "or processor there changed them",
@@ -105,7 +105,7 @@ TEST_CASE(
           std::vector<std::string>{"0 tells", "1 tells"});
 }
 
-TEST_CASE("of two both are named") {
+TEST_CASE("both ranks of two that differ are named") {
   const std::string wanted = cat("ranks 0 and 1 do not hold the same bits of ", kMatrix,
                                  " (parameters) after step 2, which must be equal: a memory or "
                                  "processor of one of them changed them",
@@ -140,7 +140,7 @@ TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") 
                    "ranks 0 and 1 do not hold the same bits of model.norm.weight (parameters)"));
 }
 
-TEST_CASE("where all is cut there is nothing to compare") {
+TEST_CASE("nothing is compared if all state is sharded") {
   REQUIRE(said(
               fixtures::run_of_stage(3), {.shards = 2},
               [](int rank, RankRig& rig) { plant_on(1, rank, rig); },

@@ -110,7 +110,7 @@ TEST_CASE("a run whose run.json cannot be written has begun nevertheless") {
   REQUIRE(record.begun() == LaunchRecord::Begun::kYes);
 }
 
-TEST_CASE("of a run.json that cannot be read nobody knows whose it is") {
+TEST_CASE("a run.json that cannot be read belongs to an unknown run") {
   const TestFolder folder;
   const std::string path = folder / "run.json";
   LaunchRecord record(path, {77, kStarted, kStarted});

@@ -188,7 +188,7 @@ TEST_CASE("a checkpoint's count and scale go on, its row does not") {
   REQUIRE(refusal(plain, 5) == "");
 }
 
-TEST_CASE("of ranks that share sequences those are named that met it first") {
+TEST_CASE("ranks that share sequences are named if they met it first") {
   const auto places = [](const std::vector<RankNonfinite>& ranks) {
     std::vector<std::string> words;
     for (const RankNonfinite& rank : ranks) words.push_back(encode_nonfinite(rank));

@@ -118,7 +118,7 @@ std::string read_all(int fd) {
 
 }  // namespace
 
-TEST_CASE("nccl: of hangs that are injected the culprit is named, with what it does") {
+TEST_CASE("nccl: the culprit of each injected hang is named, with what it does") {
   std::mt19937 random(20261124);
   std::vector<HangCase> hangs;
   for (int i = 0; i < 3 * kHangs; ++i)
