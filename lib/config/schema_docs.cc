@@ -27,9 +27,9 @@ With this page you can write a config and look up any key: its type, default, un
 
 A config file is JSON (comments and trailing commas are allowed) or YAML.
 
-* `--config` may be repeated; keys of a later file override those of an earlier one. `--set
-  section.key=value` overrides both; its value is read as YAML. A launcher file of Hugging Face
-  Accelerate is read as the config that it represents.
+* `--config` may be repeated; keys of a later file override those of an earlier one.
+* `--set section.key=value` overrides all files; its value is read as YAML.
+* A launcher file of Hugging Face Accelerate is read as the config that it represents.
 * Some keys exclude each other: `train.steps` and `train.epochs`, a rate in `train` and in
   `optimizer.params`, `fp16` and `bf16`, and others. If they are set in different places, the later
   one (`--set` after the files) replaces the earlier one, and a notice says so. In one place they

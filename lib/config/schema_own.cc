@@ -402,7 +402,7 @@ void declare_rest(Schema& s) {
       "rows of several documents only with heads of at least 96 elements, since own is faster for "
       "smaller ones. Else auto is own; amx has not run on such a processor yet.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
-              "On GPUs, record a step once as a CUDA graph and launch it as a whole, which saves "
+              "Record a step on GPUs once as a CUDA graph and launch it as a whole, which saves "
               "the time to launch single kernels: 2 to 3 % of a step of SmolLM2-135M on an H200. "
               "No effect with offload or pipelines.");
 
@@ -419,11 +419,11 @@ void declare_rest(Schema& s) {
              604'800)
       .defaults_to("auto")
       .in("seconds");
-  comm.key("deterministic", &CommConfig::deterministic,
-           "On GPUs, ranks' values are summed in rank order, 16-bit values in fp32, by ftrun's "
-           "kernels instead of NCCL's, whose order and rounding depend on its topology. This costs "
-           "a second pass over the summed data and 32 MiB for each group. Sums on CPUs are always "
-           "in rank order.");
+  comm.key(
+      "deterministic", &CommConfig::deterministic,
+      "Sum ranks' values on GPUs in rank order, 16-bit values in fp32, by ftrun's kernels instead "
+      "of NCCL's, whose order and rounding depend on its topology. This costs a second pass over "
+      "the summed data and 32 MiB for each group. Sums on CPUs are always in rank order.");
 
   auto out = section(
       s,
