@@ -309,64 +309,66 @@ TEST_CASE("contradictions between keys are errors at their place") {
 }
 
 TEST_CASE("what follows evaluations needs some before the last step") {
-  const auto said = [](const std::string& text) {
+  const auto messages_of = [](const std::string& text) {
     return texts(resolved("train_batch_size: 1\ndata: {validation: [v.bin]}\n" + text).problems);
   };
   const std::string remedy =
       "\n  remedy: set train.evaluation.every to the steps between two evaluations";
-  REQUIRE(said("train: {early_stopping: {metric: validation.loss}}\n") ==
+  REQUIRE(messages_of("train: {early_stopping: {metric: validation.loss}}\n") ==
           Lines{"c.yaml:3:34: error: train.early_stopping: can never stop the run: "
                 "train.evaluation.every is 0, so that nothing is evaluated before the last step" +
                 remedy});
   REQUIRE(
-      said("checkpoint: {keep_best: {metric: validation.loss}}\n") ==
+      messages_of("checkpoint: {keep_best: {metric: validation.loss}}\n") ==
       Lines{
           "c.yaml:3:34: notice: checkpoint.keep_best: the best checkpoint is always the last one: "
           "train.evaluation.every is 0, so that nothing is evaluated before the last step" +
           remedy});
   for (const char* interval : {"every: 5", "every_minutes: 5"})
-    REQUIRE(said(cat("train: {early_stopping: {metric: validation.loss}, evaluation: {", interval,
-                     "}}\n", "checkpoint: {keep_best: {metric: validation.loss}}\n")) == Lines{});
+    REQUIRE(messages_of(cat("train: {early_stopping: {metric: validation.loss}, evaluation: {",
+                            interval, "}}\n",
+                            "checkpoint: {keep_best: {metric: validation.loss}}\n")) == Lines{});
 }
 
 TEST_CASE("only steps and ranks that the run has are traced") {
-  const auto said = [](const std::string& trace, const std::string& more = "") {
+  const auto messages_of = [](const std::string& trace, const std::string& more = "") {
     return texts(
         resolved(cat("train_batch_size: 1\ntrain: {steps: 10, trace: {", trace, "}}\n", more))
             .problems);
   };
-  REQUIRE(said("steps: [1, 10], ranks: [0]") == Lines{});
-  REQUIRE(said("steps: [1, 11]") ==
+  REQUIRE(messages_of("steps: [1, 10], ranks: [0]") == Lines{});
+  REQUIRE(messages_of("steps: [1, 11]") ==
           Lines{"c.yaml:2:35: error: train.trace.steps: step 11 is beyond the run's 10 steps\n"
                 "  remedy: write steps from 1 to 10"});
-  REQUIRE(said("ranks: [0]") ==
+  REQUIRE(messages_of("ranks: [0]") ==
           Lines{"c.yaml:2:35: error: train.trace.ranks: no step is traced: train.trace.steps is "
                 "empty\n  remedy: write the steps, for example train: {trace: {steps: [10]}}"});
-  REQUIRE(said("steps: [1], ranks: [1]") ==
+  REQUIRE(messages_of("steps: [1], ranks: [1]") ==
           Lines{"c.yaml:2:47: error: train.trace.ranks: there is no rank 1: the run has rank 0 "
                 "alone"});
   // A run that may lose ranks continues with the remaining ones.
-  REQUIRE(said("steps: [1], ranks: [1]", "elastic: {min_ranks: 1}\n") == Lines{});
+  REQUIRE(messages_of("steps: [1], ranks: [1]", "elastic: {min_ranks: 1}\n") == Lines{});
   std::string many = "1";
   for (int step = 0; step < 32; ++step) many += ", 2";
-  REQUIRE(said(cat("steps: [", many, "]"))
+  REQUIRE(messages_of(cat("steps: [", many, "]"))
               .front()
               .ends_with("error: train.trace.steps: 33 steps, and a trace holds at most 32"));
 }
 
 TEST_CASE("a text that continues nothing is a notice") {
-  const auto said = [](const std::string& text) {
+  const auto messages_of = [](const std::string& text) {
     return texts(
         resolved("train_batch_size: 1\ntrain: {generate: {prompt_tokens: 4}}\n" + text).problems);
   };
-  REQUIRE(said("") == Lines{"c.yaml:2:35: notice: train.generate: no text is written: it continues "
-                            "documents of data.validation, and there is none\n"
-                            "  remedy: give data.validation"});
-  REQUIRE(said("data: {validation: [v.bin]}\n") == Lines{});
+  REQUIRE(messages_of("") ==
+          Lines{"c.yaml:2:35: notice: train.generate: no text is written: it continues "
+                "documents of data.validation, and there is none\n"
+                "  remedy: give data.validation"});
+  REQUIRE(messages_of("data: {validation: [v.bin]}\n") == Lines{});
 }
 
 TEST_CASE("the lengths of a schedule and of the run are compared") {
-  const auto said = [](const std::string& steps, const std::string& scheduler) {
+  const auto messages_of = [](const std::string& steps, const std::string& scheduler) {
     return texts(
         resolved(
             "train_batch_size: 1\noptimizer: {type: AdamW, params: {lr: 0.5}}\ntrain: {steps: " +
@@ -380,40 +382,42 @@ TEST_CASE("the lengths of a schedule and of the run are compared") {
                  "schedule's end train with its last learning rate, " +
                  rate + remedy};
   };
-  REQUIRE(said("20", "{type: linear, params: {total_num_steps: 10}}") ==
+  REQUIRE(messages_of("20", "{type: linear, params: {total_num_steps: 10}}") ==
           short_one("c.yaml:4:53", "0"));
-  REQUIRE(said("20",
-               "{type: WarmupDecayLR, params: {total_num_steps: 10, warmup_num_steps: 2, "
-               "warmup_min_lr: 0.25}}") == short_one("c.yaml:4:60", "0.25"));
-  REQUIRE(said("20",
-               "{type: WarmupCosineLR, params: {total_num_steps: 10, warmup_num_steps: 2, "
-               "cos_min_ratio: 0.5}}") == short_one("c.yaml:4:61", "0.25"));
-  REQUIRE(said("20", "{type: cosine, params: {total_num_steps: 20}}") == Lines{});
-  REQUIRE(said("5", "{type: linear, params: {total_num_steps: 20, warmup_num_steps: 6}}") ==
+  REQUIRE(messages_of("20",
+                      "{type: WarmupDecayLR, params: {total_num_steps: 10, warmup_num_steps: 2, "
+                      "warmup_min_lr: 0.25}}") == short_one("c.yaml:4:60", "0.25"));
+  REQUIRE(messages_of("20",
+                      "{type: WarmupCosineLR, params: {total_num_steps: 10, warmup_num_steps: 2, "
+                      "cos_min_ratio: 0.5}}") == short_one("c.yaml:4:61", "0.25"));
+  REQUIRE(messages_of("20", "{type: cosine, params: {total_num_steps: 20}}") == Lines{});
+  REQUIRE(messages_of("5", "{type: linear, params: {total_num_steps: 20, warmup_num_steps: 6}}") ==
           Lines{"c.yaml:4:75: notice: scheduler: warmup_num_steps 6 > the run's 5 steps: training "
                 "ends inside the warm-up"});
-  REQUIRE(said("6", "{type: linear, params: {total_num_steps: 20, warmup_num_steps: 6}}") ==
+  REQUIRE(messages_of("6", "{type: linear, params: {total_num_steps: 20, warmup_num_steps: 6}}") ==
           Lines{});
 }
 
 TEST_CASE("a warm-up that is longer than the run is told of schedules that do not decay too") {
-  const auto said = [](const std::string& steps, const std::string& rest) {
+  const auto messages_of = [](const std::string& steps, const std::string& rest) {
     return texts(resolved("train_batch_size: 1\ntrain: {steps: " + steps + rest).problems);
   };
   const std::string text =
       ": notice: scheduler: warmup_num_steps 6 > the run's 5 steps: training ends inside the "
       "warm-up";
-  REQUIRE(said("5", "}\nscheduler: {type: WarmupLR, params: {warmup_num_steps: 6}}\n") ==
+  REQUIRE(messages_of("5", "}\nscheduler: {type: WarmupLR, params: {warmup_num_steps: 6}}\n") ==
           Lines{"c.yaml:3:56" + text});
-  REQUIRE(said("5", "}\nscheduler: {type: constant, params: {warmup_num_steps: 6}}\n") ==
+  REQUIRE(messages_of("5", "}\nscheduler: {type: constant, params: {warmup_num_steps: 6}}\n") ==
           Lines{"c.yaml:3:56" + text});
-  REQUIRE(said("5", ", warmup_steps: 6}\n") == Lines{"c.yaml:2:33" + text});
-  REQUIRE(said("6", "}\nscheduler: {type: WarmupLR, params: {warmup_num_steps: 6}}\n") == Lines{});
-  REQUIRE(said("5",
-               "}\nscheduler: {type: OneCycle, params: {cycle_min_lr: 0.1, cycle_max_lr: 0.2, "
-               "cycle_first_step_size: 6}}\n") ==
-          Lines{"c.yaml:3:99: notice: scheduler: cycle_first_step_size 6 > the run's 5 steps: "
-                "training ends before the learning rate falls"});
+  REQUIRE(messages_of("5", ", warmup_steps: 6}\n") == Lines{"c.yaml:2:33" + text});
+  REQUIRE(messages_of("6", "}\nscheduler: {type: WarmupLR, params: {warmup_num_steps: 6}}\n") ==
+          Lines{});
+  REQUIRE(
+      messages_of("5",
+                  "}\nscheduler: {type: OneCycle, params: {cycle_min_lr: 0.1, cycle_max_lr: 0.2, "
+                  "cycle_first_step_size: 6}}\n") ==
+      Lines{"c.yaml:3:99: notice: scheduler: cycle_first_step_size 6 > the run's 5 steps: "
+            "training ends before the learning rate falls"});
 }
 
 TEST_CASE("an automatic value that is not taken says what is") {

@@ -31,7 +31,7 @@ ReplicaCheck check_of(const RankRig& rig, Rendezvous& rendezvous) {
 }
 
 /// Returns what the check says on each rank after a step, and once more after `spoil` on each.
-std::vector<std::string> said(
+std::vector<std::string> check_messages(
     const Config& plain, const fixtures::TrainingMesh& mesh,
     const std::function<void(int, RankRig&)>& spoil, bool compares = true,
     const std::function<std::string(int, const std::function<void()>&)>& read =
@@ -86,11 +86,11 @@ TEST_CASE("the one rank of three that differs is named, on all ranks") {
                                  kRemedy);
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);
-    REQUIRE(said(fixtures::run_of_stage(stage), {.shards = 3}, [](int rank, RankRig& rig) {
-              plant_on(1, rank, rig);
-            }) == std::vector<std::string>(3, wanted));
+    REQUIRE(check_messages(fixtures::run_of_stage(stage), {.shards = 3},
+                           [](int rank, RankRig& rig) { plant_on(1, rank, rig); }) ==
+            std::vector<std::string>(3, wanted));
   }
-  REQUIRE(said(fixtures::run_of_stage(3), {.replicas = 3}, [](int rank, RankRig& rig) {
+  REQUIRE(check_messages(fixtures::run_of_stage(3), {.replicas = 3}, [](int rank, RankRig& rig) {
             plant_on(1, rank, rig);
           }) == std::vector<std::string>(3, wanted));
 }
@@ -99,9 +99,9 @@ TEST_CASE(
     "bits that differ on one of three ranks are a failure of that rank, which may leave; on one of "
     "two they are nobody's") {
   const auto spoil = [](int rank, RankRig& rig) { plant_on(1, rank, rig); };
-  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 3}, spoil, true, failure_of) ==
+  REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 3}, spoil, true, failure_of) ==
           std::vector<std::string>(3, "1 fails"));
-  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 2}, spoil, true, failure_of) ==
+  REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 2}, spoil, true, failure_of) ==
           std::vector<std::string>{"0 tells", "1 tells"});
 }
 
@@ -110,20 +110,20 @@ TEST_CASE("both ranks of two that differ are named") {
                                  " (parameters) after step 2, which must be equal: a memory or "
                                  "processor of one of them changed them",
                                  kRemedy);
-  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 2}, [](int rank, RankRig& rig) {
+  REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 2}, [](int rank, RankRig& rig) {
             plant_on(1, rank, rig);
           }) == std::vector<std::string>(2, wanted));
 }
 
 TEST_CASE("replicas of shards compare their own shard, and stages of a pipeline their own layers") {
   const std::vector<std::string> sharded =
-      said(fixtures::run_of_stage(3), {.shards = 2, .replicas = 2},
-           [](int rank, RankRig& rig) { plant_on(3, rank, rig); });
+      check_messages(fixtures::run_of_stage(3), {.shards = 2, .replicas = 2},
+                     [](int rank, RankRig& rig) { plant_on(3, rank, rig); });
   REQUIRE_THAT(sharded[0],
                Catch::StartsWith(cat("ranks 1 and 3 do not hold the same bits of ", kMatrix)));
   const char* const last = "model.layers.3.mlp.down_proj.weight";
-  const std::vector<std::string> staged =
-      said(fixtures::run_of_stage(0), {.shards = 2, .stages = 2}, [&](int rank, RankRig& rig) {
+  const std::vector<std::string> staged = check_messages(
+      fixtures::run_of_stage(0), {.shards = 2, .stages = 2}, [&](int rank, RankRig& rig) {
         if (rank == 3) fixtures::plant(rig, last, 5, 0.25F);
       });
   REQUIRE_THAT(staged[0],
@@ -132,7 +132,7 @@ TEST_CASE("replicas of shards compare their own shard, and stages of a pipeline 
 
 TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") {
   const std::vector<std::string> norms =
-      said(fixtures::run_of_stage(1), {.tensor = 2}, [](int rank, RankRig& rig) {
+      check_messages(fixtures::run_of_stage(1), {.tensor = 2}, [](int rank, RankRig& rig) {
         if (rank == 1) fixtures::plant(rig, "model.norm.weight", 3, 0.25F);
       });
   REQUIRE_THAT(norms[0],
@@ -141,7 +141,7 @@ TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") 
 }
 
 TEST_CASE("nothing is compared if all state is sharded") {
-  REQUIRE(said(
+  REQUIRE(check_messages(
               fixtures::run_of_stage(3), {.shards = 2},
               [](int rank, RankRig& rig) { plant_on(1, rank, rig); },
               false) == std::vector<std::string>(2));

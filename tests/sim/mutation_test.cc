@@ -187,7 +187,7 @@ bool is_bucket(const Program& program, const Range& range) {
   return program.at(range.buffer).category == Category::kBuckets;
 }
 
-bool takes_turns(const Instr& a, const Instr& b) {
+bool alternates(const Instr& a, const Instr& b) {
   return (a.lane == Lane::kCompute && is_communication(b.lane)) ||
          (is_communication(a.lane) && b.lane == Lane::kCompute);
 }
@@ -196,7 +196,7 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
   std::vector<Reason> reasons{
       {"without overlap, computation and communication take turns even where they share nothing",
        [](const Mutation& m) {
-         return !m.choice.options.overlap && takes_turns(m.instr, m.program.instr(m.wait));
+         return !m.choice.options.overlap && alternates(m.instr, m.program.instr(m.wait));
        }},
       {"a bucket begins to fill when the one before the last is empty, which saves memory alone",
        [](const Mutation& m) {

@@ -38,7 +38,7 @@ StateOptions data_mesh(const Session& session) {
   return state;
 }
 
-std::string what_it_shows(Session& session) {
+std::string shown_text(Session& session) {
   return session.board().state().phase.what;
 }
 
@@ -71,7 +71,7 @@ TEST_CASE("work that fails on one rank fails on all of them, with its name and r
         done[place(session)] = 1;
       });
     });
-    phases[place(session)] = what_it_shows(session);
+    phases[place(session)] = shown_text(session);
     session.run_together("the next work", [&] { ++done[place(session)]; });
   });
   REQUIRE(failures == Texts(3, ""));
@@ -89,7 +89,7 @@ TEST_CASE("the work of a rank alone fails as it would by itself") {
             throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it");
           });
         }) == cat(static_cast<int>(ExitCode::kBadInput), ": x.bin: is torn"));
-  CHECK(what_it_shows(*session) == "reading the data");
+  CHECK(shown_text(*session) == "reading the data");
 }
 
 TEST_CASE("rank 0 alone is asked, and its answer is every rank's") {
