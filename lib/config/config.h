@@ -123,7 +123,7 @@ struct TraceConfig {
   bool operator==(const TraceConfig&) const = default;
 };
 
-/// Says whether a step is traced.
+/// Returns whether a step is traced.
 bool is_traced(const TraceConfig& trace, int64_t step);
 
 /// DecayExempt lists the parameters that have no weight decay.
@@ -390,7 +390,7 @@ struct Origins {
   /// A source could not be read, so a missing key says nothing.
   bool partial = false;
   const Origin* find(const std::string& path) const;
-  /// Says whether the key was written, and not as "auto".
+  /// Returns whether the key was written, and not as "auto".
   bool is_written(const std::string& path) const;
   bool is_auto(const std::string& path) const;
   Position position(const std::string& path) const;

@@ -37,7 +37,7 @@ std::optional<EvaluationMetric> evaluation_metric(const DataConfig& data, std::s
 /// Lists the names of all metrics: "validation.loss", "validation.perplexity", ...
 std::vector<std::string> metric_names(const DataConfig& data);
 
-/// Says whether a larger value of the metric is better.
+/// Returns whether a larger value of the metric is better.
 bool more_is_better(const EvaluationMetric& metric);
 
 }  // namespace ftrun

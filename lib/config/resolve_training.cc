@@ -180,7 +180,7 @@ double last_rate(const Config& c) {
 }
 
 /// Reports a decaying schedule that is shorter than the run: usually both have the same length.
-void note_decay(Resolving& r) {
+void report_decay(Resolving& r) {
   const SchedulerConfig& s = r.config.scheduler;
   const int64_t steps = steps_of_run(r);
   if (s.total_num_steps < steps)
@@ -191,7 +191,7 @@ void note_decay(Resolving& r) {
              "remove total_num_steps for a schedule as long as the run");
 }
 
-void note_rise(Resolving& r) {
+void report_rise(Resolving& r) {
   const SchedulerConfig& s = r.config.scheduler;
   const std::string text = steps_of_run(r) == 0 ? "" : unfinished_rise(s, steps_of_run(r));
   if (text.empty()) return;
@@ -253,7 +253,7 @@ void resolve_stable_decay(Resolving& r) {
                   s.num_decay_steps, " > total_num_steps ", s.total_num_steps),
               "make one of them shorter, or the run longer");
   }
-  if (s.total_num_steps != 0) note_decay(r);
+  if (s.total_num_steps != 0) report_decay(r);
 }
 
 /// Resolves the keys that some of transformers' types have in addition to warm-up and total.
@@ -320,8 +320,8 @@ void resolve_scheduler(Resolving& r) {
       s.type == SchedulerType::kCosineWithRestarts || s.type == SchedulerType::kPolynomial ||
       s.type == SchedulerType::kCosineWithMinLr;
   if (decays) resolve_total(r);
-  if (decays) note_decay(r);
-  note_rise(r);
+  if (decays) report_decay(r);
+  report_rise(r);
   if (!written)
     r.lines.push_back(cat("default: scheduler = constant after ", s.warmup_num_steps,
                           " steps of warm-up (no scheduler section)"));

@@ -291,7 +291,7 @@ struct SampledModel {
   }
 };
 
-void note_operations(const SampledModel& sampled, const Rates& rates, Points& points) {
+void record_operations(const SampledModel& sampled, const Rates& rates, Points& points) {
   for (const auto& bench : sampled.benches)
     bench->for_each([&](const Op& op, double seconds) {
       const double ideal = ideal_seconds(rates, bench->graph(), op);
@@ -332,7 +332,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
   flat.note(rates, points);
   for (const auto& [dtype, sampled] : models) rates.products[dtype] = best_product(sampled);
   for (const auto& [dtype, sampled] : models)
-    for (const SampledModel& model : sampled) note_operations(model, rates, points);
+    for (const SampledModel& model : sampled) record_operations(model, rates, points);
   std::vector<double> all;
   for (auto& [kind, measured] : points) {
     for (const auto& [ideal, factor] : measured) all.push_back(factor);

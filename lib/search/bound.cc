@@ -86,7 +86,7 @@ void for_layers(const PipelineLayout& cut, int stage, int32_t layers, const Each
   }
 }
 
-/// Says whether weight gradients have separate lists.
+/// Returns whether weight gradients have separate lists.
 bool runs_apart(const Layout& layout) {
   return layout.pipeline > 1 &&
          (layout.schedule == PipelineSchedule::kZbH1 || layout.schedule == PipelineSchedule::kZbV);

@@ -128,7 +128,7 @@ bool is_block(const Choice& choice, int32_t layer) {
   return layer > 0 && layer <= choice.options.state.pipeline.parts();
 }
 
-/// Says whether an instruction is of a block. Embedding and head take no time here.
+/// Returns whether an instruction is of a block. Embedding and head take no time here.
 bool is_of_block(const Choice& choice, const Instr& instr) {
   return instr.runs_list() && is_block(choice, instr.layer);
 }

@@ -26,7 +26,7 @@ constexpr const char* kDecoderLayers[] = {
 /// GPT2Block, GPTNeoXLayer.
 constexpr std::string_view kLayerEnds[] = {"DecoderLayer", "Block", "NeoXLayer"};
 
-/// Says whether an expression is the name of a class of decoder layers, of whatever family.
+/// Returns whether an expression is the name of a class of decoder layers, of whatever family.
 bool names_decoder_layer(std::string_view expression) {
   const bool is_name = std::all_of(expression.begin(), expression.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_';
@@ -37,7 +37,7 @@ bool names_decoder_layer(std::string_view expression) {
 
 constexpr const char* kTypePrefix = "type:";
 
-/// Says whether an expression matches a class name of decoder layers, in any case.
+/// Returns whether an expression matches a class name of decoder layers, in any case.
 bool matches_decoder_layers(const std::string& expression) {
   if (names_decoder_layer(expression)) return true;
   regex_t compiled;

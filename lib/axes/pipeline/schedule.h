@@ -35,7 +35,7 @@ ChunkPlacement placement_of(PipelineSchedule schedule);
 int part_of(ChunkPlacement placement, int stages, int stage, int chunk);
 /// Returns the number of chunks that the schedule requires of a stage; 0: any number.
 int fixed_chunks(PipelineSchedule schedule);
-/// Says whether a schedule can run that many micro-batches. The interleaved schedule runs the
+/// Returns whether a schedule can run that many micro-batches. The interleaved schedule runs the
 /// chunks in rounds of equal size; a round has as nearly one micro-batch for each stage as the
 /// number divides.
 bool fits(PipelineSchedule schedule, int stages, int32_t micro_batches);
