@@ -1,11 +1,9 @@
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <numbers>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/enum_names.h"
@@ -19,7 +17,7 @@ namespace ftrun {
 enum class OffloadDevice { kNone, kCpu, kNvme };
 template <>
 struct EnumNames<OffloadDevice> {
-  static constexpr std::array<std::string_view, 3> kNames{"none", "cpu", "nvme"};
+  static constexpr auto kNames = enum_names<OffloadDevice>({"none", "cpu", "nvme"});
 };
 
 /// OffloadParamConfig is the section zero_optimization.offload_param.
@@ -129,7 +127,7 @@ struct Bf16Config {
 enum class ConfigDtype { kModel, kFp32, kFp16, kBf16 };
 template <>
 struct EnumNames<ConfigDtype> {
-  static constexpr std::array<std::string_view, 4> kNames{"model", "fp32", "fp16", "bf16"};
+  static constexpr auto kNames = enum_names<ConfigDtype>({"model", "fp32", "fp16", "bf16"});
 };
 
 /// DataTypesConfig is the section data_types.
@@ -142,7 +140,7 @@ struct DataTypesConfig {
 enum class AllreduceOp { kMean, kSum };
 template <>
 struct EnumNames<AllreduceOp> {
-  static constexpr std::array<std::string_view, 2> kNames{"mean", "sum"};
+  static constexpr auto kNames = enum_names<AllreduceOp>({"mean", "sum"});
 };
 
 /// ReductionConfig says how gradients of the data-parallel ranks are summed (top-level keys).
@@ -175,32 +173,22 @@ enum class SchedulerType {
 };
 template <>
 struct EnumNames<SchedulerType> {
-  static constexpr std::array<std::string_view, 14> kNames{"constant",
-                                                           "linear",
-                                                           "cosine",
-                                                           "cosine_with_restarts",
-                                                           "polynomial",
-                                                           "inverse_sqrt",
-                                                           "cosine_with_min_lr",
-                                                           "warmup_stable_decay",
-                                                           "WarmupLR",
-                                                           "WarmupDecayLR",
-                                                           "WarmupCosineLR",
-                                                           "OneCycle",
-                                                           "LRRangeTest",
-                                                           "torch.optim.lr_scheduler"};
+  static constexpr auto kNames = enum_names<SchedulerType>(
+      {"constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt",
+       "cosine_with_min_lr", "warmup_stable_decay", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR",
+       "OneCycle", "LRRangeTest", "torch.optim.lr_scheduler"});
 };
 
 enum class WarmupShape { kLog, kLinear, kCosine, kOneMinusSqrt };
 template <>
 struct EnumNames<WarmupShape> {
-  static constexpr std::array<std::string_view, 4> kNames{"log", "linear", "cosine", "1-sqrt"};
+  static constexpr auto kNames = enum_names<WarmupShape>({"log", "linear", "cosine", "1-sqrt"});
 };
 
 enum class DecayShape { kCosine, kLinear, kOneMinusSqrt };
 template <>
 struct EnumNames<DecayShape> {
-  static constexpr std::array<std::string_view, 3> kNames{"cosine", "linear", "1-sqrt"};
+  static constexpr auto kNames = enum_names<DecayShape>({"cosine", "linear", "1-sqrt"});
 };
 
 /// SchedulerConfig is the section scheduler. Steps are optimizer steps. Values that a type does not

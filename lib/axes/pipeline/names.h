@@ -1,8 +1,6 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string_view>
 
 #include "base/enum_names.h"
 
@@ -20,8 +18,8 @@ enum class PipelineSchedule : uint8_t {
 };
 template <>
 struct EnumNames<PipelineSchedule> {
-  static constexpr std::array<std::string_view, 5> kNames{"gpipe", "1f1b", "interleaved", "zb-h1",
-                                                          "zbv"};
+  static constexpr auto kNames =
+      enum_names<PipelineSchedule>({"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"});
 };
 
 /// PipelinePartition is the key pipeline.partition: the quantity that a pipeline divides as equally
