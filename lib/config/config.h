@@ -221,7 +221,7 @@ struct ParallelConfig {
   bool sequence = true;
   /// The number of pipeline stages, whichever of its names the config uses.
   int64_t pipeline = 1;
-  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  PipelineSchedule schedule = kDefaultSchedule;
   /// The number of parts of the model that each stage has; 0 only before the config is resolved.
   int64_t virtual_stages = 0;
   /// The number of blocks of each part, in order; empty = cut by pipeline.partition.
