@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/enum_names.h"
+#include "config/scheduler_types.h"
 #include "optimizers/optimizer_config.h"
 
 namespace ftrun {
@@ -152,33 +153,6 @@ struct ReductionConfig {
   bool operator==(const ReductionConfig&) const = default;
 };
 
-enum class SchedulerType {
-  // The types of transformers: a linear warm-up from 0 (kWarmupStableDecay: of a chosen shape, from
-  // its lowest rate).
-  kConstant,
-  kLinear,
-  kCosine,
-  kCosineWithRestarts,
-  kPolynomial,
-  kInverseSqrt,
-  kCosineWithMinLr,
-  kWarmupStableDecay,
-  // The types of DeepSpeed.
-  kWarmupLR,
-  kWarmupDecayLR,
-  kWarmupCosineLR,
-  kOneCycle,
-  kLRRangeTest,
-  kTorch,  // a class of torch.optim.lr_scheduler: not offered here
-};
-template <>
-struct EnumNames<SchedulerType> {
-  static constexpr auto kNames = enum_names<SchedulerType>(
-      {"constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt",
-       "cosine_with_min_lr", "warmup_stable_decay", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR",
-       "OneCycle", "LRRangeTest", "torch.optim.lr_scheduler"});
-};
-
 enum class WarmupShape { kLog, kLinear, kCosine, kOneMinusSqrt };
 template <>
 struct EnumNames<WarmupShape> {
@@ -198,7 +172,7 @@ struct SchedulerConfig {
   double warmup_min_lr = 0.0;
   /// Resolved: the optimizer's lr (WarmupLR) or 0.001 (WarmupDecayLR) if the config is silent.
   double warmup_max_lr = 0.001;
-  /// Resolved: 1000 for DeepSpeed's types, 0 for ftrun's own, if the config is silent.
+  /// Resolved: 1000 for DeepSpeed's types, 0 for transformers', if the config is silent.
   int64_t warmup_num_steps = 0;
   /// Resolved: linear for warmup_stable_decay, log for DeepSpeed's, if the config is silent.
   WarmupShape warmup_type = WarmupShape::kLog;
