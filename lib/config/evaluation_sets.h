@@ -23,7 +23,7 @@ std::vector<EvaluationSet> evaluation_sets(const DataConfig& data);
 enum class MetricKind { kLoss, kPerplexity, kAccuracy };
 template <>
 struct EnumNames<MetricKind> {
-  static constexpr std::array<std::string_view, 3> kNames{"loss", "perplexity", "accuracy"};
+  static constexpr auto kNames = enum_names<MetricKind>({"loss", "perplexity", "accuracy"});
 };
 
 /// EvaluationMetric is a set and the metric that is measured on it: "validation.loss".

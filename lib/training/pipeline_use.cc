@@ -90,7 +90,7 @@ void PipelineUse::total(Session& session) {
   for (size_t rank = 0; rank < texts.size(); ++rank)
     stages[static_cast<size_t>(mesh.place_on(static_cast<int>(rank), kStageAxes))].add(
         decode(texts[rank]));
-  idle_ = idle_shares(lists_, placement_of(options().schedule), stages);
+  idle_ = idle_shares(lists_, traits_of(options().schedule).placement, stages);
 }
 
 std::string PipelineUse::text() const {

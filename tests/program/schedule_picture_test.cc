@@ -12,9 +12,9 @@ namespace {
 std::string picture(PipelineSchedule kind, int stages, int chunks, int32_t micro_batches,
                     size_t width, PhaseSeconds part = {1, 2, 1, 1}) {
   const std::vector<PhaseSeconds> parts(static_cast<size_t>(stages * chunks), part);
-  return schedule_picture(
-      run_timeline(make_schedules(kind, stages, chunks, micro_batches), placement_of(kind), parts),
-      width);
+  return schedule_picture(run_timeline(make_schedules(kind, stages, chunks, micro_batches),
+                                       traits_of(kind).placement, parts),
+                          width);
 }
 
 std::vector<std::string> lines_of(const std::string& text) {

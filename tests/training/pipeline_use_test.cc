@@ -120,7 +120,7 @@ Choice pipeline_of(PipelineSchedule kind, int stages, bool overlap) {
   choice.options.micro_batches = 8;
   choice.options.overlap = overlap;
   choice.options.state.decays = fixtures::decays_matrices;
-  choice.options.state.pipeline = PipelineLayout(stages, chunks, placement_of(kind), cuts);
+  choice.options.state.pipeline = PipelineLayout(stages, chunks, traits_of(kind).placement, cuts);
   return choice;
 }
 
@@ -143,7 +143,7 @@ std::vector<IdleShare> idle_of(const Choice& choice, const InstrSeconds& seconds
   for (size_t stage = 0; stage < stages.size(); ++stage)
     stages[stage].add(found[stage], lists[stage], pipeline, static_cast<int>(stage),
                       static_cast<int32_t>(choice.built.model.layers.size()));
-  return idle_shares(lists, placement_of(choice.options.schedule), stages);
+  return idle_shares(lists, traits_of(choice.options.schedule).placement, stages);
 }
 
 void require_idle(const std::vector<IdleShare>& found, const std::vector<double>& measured,
