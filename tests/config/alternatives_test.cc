@@ -156,7 +156,7 @@ TEST_CASE("a key without effect says why") {
             "intervals through two buffers, whatever this says)",
             "c.yaml:2:119: notice: zero_optimization: accepted without effect in ftrun: "
             "load_from_fp32_weights (checkpoints hold the optimizer's own weights, and a resumed "
-            "run takes those)"});
+            "run loads those)"});
 }
 
 }  // namespace ftrun

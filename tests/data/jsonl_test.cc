@@ -99,12 +99,11 @@ TEST_CASE("fields that could change what is trained on are refused by name", "[j
   const std::string labels = "write labels, the ids with -100 for what does not count in the loss";
   const std::string packed = "packed lines are not read: write one document a line";
   const std::pair<std::string, std::string> cases[] = {
-      {R"("seq_lengths":[1,2])", "\"seq_lengths\" tells of several documents; " + packed},
-      {R"("sequenceLengths":[[3]])", "\"sequenceLengths\" tells of several documents; " + packed},
-      {R"("cu_seqlens":[0,1,3])", "\"cu_seqlens\" tells of several documents; " + packed},
-      {R"("segment_ids":[0,0,1])", "\"segment_ids\" tells parts of the line apart; " + packed},
-      {R"("Token-Type-Ids":[0,1,1])",
-       "\"Token-Type-Ids\" tells parts of the line apart; " + packed},
+      {R"("seq_lengths":[1,2])", "\"seq_lengths\" describes several documents; " + packed},
+      {R"("sequenceLengths":[[3]])", "\"sequenceLengths\" describes several documents; " + packed},
+      {R"("cu_seqlens":[0,1,3])", "\"cu_seqlens\" describes several documents; " + packed},
+      {R"("segment_ids":[0,0,1])", "\"segment_ids\" separates parts of the line; " + packed},
+      {R"("Token-Type-Ids":[0,1,1])", "\"Token-Type-Ids\" separates parts of the line; " + packed},
       {R"("loss_weights":[0.0,1.0,1.0])",
        "\"loss_weights\" gives tokens weights, and ftrun gives all trained tokens the same "
        "weight: " +

@@ -354,7 +354,7 @@ with tempfile.TemporaryDirectory() as scratch:
                             model={"path": str(folder)})
             near(name, [m["loss"] for m in steps(job.out(name))], expected, 1e-6)
             assert set(exported(job.out(name))) == names, name
-            told = (f'notice: {folder}: the weights have names of their own '
+            told = (f'notice: {folder}: the weights have other names than the model\'s '
                     '("module._orig_mod.model.layers.0.input_layernorm.weight" for '
                     '"model.layers.0.input_layernorm.weight"); they are read, and exported under '
                     'the model\'s')
