@@ -85,7 +85,7 @@ bool is_loopback(const std::string& address) {
 
 std::optional<std::string> missing_route(const std::string& address) {
   const auto first = first_address(address);
-  const int error = first ? find_route(*first) : 0;
+  const int error = first ? route_error(*first) : 0;
   if (error != ENETUNREACH && error != EHOSTUNREACH) return std::nullopt;
   return cat("no network of this machine leads to the rendezvous address \"", address,
              "\": ", errno_text(error));

@@ -195,7 +195,7 @@ PeerMemory::~PeerMemory() {
   for (const Segment& segment : segments_) unmap(segment.base, segment.place);
 }
 
-/// Lets go of what its owner has freed: else every buffer that ever lived would stay mapped.
+/// Unmaps segments that their owner has freed; otherwise all past buffers would stay mapped.
 void PeerMemory::close_freed() {
   std::erase_if(segments_, [&](const Segment& segment) {
     if (segment.kept || find_segment(peer_, segment.place)) return false;

@@ -7,14 +7,13 @@ void declare_adapter(Schema& s) {
       s,
       {.path = "adapter",
        .doc = "Low-rank adapters (LoRA): small matrices beside the products of frozen weights, "
-              "which alone train. The "
-              "words are those of PEFT's LoraConfig; the path of a PEFT folder or of its "
-              "adapter_config.json may stand in place of the section.",
+              "which alone train. The keys are those of PEFT's LoraConfig; the path of a PEFT "
+              "folder or of its adapter_config.json may stand in place of the section.",
        .vocabulary = Vocabulary::kFtrun},
       [](auto& c) -> auto& { return c.adapter; });
   using A = AdapterConfig;
   rows.key("type", &A::type,
-           "lora, which a section without type is; none: the section has no effect.")
+           "lora (the default of a section without type); none: the section has no effect.")
       .alias("peft_type")
       .in_any_case();
   rows.key("path", &A::path,
@@ -28,8 +27,9 @@ void declare_adapter(Schema& s) {
            "probability.")
       .from_to_below(0, 1);
   rows.key("target_modules", &A::target_modules,
-           "Names of the modules that get one (a path's end: q_proj, mlp.up_proj), or all-linear; "
-           "one text instead of a list is a regular expression of whole paths, as in PEFT.")
+           "Names of the modules that get an adapter (a path's end: q_proj, mlp.up_proj), or "
+           "all-linear; one text instead of a list is a regular expression of whole paths, as in "
+           "PEFT.")
       .defaults_to("q_proj, v_proj");
   rows.key("target_pattern", &A::target_pattern,
            "The regular expression of target_modules, under a name of its own.");
@@ -71,33 +71,32 @@ void declare_quantization(Schema& s) {
       {.path = "quantization",
        .doc =
            "Frozen weights in few bits (QLoRA): the matrices that a block's layers multiply by, "
-           "quantized while they are loaded "
-           "from the model folder, so that they are never whole in memory. Embeddings, the head, "
-           "norms, biases and adapters "
-           "stay as they are. The numbers are those of bitsandbytes, whose words are understood.",
+           "quantized while they are loaded from the model folder, so that they are never whole in "
+           "memory. Embeddings, the head, norms, biases and adapters stay as they are. The numbers "
+           "are those of bitsandbytes, whose keys are accepted.",
        .vocabulary = Vocabulary::kFtrun},
       [](auto& c) -> auto& { return c.quantization; });
   using Q = QuantizationConfig;
   rows.key("type", &Q::type,
            "nf4: 4-bit NormalFloat; int8: 8 bits with a scale a row; none: weights as the model "
-           "has them. They are unpacked, part by part, in the precision that is computed with.")
+           "has them. They are unpacked, part by part, to the precision of computation.")
       .alias("bnb_4bit_quant_type")
       .in_any_case();
   rows.key("double", &Q::double_quantization,
            "The scales of nf4 are quantized to 8 bits, which takes 4.4 bits a weight instead of "
            "4.5.")
       .alias("bnb_4bit_use_double_quant");
-  rows.key("block", &Q::block, "Neighbouring weights with one scale, of nf4: 64, 128 or 256.")
+  rows.key("block", &Q::block, "Neighbouring weights that share a scale (nf4): 64, 128 or 256.")
       .range(64, 256)
       .in("weights");
-  rows.unkept<bool>("load_in_4bit", false, "type: nf4 says it.");
-  rows.unkept<bool>("load_in_8bit", false, "type: int8 says it.");
+  rows.unkept<bool>("load_in_4bit", false, "Use type: nf4.");
+  rows.unkept<bool>("load_in_8bit", false, "Use type: int8.");
   rows.unkept<std::string>("quant_method", "bitsandbytes", "The library whose keys these are.");
   rows.unkept<std::string>("bnb_4bit_quant_storage", "uint8",
                            "The dtype of the tensors in which bitsandbytes stores the codes.");
   rows.unkept<double>("llm_int8_threshold", 6.0, "Activations are not quantized.");
   rows.unkept<std::string>("bnb_4bit_compute_dtype", "float32",
-                           "The precision that is trained in (bf16, fp16) is computed in.");
+                           "Computation uses the precision of training (bf16, fp16).");
 }
 
 }  // namespace ftrun

@@ -41,7 +41,7 @@ void declare_deepspeed_top(Schema& s) {
           "Print the time of forward, backward and step.");
   top.key("log_level", &Config::log_level, "debug, info, notice, warning or error.").or_null();
   top.key("sequence_parallel_size", &Config::sequence_parallel_size,
-          "Ranks that share each sequence (Ulysses); parallel.context is ftrun's word.")
+          "Ranks that share each sequence (Ulysses); ftrun's key is parallel.context.")
       .at_least(1)
       .in("ranks");
 
@@ -74,7 +74,7 @@ void declare_deepspeed_top(Schema& s) {
       .in_any_case()
       .or_null();
   top.unkept<bool>("managed_gradient_accumulation", true,
-                   "Accumulation boundaries set by the caller; false = yes.")
+                   "Accumulation boundaries set by the caller (false).")
       .reject_if_on();
   top.unkept<bool>("sparse_gradients", false, "Sparse gradients of embeddings.").reject_if_on();
   top.unkept<int64_t>("data_parallel_size", 1, "The mesh of DeepSpeed's AutoSP; use parallel.data.")
@@ -149,7 +149,7 @@ void declare_precision(Schema& s) {
       [](auto& c) -> auto& { return c.data_types; });
   types
       .key("grad_accum_dtype", &DataTypesConfig::grad_accum_dtype,
-           "dtype in which gradients are accumulated: fp32, or the one it trains in (model).")
+           "dtype in which gradients are accumulated: fp32, or that of training (model).")
       .or_null();
   types
       .key("param_dtype", &DataTypesConfig::param_dtype,
@@ -166,8 +166,8 @@ void declare_zero(Schema& s) {
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.zero; });
   zero.key("stage", &ZeroConfig::stage,
-           "0 nothing, 1 optimizer state, 2 + gradients, 3 + parameters; FSDP's words mean the "
-           "same.")
+           "0 nothing, 1 optimizer state, 2 + gradients, 3 + parameters; FSDP's names are "
+           "accepted.")
       .range(0, 3)
       .word("NO_SHARD", 0)
       .word("SHARD_GRAD_OP", 2)
@@ -222,7 +222,8 @@ void declare_zero(Schema& s) {
       .in("elements")
       .alias("stage3_max_live_parameters");
   zero.key("max_reuse_distance", &ZeroConfig::max_reuse_distance,
-           "Parameters used again within so many are not released (stage 3). (DeepSpeed: 1e9.)")
+           "Parameters that are used again within this many parameters are not released (stage 3). "
+           "(DeepSpeed: 1e9.)")
       .at_least(0)
       .in("elements")
       .alias("stage3_max_reuse_distance");
@@ -238,10 +239,10 @@ void declare_zero(Schema& s) {
       .notice();
   zero.key(
           "zero_hpz_partition_size", &ZeroConfig::hpz_partition_size,
-          "Data-parallel ranks of a node that keep a second copy of the weights between them, from "
-          "which all gathers of a step but the first bring them (ZeRO++ hpZ, stage 3). Nodes are "
-          "runs of that many × tensor consecutive ranks: a divisor of the ranks of a machine keeps "
-          "them inside it. 0 and 1 = none.")
+          "Data-parallel ranks of a node that share a second copy of the weights, from which all "
+          "gathers of a step but the first read them (ZeRO++ hpZ, stage 3). Nodes are runs of that "
+          "many × tensor consecutive ranks: a divisor of the ranks of a machine keeps them inside "
+          "it. 0 and 1 = none.")
       .at_least(0)
       .in("ranks");
   zero.key("mics_shard_size", &ZeroConfig::mics_shard_size,
@@ -301,14 +302,12 @@ void declare_zero(Schema& s) {
   param.key("nvme_path", &OffloadParamConfig::nvme_path, "Folder for device nvme.").or_null();
   param
       .key("buffer_count", &OffloadParamConfig::buffer_count,
-           "Buffers for what comes from NVMe: a rank has at most buffer_count × buffer_size "
-           "elements "
-           "of its own on their way ahead of their use (stage3_prefetch_bucket_size is the other "
-           "limit).")
+           "Buffers for reads from NVMe: a rank reads at most buffer_count × buffer_size of its "
+           "elements ahead of their use (stage3_prefetch_bucket_size is the other limit).")
       .at_least(0);
   param
       .key("buffer_size", &OffloadParamConfig::buffer_size,
-           "Size of such a buffer; a unit that is larger still comes.")
+           "Size of such a buffer; larger units are read too.")
       .at_least(0)
       .in("elements");
   param.key("max_in_cpu", &OffloadParamConfig::max_in_cpu, "Kept in memory with device nvme.")
@@ -344,7 +343,7 @@ void declare_zero(Schema& s) {
       .notice();
   optimizer
       .key("ratio", &OffloadOptimizerConfig::ratio,
-           "Share of the state that is off the device; below 1 at stage 3 only.")
+           "Share of the state that is offloaded; below 1 at stage 3 only.")
       .range(0, 1);
   optimizer.unkept<bool>("super_offload", false, "SuperOffload's scheduling.");
   optimizer.unkept<double>("cpuadam_cores_perc", 0.8, "Share of cores for the update.").range(0, 1);

@@ -181,7 +181,7 @@ void declare_scheduler(Schema& s) {
       .at_least(0)
       .in("steps")
       .of(all_warmup)
-      .defaults_to("1000; for ftrun's types 0");
+      .defaults_to("DeepSpeed's types: 1000; Hugging Face's: 0");
   params.key("warmup_type", &C::warmup_type, "Shape of the warm-up.")
       .of({"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", stable_decay})
       .defaults_to("log; warmup_stable_decay: linear");
@@ -203,20 +203,22 @@ void declare_scheduler(Schema& s) {
       .of({"linear", "cosine", least});
   params
       .key("min_lr_rate", &C::min_lr_rate,
-           "Learning rate at the end, as a share of optimizer.params.lr; min_lr or this is needed.")
+           "Learning rate at the end, as a share of optimizer.params.lr; set this or min_lr.")
       .range(0, 1)
       .unset_is_zero()
       .of({least});
   params
       .key("num_cycles", &C::num_cycles,
-           "Waves of the cosine; of cosine_with_restarts half waves, each from the top.")
+           "Number of cosine waves; for cosine_with_restarts, number of restarts.")
       .above(0)
       .of({restarts, least, stable_decay})
       .defaults_to("0.5; cosine_with_restarts: 1");
   params.key("lr_end", &C::lr_end, "Learning rate at the end, below optimizer.params.lr.")
       .at_least(0)
       .of({"polynomial"});
-  params.key("power", &C::power, "Power of what is left of the decay.").above(0).of({"polynomial"});
+  params.key("power", &C::power, "Power of the remaining share of the decay.")
+      .above(0)
+      .of({"polynomial"});
   params.key("timescale", &C::timescale, "Steps after which the rate falls as the inverse root.")
       .at_least(1)
       .in("steps")
@@ -229,7 +231,7 @@ void declare_scheduler(Schema& s) {
       .of({stable_decay});
   params
       .key("num_stable_steps", &C::num_stable_steps,
-           "Steps between warm-up and decay; -1: what these leave of total_num_steps.")
+           "Steps between warm-up and decay; -1: the rest of total_num_steps.")
       .at_least(-1)
       .in("steps")
       .of({stable_decay});

@@ -44,19 +44,19 @@ void declare_model_and_data(Schema& s) {
       .in("tokens");
   data.key("packing", &DataConfig::packing,
            "concat: documents run together, and attention crosses from one into the next; "
-           "documents: "
-           "packed, attention stays inside a document; none: one document a row, padded.")
+           "documents: packed, attention stays inside a document; none: one document a row, "
+           "padded.")
       .defaults_to("documents where the samples are conversations, else concat");
   data.key("format", &DataConfig::format, "Format of the files; auto looks at name and content.");
   data.key(
       "token_dtype", &DataConfig::token_dtype,
-      "Width of a token in flat files that do not say it; auto: what x.json or meta.json beside "
-      "the file says, else uint16 for train.bin and val.bin (nanoGPT's names); other files are "
-      "refused until it is written.");
+      "Width of a token in flat files that do not record it; auto: the value in x.json or "
+      "meta.json beside the file, else uint16 for train.bin and val.bin (nanoGPT's names); for "
+      "other files it must be set.");
   data.key("shuffle", &DataConfig::shuffle,
            "Order rows by seed; false = file order. Either is a function of seed and step alone.");
   data.key("prefetch", &DataConfig::prefetch,
-           "Optimizer steps whose batches are made ready ahead of the one that is computed.")
+           "Optimizer steps for which batches are prepared in advance.")
       .range(0, 1024)
       .in("steps");
 }
@@ -91,8 +91,8 @@ void declare_train(Schema& s) {
       .in("steps");
   train.key("freeze", &TrainConfig::freeze,
             "Parameters that do not train: regular expressions, each of a part of a name "
-            "(\"embed_tokens\", "
-            "\"layers\\\\.[0-7]\\\\.\"). They have no gradient and no optimizer state.");
+            "(\"embed_tokens\", \"layers\\\\.[0-7]\\\\.\"). They have no gradient and no optimizer "
+            "state.");
   train.key("only", &TrainConfig::only,
             "Parameters that train, written as in freeze; all others are frozen.");
   train
@@ -109,9 +109,9 @@ void declare_train(Schema& s) {
 
   train
       .key("check_replicas", &TrainConfig::check_replicas,
-           "Steps after which ranks compare what several of them hold alike (whole parameters, "
-           "replicas), by hashes, as before each checkpoint: a memory or processor that changed a "
-           "bit is named; 0 = never.")
+           "Steps between comparisons, by hashes, of state that several ranks hold equally (whole "
+           "parameters, replicas); it is also compared before each checkpoint. A memory or CPU "
+           "that changed a bit is named. 0 = never.")
       .at_least(0)
       .in("steps");
 
@@ -175,8 +175,8 @@ void declare_train(Schema& s) {
       [](auto& c) -> auto& { return c.train.generate; });
   generate
       .key("prompt_tokens", &GenerateConfig::prompt_tokens,
-           "Tokens of a validation document that are continued; of a conversation the whole "
-           "prompt: what comes before its first token that is trained on; 0 = no text.")
+           "Tokens of a validation document that are continued; of a conversation, the whole "
+           "prompt (all tokens before the first one that is trained on); 0 = no text.")
       .at_least(0)
       .in("tokens");
   generate
@@ -203,8 +203,8 @@ void declare_train(Schema& s) {
       .at_least(1);
   trace
       .key("ranks", &TraceConfig::ranks,
-           "Ranks that are traced; empty = the lowest of each kind of ranks with like programs, as "
-           "in the trace of ftrun plan.")
+           "Ranks that are traced; empty = the lowest rank of each set of ranks with equal "
+           "programs, as in the trace of ftrun plan.")
       .at_least(0);
 }
 
@@ -214,7 +214,7 @@ void declare_parallel(Schema& s) {
       [](auto& c) -> auto& { return c.parallel; });
   parallel
       .key("data", &ParallelConfig::data,
-           "All data-parallel ranks, replicas × shards; auto = what the launcher gives, divided by "
+           "All data-parallel ranks, replicas × shards; auto = the launcher's ranks, divided by "
            "tensor × pipeline × context.")
       .at_least(1)
       .in("ranks")
@@ -275,15 +275,14 @@ void declare_parallel(Schema& s) {
       s,
       {.path = "elastic",
        .doc = "The numbers of ranks that a run may continue with. A rank with two failures of its "
-              "own in a row "
-              "and no new checkpoint leaves with its replica: there are fewer data-parallel ranks "
-              "then, with the same train_batch_size. On one machine, under ftrun's own restarts.",
+              "own in a row and no new checkpoint leaves with its replica: there are fewer "
+              "data-parallel ranks then, with the same train_batch_size. On one machine, under "
+              "ftrun's own restarts.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.elastic; });
   elastic
       .key("min_ranks", &ElasticConfig::min_ranks,
-           "Fewest ranks; 0 = none leaves, unless elasticity is enabled, whose min_gpus counts "
-           "then.")
+           "Fewest ranks; 0 = no rank may leave, or elasticity.min_gpus if elasticity is enabled.")
       .at_least(0)
       .in("ranks");
 
@@ -291,7 +290,7 @@ void declare_parallel(Schema& s) {
       s, {.path = "partition", .doc = "Groups of parameters.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.partition; });
   partition.key("unit", &PartitionConfig::unit,
-                "The parameters that are gathered together: block (attention and MLP apart), "
+                "The parameters that are gathered together: block (attention and MLP separately), "
                 "layer, or model.");
 }
 
@@ -364,7 +363,8 @@ void declare_recompute(Schema& s) {
        .plain_key = "policy"},
       [](auto& c) -> auto& { return c.recompute; });
   recompute.key("policy", &RecomputeConfig::policy,
-                "selective: what is cheap to redo inside a layer; full: all but a layer's input.");
+                "selective: results inside a layer that are cheap to recompute; full: everything "
+                "but a layer's input.");
   recompute
       .key("every", &RecomputeConfig::every,
            "Layers from one recomputed layer to the next (2: layers 0, 2, 4, ... recompute); the "
@@ -377,9 +377,8 @@ void declare_rest(Schema& s) {
   auto kernels = section(
       s, {.path = "kernels", .doc = "Implementations of the computation.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.kernels; });
-  kernels.key(
-      "products", &KernelsConfig::products,
-      "Library that multiplies matrices; auto: by vendor and instructions of the processor.");
+  kernels.key("products", &KernelsConfig::products,
+              "Library that multiplies matrices; auto: by vendor and instructions of the CPU.");
   kernels.key("attention", &KernelsConfig::attention,
               "Implementation of attention on GPUs. cudnn: cuDNN 9 in bf16 (heads of up to 128 "
               "elements, on compute capability 9.x 256 and documents of a row as sequences of "
@@ -387,7 +386,7 @@ void declare_rest(Schema& s) {
               "units for bf16 (Intel's AMX) these multiply in bf16 (other bits). auto: "
               "cudnn on compute capability 9.0, where it was measured, if cuDNN 9.19 or later is "
               "installed, documents with heads of 96 elements and more alone, as own is faster for "
-              "smaller ones; else own, as amx has run on no such processor yet.");
+              "smaller ones; else own, as amx has run on no such CPU yet.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
               "A step on GPUs without offload and pipelines is recorded once (CUDA graphs) and "
               "started as a whole, which saves small models the time to start their kernels (2 to "
@@ -399,18 +398,17 @@ void declare_rest(Schema& s) {
   comm.key("backend", &CommConfig::backend, "auto: nccl between GPUs, gloo between hosts.");
   comm.key("timeout", &CommConfig::timeout,
            "Longest wait for another rank in a collective; 0 or auto: ten times the slowest step "
-           "of the run so far, "
-           "at least ten minutes, and half an hour until the first step is done. Work that a rank "
-           "does alone is waited for while its heartbeat continues.")
+           "of the run so far, at least ten minutes, and half an hour until the first step is "
+           "done. Work that a rank does alone is waited for while its heartbeat continues.")
       .range(0,
              // a week: more would be no limit, and no longer fit the clocks and polls that wait
              604'800)
       .defaults_to("auto")
       .in("seconds");
   comm.key("deterministic", &CommConfig::deterministic,
-           "Sums on GPUs add in rank order, 16 bits in fp32, by kernels of our own instead of "
-           "NCCL's, whose order and rounding follow its topology. Costs a second pass over what is "
-           "summed and 32 MiB a group. On CPUs sums always are so.");
+           "Sums on GPUs add in rank order, 16 bits in fp32, by ftrun's kernels instead of NCCL's, "
+           "whose order and rounding follow its topology. Costs a second pass over what is summed "
+           "and 32 MiB a group. On CPUs sums always add in rank order.");
 
   auto out = section(
       s, {.path = "export", .doc = "The Hugging Face folder at the end.", .vocabulary = kOwn},
@@ -419,19 +417,18 @@ void declare_rest(Schema& s) {
   out.key("which", &ExportConfig::which,
           "The weights after the last step, or those of checkpoint.keep_best.");
   out.key("dtype", &ExportConfig::dtype,
-          "dtype of the written weights; auto: the model's own, of an adapter fp32.");
+          "dtype of the written weights; auto: the model's own; fp32 for an adapter.");
 
   auto top = top_level(s, kOwn);
   top.key("output_dir", &Config::output_dir,
           "Run folder: logs, metrics, checkpoints, export. Must be empty or resumed.");
   top.key("device", &Config::device,
           "The device that ranks compute on; auto: NVIDIA GPUs where this process sees some that "
-          "can do what "
-          "the config asks for, else CPUs.")
+          "support what the config requests, else CPUs.")
       .or_auto();
   top.key("threads", &Config::threads,
-          "Threads of a rank; 0 = the processors that the ranks of a machine may use (affinity, "
-          "quota of their control group) / those ranks.")
+          "Threads of a rank; 0 = the cores that this machine's ranks may use (affinity, cgroup "
+          "quota), divided by the number of those ranks.")
       .range(0, 4096)
       .in("threads");
 }

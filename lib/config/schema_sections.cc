@@ -17,7 +17,7 @@ void declare_activation_checkpointing(Schema& s) {
       [](auto& c) -> auto& { return c.activation_checkpointing; });
   rows.key("cpu_checkpointing", &ActivationCheckpointingConfig::cpu_checkpointing,
            "The inputs of recomputed layers wait in host memory.");
-  rows.unkept<bool>("partition_activations", false, "Inputs shared out over tensor ranks.");
+  rows.unkept<bool>("partition_activations", false, "Inputs are divided among tensor ranks.");
   rows.unkept<bool>("contiguous_memory_optimization", false,
                     "One buffer for all inputs; ftrun's memory is planned so always.");
   rows.unkept<int64_t>("number_checkpoints", 0, "Inputs that this buffer holds.").or_null();
@@ -331,8 +331,8 @@ void declare_legacy(Schema& s) {
        "test-data-paths",
        "weight-decay"},
       "a gpt-neox key; the model comes from model.path here");
-  add("", {"model-parallel-size"}, "a gpt-neox key; parallel.tensor says it here");
-  add("", {"pipe-parallel-size"}, "a gpt-neox key; parallel.pipeline says it here");
+  add("", {"model-parallel-size"}, "a gpt-neox key; write parallel.tensor");
+  add("", {"pipe-parallel-size"}, "a gpt-neox key; write parallel.pipeline");
 }
 
 }  // namespace ftrun

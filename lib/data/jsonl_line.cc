@@ -185,7 +185,7 @@ class LineReader {
 
   /// Keeps, counts or refuses a field that is not an array of tokens.
   void note_other(std::string_view key, JsonlField field, const JsonValue& value) {
-    if (value.holds_nothing() || field == JsonlField::kHarmless) return;
+    if (value.holds_nothing() || field == JsonlField::kMetadata) return;
     if (field == JsonlField::kLossMask) {
       loss_masks_.emplace_back(key, value);
     } else if (std::string problem = problem_of(field, value); !problem.empty()) {

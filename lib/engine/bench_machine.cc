@@ -57,14 +57,14 @@ double seconds_of(const std::function<void()>& body) {
   return lower_quartile(std::move(samples));
 }
 
-/// Freed gives memory back by free().
-struct Freed {
+/// FreeDeleter frees memory by std::free().
+struct FreeDeleter {
   void operator()(void* memory) const { std::free(memory); }
 };
-using Memory = std::unique_ptr<void, Freed>;
+using AlignedMemory = std::unique_ptr<void, FreeDeleter>;
 
-Memory allocate(int64_t bytes) {
-  Memory memory(std::aligned_alloc(64, static_cast<size_t>(round_up(bytes, 64))));
+AlignedMemory allocate(int64_t bytes) {
+  AlignedMemory memory(std::aligned_alloc(64, static_cast<size_t>(round_up(bytes, 64))));
   if (memory == nullptr) throw Error(ExitCode::kEnvironment, "no memory to measure with", "");
   return memory;
 }
@@ -127,7 +127,7 @@ class GraphBench {
   }
 
   const LayerGraph& graph_;
-  std::vector<Memory> memory_;
+  std::vector<AlignedMemory> memory_;
   std::vector<void*> storage_;
   StepScalars scalars_;
   std::map<const Op*, std::vector<double>> seconds_;
@@ -205,7 +205,7 @@ Curve curve_through(std::vector<std::pair<double, double>> points) {
 /// another: the rate of memory.
 double measure_memory() {
   constexpr int64_t kElements = 16 << 20;
-  const Memory from = allocate(kElements * 4), to = allocate(kElements * 4);
+  const AlignedMemory from = allocate(kElements * 4), to = allocate(kElements * 4);
   std::memset(from.get(), 0, kElements * 4);
   std::memset(to.get(), 0, kElements * 4);
   const double seconds =
@@ -215,7 +215,7 @@ double measure_memory() {
 
 void measure_flat(const Rates& rates, Points& points) {
   for (const int64_t elements : {int64_t{1} << 16, int64_t{1} << 20, int64_t{1} << 23}) {
-    std::vector<Memory> memory;
+    std::vector<AlignedMemory> memory;
     for (int i = 0; i < 4; ++i) {
       memory.push_back(allocate(elements * 4));
       std::memset(memory.back().get(), 0, static_cast<size_t>(elements * 4));
@@ -433,9 +433,9 @@ std::string measure_exchanges_as(int rank, int ranks, int processors, int port, 
                                          .port = port,
                                          .listen_fd = listen_fd,
                                          .token = token,
-                                         .processors = processors,
+                                         .cores = processors,
                                          .threads = std::max(1, processors / ranks),
-                                         .work = [&] { layer.run_product(); }});
+                                         .compute = [&] { layer.run_product(); }});
   return machine_text(machine);
 }
 
@@ -470,7 +470,7 @@ Machine bench_machine(const BenchRequest& request) {
                     machine.devices / ranks, machine.devices == ranks ? " thread" : " threads"));
     machine.rates.push_back(measure_beside_others(ranks, machine.devices, request.quick));
   }
-  // Runs of two and four ranks are common on machines with fewer processors, too.
+  // Runs of two and four ranks are common on machines with fewer cores, too.
   for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
     request.say(cat("measuring what ", ranks, " ranks exchange"));
     machine.exchanges.merge(measure_exchanges_of(ranks, machine.devices));

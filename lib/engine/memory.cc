@@ -53,11 +53,11 @@ std::byte* TierBlock::data() const {
 
 namespace {
 
-/// Says what an arena is for: the most that it holds at one moment, by category.
+/// Describes an arena by its peak: when, and the bytes by category.
 std::string arena_text(const Program& program, Tier tier) {
   const TierPlan plan = memory_plan({&program}).at(tier);
-  return cat("the arena of temporary buffers (most at ", plan.fullest, ": ",
-             categories_text(plan.at_fullest), ")");
+  return cat("the arena of temporary buffers (peak at ", plan.peak_instr, ": ",
+             categories_text(plan.at_peak), ")");
 }
 
 /// Describes a buffer: "optimizer (buffer optimizer.0)".

@@ -59,18 +59,18 @@ bool note_failure(const std::string& path, const LaunchMark& launch, const Faile
 LaunchRecord::LaunchRecord(std::string path, const LaunchMark& launch, FileSystem& files)
     : path_(std::move(path)), launch_(launch), files_(files) {}
 
-void LaunchRecord::note_start(int64_t attempt, const RanksOfStart& ranks) {
+void LaunchRecord::record_restart(int64_t attempt, const RanksOfStart& ranks) {
   launch_.attempt = attempt;
   launch_.ranks = ranks;
 }
 
-void LaunchRecord::note(const FailedRun& failure) {
+void LaunchRecord::record_failure(const FailedRun& failure) {
   try {
-    if (begun_ != Begun::kYes) {
-      begun_ = Begun::kUnreadable;
-      begun_ = has_begun(path_, launch_) ? Begun::kYes : Begun::kNo;
+    if (run_file_ != RunFile::kOurs) {
+      run_file_ = RunFile::kUnreadable;
+      run_file_ = has_begun(path_, launch_) ? RunFile::kOurs : RunFile::kNone;
     }
-    if (begun_ == Begun::kYes) note_failure(path_, launch_, failure, files_);
+    if (run_file_ == RunFile::kOurs) note_failure(path_, launch_, failure, files_);
   } catch (const Error& error) {
     log_debug(error.what());
   }

@@ -295,8 +295,7 @@ void Trainer::finish() {
   if (!withheld_.empty())
     throw Error(ExitCode::kNumerical, withheld_,
                 cat("lower the learning rate, and start again from an earlier checkpoint or from "
-                    "the beginning; "
-                    "to have the weights all the same: ",
+                    "the beginning; to have the weights all the same: ",
                     convert_command()));
 }
 

@@ -169,9 +169,9 @@ TEST_CASE("PEFT's own file is taken in place of the section, with the folder to 
   CHECK(adapter.modules_to_save == std::vector<std::string>{"lm_head"});
   CHECK(adapter.alpha_pattern == std::vector<std::string>{"v_proj"});
   const Folder foreign(R"({"r": 4, "path": "/etc", "target_pattern": "x"})");
-  CHECK(
-      errors(cat("adapter: ", foreign.path.string())) ==
-      "adapter.path: no key of a file of PEFT\nadapter.target_pattern: no key of a file of PEFT\n");
+  CHECK(errors(cat("adapter: ", foreign.path.string())) ==
+        "adapter.path: not a key of PEFT's adapter_config.json\nadapter.target_pattern: not a key "
+        "of PEFT's adapter_config.json\n");
   CHECK(errors("adapter: /not/there").find("neither here nor beside") != std::string::npos);
 }
 

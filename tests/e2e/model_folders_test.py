@@ -143,8 +143,8 @@ with tempfile.TemporaryDirectory() as scratch:
                 "continues from it\n") in said, said
         (folder / "config.json").unlink()
         said = check(folder, 4)
-        assert (f"error: {folder}: is an adapter (adapter_config.json), no model\n  remedy: write "
-                f"adapter: {folder} to continue from it, and its base model as model.path (its "
+        assert (f"error: {folder}: is an adapter (adapter_config.json), not a model\n  remedy: "
+                f"write adapter: {folder} to continue from it, and its base model as model.path (its "
                 "file says acme/base)\n") in said, said
 
     @case

@@ -159,7 +159,7 @@ TEST_CASE("a hole between two that live on is used") {
   CHECK(pack_storage(requests, 64).bytes == 384);
 }
 
-int64_t fullest_of(const std::vector<StorageRequest>& requests, const std::vector<int64_t>& moved) {
+int64_t peak_of(const std::vector<StorageRequest>& requests, const std::vector<int64_t>& moved) {
   int64_t fullest = 0;
   for (int64_t at = -1; at < 64; ++at) {
     int64_t live = 0;
@@ -179,15 +179,15 @@ TEST_CASE("what fills gaps of another arena meets nothing there, and makes its o
     const StorageLayout layout = pack_storage(hosts, 64);
     const int64_t room = layout.bytes + (round % 3 == 0 ? 700 : 0);
     const std::vector<int64_t> stay(guests.size(), -1);
-    const int64_t whole = fullest_of(guests, stay);
+    const int64_t whole = peak_of(guests, stay);
     const int64_t enough = round % 2 == 0 ? 0 : whole * 9 / 10;
     const std::vector<int64_t> gap = fill_gaps(guests, {hosts, layout.offset, room}, 64, enough);
     REQUIRE(gap.size() == guests.size());
     if (gap == stay) continue;
     ++filled;
-    REQUIRE(fullest_of(guests, gap) < whole);
+    REQUIRE(peak_of(guests, gap) < whole);
     // The last one moved was needed.
-    if (fullest_of(guests, gap) <= enough) ++enough_was;
+    if (peak_of(guests, gap) <= enough) ++enough_was;
     std::vector<StorageRequest> all = hosts;
     StorageLayout both{layout.offset, room, 0};
     for (size_t i = 0; i < guests.size(); ++i) {

@@ -65,8 +65,10 @@ void resolve_chunks(Resolving& r) {
     if (interleaved || r.is_auto(path))
       r.decide(path, std::to_string(usual), cat("schedule ", name_of(p.schedule)));
   } else if (interleaved && p.virtual_stages == 1) {
-    r.error(path, cat(path, " 1 leaves schedule interleaved nothing to interleave"),
-            "write 2 or more, or parallel.schedule: 1f1b");
+    r.error(
+        path,
+        cat(path, " is 1, but schedule interleaved needs at least 2 parts of the model a stage"),
+        "write 2 or more, or parallel.schedule: 1f1b");
   } else if (!interleaved && p.virtual_stages != usual) {
     r.error(path,
             cat(path, " ", p.virtual_stages, " cannot be used with schedule ", name_of(p.schedule),
@@ -153,13 +155,13 @@ void name_unused(Resolving& r) {
 constinit const AxisKeys keys::pipeline{
     .key = "parallel.pipeline",
     .degree = &ParallelConfig::pipeline,
-    .other_key = "pipeline.stages",
-    .other_degree = [](const Config& c) { return c.pipeline.stages; },
+    .deepspeed_key = "pipeline.stages",
+    .deepspeed_degree = [](const Config& c) { return c.pipeline.stages; },
     .ranks = AxisRanks::kModel,
     .support = AxisSupport::kEmulated,
     .feature = "pipelines",
     .check = nullptr,  // resolve_pipeline() needs the batch
-    .other_degrees = nullptr};
+    .suggest_degrees = nullptr};
 
 int64_t mesh_sizes::pp(const Config& config) {
   return std::max<int64_t>(1, config.parallel.pipeline);

@@ -12,7 +12,7 @@ namespace ftrun {
 enum class Phase : uint8_t {
   kForward,
   kBackward,    // input and weight gradients, interleaved
-  kInputGrad,   // what the stage before waits for
+  kInputGrad,   // the gradient of the chunk's input, which the previous stage waits for
   kWeightGrad,  // the rest of backward
 };
 
@@ -25,9 +25,9 @@ struct ScheduleAction {
   bool operator==(const ScheduleAction&) const = default;
 };
 
-/// ChunkPlacement says where the chunks of stages lie among the parts of a model that is cut into
-/// stages x chunks parts: chunk k of stage s is part k x stages + s, or (two chunks) chunk 1 is
-/// part 2 x stages - 1 - s, so that the first stage has the first and the last part.
+/// ChunkPlacement specifies where the chunks of stages lie among the parts of a model that is cut
+/// into stages x chunks parts: chunk k of stage s is part k x stages + s, or (two chunks) chunk 1
+/// is part 2 x stages - 1 - s, so that the first stage has the first and the last part.
 enum class ChunkPlacement : uint8_t { kLoop, kV };
 
 ChunkPlacement placement_of(PipelineSchedule schedule);
@@ -36,9 +36,9 @@ int part_of(ChunkPlacement placement, int stages, int stage, int chunk);
 /// Returns the number of chunks that the schedule requires of a stage; 0: any number.
 int fixed_chunks(PipelineSchedule schedule);
 /// Says whether a schedule can run that many micro-batches. The interleaved schedule runs the
-/// chunks in rounds of equal size; a round has as nearly one micro-batch for each stage as the
-/// number divides.
-bool fits(PipelineSchedule schedule, int stages, int32_t micro_batches);
+/// chunks in rounds of equal size, of at least one micro-batch for each stage where there are that
+/// many; the rounds must divide the number of micro-batches.
+bool accepts_micro_batches(PipelineSchedule schedule, int stages, int32_t micro_batches);
 
 /// Lists the actions of stage `stage` of `stages`, `chunks` chunks each, for `micro_batches`
 /// micro-batches. Within a phase and chunk micro-batches come in ascending order, in which their
