@@ -92,7 +92,7 @@ Problem moved_notice(const Origins& origins, const char* key, const std::string&
   return notice;
 }
 
-/// Refuses to go on with another commit than the one that the run recorded, which is gone.
+/// Refuses to continue with another commit than the recorded one, which the cache no longer has.
 Error removed_commit_error(const std::string& named, const std::string& repository, HubKind kind,
                            const std::string& now, const std::string& kept) {
   const std::string option = kind == HubKind::kDataset ? " --repo-type dataset" : "";

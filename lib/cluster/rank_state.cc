@@ -74,7 +74,7 @@ RankState read_state(const BoardTable& table) {
       .phase = table.phase.read(), .texts = table.texts.read(), .lanes = {}, .groups = {}};
   make_valid(state.phase);
   make_valid(state.texts);
-  for (const Shown<Activity>& lane : table.lanes) {
+  for (const SeqLocked<Activity>& lane : table.lanes) {
     Activity now = lane.read();
     make_valid(now);
     if (has(now)) state.lanes.push_back(now);

@@ -84,13 +84,13 @@ int64_t lacking_bytes(int64_t bytes) {
 RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advice, Gpu* gpu)
     : group_(group), swap_options_(std::move(swap)), advice_(std::move(advice)), gpu_(gpu) {}
 
-/// Says why memory was refused: what it was for, what there is, what the rank has already.
+/// Describes a refused allocation: its purpose, the available memory, and what the rank holds.
 std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& what,
                                 const Error& error) const {
   int64_t held = 0;
   for (const Tier each : kTiers)
     if (each != Tier::kNvme && (gpu_ == nullptr || each == tier)) held += allocated(each).total;
-  // The GPU says itself what it has left.
+  // The GPU's error names its free memory.
   const std::string available =
       gpu_ != nullptr && tier == Tier::kDevice ? "" : cat(available_text(), ", ");
   return cat("out of memory: ", what, " needs ", human_bytes(bytes), " in the ", tier_name(tier),
@@ -98,7 +98,7 @@ std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& wha
              " already: ", error.message());
 }
 
-/// Runs an allocation; what the system refuses is reported with what would help.
+/// Runs an allocation; a refusal by the system is reported with a remedy.
 template <typename Allocate>
 auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
                          Allocate allocate) const {

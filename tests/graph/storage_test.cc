@@ -116,9 +116,9 @@ TEST_CASE("placing thousands of requests takes work by how many live together, n
   for (const int64_t micro_batches : {4, 64, 256}) {
     const std::vector<StorageRequest> requests = step_requests(80, micro_batches);
     const StorageLayout layout = pack_storage(requests, 64);
-    INFO(micro_batches << " micro-batches, " << requests.size() << " requests, " << layout.looks
+    INFO(micro_batches << " micro-batches, " << requests.size() << " requests, " << layout.examined
                        << " looks");
-    CHECK(layout.looks < micro_batches * once.looks * 5 / 4);
+    CHECK(layout.examined < micro_batches * once.examined * 5 / 4);
     CHECK(layout.bytes == once.bytes);
   }
 }
@@ -131,7 +131,7 @@ TEST_CASE("where no order reaches the bound, few are tried of very many requests
     r.first = static_cast<int64_t>(random() % 20'000);
     r.last = r.first + static_cast<int64_t>(random() % 200);
   }
-  CHECK(pack_storage(requests, 64).looks < 120'000'000);
+  CHECK(pack_storage(requests, 64).examined < 120'000'000);
 }
 
 TEST_CASE("requests of no bytes or no life get no place") {
