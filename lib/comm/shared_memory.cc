@@ -46,8 +46,8 @@ Registry& registry() {
   return instance;
 }
 
-/// Returns the remedy if memory cannot be made or mapped; `otherwise` where the cause is not a limit
-/// of this process or machine.
+/// Returns the remedy if memory cannot be made or mapped; `otherwise` where the cause is not a
+/// limit of this process or machine.
 std::string remedy_of(int error, const char* otherwise) {
   if (error == ENOMEM) return less_memory_remedy();
   if (error == EMFILE || error == ENFILE) return kMoreFiles;

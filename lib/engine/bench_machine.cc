@@ -179,9 +179,9 @@ std::vector<std::pair<ModelConfig, BatchShape>> sampled_models(bool quick) {
   return models;
 }
 
-/// Points are the measurements of a kind: how many times as long as at the rates, by seconds at the
-/// rates.
-using Points = std::map<std::string, std::vector<std::pair<double, double>>>;
+/// SlowdownPoints are the measurements of a kind: how many times as long as at the rates, by
+/// seconds at the rates.
+using SlowdownPoints = std::map<std::string, std::vector<std::pair<double, double>>>;
 
 /// Makes a curve through the geometric means of groups of points whose x are within a factor of 2
 /// of the group's first.
@@ -213,7 +213,7 @@ double measure_memory() {
   return 12.0 * kElements / seconds;
 }
 
-void measure_flat(const Rates& rates, Points& points) {
+void measure_flat(const Rates& rates, SlowdownPoints& points) {
   for (const int64_t elements : {int64_t{1} << 16, int64_t{1} << 20, int64_t{1} << 23}) {
     std::vector<AlignedMemory> memory;
     for (int i = 0; i < 4; ++i) {
@@ -254,7 +254,7 @@ struct SampledModel {
   }
 };
 
-void note_operations(const SampledModel& sampled, const Rates& rates, Points& points) {
+void note_operations(const SampledModel& sampled, const Rates& rates, SlowdownPoints& points) {
   for (const auto& bench : sampled.benches)
     bench->for_each([&](const Op& op, double seconds) {
       const double ideal = ideal_seconds(rates, bench->graph(), op);
@@ -277,7 +277,7 @@ double best_product(const std::vector<SampledModel>& models) {
 Rates measure_rates(int ranks, int threads, bool quick) {
   set_kernel_threads(threads);
   Rates rates{.ranks = ranks, .threads = threads, .memory = measure_memory()};
-  Points points;
+  SlowdownPoints points;
   measure_flat(rates, points);
   std::vector<DType> dtypes{DType::kF32, DType::kBF16};
   if (!quick) dtypes.push_back(DType::kF16);

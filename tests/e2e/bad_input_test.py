@@ -185,8 +185,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def what_cannot_be_done_yet():
         refused("lamb", 3, "ftrun: the config is valid, but this build cannot do what it "
                            "requests:\n--set optimizer.type=lamb: not supported yet: the "
-                           "optimizer Lamb (optimizer.type)\n  remedy: remove these keys, or wait for a version "
-                           "that has them\n",
+                           "optimizer Lamb (optimizer.type)\n  remedy: remove these keys, or "
+                           "wait for a version that has them\n",
                 "--set", "optimizer.type=lamb")
 
     @case

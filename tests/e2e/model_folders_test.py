@@ -144,8 +144,8 @@ with tempfile.TemporaryDirectory() as scratch:
         (folder / "config.json").unlink()
         said = check(folder, 4)
         assert (f"error: {folder}: is an adapter (adapter_config.json), not a model\n  remedy: "
-                f"write adapter: {folder} to continue from it, and its base model as model.path (its "
-                "file says acme/base)\n") in said, said
+                f"write adapter: {folder} to continue from it, and its base model as model.path "
+                "(its file says acme/base)\n") in said, said
 
     @case
     def a_file_of_a_model_is_no_model_folder():

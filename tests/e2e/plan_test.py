@@ -208,8 +208,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
         told = re.search(r"notice: gradient_accumulation_steps .*", checked().stdout)
         assert (told and told[0] == ("notice: gradient_accumulation_steps 4 with pipeline 2: "
-                                     "stages are idle 20 % of a step (schedule 1f1b, equal parts); raise "
-                                     "it to 8 for 11 %")), told
+                                     "stages are idle 20 % of a step (schedule 1f1b, "
+                                     "equal parts); raise it to 8 for 11 %")), told
         assert "notice: gradient" not in checked("--set", "gradient_accumulation_steps=8").stdout
         assert "are idle 11 % of a step" in checked("--set", "parallel.schedule=interleaved").stdout
         refused = checked("--set", "parallel.pipeline=8", code=2).stderr
