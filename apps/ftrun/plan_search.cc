@@ -42,7 +42,7 @@ std::string options_text(const SearchOptions& options) {
   return text;
 }
 
-/// Says what the keys of a layout do.
+/// Returns what the keys of a layout do.
 std::map<std::string, std::string> layout_comments(const Layout& layout) {
   return {
       {"parallel.data", "ranks that read different samples"},
@@ -61,7 +61,7 @@ std::map<std::string, std::string> layout_comments(const Layout& layout) {
   };
 }
 
-/// Says what would help where nothing fits.
+/// Returns what would help where nothing fits.
 std::string too_large_remedy(const SearchTask& task, const SearchResult& result) {
   if (result.on_more_nodes)
     return cat("use --nodes ", result.more_nodes, " (", result.more_nodes * task.machine.devices,
@@ -71,7 +71,7 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
                "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})");
   const std::string more = result.nodes_left > 0
                                ? cat("raise --seconds: the time ended before ", result.nodes_left,
-                                     " numbers of nodes were examined; or ")
+                                     " numbers of nodes were searched; or ")
                                : "";
   return cat(more,
              "train an adapter (adapter: {type: lora}), on a quantized base (quantization: {type: "

@@ -38,7 +38,7 @@ Command add_report(CLI::App& app) {
       "report", "write one HTML page of a run, or of several laid over each other");
   command->add_option("runs", options->runs, "run folders (output_dir)")->required();
   command->add_option("--out", options->out,
-                      "the page to write; default for one run: report.html in its folder");
+                      "the page (default for one run: report.html in its folder)");
   return [options] { return report(*options); };
 }
 

@@ -37,7 +37,7 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
              " is in no file");
 }
 
-/// Says whether a kept state may be read in another precision, which changes only its rounding.
+/// Returns whether a kept state may be read in another precision, which changes only its rounding.
 bool can_become(DType stored, DType wanted) {
   return stored == wanted ||
          (is_weight_dtype(stored) && (wanted == DType::kF32 || wanted == DType::kBF16));
@@ -232,7 +232,7 @@ std::vector<StateConversion> Checkpoint::require_states(
   }
   if (!found.empty())
     refuse(cat(path, ": ", state_text(found.begin()->second.tensor, found.begin()->second.kind),
-               " is in the checkpoint, the run has no such state"),
+               " is in the checkpoint, but the run has no such state"),
            kOtherModel);
   std::vector<StateConversion> conversions;
   for (const auto& [dtypes, kinds] : converted)

@@ -18,7 +18,7 @@ namespace ftrun {
 class WatchedCollectives {
  public:
   virtual ~WatchedCollectives() = default;
-  /// Says whether all work before the collective in its stream is over: from then on only the
+  /// Returns whether all work before the collective in its stream is over: from then on only the
   /// peers can hold it up. It and has_ended() throw RankError where this rank's device fails, and
   /// any other exception where the transport does.
   virtual bool has_begun(int64_t handle) = 0;
@@ -28,7 +28,7 @@ class WatchedCollectives {
   /// Records that the device has begun the collective; on_end() notes that it is over.
   virtual void on_begin(const CollectiveRecord& record) = 0;
   virtual void on_end() = 0;
-  /// Says whether a member is known to have given up, or its process to have ended. May take a
+  /// Returns whether a member is known to have given up, or its process to have ended. May take a
   /// moment.
   virtual bool peer_lost() = 0;
   /// Reports that the rank's wait ends by a failure: this or on_device_failed() is called, at most
@@ -75,10 +75,10 @@ class CollectiveWatch {
   bool has_issued() const { return !entries_.empty() && entries_.front().issued; }
   bool is_late(Clock::duration waited);
   bool is_time_for_members();
-  /// Says whether there is nothing to do before the next look.
+  /// Returns whether there is nothing to do before the next look.
   bool poll(const WatchedCollective& entry);
   void give_up(const WatchedCollective& entry, const CollectiveFailure& failure);
-  void note_given_up();
+  void record_abort();
 
   WatchedCollectives& watched_;
   std::mutex mutex_;

@@ -49,8 +49,8 @@ Resolved resolve(const std::string& address, int port, int type) {
                                           port, ": ", errno_text(reason)));
 }
 
-/// Says whether the socket connected to itself: where nobody listens yet, the kernel may choose the
-/// target port as the socket's own. The socket is then closed at once, without a wait in the
+/// Returns whether the socket connected to itself: where nobody listens yet, the kernel may choose
+/// the target port as the socket's own. The socket is then closed at once, without a wait in the
 /// kernel, because it keeps the port from the listener.
 bool is_connected_to_itself(int fd) {
   sockaddr_in own{}, other{};

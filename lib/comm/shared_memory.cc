@@ -81,7 +81,7 @@ std::byte* map_shared(int fd, int64_t bytes) {
   return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
 }
 
-/// Says whether all of a huge page's memory is there: collapsing it then takes no more.
+/// Returns whether all of a huge page's memory is there: collapsing it then takes no more.
 bool is_filled(std::byte* page) {
   std::array<unsigned char, kHugePage / kPage> present{};
   if (::mincore(page, kHugePage, present.data()) != 0) return false;

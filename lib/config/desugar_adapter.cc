@@ -141,7 +141,7 @@ void split_pattern(ConfigNode& adapter, const std::string& key, const std::strin
   adapter.entries.push_back({numbers, at, std::move(values), key});
 }
 
-/// Says whether a list names only matrices that are never quantized here.
+/// Returns whether a list names only matrices that are never quantized here.
 bool names_unquantized(const ConfigNode& modules) {
   const auto is_unquantized = [](const ConfigNode& module) {
     return module.kind == ConfigNodeKind::kText &&

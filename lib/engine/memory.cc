@@ -53,7 +53,7 @@ std::byte* TierBlock::data() const {
 
 namespace {
 
-/// Describes an arena by its peak: when, and the bytes by category.
+/// Returns the description of an arena by its peak: when, and the bytes by category.
 std::string arena_text(const Program& program, Tier tier) {
   const TierPlan plan = memory_plan({&program}).at(tier);
   return cat("the arena of temporary buffers (peak at ", plan.peak_instr, ": ",
@@ -84,7 +84,8 @@ int64_t lacking_bytes(int64_t bytes) {
 RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advice, Gpu* gpu)
     : group_(group), swap_options_(std::move(swap)), advice_(std::move(advice)), gpu_(gpu) {}
 
-/// Describes a refused allocation: its purpose, the available memory, and what the rank holds.
+/// Returns the description of a refused allocation: its purpose, the available memory, and what the
+/// rank holds.
 std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& what,
                                 const Error& error) const {
   int64_t held = 0;

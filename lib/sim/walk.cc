@@ -18,13 +18,14 @@ std::string instr_place(const Program& program, InstrId id) {
 
 namespace {
 
-/// Says whether an instruction sums copies of a matrix on two stages, each of which also holds
+/// Returns whether an instruction sums copies of a matrix on two stages, each of which also holds
 /// other units.
 bool adds_copies_of_stages(const Program& program, const Instr& instr) {
   return instr.unit >= 0 && program.group(instr.group()).ranks.runs_within(kStageAxes);
 }
 
-/// Says whether an instruction sums what each member holds of a whole: its place does not matter.
+/// Returns whether an instruction sums what each member holds of a whole: its place does not
+/// matter.
 bool adds_parts(const Program& program, const Instr& instr) {
   return program.group(instr.group()).ranks.runs_within(kReplicaAxes) &&
          std::any_of(program.groups.begin(), program.groups.end(), [&](const ProgramGroup& group) {
@@ -88,7 +89,7 @@ LaneSchedule empty_schedule(const Program& program) {
   return schedule;
 }
 
-void note_used(LaneSchedule& schedule) {
+void mark_used(LaneSchedule& schedule) {
   for (size_t lane = 0; lane < schedule.lanes.size(); ++lane)
     if (!schedule.lanes[lane].empty()) schedule.used.push_back(static_cast<int32_t>(lane));
 }
@@ -118,7 +119,7 @@ LaneSchedule whole_schedule(const Program& program, Announcements& announcements
                               : cat(instr_label(instr), " ", static_cast<int>(instr.lane), " ",
                                     announcement_of(program, instr)));
     }
-  note_used(schedule);
+  mark_used(schedule);
   return schedule;
 }
 
@@ -160,7 +161,7 @@ LaneSchedule collective_schedule(const Program& program, Announcements& announce
     ids[own].push_back(static_cast<InstrId>(i));
     schedule.lanes[own].push_back(step);
   }
-  note_used(schedule);
+  mark_used(schedule);
   return schedule;
 }
 
@@ -185,7 +186,7 @@ class CollectiveJoiner {
         LaneSchedule::Step& copy = out_.lanes[lane].emplace_back(step);
         copy_waits(step, copy);
       }
-    note_used(out_);
+    mark_used(out_);
     return std::move(out_);
   }
 

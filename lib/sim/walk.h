@@ -82,7 +82,7 @@ class Walk {
   /// Lists the turns that may go now, in no order.
   const std::vector<LaneStep>& ready() const { return ready_; }
   const Instr& instr(LaneStep lane_step) const;
-  /// Says whether the lane step's instruction runs: some do not where the step is not finite.
+  /// Returns whether the lane step's instruction runs: some do not where the step is not finite.
   bool takes_part(LaneStep lane_step) const { return takes_part(step(lane_step)); }
   /// Returns the ranks that run the lane step together: indices, ascending.
   std::span<const int32_t> members(const LaneStep& lane_step) const;
@@ -96,7 +96,7 @@ class Walk {
   /// of others, an instruction that would start before the decision that it depends on; once
   /// nothing is ready, which ranks wait for which. "" when all ranks reached the end.
   std::string fault() const;
-  /// Says whether there is a fault that no further step can resolve: the walk can stop.
+  /// Returns whether there is a fault that no further step can resolve: the walk can stop.
   bool has_fault() const { return !fault_.empty(); }
 
  private:
@@ -133,7 +133,7 @@ class Walk {
   size_t next(const WalkedRank& rank, int32_t lane) const {
     return static_cast<size_t>(lane_at(rank, lane).next);
   }
-  /// Says whether a lane is at its end; lanes that the rank's program does not have always are.
+  /// Returns whether a lane is at its end; lanes that the rank's program does not have always are.
   bool at_end(LaneStep lane_step) const {
     const WalkedRank& rank = at(lane_step.rank);
     return static_cast<size_t>(lane_step.lane) >= rank.schedule->lanes.size() ||

@@ -1,6 +1,6 @@
-"""How far `ftrun plan --machine` is from what steps take: trains a small decoder on a
-grid of layouts, each of them right after the machine was measured anew, and prints
-predicted and measured medians.
+"""Compares `ftrun plan --machine` with the time that steps take: trains a small decoder on a grid
+of layouts, each right after the machine was measured again, and prints predicted and measured
+medians.
 
     plan_time_bench.py ROOT [--out FILE] [--only WORD] [--steps N] [--full]
                        [--tries N] [--even SHARE]
@@ -36,7 +36,7 @@ SHAPE = "6-narrow-layers"
 
 
 def layouts():
-    """(name, settings), each of them a global batch of 4 rows of 256 tokens."""
+    """Yields (name, settings), each with a global batch of 4 rows of 256 tokens."""
     def layout(name, data=1, tensor=1, pipeline=1, stage=0, accumulation=None, **more):
         rows = 4 // data
         accumulation = accumulation or (rows if pipeline > 1 else 1)
@@ -74,7 +74,8 @@ def layouts():
 
 
 def stolen():
-    """Hundredths of a second in which the host ran something else than this machine."""
+    """Returns the hundredths of a second in which the host ran something other than this
+    machine."""
     return int(pathlib.Path("/proc/stat").read_text().split()[8])
 
 

@@ -166,7 +166,8 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
   states = expected_states();
   states.pop_back();
   REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
-          manifest + ": tensor \"scale\" (param) is in the checkpoint, the run has no such state");
+          manifest +
+              ": tensor \"scale\" (param) is in the checkpoint, but the run has no such state");
   states = expected_states();
   states[1].dtype = DType::kF16;
   REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==

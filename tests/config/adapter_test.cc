@@ -62,7 +62,7 @@ TEST_CASE("what a server does not take is said with the remedy") {
   CHECK(serving_limits(read("adapter: {r: 320}")) ==
         Lines{"vLLM serves this adapter with --max-lora-rank 320"});
   const std::string merged =
-      "; merged into its base it serves it: ftrun convert RUN --merge --out FOLDER";
+      "; it serves the adapter merged into its base: ftrun convert RUN --merge --out FOLDER";
   CHECK(serving_limits(read("adapter: {r: 513}")) ==
         Lines{"vLLM serves adapters of a rank up to 512, this one has r 513" + merged});
   CHECK(

@@ -126,7 +126,7 @@ with tempfile.TemporaryDirectory() as scratch:
         told = search(config, "--device-memory", "1KiB", "--seconds", 0.001, code=5).stderr
         assert re.search(r"none of (\d+ layouts|the \d+ layouts planned so far \(of \d+\)) fits "
                          r"on 2 cores ", told), told
-        assert ("remedy: raise --seconds: the time ended before 2 numbers of nodes were examined; "
+        assert ("remedy: raise --seconds: the time ended before 2 numbers of nodes were searched; "
                 "or train an adapter" in told), told
 
     @case
