@@ -19,7 +19,7 @@ namespace {
 /// tables, which local ranks share.
 constexpr int64_t kProcessBytes = 64 << 20;
 
-/// Measures main memory: on a processor the tiers device and host are the same memory.
+/// Measures main memory: on CPUs the tiers device and host are the same memory.
 MemoryMeasure in_main_memory(const Config& config) {
   if (config.device == DeviceKind::kCuda)
     return [](const MemoryPlan& plan) { return plan.at(Tier::kHost).total; };
@@ -130,8 +130,8 @@ std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& pl
                problem->remedy());
 }
 
-std::string admit_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
-                         const MemoryLimit& limit) {
+std::string require_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
+                           const MemoryLimit& limit) {
   if (const auto problem = disk_problem(loaded, step, local)) throw *problem;
   if (const auto problem = memory_problem(loaded, step, local, limit))
     throw Error(problem->code(), cat("out of memory before the start: ", problem->message()),
@@ -148,7 +148,7 @@ bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const
                          disk_problem(loaded, plan, local)};
   for (const std::optional<Error>& problem : problems)
     if (problem)
-      out << "notice: not on this machine: " << problem->message()
+      out << "notice: this machine cannot run the config: " << problem->message()
           << "\n  remedy: " << problem->remedy() << '\n';
   if (std::ranges::any_of(problems,
                           [](const std::optional<Error>& problem) { return problem.has_value(); }))

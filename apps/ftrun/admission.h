@@ -18,8 +18,8 @@ int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch)
 /// on this machine need more main memory than there is, or more of the disk at nvme_path than is
 /// free. The error lists the changes of the config that save most. Returns a warning when the run
 /// needs more memory than is free now, else "".
-std::string admit_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
-                         const MemoryLimit& limit);
+std::string require_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
+                           const MemoryLimit& limit);
 
 /// Returns the reason why nvme_path cannot hold the disk tier of `local` ranks of this machine: it
 /// is not a folder that can be written to, or has too little room.

@@ -229,7 +229,7 @@ Json inspect_schema() {
                     {"tensors?", list_of(object_of({{"name", text()}, {"value", text()}}))}});
 }
 
-/// Makes the schema of the answer of a command that has done what it was asked for.
+/// Makes the schema of the answer of a command that succeeded.
 Json done_schema(const char* command, Json result) {
   return object_of({{"format", {{"const", kFormat}}},
                     {"version", {{"const", kVersion}}},

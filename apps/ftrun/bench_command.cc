@@ -42,7 +42,7 @@ void warn_of_load(int processors) {
   double load = 0;
   if (::getloadavg(&load, 1) == 1 && load > 0.5 * processors)
     log_warning(cat("other programs keep ", format_number("%.1f", load), " of ", processors,
-                    " processors busy: the measured rates will be too low"));
+                    " cores busy: the measured rates will be too low"));
 }
 
 int bench_command(const BenchOptions& options) {

@@ -14,7 +14,7 @@ BuildInfo build_info() {
   return info;
 }
 
-std::string torch_of_build() {
+std::string build_torch_folder() {
   return FTRUN_BUILD_TORCH;
 }
 

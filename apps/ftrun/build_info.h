@@ -10,7 +10,7 @@ namespace ftrun {
 BuildInfo build_info();
 
 /// Returns the torch package that this program was built with; "" for a build without the engine.
-std::string torch_of_build();
+std::string build_torch_folder();
 
 /// Returns the architectures for which the CUDA kernels are compiled: "80 90".
 std::string gpu_architectures();

@@ -84,7 +84,7 @@ std::string numbered(size_t count, const char* noun) {
 
 void add_notice(const Origins& origins, const char* key, const std::string& message,
                 const std::string& remedy, Report& report) {
-  report.add({Problem{place_of(origins, key), message, remedy, Severity::kNotice}});
+  report.add({Problem{request_position(origins, key), message, remedy, Severity::kNotice}});
 }
 
 /// Makes the problem of a place from the error that what is written there ends in.
@@ -125,7 +125,8 @@ void require_model_folder(const FoundFolder& found) {
                     did_you_mean(hub_name_like(folder, process_environment()))),
                 "name a model folder on this machine, relative to the working directory, or a "
                 "model of the Hugging Face Hub that was downloaded, as owner/name; ftrun downloads "
-                "nothing (hf download owner/name does)");
+                "nothing (hf "
+                "download owner/name does)");
   if (!fs::is_directory(folder, error)) {
     const fs::path file = folder;
     const bool is_of_model = file.filename() == "config.json" || file.extension() == ".safetensors";
@@ -140,7 +141,7 @@ void require_model_folder(const FoundFolder& found) {
   if (fs::exists(folder + "/adapter_config.json", error)) {
     const std::string base = base_of_adapter(folder);
     throw Error(
-        ExitCode::kBadInput, cat(folder, ": is an adapter (adapter_config.json), no model"),
+        ExitCode::kBadInput, cat(folder, ": is an adapter (adapter_config.json), not a model"),
         cat("write adapter: ", folder, " to continue from it, and its base model as model.path",
             base.empty() ? "" : cat(" (its file says ", base, ")")));
   }
@@ -198,7 +199,7 @@ void check_weights(const Config& config, const ModelConfig& model, Report& repor
 void check_model_fit(const Config& config, const ModelConfig& model, Report& report) {
   const std::optional<ModelMisfit> misfit = model_misfit(config, model, report.config_is_wrong);
   if (!misfit) return;
-  report.add({problem_at(place_of(config.origins, misfit->key), misfit->error)});
+  report.add({problem_at(request_position(config.origins, misfit->key), misfit->error)});
 }
 
 /// Reports that the adapter was trained on a base that was quantized in another way: an adapter
@@ -238,7 +239,7 @@ void check_trained(const Config& config, const ModelConfig& model, Report& repor
     require_adapter(trained, begun);
     check_base(config, begun, report);
   } catch (const Error& error) {
-    report.add({problem_at(place_of(config.origins, key), error)});
+    report.add({problem_at(request_position(config.origins, key), error)});
   }
 }
 
@@ -255,7 +256,7 @@ void report_serving(const Config& config, Report& report) {
     add_notice(config.origins, "adapter", limits, "", report);
 }
 
-/// Reports that more positions are asked for than the model was trained on, which is allowed, and
+/// Reports that more positions are requested than the model was trained on, which is allowed, and
 /// which scaling of its rotation would serve them.
 void report_positions(const Config& config, const ModelConfig& model, Report& report) {
   const int64_t tokens = config.data.sequence_length, most = reached_positions(model);
@@ -314,12 +315,12 @@ void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, R
 void add_named_inputs(const NamedInputs& named, const ConfigSource& source, Report& report) {
   const Origins& origins = named.config.origins;
   report.add(named.notices);
-  if (named.model) add_model_problem(origins, *named.model, report);
+  if (named.model_error) add_model_problem(origins, *named.model_error, report);
   if (source.plans_only) return;
-  for (const auto& [key, error] : named.data) add_data_problem(origins, key, error, report);
+  for (const auto& [key, error] : named.data_errors) add_data_problem(origins, key, error, report);
 }
 
-const char* place_of(const Report& report) {
+const char* request_position(const Report& report) {
   if (report.config_is_wrong) return "the config";
   if (!report.data_is_wrong) return "the model";
   return report.model_is_wrong ? "the model and the data" : "the data";
@@ -329,7 +330,7 @@ const char* place_of(const Report& report) {
   throw RefusedConfig(
       Error(report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
             cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"), " in ",
-                place_of(report), "; nothing was started")),
+                request_position(report), "; nothing was started")),
       report.problems);
 }
 
@@ -344,7 +345,7 @@ const char* place_of(const Report& report) {
     problems.push_back(problem);
   }
   throw RefusedConfig(Error(ExitCode::kUnsupported,
-                            cat("the config is valid, but this build cannot do what it asks for:\n",
+                            cat("the config is valid, but this build cannot do what it requests:\n",
                                 join(lines, "\n")),
                             "remove these keys, or wait for a version that has them"),
                       std::move(problems));
@@ -462,7 +463,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   result.ranks = count.ranks;
   result.rank_rule = count.rule;
   result.model = source.model;
-  if (!named.model && !source.model) result.model = read_model(written, report);
+  if (!named.model_error && !source.model) result.model = read_model(written, report);
   ResolveContext context;
   context.world_size = count.ranks;
   context.for_training = for_training;
@@ -489,7 +490,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   if (result.model && !report.config_is_wrong) check_trained(result.config, *result.model, report);
   const std::vector<NotYet> gaps = std::move(resolution.not_yet);
   if (source.reads_weights && result.model) check_weights(result.config, *result.model, report);
-  if (source.reads_data && named.data.empty())
+  if (source.reads_data && named.data_errors.empty())
     check_data_files(result.config,
                      result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
   if (!report.errors.empty()) refuse(report);

@@ -16,7 +16,7 @@ class App;
 
 namespace ftrun {
 
-/// ConfigSource says where a command's config is read from.
+/// ConfigSource specifies where a command's config is read from.
 struct ConfigSource {
   std::vector<std::string> files;
   /// Texts that are read instead of files, if there are any.

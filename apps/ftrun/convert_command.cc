@@ -116,7 +116,8 @@ RecordedModel recorded_model(const std::string& step) {
   const char* remedy = "give the folder that training began from with --model";
   if (!posix_files().exists(manifest))
     throw Error(ExitCode::kBadInput,
-                cat(manifest, ": not there, so nothing says which model was trained"), remedy);
+                cat(manifest, ": does not exist, so the model that was trained is unknown"),
+                remedy);
   const RunManifest recorded = read_manifest(manifest);
   const std::string named = name_of_recorded(recorded.model);
   const std::string model = folder_of_named(named, manifest, remedy);
@@ -246,7 +247,7 @@ int convert_import(const ConvertOptions& options) {
   return 0;
 }
 
-/// ExportSource says where a model folder is written from.
+/// ExportSource specifies where a model folder is written from.
 struct ExportSource {
   ExportOptions target;
   /// Base and adapter, and what trained.
@@ -470,8 +471,8 @@ Command add_convert(CLI::App& app, Answer& answer) {
                     "add the adapter to the model it was trained on, in fp32");
   command->add_option("--quantization", options->quantization,
                       "with --merge, where the adapter's file does not say it: how the base was "
-                      "quantized that it was trained on "
-                      "(nf4, int8, or the config's section as JSON)");
+                      "quantized that it was trained on (nf4, int8, or the config's section as "
+                      "JSON)");
   command->add_option("--run", options->run,
                       "the run folder to make: its first checkpoint is the imported one");
   command

@@ -22,7 +22,7 @@ std::string why_none_leaves(const LoadedConfig& loaded, const LaunchEnvironment&
 }
 
 std::string notice_at(const Config& config, const char* key, const std::string& message) {
-  return to_text(Problem{place_of(config.origins, key), message, "", Severity::kNotice});
+  return to_text(Problem{request_position(config.origins, key), message, "", Severity::kNotice});
 }
 
 }  // namespace

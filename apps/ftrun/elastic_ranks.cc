@@ -107,7 +107,7 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
                   cat("elasticity gives ", data_ranks_text(share.data_ranks), " train_batch_size ",
                       fewer.config.train_batch_size, ", not ", loaded_.config.train_batch_size));
     const StepPlan plan = plan_steps(fewer.config, *fewer.model, 0);
-    const std::string tight = admit_memory(fewer, plan, fewer.ranks, read_memory_limit());
+    const std::string tight = require_memory(fewer, plan, fewer.ranks, read_memory_limit());
     if (!tight.empty()) log_warning(tight);
     loaded_ = std::move(fewer);
     overrides_ = overrides;

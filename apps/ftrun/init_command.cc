@@ -112,11 +112,11 @@ InitData data_of(const std::string& named) {
   return {named, has_validation ? named : ""};
 }
 
-/// Returns a machine without measurements: its processors at the rates of a common server's.
+/// Returns a machine without measurements: its cores at the rates of a common server's.
 Machine usual_processors() {
   constexpr double kProducts = 50e9, kMemory = 8e9, kLatency = 20e-6, kBandwidth = 4e9;
   Machine machine;
-  machine.name = "these processors, by the rates of common ones";
+  machine.name = "these cores, at the rates of a common server";
   machine.devices = usable_processors();
   for (int ranks = 1; ranks <= machine.devices; ++ranks) {
     if (machine.devices % ranks != 0) continue;
@@ -224,7 +224,7 @@ class Draft {
   int64_t warmup() const { return steps() / 30; }
 
  private:
-  /// Loads the way to train that asks for most.
+  /// Loads the variant of training that needs the most memory.
   LoadedConfig load(bool reads = false) const {
     ConfigSource source = this->source(kVariants[0]);
     source.overrides = {machine_.has_gpus ? "device=cuda" : "device=cpu"};

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Returns a run folder's checkpoints when it is one; the path itself otherwise.
-std::string checkpoints_of(const std::string& path) {
+std::string checkpoints_folder(const std::string& path) {
   const std::string inside = path + "/checkpoints";
   return fs::is_directory(inside) ? inside : path;
 }
@@ -34,8 +34,8 @@ bool holds_adapter(const std::string& path) {
 }
 
 /// Finds the folder of a model or an adapter of the Hub, or the file of a data set that is trained
-/// on, in the Hugging Face cache; every other path is what it is.
-std::string folder_of(const std::string& path) {
+/// on, in the Hugging Face cache; returns every other path unchanged.
+std::string resolve_input_path(const std::string& path) {
   std::error_code error;
   if (fs::exists(path, error)) return path;
   if (!hub_cache_holds(path))
@@ -72,7 +72,7 @@ void show_data(const std::string& path, Answer& answer) {
 }
 
 int inspect(const std::string& named, Answer& answer) {
-  const std::string path = folder_of(named);
+  const std::string path = resolve_input_path(named);
   std::error_code error;
   if (is_import(path))
     show_description("import", path, describe_import(path), answer);
@@ -83,7 +83,7 @@ int inspect(const std::string& named, Answer& answer) {
   else if (holds_model(path))
     show_description("model", path, describe_model(path), answer);
   else
-    show_description("checkpoint", path, describe_checkpoint(checkpoints_of(path)), answer);
+    show_description("checkpoint", path, describe_checkpoint(checkpoints_folder(path)), answer);
   return 0;
 }
 
@@ -107,7 +107,7 @@ int verify(const std::string& path, Answer& answer) {
   if (is_import(path))
     const ImportedState whole(path);  // reads and compares everything
   else
-    problems = verify_checkpoint(checkpoints_of(path));
+    problems = verify_checkpoint(checkpoints_folder(path));
   if (problems.empty()) {
     std::cout << terminal_text(path) << ": every file is complete and undamaged\n";
     answer.add("path", path);

@@ -35,7 +35,7 @@ namespace {
 
 /// Reports a failure and returns its exit code. The supervisor shows the earliest failure of its
 /// ranks: a rank under it does not print, or the failure would be shown twice.
-int fail(const std::exception& exception) {
+int report_failure_code(const std::exception& exception) {
   const Error error = as_error(exception);
   const char* rank = std::getenv("RANK");
   report_failure(failure_report(rank != nullptr ? std::atoi(rank) : 0, exception, error));
@@ -49,7 +49,7 @@ bool is_config_name(const std::string& argument) {
   return end == ".yaml" || end == ".yml" || end == ".json";
 }
 
-/// Requires that everything was printed, where that is what a command was run for.
+/// Requires that everything was printed, for commands whose only result is their output.
 int require_output(int code) {
   if (code != 0) return code;
   const std::string problem = output_problem();
@@ -59,8 +59,8 @@ int require_output(int code) {
   return 0;
 }
 
-/// Warns if something was not printed: training leaves more than that.
-int warn_of_output(int code) {
+/// Warns if something was not printed: a training has also written its run folder.
+int warn_about_output(int code) {
   const std::string problem = output_problem();
   if (!problem.empty()) log_warning(problem);
   return code;
@@ -82,9 +82,9 @@ bool is_option(const std::string& argument) {
                   "--help lists the options"));
 }
 
-/// Refuses an unknown command near a known one: "chek" for check. Accepts one that is near no
-/// command, which is not a mistyped one.
-void refuse_command_near(const CLI::App& app, const std::string& argument) {
+/// Refuses an unknown command whose name is near that of a command: "chek" for check. Does nothing
+/// if no command's name is near.
+void refuse_mistyped_command(const CLI::App& app, const std::string& argument) {
   std::vector<std::string> commands;
   for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
   const std::string near = nearest(argument, commands);
@@ -106,7 +106,7 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error, Answer& 
         config != unknown.end())
       throw Error(ExitCode::kUsage, cat("the argument ", *config, " was not expected"),
                   cat("give it as --config ", *config));
-    if (chosen.empty() && !unknown.empty()) refuse_command_near(app, unknown.front());
+    if (chosen.empty() && !unknown.empty()) refuse_mistyped_command(app, unknown.front());
   }
   const bool is_help = error.get_exit_code() == 0;
   if (answer.is_wanted() && !is_help)
@@ -138,8 +138,9 @@ std::string version_text() {
   }
   return cat("ftrun ", build.version,
              build.git_commit.empty() ? "" : cat(" (commit ", build.git_commit, ")"), "\nLibTorch ",
-             build.libtorch.empty() ? "none: only check, plan and the like work"
-                                    : cat(build.libtorch, ", ", torch),
+             build.libtorch.empty()
+                 ? "none: cannot train (check, plan, inspect, verify and convert work)"
+                 : cat(build.libtorch, ", ", torch),
              "\nCUDA ",
              build.cuda.empty() ? "none: trains only on CPUs"
                                 : cat(build.cuda, ", kernels for ", gpu_architectures()),
@@ -197,7 +198,7 @@ int run(const std::vector<std::string>& arguments, Answer& answer) {
   }
   const auto chosen = app.get_subcommands();
   if (!chosen.empty()) refuse_options_before(app, *chosen.front());
-  if (chosen.empty() || chosen.front()->get_name() == "train") return warn_of_output(train());
+  if (chosen.empty() || chosen.front()->get_name() == "train") return warn_about_output(train());
   answer.name_command(chosen.front()->get_name());
   const int code = commands.at(chosen.front()->get_name())();
   answer.print(code);
@@ -216,7 +217,7 @@ int run_arguments(const std::vector<std::string>& arguments) {
     return run(arguments, answer);
   } catch (const std::exception& exception) {
     answer.print_failure(exception);
-    return fail(exception);
+    return report_failure_code(exception);
   }
 }
 

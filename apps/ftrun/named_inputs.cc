@@ -84,7 +84,7 @@ Problem moved_notice(const Origins& origins, const char* key, const std::string&
                      const std::string& kept) {
   Problem notice;
   notice.severity = Severity::kNotice;
-  notice.at = place_of(origins, key);
+  notice.at = request_position(origins, key);
   notice.message = cat(key, ": ", named, " is commit ", now,
                        " in the Hugging Face cache by now; the run continues with ", kept,
                        ", which it began with");
@@ -92,7 +92,7 @@ Problem moved_notice(const Origins& origins, const char* key, const std::string&
   return notice;
 }
 
-/// Refuses to go on with another commit than the one that the run recorded, which is gone.
+/// Refuses to continue with another commit than the recorded one, which the cache no longer has.
 Error removed_commit_error(const std::string& named, const std::string& repository, HubKind kind,
                            const std::string& now, const std::string& kept) {
   const std::string option = kind == HubKind::kDataset ? " --repo-type dataset" : "";
@@ -172,7 +172,7 @@ void find_model(NameLookup& lookup, NamedInputs& found) {
     const HubName pinned = *parse_hub_name(lookup.pinned("model.path", path, HubKind::kModel));
     if (is_commit(pinned.revision)) found.config.model_commit = pinned.revision;
   } catch (const Error& gone) {
-    found.model = gone;
+    found.model_error = gone;
   }
 }
 
@@ -202,7 +202,7 @@ void find_data(const char* key, NameLookup& lookup, NamedInputs& found) {
       require_split(path, pinned, split);
       path = cat(pinned, "/", split);
     } catch (const Error& error) {
-      found.data.emplace_back(key, error);
+      found.data_errors.emplace_back(key, error);
     }
   }
   found.config.write(Schema::get().at(key), std::move(paths), found.config.origins.position(key));

@@ -20,9 +20,9 @@ struct NamedInputs {
   /// newer ones.
   std::vector<Problem> notices;
   /// The error that the commit of the model with which a resumed run began is gone.
-  std::optional<Error> model;
+  std::optional<Error> model_error;
   /// An error for each missing data set, with its key ("data.train").
-  std::vector<std::pair<std::string, Error>> data;
+  std::vector<std::pair<std::string, Error>> data_errors;
 };
 
 /// Looks up the Hub names of a config, once for the process. A run that `resumes` keeps the commits

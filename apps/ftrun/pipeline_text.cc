@@ -66,8 +66,8 @@ std::string stages_table(const ModelDescription& model, const PipelineLayout& la
     rows.push_back({std::to_string(stage), stage_layers(model, layout, stage),
                     percent_text(timeline.stages[s].busy / most, 1),
                     percent_text(timeline.idle_share(stage), 1),
-                    std::to_string(most_in_flight(lists[s])),
-                    std::to_string(most_before_input_grad(lists[s]))});
+                    std::to_string(max_in_flight(lists[s])),
+                    std::to_string(max_awaiting_input_grad(lists[s]))});
   }
   return format_table({"stage", "layers", "work", "idle", "in flight", "whole"}, rows);
 }
@@ -91,7 +91,7 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
   const PipelineLayout layout = pipeline_layout(config, model);
   const auto lists = make_schedules(schedule, stages, chunks, count);
   const ScheduleTimeline timeline =
-      run_timeline(lists, traits_of(schedule).placement, part_costs(model, layout));
+      simulate_timeline(lists, traits_of(schedule).placement, part_costs(model, layout));
   return cat(
       "schedule ", name_of(config.parallel.schedule), ": ", stages, " stages, ",
       chunks > 1 ? cat(chunks, " parts each, ") : "", count,
@@ -108,16 +108,15 @@ std::string stage_memory_text(const ClassPlans& plans) {
   const PipelineLayout& layout = any.options.state.pipeline;
   if (layout.stages() == 1) return "";
   const std::vector<MemoryPlan> memory = plans.memory();
-  std::vector<const MemoryPlan*> fullest(static_cast<size_t>(layout.stages()));
+  std::vector<const MemoryPlan*> peak(static_cast<size_t>(layout.stages()));
   for (int32_t c = 0; c < plans.classes().count(); ++c) {
     const MemoryPlan& own = memory[static_cast<size_t>(c)];
-    const MemoryPlan*& most =
-        fullest[static_cast<size_t>(plans.plan(c).options.state.pipeline_stage)];
+    const MemoryPlan*& most = peak[static_cast<size_t>(plans.plan(c).options.state.pipeline_stage)];
     if (most == nullptr || own.main_memory() > most->main_memory()) most = &own;
   }
   std::vector<std::vector<std::string>> rows;
   for (int stage = 0; stage < layout.stages(); ++stage) {
-    const MemoryPlan& most = *fullest[static_cast<size_t>(stage)];
+    const MemoryPlan& most = *peak[static_cast<size_t>(stage)];
     const TierPlan& device = most.at(Tier::kDevice);
     rows.push_back({std::to_string(stage), stage_layers(any.train.model, layout, stage)});
     for (const Category category : {Category::kParameters, Category::kGradients,

@@ -88,7 +88,7 @@ void print_savings(const LoadedConfig& loaded, int rank) {
   std::cout << '\n' << savings_text(memory_savings(loaded.config, *loaded.model, rank, measure));
 }
 
-/// Returns the program that is asked for.
+/// Returns the program that the options choose.
 const Program& shown_program(const PlanOptions& options, const StepPlan& plan) {
   if (options.evaluation) return plan.evaluate.program;
   if (!options.text) return plan.train.program;
@@ -115,7 +115,7 @@ std::string assumption_text(const Config& config) {
              config.data.train.empty() ? "is not set" : "cannot be read");
 }
 
-/// Writes the page of a plan; null where none is asked for.
+/// Returns the writer of a plan's page; null where options request none.
 PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
                        const AskedMachine& asked, const ClassPlans& all) {
   if (options.html.empty()) return nullptr;
@@ -128,11 +128,11 @@ PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
     page.device_memory = options.device_memory;
     page.host_memory = options.host_memory;
     write_plan_page(options.html, std::move(page), loaded.config, all, record);
-    std::cout << "written: " << terminal_text(options.html) << '\n';
+    std::cout << "wrote " << terminal_text(options.html) << '\n';
   };
 }
 
-/// Prints what was checked.
+/// Prints how many ranks and programs were checked.
 void print_checked(const RankClasses& classes) {
   const int ranks = classes.ranks();
   const int programs = classes.count();
@@ -142,12 +142,12 @@ void print_checked(const RankClasses& classes) {
             << '\n';
 }
 
-/// Returns the budget of each tier; `beside` bytes of the device are used by libraries.
-TierBudget budget_of(const PlanOptions& options, int64_t beside) {
+/// Returns the budget of each tier; libraries use `library_bytes` of the device.
+TierBudget budget_of(const PlanOptions& options, int64_t library_bytes) {
   TierBudget budget = kNoBudget;
   if (options.device_memory > 0)
     budget[static_cast<size_t>(Tier::kDevice)] =
-        std::max<int64_t>(options.device_memory - beside, 0);
+        std::max<int64_t>(options.device_memory - library_bytes, 0);
   if (options.host_memory > 0) budget[static_cast<size_t>(Tier::kHost)] = options.host_memory;
   return budget;
 }
@@ -156,19 +156,19 @@ TierBudget budget_of(const PlanOptions& options, int64_t beside) {
 /// small.
 void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded,
                         const PlanOptions& options, const StepPlan& plan) {
-  const int64_t beside = total_bytes(gpu_overheads(loaded.config, plan));
-  const std::vector<OverBudget> over = all.over_budget(budget_of(options, beside));
+  const int64_t library_bytes = total_bytes(gpu_overheads(loaded.config, plan));
+  const std::vector<OverBudget> over = all.over_budget(budget_of(options, library_bytes));
   if (over.empty()) return;
   const OverBudget& first = over.front();
   std::vector<std::string> lines;
   for (const OverBudget& one : over) {
     lines.push_back(to_text(one));
-    if (one.tier == Tier::kDevice && beside > 0)
+    if (one.tier == Tier::kDevice && library_bytes > 0)
       lines.back() += cat("; of ", human_bytes(options.device_memory), " a GPU holds up to ",
-                          human_bytes(beside), " beside the plan");
+                          human_bytes(library_bytes), " besides the plan");
   }
-  const MemoryMeasure measure = [tier = first.tier](const MemoryPlan& plan) {
-    return plan.at(tier).total;
+  const MemoryMeasure measure = [tier = first.tier](const MemoryPlan& memory) {
+    return memory.at(tier).total;
   };
   throw Error(ExitCode::kEnvironment, join(lines, "\n"),
               savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure),
@@ -176,9 +176,9 @@ void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded,
 }
 
 /// Fills the answer of --json; `program` is the step program that --rank and its like choose.
-void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, const Program& program,
-          int programs, const MemoryPlan& memory, const std::vector<std::string>& warnings,
-          int rank) {
+void add_plan_answer(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan,
+                     const Program& program, int programs, const MemoryPlan& memory,
+                     const std::vector<std::string>& warnings, int rank) {
   answer.add("rank", rank);
   answer.add("ranks", loaded.ranks);
   answer.add("parameters", count_parameters(plan.train.model).total);
@@ -189,8 +189,8 @@ void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, cons
   answer.add("warnings", warnings);
 }
 
-/// Sets the memory to that of the machine's GPU, and of each of so many ranks of a node, if the
-/// options give no other.
+/// Sets the device memory to that of the machine's GPU and the host memory to an equal share for
+/// each of `ranks_of_node` ranks, unless options set them.
 void set_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& options) {
   if (!machine.has_gpus) return;
   if (options.device_memory == 0) options.device_memory = static_cast<int64_t>(machine.memory);
@@ -198,7 +198,8 @@ void set_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& opti
     options.host_memory = static_cast<int64_t>(machine.host_memory_capacity) / ranks_of_node;
 }
 
-/// RankPlan is what is shown of a rank: its plan, and the program that options choose.
+/// RankPlan holds what the command prints about one rank: its plan, and the program that options
+/// choose.
 struct RankPlan {
   const LoadedConfig& loaded;
   const StepPlan& plan;
@@ -234,7 +235,8 @@ void print_sizes(const RankPlan& shown, const MemoryPlan& memory, bool savings) 
     print_traffic(shown.plan, shown.program);
 }
 
-/// Prints what is unwise in a training, and what this machine lacks for it. Returns the warnings.
+/// Prints and returns warnings about a training: links that it overloads, and what this machine
+/// lacks for it.
 std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions& options) {
   std::vector<std::string> warnings;
   if (!shown.trains()) return warnings;
@@ -289,7 +291,7 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
                page_writer(loaded, options, *asked, all), all, plan, answer);
   const std::vector<std::string> warnings = print_warnings(shown, options);
   if (answer.is_wanted())
-    fill(answer, loaded, plan, program, all.classes().count(), memory, warnings, rank);
+    add_plan_answer(answer, loaded, plan, program, all.classes().count(), memory, warnings, rank);
   refuse_over_budget(all, loaded, options, plan);
   return 0;
 }
@@ -336,7 +338,9 @@ void add_machine_options(CLI::App& command, PlanOptions& options) {
       .add_option("--device-memory", options.device_memory,
                   "bytes of a rank's device (80GiB): fails if any rank needs more")
       ->transform(CLI::AsSizeValue(false));
-  command.add_option("--host-memory", options.host_memory, "the same for the host tier of a rank")
+  command
+      .add_option("--host-memory", options.host_memory,
+                  "bytes of main memory that a rank may use: fails if any rank needs more")
       ->transform(CLI::AsSizeValue(false));
   command
       .add_option("--machine", options.time.machine,
@@ -391,14 +395,14 @@ void add_search_options(CLI::App& command, PlanOptions& options) {
 void add_model_options(CLI::App& command, PlanOptions& options) {
   command
       .add_option("--model", options.model.model,
-                  "a known model (llama-3.1-8b), a config.json or a model's folder, of a config "
-                  "that names none, or without one")
+                  "the model: a known name (llama-3.1-8b), a config.json or a model folder; with "
+                  "or without a --config that names no model")
       ->option_text("NAME")
       ->excludes("--evaluation")
       ->excludes("--out");
   command
       .add_option("--params", options.model.size,
-                  "a model of about so many parameters (7B), by the rule in docs/plan.md")
+                  "plan for a Llama-like model of about N parameters (7B; docs/plan.md)")
       ->option_text("N")
       ->excludes("--model")
       ->excludes("--evaluation")
@@ -413,7 +417,8 @@ void add_model_options(CLI::App& command, PlanOptions& options) {
 void add_table_options(CLI::App& command, PlanOptions& options) {
   CLI::Option* table = command.add_flag(
       "--table", options.table,
-      "memory of a GPU by model, ZeRO stage and GPUs: the course's formulas beside the plan");
+      "memory of a GPU by model, ZeRO stage and number of GPUs: textbook formulas beside the "
+      "exact plan");
   for (const char* text :
        {"--config", "--set", "--nproc", "--memory", "--program", "--schedule", "--evaluation",
         "--text", "--rank", "--trace", "--search", "--stack", "--device-memory", "--host-memory",

@@ -51,13 +51,13 @@ std::map<std::string, std::string> layout_comments(const Layout& layout) {
       {"parallel.data_replicate", "copies of the state"},
       {"train_batch_size", "sequences of a step, as before the search"},
       {"train_micro_batch_size_per_gpu", "sequences that a rank computes at once"},
-      {"gradient_accumulation_steps", "how often it does in a step"},
+      {"gradient_accumulation_steps", "micro-batches of a rank in a step"},
       {"zero_optimization.stage",
        layout.zero == 0   ? "nothing is sharded"
        : layout.zero == 1 ? "the optimizer's state is sharded"
        : layout.zero == 2 ? "the optimizer's state and gradients are sharded"
                           : "parameters, gradients and the optimizer's state are sharded"},
-      {"recompute.policy", "activations that backward computes again instead of keeping them"},
+      {"recompute.policy", "activations that backward recomputes"},
   };
 }
 
@@ -70,8 +70,8 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
                " a rank); or train an adapter "
                "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})");
   const std::string more = result.nodes_left > 0
-                               ? cat("give more time (--seconds): it ended before ",
-                                     result.nodes_left, " nodes were searched; or ")
+                               ? cat("raise --seconds: the time ended before ", result.nodes_left,
+                                     " numbers of nodes were searched; or ")
                                : "";
   return cat(more,
              "train an adapter (adapter: {type: lora}), on a quantized base (quantization: {type: "
@@ -103,7 +103,7 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
   if (result.counts.legal == 0)
     throw Error(
         ExitCode::kUsage,
-        cat("of ", result.counts.tried, " layouts on ", place, " none can run this config: ",
+        cat("none of the ", result.counts.tried, " layouts on ", place, " can run this config: ",
             result.refusal.empty() ? cat("a global batch of ", task.batch,
                                          " sequences cannot be divided among the ranks")
                                    : result.refusal),
@@ -154,7 +154,7 @@ void write_page(const SearchOptions& options, const AskedMachine& asked, const S
       predict_step(all, task.machine, {task.nodes, config.threads, task.slow}, &record);
   PlanPage page =
       begin_plan_page(config, all, options.source, asked, task.nodes,
-                      cat("time of a step: ", short_seconds(time.seconds), " (predicted)"));
+                      cat("time of a step: ", seconds_text(time.seconds), " (predicted)"));
   page.facts.push_back(cat("found: ", layout_text(best.layout)));
   const int64_t ranks = ranks_of_node(best.layout, task.nodes);
   page.device_memory = device_budget(task, ranks);
@@ -190,7 +190,7 @@ int search_plan(const SearchOptions& options, const AskedMachine& asked, Answer&
         cat("Found by ftrun plan --search for ", machine_place(task.machine, task.nodes), ": ",
             layout_text(best.layout),
             asked.what_if.empty() ? "." : cat(", if ", asked.what_if, ".")),
-        cat("A step is predicted to take ", short_seconds(best.time->seconds), "; a rank needs ",
+        cat("A step is predicted to take ", seconds_text(best.time->seconds), "; a rank needs ",
             rank_memory_text(best.memory), ". ",
             result.proved ? "No other layout takes less." : "Others may take less."),
         cat("The same figures: ", command)};

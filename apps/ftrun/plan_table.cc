@@ -42,15 +42,16 @@ std::string gigabytes(double bytes) {
   return fixed_text(bytes / kGigabyte, 2);
 }
 
-std::string fits_text(const SizeRow& row, const SizeGpu& gpu) {
+std::string fits_text(const MemoryTableRow& row, const SizeGpu& gpu) {
   const bool formula = row.formula() <= gpu.bytes, planned = row.planned() <= gpu.bytes;
   if (formula == planned) return planned ? "fits" : "no";
   return planned ? "fits, not by the formulas" : "no, but by the formulas";
 }
 
-Json row_json(const SizeModel& model, const SizeRow& row, const std::vector<SizeGpu>& gpus) {
+Json row_json(const MemoryTableModel& model, const MemoryTableRow& row,
+              const std::vector<SizeGpu>& gpus) {
   Json lines = Json::array(), fits = Json::object();
-  for (const SizeLine& line : row.lines)
+  for (const MemoryTablePart& line : row.lines)
     lines.push_back({{"part", line.part},
                      {"course", std::llround(line.formula)},
                      {"planned", std::llround(line.planned)},
@@ -66,23 +67,23 @@ Json row_json(const SizeModel& model, const SizeRow& row, const std::vector<Size
             {"recompute", name_of(row.question.recompute)},
             {"course", std::llround(row.formula())},
             {"planned", std::llround(row.planned())},
-            {"fullest", row.fullest},
+            {"fullest", row.peak_instr},
             {"lines", lines},
             {"fits", fits}};
-  if (row.seconds >= 0) {
-    json["seconds"] = row.seconds;
-    json["waits"] = row.waits;
+  if (row.step_seconds) {
+    json["seconds"] = *row.step_seconds;
+    json["waits"] = *row.communication_wait_share;
   }
   return json;
 }
 
 /// Prints where the plan and the formulas differ, part by part.
-void print_lines(const SizeModel& model, const SizeRow& row) {
+void print_lines(const MemoryTableModel& model, const MemoryTableRow& row) {
   std::cout << '\n'
             << model.name << ", ZeRO " << row.question.zero << " on " << row.question.ranks
-            << " GPUs, GB a GPU at its fullest moment, " << row.fullest << '\n';
+            << " GPUs, GB a GPU at its peak, " << row.peak_instr << '\n';
   std::vector<std::vector<std::string>> cells;
-  for (const SizeLine& line : row.lines)
+  for (const MemoryTablePart& line : row.lines)
     cells.push_back({line.part, gigabytes(line.formula), gigabytes(line.planned),
                      gigabytes(line.planned - line.formula), line.why});
   cells.push_back({"all", gigabytes(row.formula()), gigabytes(row.planned()),
@@ -90,14 +91,14 @@ void print_lines(const SizeModel& model, const SizeRow& row) {
   std::cout << format_table({"part", "formula", "planned", "more", "why"}, cells);
 }
 
-/// Prints how close the formula and the plan are to the course's figures for 7 B on 8 GPUs.
-Json print_stated(const std::vector<SizeRow>& rows, double parameters) {
+/// Prints how close the formula and the plan are to textbooks' figures for 7 B on 8 GPUs.
+Json print_stated(const std::vector<MemoryTableRow>& rows, double parameters) {
   Json json = Json::array();
   std::vector<std::vector<std::string>> cells;
-  for (const StatedSize& stated : kStatedSizes) {
-    const double formula =
-        formula_state_bytes(stated.zero, kExplained) * parameters / kGigabyte + kStatedActivations;
-    const SizeRow& row = rows[static_cast<size_t>(stated.zero)];
+  for (const TextbookSize& stated : kTextbookSizes) {
+    const double formula = formula_state_bytes(stated.zero, kExplained) * parameters / kGigabyte +
+                           kTextbookActivations;
+    const MemoryTableRow& row = rows[static_cast<size_t>(stated.zero)];
     cells.push_back({cat("ZeRO ", stated.zero), fixed_text(stated.gigabytes, 0),
                      fixed_text(formula, 1), signed_percent_text(formula / stated.gigabytes - 1, 1),
                      gigabytes(row.planned()),
@@ -107,8 +108,8 @@ Json print_stated(const std::vector<SizeRow>& rows, double parameters) {
                     {"formula", formula},
                     {"planned", row.planned() / kGigabyte}});
   }
-  std::cout << "\nthe course's round figures for 7 B on 8 GPUs, in GB, beside its formula with "
-            << fixed_text(kStatedActivations, 0) << " GB of activations, and the plan\n"
+  std::cout << "\ntextbooks' round figures for 7 B on 8 GPUs, in GB, beside their formula with "
+            << fixed_text(kTextbookActivations, 0) << " GB of activations, and the plan\n"
             << format_table({"", "stated", "formula", "off ", "planned", "off"}, cells)
             << "ZeRO 3's 16 leaves 5.5 GB for activations, ZeRO 1's 52 and ZeRO 2's 38 hold 7 and "
                "5 GB more than the formula\n";
@@ -117,21 +118,22 @@ Json print_stated(const std::vector<SizeRow>& rows, double parameters) {
 
 /// Prints the exercise of 1.3 B on 2 GPUs: DDP and FSDP, each with and without recompute.
 Json print_two_gpus(const std::optional<Machine>& machine, const std::vector<SizeGpu>& gpus) {
-  const SizeModel model = size_model("1.3B");
-  std::vector<SizeQuestion> questions;
+  const MemoryTableModel model = size_model("1.3B");
+  std::vector<MemoryTableQuery> questions;
   for (const int zero : {0, 3})
     for (const RecomputeLevel recompute : {RecomputeLevel::kNone, RecomputeLevel::kFull})
       questions.push_back({.zero = zero, .ranks = 2, .recompute = recompute});
   const bool timed = machine && machine->has_gpus && machine->devices > 1;
-  const std::vector<SizeRow> rows = size_rows(model, questions, timed ? &*machine : nullptr);
+  const std::vector<MemoryTableRow> rows = size_rows(model, questions, timed ? &*machine : nullptr);
   Json json = Json::array();
   std::vector<std::vector<std::string>> cells;
-  for (const SizeRow& row : rows) {
-    cells.push_back({row.question.zero == 0 ? "DDP" : "FSDP, FULL_SHARD (ZeRO 3)",
-                     std::string(name_of(row.question.recompute)), gigabytes(row.formula()),
-                     gigabytes(row.planned()),
-                     row.seconds < 0 ? "?" : format_number("%.4g", row.seconds),
-                     row.waits < 0 ? "?" : percent_text(row.waits, 1)});
+  for (const MemoryTableRow& row : rows) {
+    cells.push_back(
+        {row.question.zero == 0 ? "DDP" : "FSDP, FULL_SHARD (ZeRO 3)",
+         std::string(name_of(row.question.recompute)), gigabytes(row.formula()),
+         gigabytes(row.planned()),
+         row.step_seconds ? format_number("%.4g", *row.step_seconds) : "?",
+         row.communication_wait_share ? percent_text(*row.communication_wait_share, 1) : "?"});
     json.push_back(row_json(model, row, gpus));
   }
   std::cout << "\n1.3 B on 2 GPUs: DDP against FSDP, GB a GPU\n"
@@ -141,9 +143,9 @@ Json print_two_gpus(const std::optional<Machine>& machine, const std::vector<Siz
   return json;
 }
 
-std::vector<SizeModel> models_of(const TableOptions& options) {
+std::vector<MemoryTableModel> models_of(const TableOptions& options) {
   if (!options.model.size.empty()) return {size_model(options.model.size)};
-  if (options.model.model.empty()) return exercise_models();
+  if (options.model.model.empty()) return textbook_models();
   const NamedModel named = read_named_model(options.model);
   const ModelDescription described = build_model(named.config, {}, Mode::kEvaluate);
   return {{named.name, count_parameters(described).total, named.config}};
@@ -162,18 +164,18 @@ std::optional<Machine> compared_machine(const TableOptions& options) {
 
 /// AnsweredModel is a model with its rows: all stages for each number of GPUs.
 struct AnsweredModel {
-  SizeModel model;
-  std::vector<SizeRow> rows;
+  MemoryTableModel model;
+  std::vector<MemoryTableRow> rows;
 };
 
 std::vector<AnsweredModel> answered(const TableOptions& options,
                                     const std::vector<int64_t>& ranks) {
-  std::vector<SizeQuestion> questions;
+  std::vector<MemoryTableQuery> questions;
   for (const int64_t count : ranks)
     for (int zero = 0; zero < kStages; ++zero) questions.push_back({.zero = zero, .ranks = count});
   std::vector<AnsweredModel> all;
-  for (SizeModel& model : models_of(options)) {
-    std::vector<SizeRow> rows = size_rows(model, questions);
+  for (MemoryTableModel& model : models_of(options)) {
+    std::vector<MemoryTableRow> rows = size_rows(model, questions);
     all.push_back({std::move(model), std::move(rows)});
   }
   return all;
@@ -183,7 +185,7 @@ std::vector<AnsweredModel> answered(const TableOptions& options,
 Json print_rows(const std::vector<AnsweredModel>& all, const std::vector<SizeGpu>& gpus) {
   std::cout << "memory of a GPU, all weights trained in bf16, a row of "
             << all.front().rows.front().question.row
-            << " tokens on each: the course's formulas (2 + 2 + 8 bytes a parameter, shared out "
+            << " tokens on each: textbook formulas (2 + 2 + 8 bytes a parameter, shared out "
                "from ZeRO 3, 2 and 1 on, and 2 b s h L 2 of activations) beside what ftrun "
                "would allocate, and libraries with it; in GB of 10^9 bytes\n\n";
   std::vector<std::string> headers{"model", "ZeRO", "GPUs", "formula", "planned", "off"};
@@ -191,7 +193,7 @@ Json print_rows(const std::vector<AnsweredModel>& all, const std::vector<SizeGpu
   std::vector<std::vector<std::string>> cells;
   Json json = Json::array();
   for (const auto& [model, rows] : all)
-    for (const SizeRow& row : rows) {
+    for (const MemoryTableRow& row : rows) {
       cells.push_back({model.name, std::to_string(row.question.zero),
                        std::to_string(row.question.ranks), gigabytes(row.formula()),
                        gigabytes(row.planned()),

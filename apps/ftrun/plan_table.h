@@ -12,7 +12,7 @@ class Answer;
 
 /// TableOptions are the options of `ftrun plan --table`.
 struct TableOptions {
-  /// The model of the table, instead of those of the exercises.
+  /// The model of the table, instead of the textbook models.
   ModelOptions model;
   /// A machine file; "" for none: GPUs of 40 and 80 GB.
   std::string machine;
@@ -21,7 +21,7 @@ struct TableOptions {
 };
 
 /// Prints the memory of a GPU by model, ZeRO stage and number of GPUs, and adds it to the answer:
-/// by the formulas of the course (docs/plan.md) and in the plan, side by side, with the difference
+/// by textbook formulas (docs/plan.md) and in the plan, side by side, with the difference
 /// by line.
 int size_table(const TableOptions& options, Answer& answer);
 

@@ -38,10 +38,10 @@ void tier_rows(Tier tier, const TierPlan& plan, int64_t parameters,
                   per_parameter(plan.total, parameters)});
 }
 
-std::string fullest_text(Tier tier, const TierPlan& plan) {
-  const int64_t used = std::accumulate(plan.at_fullest.begin(), plan.at_fullest.end(), int64_t{0});
-  return cat(tier_name(tier), ": fullest at ", plan.fullest, ", with ", human_bytes(plan.arenas),
-             " beside what is kept from step to step: ", categories_text(plan.at_fullest),
+std::string peak_text(Tier tier, const TierPlan& plan) {
+  const int64_t used = std::accumulate(plan.at_peak.begin(), plan.at_peak.end(), int64_t{0});
+  return cat(tier_name(tier), ": peak at ", plan.peak_instr, ", with ", human_bytes(plan.arenas),
+             " beside what is kept from step to step: ", categories_text(plan.at_peak),
              plan.arenas > used ? cat(", unused ", human_bytes(plan.arenas - used)) : "", "\n");
 }
 
@@ -54,15 +54,15 @@ std::string memory_plan_text(const MemoryPlan& memory, int64_t parameters) {
     const TierPlan& plan = memory.at(tier);
     if (plan.total == 0) continue;
     tier_rows(tier, plan, parameters, rows);
-    if (plan.arenas > 0) moments += fullest_text(tier, plan);
+    if (plan.arenas > 0) moments += peak_text(tier, plan);
   }
   return format_table({"tier", "category", "bytes", "", "B/parameter"}, rows) +
-         "each category at its own fullest moment; \"all\" is what is allocated\n" + moments;
+         "each category at its own peak; \"all\" is what is allocated\n" + moments;
 }
 
 namespace {
 
-std::string coefficient(double value, const std::string& parameters) {
+std::string coefficient_text(double value, const std::string& parameters) {
   return cat(number_text(value), " ", parameters);
 }
 
@@ -75,15 +75,16 @@ std::string formula_text(const StateFormula& formula, int stage, int ranks,
   whole += stage < 3 ? formula.weights : 0;
   const double shared = formula.weights + formula.gradients + optimizer - whole;
   std::vector<std::string> parts;
-  if (whole > 0) parts.push_back(coefficient(whole, parameters));
-  if (shared > 0) parts.push_back(cat(coefficient(shared, parameters), "/", ranks));
+  if (whole > 0) parts.push_back(coefficient_text(whole, parameters));
+  if (shared > 0) parts.push_back(cat(coefficient_text(shared, parameters), "/", ranks));
   if (stage == 3 && formula.secondary_shards > 1)
-    parts.push_back(cat(coefficient(formula.weights, parameters), "/", formula.secondary_shards));
+    parts.push_back(
+        cat(coefficient_text(formula.weights, parameters), "/", formula.secondary_shards));
   return join(parts, " + ");
 }
 
-/// UsedParameters are those that a rank and those that it shares shards with use: of a model that
-/// is split or cut a part of all there are.
+/// UsedParameters counts the parameters that a rank and the ranks of its shard group use: with
+/// tensor parallelism or a pipeline, a part of the model's.
 struct UsedParameters {
   int64_t used = 0;
   int64_t all = 0;
@@ -129,19 +130,19 @@ class ModelStates {
       : trained_(used_parameters(plan, true)),
         frozen_(used_parameters(plan, false)),
         formula_(formula) {
-    of_frozen_.weights = frozen_weight_bytes(plan, formula.weights);
-    of_frozen_.secondary_shards = formula.secondary_shards;
+    frozen_formula_.weights = frozen_weight_bytes(plan, formula.weights);
+    frozen_formula_.secondary_shards = formula.secondary_shards;
   }
 
   /// Returns the formula as text: "4 Psi + 12 Psi/2 + 4 Phi".
   std::string formula(int stage, int ranks) const {
     const std::string text = formula_text(formula_, stage, ranks, "Psi");
     return frozen_.used == 0 ? text
-                             : cat(text, " + ", formula_text(of_frozen_, stage, ranks, "Phi"));
+                             : cat(text, " + ", formula_text(frozen_formula_, stage, ranks, "Phi"));
   }
   double bytes(int stage, int ranks) const {
     return formula_.bytes(stage, ranks) * static_cast<double>(trained_.used) +
-           of_frozen_.bytes(stage, ranks) * static_cast<double>(frozen_.used);
+           frozen_formula_.bytes(stage, ranks) * static_cast<double>(frozen_.used);
   }
   std::string parameters_text() const {
     return frozen_.used == 0
@@ -152,10 +153,10 @@ class ModelStates {
 
  private:
   UsedParameters trained_, frozen_;
-  StateFormula formula_, of_frozen_;
+  StateFormula formula_, frozen_formula_;
 };
 
-std::string percent(double part, double of) {
+std::string deviation_text(double part, double of) {
   const double value = 100 * (part - of) / of;
   return cat(value < 0 ? "" : "+", fixed_text(value, 2), " %");
 }
@@ -180,7 +181,7 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
     }
     if (stage == own_stage) {
       row.push_back(fixed_text(planned, 0));
-      row.push_back(percent(planned, states.bytes(stage, ranks)));
+      row.push_back(deviation_text(planned, states.bytes(stage, ranks)));
     }
     rows.push_back(row);
   }

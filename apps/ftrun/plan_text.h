@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// Describes a rank's memory by tier and category, and the moment when each tier is fullest.
+/// Describes a rank's memory by tier and category, and the peak of each tier.
 std::string memory_plan_text(const MemoryPlan& memory, int64_t parameters);
 
 /// Lists the formulas of all ZeRO stages at this plan's precision and ranks, with and without a

@@ -28,7 +28,8 @@ Price asked_price(const TimeOptions& options, const Machine& machine) {
   std::string why;
   const std::optional<Price> price = parse_price(options.price, why);
   if (!price)
-    throw Error(ExitCode::kUsage, cat("--price ", why), "such as --price 2.5 or '2.5 USD/h'");
+    throw Error(ExitCode::kUsage, cat("--price ", why),
+                "write for example --price 2.5, or --price '2.5 USD/h'");
   return *price;
 }
 
@@ -46,17 +47,19 @@ int64_t planned_steps(const Config& config) {
 
 /// Returns a line such as "what if rank 5 takes 1.3 times as long: 0.072 s a step instead of 0.056
 /// s, +28.6 %".
-std::string what_if_line(const std::string& what_if, double seconds, double as_filed) {
-  return cat("what if ", what_if, ": ", short_seconds(seconds), " a step instead of ",
-             short_seconds(as_filed), ", ", signed_percent_text(seconds / as_filed - 1, 1), "\n");
+std::string what_if_line(const std::string& what_if, double seconds, double unmodified) {
+  return cat("what if ", what_if, ": ", seconds_text(seconds), " a step instead of ",
+             seconds_text(unmodified), ", ", signed_percent_text(seconds / unmodified - 1, 1),
+             "\n");
 }
 
 }  // namespace
 
 void add_time_options(CLI::App& command, TimeOptions& options) {
   command
-      .add_option("--slow", options.slow,
-                  "what if a rank takes that many times as long as the others; may be repeated")
+      .add_option(
+          "--slow", options.slow,
+          "assume that rank R takes FACTOR times as long as the others; repeat for more ranks")
       ->option_text("rank=R:FACTOR")
       ->allow_extra_args(false)
       ->expected(1)
@@ -68,8 +71,9 @@ void add_time_options(CLI::App& command, TimeOptions& options) {
       ->option_text("RATE")
       ->needs("--machine");
   command
-      .add_option("--price", options.price,
-                  "what a device costs an hour (2.5, or '2.5 USD/h'): the price of the run")
+      .add_option(
+          "--price", options.price,
+          "the price of a device for an hour (2.5, or '2.5 USD/h'), for the price of the run")
       ->option_text("PRICE")
       ->needs("--machine");
 }
@@ -80,7 +84,7 @@ AskedMachine asked_machine(const TimeOptions& options, int64_t nodes) {
   if (!options.stack.empty())
     asked.machine = with_stack(asked.machine, read_stack_file(options.stack));
   asked.machine.price = asked_price(options, asked.machine);
-  asked.as_filed = asked.machine;
+  asked.unmodified = asked.machine;
   asked.slow = parse_slow_ranks(options.slow);
   if (!options.network.empty()) set_network(options.network, nodes, asked.machine);
   asked.what_if = what_if_text(asked.slow, asked.machine, !options.network.empty());
@@ -94,12 +98,12 @@ void print_time(const LoadedConfig& loaded, const AskedMachine& asked, int64_t n
   const bool records = !trace.empty() || write_page;
   StepRecord record;
   StepTime time;
-  std::optional<double> as_filed;
+  std::optional<double> unmodified;
   try {
     time = predict_step(all, asked.machine, {nodes, config.threads, asked.slow},
                         records ? &record : nullptr);
     if (!asked.what_if.empty())
-      as_filed = predict_step(all, asked.as_filed, {nodes, config.threads}).seconds;
+      unmodified = predict_step(all, asked.unmodified, {nodes, config.threads}).seconds;
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage || records) throw;
     std::cout << "\ntime of a step: not predicted: " << terminal_text(error.what()) << '\n';
@@ -111,9 +115,9 @@ void print_time(const LoadedConfig& loaded, const AskedMachine& asked, int64_t n
   const std::string text = run_estimate_text(run, time, asked.machine, config.checkpoint.every);
   std::cout << '\n' << terminal_text(text);
   if (write_page) write_page(record, text);
-  if (as_filed) std::cout << what_if_line(asked.what_if, time.seconds, *as_filed);
+  if (unmodified) std::cout << what_if_line(asked.what_if, time.seconds, *unmodified);
   nlohmann::ordered_json json = time_json(run, time, asked.machine);
-  if (as_filed) json["what_if"] = {{"assumed", asked.what_if}, {"seconds_as_filed", *as_filed}};
+  if (unmodified) json["what_if"] = {{"assumed", asked.what_if}, {"seconds_as_filed", *unmodified}};
   answer.add("time", json);
 }
 

@@ -32,7 +32,7 @@ struct TimeOptions {
 struct AskedMachine {
   Machine machine;
   /// The machine as its file describes it; the assumed differences are below ("" for none).
-  Machine as_filed;
+  Machine unmodified;
   std::vector<SlowRank> slow;
   std::string what_if;
 };

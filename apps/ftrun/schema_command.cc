@@ -17,11 +17,12 @@ Command add_schema(CLI::App& app) {
       app.add_subcommand("schema", "print the JSON Schema of the config, for editors");
   command->add_flag("--markdown", *markdown, "print docs/config.md instead");
   auto answers = std::make_shared<bool>(false), support = std::make_shared<bool>(false);
-  CLI::Option* one = command->add_flag(
-      "--answers", *answers, "print the JSON Schema of what commands answer with --json instead");
+  CLI::Option* one =
+      command->add_flag("--answers", *answers, "print the JSON Schema of --json answers instead");
   CLI::Option* other =
       command
-          ->add_flag("--support", *support, "print what runs on CPUs and on GPUs, as JSON, instead")
+          ->add_flag("--support", *support,
+                     "print the features supported on CPUs and on GPUs, as JSON, instead")
           ->excludes(one);
   auto models = std::make_shared<bool>(false);
   command->add_flag("--models", *models, "print docs/models.md instead")
@@ -30,7 +31,7 @@ Command add_schema(CLI::App& app) {
   return [markdown, answers, support, models] {
     std::cout << (*models     ? support_markdown()
                   : *answers  ? answer_schema()
-                  : *support  ? support_json()
+                  : *support  ? supported_features_json()
                   : *markdown ? config_markdown()
                               : config_json_schema());
     return 0;

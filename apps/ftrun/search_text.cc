@@ -14,10 +14,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Layouts that are listed.
-constexpr size_t kListed = 5;
-/// The share of a step from which on what it waits for is worth a word.
-constexpr double kMuch = 0.02;
+/// The number of layouts that are listed.
+constexpr size_t kListedLayouts = 5;
+/// Waits below this share of a step are not printed.
+constexpr double kMinReportedWait = 0.02;
 
 /// Returns the first two lines of a refusal: what is refused, and why.
 std::string first_two_lines(const std::string& text) {
@@ -36,7 +36,7 @@ std::string waits_text(const StepTime& time) {
   const auto* most =
       std::max_element(std::begin(waits), std::end(waits),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (most->second < kMuch * time.seconds) return "";
+  if (most->second < kMinReportedWait * time.seconds) return "";
   return cat("; waits for ", most->first, " take ", percent_text(most->second / time.seconds, 0));
 }
 
@@ -71,8 +71,8 @@ Json keys_json(const Layout& layout) {
 
 std::string machine_place(const Machine& machine, int64_t nodes, std::string_view more) {
   return cat(nodes == 1 ? "" : cat(nodes, " nodes of "),
-             count_text(machine.devices, machine.has_gpus ? "GPU" : "processor"), " (",
-             machine.name, more, ")");
+             count_text(machine.devices, machine.has_gpus ? "GPU" : "core"), " (", machine.name,
+             more, ")");
 }
 
 std::string rank_memory_text(const MemoryNeed& memory) {
@@ -112,14 +112,14 @@ std::string why_not_text(const SearchTask& task, const SearchResult& result,
   if (!why.refusal.empty()) return cat("refused: ", first_two_lines(why.refusal));
   if (!why.best && why.bound)
     return why.may_fit ? cat("not planned: the time limit was reached; takes at least ",
-                             short_seconds(why.bound->seconds))
+                             seconds_text(why.bound->seconds))
                        : lack_text(task, why.bound->memory, why.ranks, true);
   const Evaluation& best = *why.best;
   if (!best.fits && best.problem.empty())
     return lack_text(task, best.memory, ranks_of_node(best.layout, task.nodes), false);
   if (!best.time) return cat("not predicted: ", first_line(best.problem));
   const double ours = result.choices.front().time->seconds, theirs = best.time->seconds;
-  return cat(short_seconds(theirs), ", ",
+  return cat(seconds_text(theirs), ", ",
              theirs == ours ? "as fast" : cat(percent_text(theirs / ours - 1, 1), " slower"), ", ",
              rank_memory_text(best.memory), waits_text(*best.time));
 }
@@ -127,9 +127,9 @@ std::string why_not_text(const SearchTask& task, const SearchResult& result,
 std::string search_text(const SearchTask& task, const SearchResult& result) {
   std::string text = counts_text(task, result);
   std::vector<std::vector<std::string>> rows;
-  for (size_t i = 0; i < std::min(kListed, result.choices.size()); ++i) {
+  for (size_t i = 0; i < std::min(kListedLayouts, result.choices.size()); ++i) {
     const Evaluation& one = result.choices[i];
-    rows.push_back({cat(i + 1), layout_text(one.layout), short_seconds(one.time->seconds),
+    rows.push_back({cat(i + 1), layout_text(one.layout), seconds_text(one.time->seconds),
                     rank_memory_text(one.memory)});
   }
   text += cat("\n", format_table({"", "layout", "step", "memory of a rank"}, rows));
@@ -143,7 +143,7 @@ std::string search_text(const SearchTask& task, const SearchResult& result) {
 Json search_json(const SearchTask& task, const SearchResult& result) {
   const SearchCounts& counts = result.counts;
   Json layouts = Json::array(), choices = Json::array();
-  for (size_t i = 0; i < std::min(kListed, result.choices.size()); ++i) {
+  for (size_t i = 0; i < std::min(kListedLayouts, result.choices.size()); ++i) {
     const Evaluation& one = result.choices[i];
     layouts.push_back({{"layout", layout_text(one.layout)},
                        {"keys", keys_json(one.layout)},

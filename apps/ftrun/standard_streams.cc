@@ -23,8 +23,7 @@ bool reader_has_left() {
 void open_standard_descriptors() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
-    // The lowest number that is free, which is this one. It stays open in
-    // programs that are started.
+    // open() returns the lowest free number, which is this one. It stays open in started programs.
     if (::open("/dev/null", O_RDWR) != fd)
       throw Error(
           ExitCode::kEnvironment,

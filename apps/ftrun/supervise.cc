@@ -48,7 +48,7 @@ class SupervisedRun {
   /// Records in the manifest of a failed run the rank that was the cause, which rank 0 may not
   /// know.
   void note(const FailureSummary& failure) {
-    record_.note({failure.exit_code, failure.rank, failure.reason});
+    record_.record_failure({failure.exit_code, failure.rank, failure.reason});
   }
 
   /// Returns the newest checkpoint, "" for none; another text when a step is saved again. The ranks
@@ -62,9 +62,9 @@ class SupervisedRun {
   /// from, and the folder may be another's; a run.json that cannot be read would be refused, as an
   /// earlier run's, and hide the failure.
   std::optional<Restart> next(const FailureSummary& failure) const {
-    const LaunchRecord::Begun begun = record_.begun();
-    if (begun == LaunchRecord::Begun::kUnreadable) return std::nullopt;
-    const bool has_begun = begun == LaunchRecord::Begun::kYes;
+    const LaunchRecord::RunFile file = record_.run_file();
+    if (file == LaunchRecord::RunFile::kUnreadable) return std::nullopt;
+    const bool has_begun = file == LaunchRecord::RunFile::kOurs;
     if (!has_begun && failure.exit_code == static_cast<int>(ExitCode::kEnvironment))
       return std::nullopt;
     if (!has_begun) return Restart{};

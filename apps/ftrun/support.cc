@@ -12,10 +12,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Describes where a key runs: "yes", "in part" (its note names what is refused), "no", or "no
-/// effect" where it is read and means nothing here.
+/// Describes whether a key is supported on CPUs and on GPUs: "yes", "in part" (its note names what
+/// is refused), "no", or "no effect" where it is read and ignored.
 Json key_json(const Field& field) {
-  const std::string path = field.path(), missing = not_yet_of(path);
+  const std::string path = field.path(), missing = unsupported_part(path);
   std::string where = "yes";
   if (field.action == Action::kNotice) where = "no effect";
   if (field.action == Action::kReject || field.action == Action::kRejectIfOn) where = "no";
@@ -28,7 +28,7 @@ Json key_json(const Field& field) {
 
 }  // namespace
 
-std::string support_json() {
+std::string supported_features_json() {
   Json keys = Json::array(), families_json = Json::array();
   for (const Field& field : Schema::get().fields()) keys.push_back(key_json(field));
   for (const Family& family : families())

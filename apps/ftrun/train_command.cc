@@ -52,9 +52,8 @@ ResumeRequest resume_request(const TrainOptions& options) {
 }
 
 int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvironment& launch) {
-  // The name that ps and top show of a process that another one started as a rank, as far as 15
-  // bytes hold it. Without blanks, as not all readers of /proc/PID/stat (SLURM's
-  // proctrack/linuxproc) expect them in a name.
+  // ps and top show this name, cut to 15 bytes. It has no blanks, because some readers of
+  // /proc/PID/stat (SLURM's proctrack/linuxproc) do not expect them.
   if (launch.is_rank()) ::prctl(PR_SET_NAME, cat("ftrun-rank-", launch.rank).c_str());
   TrainRequest request;
   request.config_yaml = effective_yaml(loaded.config);
@@ -108,20 +107,19 @@ int train_command(const TrainOptions& options) {
     std::cerr << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule
               << std::endl;
   }
-  // The supervisor has looked already for the ranks that it starts.
+  // The supervisor has checked this for the ranks that it starts.
   if (launch.kind != LaunchKind::kSupervised) {
     const StepPlan plan = plan_steps(loaded.config, *loaded.model, 0);
     const int64_t local = local_ranks(loaded, launch);
-    const std::string tight = admit_memory(loaded, plan, local, read_memory_limit());
+    const std::string tight = require_memory(loaded, plan, local, read_memory_limit());
     if (!tight.empty() && launch.local_rank == 0) log_warning(tight);
     const OutputCheck check = speaks ? OutputCheck::kContents : OutputCheck::kSizes;
     const std::string full = admit_outputs(loaded, plan, local, check);
     if (!full.empty() && speaks) log_warning(full);
   }
   if (const int64_t seconds = processor_seconds_limit(); seconds > 0 && speaks)
-    log_warning(cat("a process may use ", seconds,
-                    " seconds of processor time (ulimit -t), and is killed then; checkpoint.every "
-                    "and --resume auto keep what was trained"));
+    log_warning(cat("the limit on CPU time (ulimit -t) kills each process after ", seconds,
+                    " seconds; set checkpoint.every and continue with --resume auto"));
   // A single rank needs no supervisor, unless it may have to be restarted.
   const bool alone = loaded.ranks == 1 && options.restarts.value_or(0) == 0;
   if (launch.is_rank() || alone) return run_rank(options, std::move(loaded), launch);

@@ -10,7 +10,7 @@
 namespace ftrun {
 
 /// ModelMisfit holds the reason why a model cannot be cut as a resolved config asks, and the key
-/// that asks for it.
+/// that requests it.
 struct ModelMisfit {
   std::string key;
   Error error;

@@ -8,13 +8,14 @@
 
 namespace ftrun {
 
-/// Grouping is a way to group the ranks of a mesh, and names the member of StateGroups for it.
+/// Grouping divides the ranks of a mesh into groups.
 struct Grouping {
-  std::function<GroupId&(StateGroups&)> which;
+  /// Returns the member of StateGroups that holds the id of a rank's group.
+  std::function<GroupId&(StateGroups&)> group_id;
   /// Returns the group that a rank belongs to; the group is empty where the rank has none.
   std::function<RankGroup(int)> of_rank;
   /// The group opens its own communicator even if another group has the same ranks.
-  bool apart = false;
+  bool own_communicator = false;
 };
 
 /// Lists the groupings of a pipeline's stages: the first and the last stage where both hold a copy

@@ -13,7 +13,7 @@ namespace ftrun {
 
 struct Resolving;
 
-/// Required is a field that each row of a table gives: without it, the row does not compile.
+/// Required is a field that each row of a table must set; a row that omits it does not compile.
 template <class T>
 struct Required {
   template <std::convertible_to<T> Given>
@@ -21,17 +21,17 @@ struct Required {
   T value;
 };
 
-/// AxisRanks says which ranks have different places along an axis.
+/// AxisRanks specifies which ranks have different places along an axis.
 enum class AxisRanks : uint8_t {
-  kData,          // those that train on different samples
-  kModel,         // those that compute one model together: they multiply the data-parallel ranks
+  kData,          // ranks that train on different samples
+  kModel,         // ranks that compute one model together; they multiply the data-parallel ranks
   kWithinOthers,  // the axis cuts the places of others and adds no ranks
 };
 
-/// AxisSupport says how far an axis can be used.
+/// AxisSupport describes how far an axis can be used.
 enum class AxisSupport : uint8_t {
   kRuns,
-  kEmulated,  // it has run only on processors and emulated GPUs (docs/benchmarks.md)
+  kEmulated,  // it has run only on CPUs and emulated GPUs (docs/benchmarks.md)
   kRefused,   // its keys are read and checked, and it cannot run yet
 };
 
@@ -42,8 +42,8 @@ struct AxisKeys {
   Required<int64_t ParallelConfig::*> degree;
   /// DeepSpeed's name of the degree, and its value. The values 0 and 1 mean that the axis is
   /// unused; null: DeepSpeed has no such key.
-  Required<const char*> other_key;
-  Required<int64_t (*)(const Config&)> other_degree;
+  Required<const char*> deepspeed_key;
+  Required<int64_t (*)(const Config&)> deepspeed_degree;
   Required<AxisRanks> ranks;
   Required<AxisSupport> support;
   /// The feature's name in messages: "tensor parallelism".
@@ -52,7 +52,7 @@ struct AxisKeys {
   Required<void (*)(Resolving&)> check;
   /// Suggests other degrees where the ranks cannot be divided: ", or write parallel.tensor: 1 or
   /// 3"; null: none.
-  Required<std::string (*)(const Resolving&)> other_degrees;
+  Required<std::string (*)(const Resolving&)> suggest_degrees;
 
   std::string_view name() const {
     const std::string_view whole = key.value;
@@ -60,8 +60,8 @@ struct AxisKeys {
   }
   /// Lists the keys of the degree: its own and DeepSpeed's, if there is one.
   std::vector<std::string_view> degree_keys() const {
-    if (other_key.value == nullptr) return {key.value};
-    return {key.value, other_key.value};
+    if (deepspeed_key.value == nullptr) return {key.value};
+    return {key.value, deepspeed_key.value};
   }
   int64_t& of(ParallelConfig& mesh) const { return mesh.*degree.value; }
   int64_t of(const ParallelConfig& mesh) const { return mesh.*degree.value; }

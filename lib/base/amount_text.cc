@@ -12,7 +12,7 @@ std::string count_text(int64_t count, std::string_view noun) {
   return cat(count, " ", noun, count == 1 ? "" : "s");
 }
 
-std::string short_seconds(double seconds) {
+std::string seconds_text(double seconds) {
   return format_number("%.4g", seconds) + " s";
 }
 

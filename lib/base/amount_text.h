@@ -11,7 +11,7 @@ namespace ftrun {
 std::string count_text(int64_t count, std::string_view noun);
 
 /// Writes seconds with four digits: "0.05586 s".
-std::string short_seconds(double seconds);
+std::string seconds_text(double seconds);
 
 /// Writes a difference as a share of 1 in percent, with its sign: "+12.5 %", "-3.0 %".
 std::string signed_percent_text(double share, int digits);

@@ -1,5 +1,5 @@
 // Compiled for AVX2: no header of the standard library, whose inline functions the linker could
-// then take from here for a processor that does not have it.
+// then take from here for a CPU that does not have it.
 #include "base/checksum_avx2.h"
 
 #define XXH_INLINE_ALL

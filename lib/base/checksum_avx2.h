@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-// The functions here compute what checksum.h computes, on a processor with AVX2: the same values in
+// The functions here compute what checksum.h computes, on a CPU with AVX2: the same values in
 // half the time.
 
 uint64_t xxh3_avx2(const void* data, size_t size);

@@ -24,9 +24,9 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/file_placeholder.h"
 #include "base/limit_remedies.h"
 #include "base/owned_fd.h"
-#include "base/stand_in.h"
 #include "base/text.h"
 #include "base/uninterrupted.h"
 #include "base/written_path.h"
@@ -310,7 +310,7 @@ bool is_cached(int fd) {
 }
 
 /// Finds a stand-in by the head of a file. Does not read large files, which cannot be stand-ins.
-StandIn stand_in_at(int fd, const std::string& path) {
+FilePlaceholder stand_in_at(int fd, const std::string& path) {
   std::array<std::byte, kStandInHead> head{};
   if (size_of(fd) > kLargestStandIn) return {};
   const ssize_t bytes = uninterrupted([&] { return ::pread(fd, head.data(), head.size(), 0); });
@@ -411,7 +411,7 @@ MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
                 "the file is not what its name says: check the path");
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
-  if (const StandIn found = stand_in_at(fd.get(), path); !found.kind.empty())
+  if (const FilePlaceholder found = stand_in_at(fd.get(), path); !found.kind.empty())
     refuse_stand_in(path, found);
   // Some file systems (of FUSE) refuse shared mappings. Pages that nobody writes are shared in a
   // private mapping as well.
@@ -479,7 +479,7 @@ std::string reading_problem(const std::string& path) {
   if (fs::exists(status) && !fs::is_regular_file(status)) return "it is not a regular file";
   const OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return errno_text(errno);
-  const StandIn stand_in = stand_in_at(file.get(), path);
+  const FilePlaceholder stand_in = stand_in_at(file.get(), path);
   return stand_in.kind.empty() ? "" : cat("it is ", stand_in.kind, "; ", stand_in.remedy);
 }
 

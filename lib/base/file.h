@@ -96,7 +96,7 @@ bool drop_cached(const std::string& path);
 class MappedFile {
  public:
   /// Maps at most `most` bytes: refuses a larger file (Error), and a stand-in for a file that was
-  /// not fetched (base/stand_in.h).
+  /// not fetched (base/file_placeholder.h).
   explicit MappedFile(const std::string& path, int64_t most = std::numeric_limits<int64_t>::max());
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;

@@ -101,7 +101,8 @@ std::string random_bytes(size_t count) {
         uninterrupted([&] { return ::getrandom(bytes.data() + done, count - done, 0); });
     if (got <= 0)
       throw Error(ExitCode::kEnvironment,
-                  cat("the system has no random numbers: ", errno_text(errno)));
+                  cat("cannot read random bytes from the kernel: ", errno_text(errno)),
+                  "make sure that seccomp filters allow the system call getrandom");
     done += static_cast<size_t>(got);
   }
   return bytes;

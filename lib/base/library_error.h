@@ -6,13 +6,16 @@
 
 namespace ftrun {
 
-/// Throws a RankError for an error that a library of the rank's device reported: "copying: CUDA
-/// says cudaErrorLaunchFailure, ...". `out_of_memory`: the config asks for too much memory, so the
-/// device is not at fault. The function is inline because modules throw the error too.
+/// Throws a RankError for an error that a library of the rank's device reported: "copying failed:
+/// CUDA reported cudaErrorLaunchFailure, ...". `out_of_memory`: the config requests too much
+/// memory, so the device is not at fault. The function is inline because modules throw the error
+/// too.
 [[noreturn]] inline void throw_library_error(const char* what, const char* library,
-                                             const std::string& words, bool out_of_memory = false) {
-  throw RankError({ExitCode::kEnvironment, cat(what, ": ", library, " says ", words)},
-                  RankError::kThisRank, !out_of_memory);
+                                             const std::string& description,
+                                             bool out_of_memory = false) {
+  throw RankError(
+      {ExitCode::kEnvironment, cat(what, " failed: ", library, " reported ", description)},
+      RankError::kThisRank, !out_of_memory);
 }
 
 }  // namespace ftrun

@@ -38,7 +38,7 @@ std::string more_threads_remedy(const std::string& root, bool is_superuser);
 /// process. `use` names their purpose: "computing".
 void require_threads(int count, const std::string& use);
 
-/// Returns the seconds of processor time after which the kernel kills this process (the hard limit
+/// Returns the seconds of CPU time after which the kernel kills this process (the hard limit
 /// of ulimit -t); 0 for no limit.
 int64_t processor_seconds_limit();
 

@@ -8,7 +8,7 @@ namespace ftrun {
 /// not reach each other.
 void require_loopback();
 
-/// Looks for a route to an address; returns 0 where there is one, else the errno. Sends nothing.
-int find_route(const sockaddr_in& to);
+/// Returns 0 where there is a route to an address, else the errno. Sends nothing.
+int route_error(const sockaddr_in& to);
 
 }  // namespace ftrun

@@ -19,9 +19,9 @@ enum class PackedKind : uint8_t {
   kInt8,  // 8 bits, a scale for each row of the whole tensor
 };
 
-/// PackedFormat says how weights that do not train are quantized, and how they lie in memory: one
-/// record after another, each with codes of 256 elements and all that unpacking them takes, so that
-/// any part of a tensor can be read by itself.
+/// PackedFormat describes how weights that do not train are quantized, and how they lie in memory:
+/// one record after another, each with codes of 256 elements and all that unpacking them takes, so
+/// that any part of a tensor can be read by itself.
 struct PackedFormat {
   PackedKind kind = PackedKind::kNone;
   /// Elements that share a scale, for kNf4: 64, 128 or 256. For kInt8: the elements of a row for

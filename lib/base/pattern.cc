@@ -12,7 +12,7 @@ std::regex user_pattern(const std::string& text) {
     // libstdc++'s: no backtracking, and no back references, which would need it.
     return std::regex(text, std::regex_constants::ECMAScript | std::regex_constants::__polynomial);
   } catch (const std::regex_error& error) {
-    throw Error(ExitCode::kUsage, cat("no regular expression: ", error.what()));
+    throw Error(ExitCode::kUsage, cat("not a valid regular expression: ", error.what()));
   }
 }
 

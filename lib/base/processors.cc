@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMostProcessors = 1 << 16;
 
-/// Reads this process's affinity. The kernel refuses a set that has no room for all processors that
+/// Reads this process's affinity. The kernel refuses a set that has no room for all cores that
 /// the machine may have.
 std::vector<int> read_affinity() {
   for (size_t room = CPU_SETSIZE; room <= kMostProcessors; room *= 2) {
@@ -39,7 +39,7 @@ std::vector<int> read_affinity() {
   return all;
 }
 
-/// Returns the processors' worth of time that one group grants; 0 for no limit.
+/// Returns the cores' worth of time that one group grants; 0 for no limit.
 double quota_of(const ControlGroup& group) {
   double quota = 0, period = 0;
   if (group.version == 2) {

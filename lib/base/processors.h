@@ -5,19 +5,19 @@
 
 namespace ftrun {
 
-/// ProcessorLimit holds the processors that this process may use.
+/// ProcessorLimit holds the cores that this process may use.
 struct ProcessorLimit {
-  /// Numbers of the processors that it may run on: its affinity, which cpuset control groups
+  /// Numbers of the cores that it may run on: its affinity, which cpuset control groups
   /// narrow.
   std::vector<int> allowed;
-  /// The processor time that its control groups grant it, in processors: the least of all its
+  /// The CPU time that its control groups grant it, in cores: the least of all its
   /// groups and their ancestors; 0 for no limit.
   double quota = 0;
   /// The group that sets the quota, "" for none, and its unique id (device and inode of its
   /// folder).
   std::string group, group_id;
 
-  /// Returns the number of threads that can run at once: the allowed processors or the quota,
+  /// Returns the number of threads that can run at once: the allowed cores or the quota,
   /// rounded up, whichever is less.
   int count() const;
 };
@@ -29,7 +29,7 @@ ProcessorLimit read_processor_limit(const std::string& root = "");
 /// Returns ProcessorLimit::count() of this process. The affinity is read each time, the quota once.
 int usable_processors();
 
-/// Returns a quota in whole threads: a fraction of a processor counts as one more thread.
+/// Returns a quota in whole threads: a fraction of a core counts as one more thread.
 int threads_of_quota(double quota);
 
 }  // namespace ftrun

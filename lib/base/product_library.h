@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// ProductLibrary is a library that multiplies matrices on a processor. MKL is inside LibTorch, the
+/// ProductLibrary is a library that multiplies matrices on a CPU. MKL is inside LibTorch, the
 /// others are shared libraries that may be missing.
 enum class ProductLibrary : uint8_t { kMkl, kOneDnn, kOpenBlas };
 

@@ -10,7 +10,7 @@ class RankError : public Error {
   /// The value of `rank` that stands for the rank that throws.
   static constexpr int kThisRank = -1;
 
-  /// Makes the failure of `rank`. `of_device` says whether its GPU, memory or processor fails on
+  /// Makes the failure of `rank`. `of_device` says whether its GPU, memory or CPU fails on
   /// any work; lack of memory does not count.
   RankError(const Error& error, int rank, bool of_device)
       : Error(error), rank_(rank), of_device_(of_device) {}

@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// StoredPlace says where a file holds a tensor of the model that is not stored under its own name
-/// in its own shape: as some rows of a larger tensor (q, k and v in one matrix), and perhaps
+/// StoredPlace specifies where a file holds a tensor of the model that is not stored under its own
+/// name in its own shape: as some rows of a larger tensor (q, k and v in one matrix), and perhaps
 /// transposed ([inputs, outputs]).
 ///
 /// Row r of the tensor is row `first + r / run * stride + r % run` of the stored one, or of its

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/checksum.h"
-#include "base/copy_past_caches.h"
+#include "base/copy_non_temporal.h"
 #include "base/error.h"
 #include "base/owned_fd.h"
 #include "base/uninterrupted.h"
@@ -89,7 +89,7 @@ void StreamedFile::write(const void* data, size_t size) {
     // The earlier contents of this piece must have been written.
     if (filled_ == 0) writer_.wait(pieces_ - static_cast<int64_t>(kStagedPieces) + 1);
     const size_t part = std::min(size, piece_bytes_ - filled_);
-    copy_past_caches(piece() + filled_, from, part);
+    copy_non_temporal(piece() + filled_, from, part);
     filled_ += part;
     from += part;
     size -= part;

@@ -17,7 +17,7 @@ std::string human_seconds(double seconds);
 std::string number_text(double value);
 /// Formats one number as printf does: format_number("%.2f", 1.5) is "1.50".
 std::string format_number(const char* format, double value);
-/// Writes a number with `digits` digits after the point.
+/// Writes a number with `digits` decimals.
 std::string fixed_text(double value, int digits);
 /// Writes a share of 1 in percent: "12.5 %" for 0.125 with one digit.
 std::string percent_text(double share, int digits);

@@ -15,7 +15,7 @@ AdapterFolder::AdapterFolder(std::string folder) : folder_(std::move(folder)) {
   if (!posix_files().exists(file)) {
     const bool pickled = posix_files().exists(folder_ + "/adapter_model.bin");
     throw Error(ExitCode::kBadInput,
-                cat(file, ": not there",
+                cat(file, ": does not exist",
                     pickled ? "; adapter_model.bin is a pickle, which is not read" : ""),
                 pickled ? "save it again with safe_serialization=True"
                         : "give the folder of an adapter in PEFT's layout (a run that resumes "

@@ -159,7 +159,7 @@ Checkpoint::Checkpoint(std::string folder)
   const std::string path = folder_ + "/checkpoint.json";
   const auto step = step_of_folder(fs::path(folder_).filename().string());
   if (step && *step != meta().step)
-    refuse(cat(path, ": is of step ", meta().step, ", but the folder's name says step ", *step));
+    refuse(cat(path, ": records step ", meta().step, ", but the folder's name says step ", *step));
   files_.resize(manifest_.files.size());
   for (const RankRecord& file : manifest_.files) verified_.emplace_back(file.slices.size(), false);
   add_states();
@@ -288,7 +288,7 @@ void Checkpoint::verify_file(size_t i) {
   const SafetensorsFile& file = open(i);
   for (size_t j = 0; j < manifest_.files[i].slices.size(); ++j) {
     const StoredTensor& info = file.at(manifest_.files[i].slices[j].entry);
-    // Slices lie behind one another.
+    // Slices follow one another.
     verify(i, j, TensorRead(file, info, true, file.data_bytes()).checksum());
   }
 }

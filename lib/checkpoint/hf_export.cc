@@ -144,11 +144,11 @@ void require_held(const std::string& tensor, std::span<const float> values,
   constexpr uint16_t kMagnitude = 0x7fff, kInfinity = 0x7c00;
   for (size_t i = 0; i < values.size(); ++i)
     if ((halves[i] & kMagnitude) == kInfinity && std::isfinite(values[i]))
-      throw Error(ExitCode::kNumerical,
-                  cat("tensor ", tensor, " holds ", number_text(values[i]),
-                      ", and fp16 no more than 65504"),
-                  "write the weights in bf16 or fp32 (export.dtype; of a checkpoint, ftrun convert "
-                  "--dtype)");
+      throw Error(
+          ExitCode::kNumerical,
+          cat("tensor ", tensor, " holds ", number_text(values[i]), "; fp16 holds at most 65504"),
+          "write the weights in bf16 or fp32 (export.dtype; for a checkpoint: ftrun convert "
+          "--dtype)");
 }
 
 /// ShardWriter writes a shard's tensors one after the other, in the dtype of the export.
@@ -320,11 +320,11 @@ void require_readable(FileSystem& files, const ExportOptions& options) {
     if (!why.empty()) problems.push_back(cat("\n  ", printable(name), ": ", why));
   }
   if (problems.empty()) return;
-  throw Error(
-      ExitCode::kBadInput,
-      cat(options.source_folder,
-          ": files that the exported model needs cannot be read:", join(problems, "")),
-      "restore them (of a hub's cache: fetch the model again), or remove them from the folder");
+  throw Error(ExitCode::kBadInput,
+              cat(options.source_folder,
+                  ": files that the exported model needs cannot be read:", join(problems, "")),
+              "restore them (in the Hub's cache: download the model again), or remove them from "
+              "the folder");
 }
 
 /// Returns whether `path` is `folder` or lies in it; both have no links in them.
@@ -565,7 +565,7 @@ void check_export(FileSystem& files, const ExportOptions& options,
 
 void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
-  require(is_weight_dtype(options.dtype), "weights are written as such");
+  require(is_weight_dtype(options.dtype), "the dtype of an export is one of weights");
   const std::string folder = output_place(options.folder);
   require_apart(folder, options);
   recover_export(files, folder);

@@ -44,7 +44,7 @@ struct ExportOptions {
   DType dtype = DType::kF32;
   /// Size limit of a weight file in bytes: it is closed when the next tensor would exceed it.
   int64_t shard_bytes = 50'000'000'000;
-  /// Elements that the export asks for at once. It holds no more in memory, except for a tensor
+  /// Elements that the export requests at once. It holds no more in memory, except for a tensor
   /// that the file holds transposed, which it holds whole.
   int64_t piece_elements = 1 << 20;
 };
@@ -68,7 +68,7 @@ struct ExportTensor {
   std::vector<ExportPart> parts = {};
 };
 
-/// ExportPiece asks for elements [begin, end) of a flattened model tensor, for a file.
+/// ExportPiece requests elements [begin, end) of a flattened model tensor, for a file.
 struct ExportPiece {
   std::string file;
   std::string tensor;
@@ -76,7 +76,7 @@ struct ExportPiece {
   int64_t end = 0;
 };
 
-/// Lists the pieces in the order in which export_model() asks for them, so that ranks which only
+/// Lists the pieces in the order in which export_model() requests them, so that ranks which only
 /// help to gather can follow.
 std::vector<ExportPiece> export_pieces(const ExportOptions& options,
                                        const std::vector<ExportTensor>& tensors);

@@ -66,7 +66,7 @@ std::vector<std::string> latest_problems(const std::string& root) {
   const auto entries = list_checkpoints(root);
   std::error_code error;
   if (entries.empty())
-    refuse_without_checkpoint(root, "give a run that has saved one, or a step folder");
+    refuse_without_checkpoint(root, "give a run folder with a checkpoint, or a step folder");
   if (!fs::exists(path, error)) return {cat(path, ": is missing")};
   const std::string newest = fs::path(entries.front().folder).filename().string();
   const std::string recorded = read_file(path);

@@ -43,13 +43,13 @@ void check_is_folder(const std::string& folder) {
 std::string incomplete_remedy(const std::string& folder) {
   const std::string line = hub_download_line(folder);
   return line.empty() ? "check that the download of the model is complete"
-                      : cat(line, " brings what is missing");
+                      : cat(line, " downloads the missing files");
 }
 
 std::string dead_link_remedy(const std::string& folder) {
   const std::string line = hub_download_line(folder);
   return line.empty() ? "fetch the model again, or correct the link"
-                      : cat(line, " brings what is missing");
+                      : cat(line, " downloads the missing files");
 }
 
 /// Returns the command that writes a model of pickles as safetensors.
@@ -84,7 +84,7 @@ void refuse_dead_link(const std::string& path) {
 void require_within(const std::string& path, const StoredTensor& info, int64_t begin, int64_t end) {
   if (begin >= 0 && begin <= end && end <= info.elements) return;
   refuse_model(cat(path, ": tensor \"", printable(info.name), "\" has ", info.elements,
-                   " elements, ", begin, " to ", end, " were asked for"),
+                   " elements, ", begin, " to ", end, " were requested"),
                "the shapes that config.json implies differ from those of the weights");
 }
 
@@ -236,7 +236,7 @@ const ModelFolder::TensorPlace& ModelFolder::place(std::string_view name) const 
   const std::string near = nearest(name, names());
   refuse_model(cat(folder_, ": the weights have no tensor \"", printable(name), "\""),
                near.empty()
-                   ? "the config.json of another model? names and layers must match the weights"
+                   ? "check that config.json belongs to these weights: names and layers must match"
                    : cat("the nearest name is \"", printable(near), "\""));
 }
 
@@ -274,7 +274,7 @@ const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64
   const std::string& path = files_[found.file].path();
   require_weight_dtype(name);
   require_within(path, info, begin, end);
-  require(room == static_cast<size_t>(end - begin), "the buffer must fit the elements asked for");
+  require(room == static_cast<size_t>(end - begin), "the buffer must fit the elements requested");
   return files_[found.file].bytes(info).data() + begin * dtype_bytes(info.dtype);
 }
 

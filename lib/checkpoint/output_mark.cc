@@ -227,7 +227,7 @@ void require_replaceable(FileSystem& files, const std::string& folder, OutputChe
 }
 
 std::vector<std::string> require_complete_output(FileSystem& files, const std::string& folder) {
-  constexpr const char* kAnew = "make it again, or restore it from a copy";
+  constexpr const char* kAnew = "write it again, or restore it from a copy";
   const std::string mark = mark_path(folder);
   if (!files.exists(mark))
     throw Error(ExitCode::kBadInput, cat(folder, ": holds no ", kOutputMark), kAnew);

@@ -43,8 +43,8 @@ std::string output_place(const std::string& folder);
 /// changed.
 std::vector<std::string> require_complete_output(FileSystem& files, const std::string& folder);
 
-/// OutputCheck says how files are compared with what was written: by names and sizes, or also by
-/// contents, which reads every file.
+/// OutputCheck describes how files are compared with what was written: by names and sizes, or also
+/// by contents, which reads every file.
 enum class OutputCheck { kSizes, kContents };
 
 /// Throws Error(kBadInput) for a `folder` (an output_place()) unless it is absent, is empty, or

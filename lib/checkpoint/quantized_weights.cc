@@ -83,7 +83,7 @@ const std::array<float, 256>& e4m3_values() {
 /// Fp8Blocks holds F8_E4M3 codes with one scale for each block of rows and columns.
 class Fp8Blocks final : public QuantizedWeight {
  public:
-  /// BlockShape says how many rows and columns share a scale; 0: all of them.
+  /// BlockShape describes how many rows and columns share a scale; 0: all of them.
   struct BlockShape {
     int64_t rows = 0;
     int64_t columns = 0;

@@ -82,7 +82,7 @@ void append_slice(SafetensorsWriter& writer, const std::string& name, const Stat
 }
 
 RankRecord write_rank_file(FileSystem& files, const std::string& folder, int rank,
-                           const std::vector<StateSlice>& slices, const SaveRoom& room) {
+                           const std::vector<StateSlice>& slices, const SaveBuffers& room) {
   const SlicesByEntry entries = by_entry(slices);
   RankRecord record;
   record.rank = rank;
@@ -104,7 +104,7 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
 // Reads a file back and compares checksums, so that damage by the disk, the memory or a network
 // file system is found now, not when the bytes are needed. Drops the kernel's own copy first, if
 // possible. Returns the source of the bytes that were read.
-const char* read_back(const std::string& path, uint64_t written, const SaveRoom& room) {
+const char* read_back(const std::string& path, uint64_t written, const SaveBuffers& room) {
   const bool from_disk = drop_cached(path);
   const uint64_t found = from_disk ? xxh3_of_disk(path, room.file()) : xxh3_of_file(path);
   if (found == written) return from_disk ? kReadFromDisk : kReadFromMemory;
@@ -282,7 +282,7 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
                            const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
                            const CheckpointGroup& group) {
   if (options.room == nullptr) {
-    const SaveRoom room;
+    const SaveBuffers room;
     SaveOptions with_room = options;
     with_room.room = &room;
     return save_checkpoint(files, with_room, meta, slices, group);

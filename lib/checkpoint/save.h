@@ -9,7 +9,7 @@
 #include "checkpoint/best.h"
 #include "checkpoint/checkpoint_group.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/save_room.h"
+#include "checkpoint/save_buffers.h"
 
 namespace ftrun {
 
@@ -22,7 +22,7 @@ struct SaveOptions {
   /// Every file is read back and verified before the checkpoint is committed.
   bool verify_written = true;
   /// The rank's memory for saves; null: memory is allocated for this save only.
-  const SaveRoom* room = nullptr;
+  const SaveBuffers* room = nullptr;
   /// The record of the new checkpoint if it is the best so far.
   std::optional<BestCheckpoint> best = std::nullopt;
 };

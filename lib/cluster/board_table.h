@@ -12,12 +12,12 @@
 
 namespace ftrun {
 
-/// Shown is a value that one process changes and that any process which maps its memory reads,
-/// without a lock or a system call. A reader that finds a write in progress reads again. After a
-/// while it treats the value as empty, because the writer may have been stopped in the middle. Zero
-/// bytes are an empty value.
+/// SeqLocked is a value behind a sequence lock: one process writes it, and every process that maps
+/// its memory reads it without a lock or a system call. A reader that finds a write in progress
+/// reads again. After a while it treats the value as empty, because the writer may have been
+/// stopped in the middle. Zero bytes are an empty value.
 template <typename T>
-class Shown {
+class SeqLocked {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);
 
  public:
@@ -48,7 +48,7 @@ class Shown {
         give_up = now + kPatience;
       else if (now >= give_up)
         return T{};
-      std::this_thread::yield();  // the writer may wait for this very core
+      std::this_thread::yield();  // the writer may be waiting for this core
     }
     T value;
     std::memcpy(static_cast<void*>(&value), words.data(), sizeof value);
@@ -105,17 +105,17 @@ struct BoardTable {
   struct GroupCell {
     static constexpr uint32_t kFree = 0, kOpen = 1, kLeft = 2;
     std::atomic<uint32_t> used;
-    Shown<ShownGroup> group;
-    Shown<CollectiveRecord> record;
+    SeqLocked<ShownGroup> group;
+    SeqLocked<CollectiveRecord> record;
   };
 
   /// The number of the process, 0 for none yet, and its rank.
   std::atomic<int32_t> pid;
   std::atomic<int32_t> rank;
   /// The phase of the rank, and the exchange of texts in which it takes part.
-  Shown<Activity> phase;
-  Shown<Activity> texts;
-  std::array<Shown<Activity>, kLanes> lanes;
+  SeqLocked<Activity> phase;
+  SeqLocked<Activity> texts;
+  std::array<SeqLocked<Activity>, kLanes> lanes;
   std::array<GroupCell, kGroups> groups;
 };
 static_assert(sizeof(BoardTable) <= BoardTable::kBytes);

@@ -32,11 +32,11 @@ struct CallSite {
   std::string_view what = "";
 };
 
-/// CollectiveState says how far a rank is in a collective.
+/// CollectiveState describes how far a rank is in a collective.
 enum class CollectiveState : uint8_t { kNone, kEntered, kFinished, kLeft, kAborted };
 
-/// CollectiveRecord says where a rank is in its sequence of collectives. It is plain bytes, because
-/// it is passed through shared memory and the store.
+/// CollectiveRecord specifies where a rank is in its sequence of collectives. It is plain bytes,
+/// because it is passed through shared memory and the store.
 struct CollectiveRecord {
   /// The number of the collective, from 1 within the communicator; sends and receives are counted
   /// separately for each peer.

@@ -23,7 +23,7 @@ struct FailureReport {
   /// The rank that this one names as the cause, because this rank waited for it or its part of
   /// joint work failed; -1 for none.
   int culprit = -1;
-  /// The GPU, memory or processor of the causing rank fails whatever work it is given.
+  /// The GPU, memory or CPU of the causing rank fails whatever work it is given.
   bool of_device = false;
 };
 

@@ -87,14 +87,13 @@ std::vector<RankFailure> collect(const RankEnds& all) {
   return failures;
 }
 
-/// Writes why the kernel may have ended a rank. The kernel counts processor time for the limit in
+/// Writes why the kernel may have ended a rank. The kernel counts CPU time for the limit in
 /// ticks of its clock, but reports it in nanoseconds: the two differ.
 std::string kernel_hint(const RankFailure& failure) {
   constexpr double kNearly = 0.9;
   const bool is_limited =
       failure.processor_limit > 0 && (failure.signal == SIGKILL || failure.signal == SIGXCPU);
-  const std::string limit =
-      cat(failure.processor_limit, " s of processor time that a process may use");
+  const std::string limit = cat(failure.processor_limit, " s of CPU time that a process may use");
   if (is_limited &&
       failure.processor_seconds >= kNearly * static_cast<double>(failure.processor_limit))
     return cat("; it has used the ", limit, ": raise ulimit -t");

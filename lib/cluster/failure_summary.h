@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// RankEnd says how a rank's process ended, as the supervisor saw it.
+/// RankEnd describes how a rank's process ended, as the supervisor saw it.
 struct RankEnd {
   int rank = 0;
   int64_t unix_ns = 0;
@@ -20,7 +20,7 @@ struct RankEnd {
   bool told_to_stop = false;
   /// The work that the rank showed when it ended; "" if nothing is known.
   std::string doing;
-  /// Seconds of processor time that the process used, and that a process may use (ulimit -t); 0 for
+  /// Seconds of CPU time that the process used, and that a process may use (ulimit -t); 0 for
   /// no limit.
   double processor_seconds = 0;
   int64_t processor_limit = 0;
@@ -30,7 +30,7 @@ struct RankEnd {
 /// restart, else 128 + the signal's number. Signal handlers may call it.
 int stop_exit_code(int signal) noexcept;
 
-/// Returns whether an end is not a failure: exit code 0, a saved run that asks for a restart, or a
+/// Returns whether an end is not a failure: exit code 0, a saved run that requests a restart, or a
 /// stop by a signal. The signal is the one that was forwarded (`forwarded`, 0 for none), or one
 /// that reached a single rank, which then finished its step with all others and exited with 129,
 /// 130 or 143.

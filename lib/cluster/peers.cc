@@ -68,7 +68,7 @@ bool stands_still(const ProcStat& stat) {
   return stat.state == 'T' || stat.state == 't';
 }
 
-double seconds_since(int64_t unix_ns) {
+double seconds_since_unix_ns(int64_t unix_ns) {
   const auto now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch());
   return static_cast<double>(now.count() - unix_ns) * 1e-9;
 }
@@ -78,7 +78,7 @@ std::string last_seen(const CollectiveRecord& record) {
     return "it has entered no collective of the group yet";
   const char* verb = record.state == CollectiveState::kEntered ? "entered" : "finished";
   return cat("its last was ", describe(record), ", ", verb, " ",
-             human_seconds(std::max(seconds_since(record.unix_ns), 0.0)), " ago");
+             human_seconds(std::max(seconds_since_unix_ns(record.unix_ns), 0.0)), " ago");
 }
 
 std::string name_of(const PeerView& peer) {
@@ -93,13 +93,13 @@ bool is_there(const CollectiveRecord& peer, const CollectiveRecord& mine) {
   return peer.state != CollectiveState::kNone && peer.sequence >= mine.sequence;
 }
 
-/// Chain follows ranks that wait for others: from a rank that has not entered a collective to the
-/// collective of another group that it waits in, to the ranks that have not entered that one, and
-/// on.
-class Chain {
+/// WaitChain follows ranks that wait for others: from a rank that has not entered a collective to
+/// the collective of another group that it waits in, to the ranks that have not entered that one,
+/// and on.
+class WaitChain {
  public:
-  Chain(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
-        const std::vector<PeerView>& others) {
+  WaitChain(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
+            const std::vector<PeerView>& others) {
     for (size_t i = 0; i < views.size(); ++i)
       first_present_ += static_cast<int>(i) == self || is_there(views[i].record, mine) ? 1 : 0;
     for (const PeerView& view : views) known_.emplace(view.global_rank, &view);
@@ -110,7 +110,7 @@ class Chain {
 
   /// Returns what `peer` does instead, to follow its name; "" if nothing is known. Sets the
   /// culprit.
-  std::string doing(const PeerView& peer) {
+  std::string waits_text(const PeerView& peer) {
     culprit = peer.global_rank;
     passed_.insert(peer.global_rank);
     if (most_present_ == 0) most_present_ = first_present_, ring_culprit_ = culprit;
@@ -176,7 +176,7 @@ class Chain {
       culprit = ring_culprit_;
       return name + ": they wait for each other";
     }
-    const std::string next = doing(other);
+    const std::string next = waits_text(other);
     return next.empty() ? name : cat(name, ": ", next);
   }
 
@@ -232,8 +232,8 @@ std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   return "";
 }
 
-/// Complaints holds complaints of one kind, and the rank to which each leads.
-struct Complaints {
+/// PeerReports holds reports of one kind, and the rank to which each leads.
+struct PeerReports {
   std::vector<std::string> texts;
   std::vector<int> culprits;
 };
@@ -297,7 +297,7 @@ ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
                           int self, const std::vector<PeerView>& others) {
   // A dead rank explains the others' delays; an abort of a rank is always a consequence.
-  Complaints dead, late, gave_up;
+  PeerReports dead, late, gave_up;
   for (size_t i = 0; i < views.size(); ++i) {
     const PeerView& peer = views[i];
     const bool concerned = !between_two(mine.kind) || mine.peer == static_cast<int>(i);
@@ -309,11 +309,11 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
     const bool aborted = peer.record.state == CollectiveState::kAborted;
     int culprit = peer.global_rank;
     if (!ended && !aborted && !is_there(peer.record, mine)) {
-      Chain chain(views, mine, self, others);
-      if (const std::string doing = chain.doing(peer); !doing.empty()) text += "; " + doing;
+      WaitChain chain(views, mine, self, others);
+      if (const std::string waits = chain.waits_text(peer); !waits.empty()) text += "; " + waits;
       culprit = chain.culprit;
     }
-    Complaints& kind = aborted ? gave_up : ended ? dead : late;
+    PeerReports& kind = aborted ? gave_up : ended ? dead : late;
     kind.texts.push_back(std::move(text));
     kind.culprits.push_back(culprit);
   }
@@ -323,10 +323,10 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
   if (!between_two(mine.kind))
     return {"every rank has entered it and none is known to be lost", -1};
   const PeerView& partner = views[static_cast<size_t>(mine.peer)];
-  Chain chain(views, mine, self, others);
-  const std::string doing = chain.doing(partner);
+  WaitChain chain(views, mine, self, others);
+  const std::string waits = chain.waits_text(partner);
   return {cat("rank ", partner.global_rank, " is running but has not taken part",
-              doing.empty() ? "" : "; ", doing),
+              waits.empty() ? "" : "; ", waits),
           chain.culprit};
 }
 
@@ -338,8 +338,8 @@ std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const Collect
     if (static_cast<int>(i) == self || !concerned ||
         (!between_two(mine.kind) && is_there(views[i].record, mine)))
       continue;
-    Chain chain(views, mine, self, others);
-    chain.doing(views[i]);
+    WaitChain chain(views, mine, self, others);
+    chain.waits_text(views[i]);
     unknown.insert(chain.unknown.begin(), chain.unknown.end());
   }
   return {unknown.begin(), unknown.end()};

@@ -13,7 +13,7 @@ namespace {
 /// The most numbers of a text; longer lists are invalid.
 constexpr size_t kMostNumbers = 1 << 16;
 
-/// Writes processors, which are in order, as ranges: "0-3,8".
+/// Writes cores, which are in order, as ranges: "0-3,8".
 std::string ranges_text(const std::vector<int>& numbers) {
   std::vector<std::string> ranges;
   for (size_t i = 0; i < numbers.size();) {
@@ -41,7 +41,7 @@ std::vector<int> parse_ranges(const std::string& text) {
   return numbers;
 }
 
-/// Returns whether two lists, both in order, have a processor in common.
+/// Returns whether two lists, both in order, have a core in common.
 bool share_one(const std::vector<int>& a, const std::vector<int>& b) {
   return std::any_of(a.begin(), a.end(),
                      [&](int number) { return std::binary_search(b.begin(), b.end(), number); });
@@ -84,7 +84,7 @@ std::string quota_text(const ProcessorLimit& limit) {
   if (limit.quota == 0 || threads_of_quota(limit.quota) >= static_cast<int>(limit.allowed.size()))
     return "";
   return cat("the control group ", limit.group, " grants the time of ", number_text(limit.quota),
-             limit.quota == 1 ? " processor" : " processors");
+             limit.quota == 1 ? " core" : " cores");
 }
 
 }  // namespace ftrun

@@ -74,14 +74,14 @@ RankState read_state(const BoardTable& table) {
       .phase = table.phase.read(), .texts = table.texts.read(), .lanes = {}, .groups = {}};
   make_valid(state.phase);
   make_valid(state.texts);
-  for (const Shown<Activity>& lane : table.lanes) {
+  for (const SeqLocked<Activity>& lane : table.lanes) {
     Activity now = lane.read();
     make_valid(now);
     if (has(now)) state.lanes.push_back(now);
   }
   for (const BoardTable::GroupCell& group : table.groups)
     if (group.used.load(std::memory_order_acquire) != BoardTable::GroupCell::kFree)
-      state.groups.push_back(group_of(group.group.read(), group.record.read(), kMostRanks));
+      state.groups.push_back(group_of(group.group.read(), group.record.read(), kMostShownRanks));
   return state;
 }
 

@@ -41,7 +41,7 @@ class ShownOutput {
  private:
   struct Stream {
     int fd = -1;
-    OwnedFd terminal;  // the same terminal, where no write waits
+    OwnedFd terminal;  // the same terminal, opened for writes that do not block
     bool stands = false;
     int64_t dropped_lines = 0;
   };

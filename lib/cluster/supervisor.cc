@@ -64,7 +64,9 @@ class SignalQueue {
     sigaddset(&wanted, SIGCHLD);
     ::sigprocmask(SIG_BLOCK, &wanted, &before_);
     fd_ = OwnedFd(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!fd_) throw Error(ExitCode::kEnvironment, cat("signalfd: ", errno_text(errno)));
+    if (!fd_)
+      throw Error(ExitCode::kEnvironment, cat("cannot create a signalfd: ", errno_text(errno)),
+                  kMoreFiles);
   }
   ~SignalQueue() {
     ::sigprocmask(SIG_SETMASK, &before_, nullptr);
@@ -549,7 +551,7 @@ class Restarts {
       return last.exit_code;
     }
     const FailureSummary& first = policy_.first();
-    log_error(cat(first.text, "\n  given up after ", policy_.without_progress(),
+    log_error(cat(first.text, "\n  gave up after ", policy_.without_progress(),
                   policy_.without_progress() == 1 ? " restart" : " restarts",
                   " without a new checkpoint; the last failure: rank ", last.rank, ": ",
                   first_line(last.reason)));

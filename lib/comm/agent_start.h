@@ -1,6 +1,6 @@
 #pragma once
 
-// Seen by this folder's sources only: brings c10d's headers.
+// Only this folder's sources include this header, because it includes c10d's.
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <string>

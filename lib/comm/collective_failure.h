@@ -4,8 +4,8 @@
 
 namespace ftrun {
 
-/// CollectiveFailure says how a collective failed, to be reported with rank, collective and peers
-/// around it.
+/// CollectiveFailure describes how a collective failed, to be reported with rank, collective and
+/// peers around it.
 struct CollectiveFailure {
   /// "waited 5.0s in", "lost a peer in", "lost a connection in".
   std::string what;

@@ -10,10 +10,10 @@
 namespace ftrun {
 namespace {
 
-/// The time between two looks at a collective: often enough that the board shows peers the truth at
-/// each of their heartbeats, and a query of an event costs microseconds.
+/// The interval of checks of a collective: short enough that the board is up to date at each of the
+/// peers' heartbeats; a query of an event costs microseconds.
 constexpr std::chrono::milliseconds kInterval{20};
-/// The time that a collective may take before the members are looked at, and between two looks.
+/// The time that a collective may take before the members are checked, and between two checks.
 constexpr std::chrono::seconds kPatience{1};
 
 }  // namespace
@@ -77,10 +77,10 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
       begun_ = watched_.has_begun(entry.handle);
       since_ = Clock::now();
       if (!begun_) return true;
-      watched_.begun(entry.record);
+      watched_.on_begin(entry.record);
     }
     if (entry.issued && watched_.has_ended(entry.handle)) {
-      watched_.ended();
+      watched_.on_end();
       watched_.release(entry.handle);
       const std::lock_guard lock(mutex_);
       entries_.pop_front();
@@ -95,7 +95,7 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
     else if (waited > kPatience && is_time_for_members() && watched_.peer_lost())
       give_up(entry, {"lost a peer in", ""});
   } catch (const RankError& error) {
-    watched_.device_failed(entry.record, error);
+    watched_.on_device_failed(entry.record, error);
     record_abort();
   } catch (const std::exception& error) {
     give_up(entry, {"lost a connection in", first_line(error.what())});
@@ -116,7 +116,7 @@ bool CollectiveWatch::is_late(Clock::duration waited) {
 }
 
 void CollectiveWatch::give_up(const WatchedCollective& entry, const CollectiveFailure& failure) {
-  watched_.lost(entry.record, failure);
+  watched_.on_peer_lost(entry.record, failure);
   record_abort();
 }
 

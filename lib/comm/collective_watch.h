@@ -18,30 +18,31 @@ namespace ftrun {
 class WatchedCollectives {
  public:
   virtual ~WatchedCollectives() = default;
-  // has_begun() says whether all work before the collective in its stream is over: from then on
-  // only the peers can hold it up. It and has_ended() throw RankError where this rank's device
-  // fails, and any other exception where the transport does.
+  /// Returns whether all work before the collective in its stream is over: from then on only the
+  /// peers can hold it up. It and has_ended() throw RankError where this rank's device fails, and
+  /// any other exception where the transport does.
   virtual bool has_begun(int64_t handle) = 0;
   virtual bool has_ended(int64_t handle) = 0;
   /// Releases the handle of a collective that has ended: it is not used any more.
   virtual void release(int64_t handle) = 0;
-  /// Records that the device has begun the collective; ended() notes that it is over.
-  virtual void begun(const CollectiveRecord& record) = 0;
-  virtual void ended() = 0;
+  /// Records that the device has begun the collective; on_end() notes that it is over.
+  virtual void on_begin(const CollectiveRecord& record) = 0;
+  virtual void on_end() = 0;
   /// Returns whether a member is known to have given up, or its process to have ended. May take a
   /// moment.
   virtual bool peer_lost() = 0;
-  // Reports that the rank's wait ends by a failure: lost() or device_failed() is called, at most
-  // once.
-  virtual void lost(const CollectiveRecord& record, const CollectiveFailure& failure) = 0;
+  /// Reports that the rank's wait ends by a failure: this or on_device_failed() is called, at most
+  /// once.
+  virtual void on_peer_lost(const CollectiveRecord& record, const CollectiveFailure& failure) = 0;
   /// Reports that this rank's own device has failed: no peer is the cause.
-  virtual void device_failed(const CollectiveRecord& record, const RankError& error) = 0;
+  virtual void on_device_failed(const CollectiveRecord& record, const RankError& error) = 0;
 };
 
-/// CollectiveWatch follows the collectives of a device. Its host puts them into a stream and goes
-/// on, so the host's calls do not show where the device is. A thread follows marks in the stream:
-/// it says which collective the device is in, for the progress board, and which one has begun and
-/// not ended within the limit, so that whoever waits for the device learns which peer is missing.
+/// CollectiveWatch follows the collectives of a device. The host enqueues them in a stream and
+/// continues, so the host's calls do not show where the device is. A thread follows marks in the
+/// stream: it says which collective the device is in, for the progress board, and which one has
+/// begun and not ended within the limit, so that whoever waits for the device learns which peer
+/// is missing.
 class CollectiveWatch {
  public:
   /// Borrows `watched`.

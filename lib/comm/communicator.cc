@@ -266,7 +266,7 @@ void Communicator::begin_replay(std::span<CollectiveRecord> recorded) {
   }
   replays_ = !recorded.empty();
   if (!replays_) return;
-  call_or_abort(recorded.front(), [&] { replay_begins(recorded.front()); });
+  call_or_abort(recorded.front(), [&] { on_replay_begin(recorded.front()); });
 }
 
 void Communicator::require_no_recordings() const {
@@ -276,7 +276,7 @@ void Communicator::require_no_recordings() const {
 }
 
 void Communicator::end_replay() {
-  if (replays_) replay_ends();
+  if (replays_) on_replay_end();
   replays_ = false;
 }
 

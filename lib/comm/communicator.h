@@ -141,8 +141,8 @@ class Communicator {
     std::function<std::vector<PeerView>(const std::vector<int>&)> view_ranks = {};
     /// Adds in rank order on GPUs (comm/device_communicator.h); null leaves sums to the transport.
     SumBlocks sum_blocks = {};
-    /// Members of a group of GPUs send each other messages, for which they are
-    /// connected when the group is opened.
+    /// Members of a group of GPUs send each other messages: they are connected when the group is
+    /// opened.
     bool carries_messages = false;
     /// The time for which a thread that waits for a GPU may stay away after an abort.
     std::chrono::milliseconds abort_patience = std::chrono::seconds(30);
@@ -167,17 +167,17 @@ class Communicator {
                       CallSite site);
   /// Gathers size() blocks of `count` into `out`; `in` may be block rank() of `out`.
   Work all_gather(const void* in, void* out, int64_t count, DType dtype, CallSite site);
-  /// Exchanges blocks: `in` and `out` hold size() blocks of `count`, apart from each other; block i
-  /// of `out` is block rank() of rank i.
+  /// Exchanges blocks: `in` and `out` hold size() blocks of `count`, which must not overlap; block
+  /// i of `out` is block rank() of rank i.
   Work all_to_all(const void* in, void* out, int64_t count, DType dtype, CallSite site);
   /// Exchanges blocks of any length: `sends[i]` elements go to rank i, whose receives[rank()] must
   /// be the same. `in` holds `most` elements, the same on all ranks, and `out` the received ones;
-  /// memory behind the blocks stays as it is.
+  /// memory after the blocks stays as it is.
   Work counted_all_to_all(const void* in, std::span<const int64_t> sends, void* out,
                           std::span<const int64_t> receives, int64_t most, DType dtype,
                           CallSite site);
-  /// Sends rank i's `in` to `out` of rank (i + by) mod size(); `by` is in [0, size()). The two lie
-  /// apart.
+  /// Sends rank i's `in` to `out` of rank (i + by) mod size(); `by` is in [0, size()). `in` and
+  /// `out` must not overlap.
   Work shift(const void* in, void* out, int64_t count, DType dtype, int by, CallSite site);
   Work broadcast(void* data, int64_t count, DType dtype, int root, CallSite site);
   Work send(const void* data, int64_t count, DType dtype, int to, CallSite site);
@@ -188,10 +188,10 @@ class Communicator {
   /// and their wait() makes it wait. Nothing on hosts.
   virtual void use_stream(void* stream) { static_cast<void>(stream); }
 
-  // Returns whether a device may record what collectives put into its streams and do it again and
-  // again (LaneDevice::begin_recording). Calls between begin_recording() and end_recording() do not
-  // count and nobody waits for them; begin_replay() and end_replay(), around each replay, count the
-  // recorded calls.
+  /// Returns whether a device may record what collectives put into its streams and replay it
+  /// (LaneDevice::begin_recording). Calls between begin_recording() and end_recording() do not
+  /// count and nobody waits for them; begin_replay() and end_replay(), around each replay, count
+  /// the recorded calls.
   virtual bool can_record() const { return false; }
   void begin_recording();
   std::vector<CollectiveRecord> end_recording();
@@ -232,9 +232,9 @@ class Communicator {
   /// Throws Error(kBug) while the device holds recordings of this communicator's collectives; for
   /// shutdown().
   void require_no_recordings() const;
-  /// Begins a replay of several collectives, of which this is the first; replay_ends() ends it.
-  virtual void replay_begins(const CollectiveRecord& first) { static_cast<void>(first); }
-  virtual void replay_ends() {}
+  /// Begins a replay of several collectives, of which this is the first; on_replay_end() ends it.
+  virtual void on_replay_begin(const CollectiveRecord& first) { static_cast<void>(first); }
+  virtual void on_replay_end() {}
 
   /// Starts the collective if the back end can; must not block for long.
   virtual void begin(Collective& collective) { static_cast<void>(collective); }

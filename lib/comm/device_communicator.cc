@@ -33,7 +33,7 @@ void DeviceCommunicator::start_watch() {
   watch_ = std::make_unique<CollectiveWatch>(watched, setup().timeout);
 }
 
-/// Stops the watch; whoever closes the group has come back from the device.
+/// Stops the watch; the thread that closes the group no longer waits for the device.
 void DeviceCommunicator::stop_watch() {
   {
     const std::lock_guard lock(lost_mutex_);
@@ -57,12 +57,12 @@ void DeviceCommunicator::check() {
   std::rethrow_exception(lost_);
 }
 
-void DeviceCommunicator::begun(const CollectiveRecord& record) {
+void DeviceCommunicator::on_begin(const CollectiveRecord& record) {
   const std::lock_guard lock(shown_mutex_);
   if (slot() != nullptr && !gave_up_) slot()->enter(record);
 }
 
-void DeviceCommunicator::ended() {
+void DeviceCommunicator::on_end() {
   const std::lock_guard lock(shown_mutex_);
   if (slot() != nullptr && !gave_up_) slot()->finish();
 }
@@ -76,7 +76,8 @@ bool DeviceCommunicator::show_given_up() noexcept {
 
 /// Ends the group for a failure that the watch's thread found. The abort frees the device and
 /// whoever waits for it: check() must know before it that the device's data are not results.
-void DeviceCommunicator::lost(const CollectiveRecord& record, const CollectiveFailure& failure) {
+void DeviceCommunicator::on_peer_lost(const CollectiveRecord& record,
+                                      const CollectiveFailure& failure) {
   mark_group_lost();
   const Error error = give_up(record, failure);
   show_lost(error);
@@ -86,7 +87,7 @@ void DeviceCommunicator::lost(const CollectiveRecord& record, const CollectiveFa
 }
 
 /// Reports to peers that this rank gives up; its own error names no peer.
-void DeviceCommunicator::device_failed(const CollectiveRecord& record, const RankError& error) {
+void DeviceCommunicator::on_device_failed(const CollectiveRecord& record, const RankError& error) {
   mark_group_lost();
   const std::string text =
       cat(error.message(), " (noticed in ", describe(record), " of group ", name(), ")");
@@ -142,13 +143,13 @@ void DeviceCommunicator::issue_watched(const Collective& collective) {
 }
 
 /// Watches all collectives of a replay as its first one: it has ended when all have.
-void DeviceCommunicator::replay_begins(const CollectiveRecord& first) {
+void DeviceCommunicator::on_replay_begin(const CollectiveRecord& first) {
   check();
   replay_mark_ = mark_begin();
   watch_->announce(first, replay_mark_);
 }
 
-void DeviceCommunicator::replay_ends() {
+void DeviceCommunicator::on_replay_end() {
   mark_end(replay_mark_);
   watch_->issued();
 }

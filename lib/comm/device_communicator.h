@@ -16,7 +16,7 @@
 namespace ftrun {
 
 /// DeviceCommunicator runs collectives of device memory: begin() puts them into the stream of
-/// use_stream(), behind its earlier work, and the host continues; later work in that stream finds
+/// use_stream(), after its earlier work, and the host continues; later work in that stream finds
 /// them done, so wait() has nothing to do. A watch (comm/collective_watch.h) notices a peer that is
 /// lost: the next call throws the error, and so does check(), which must be called after a wait for
 /// the device, before the results are read. Where the device does not come back to whoever waits
@@ -48,8 +48,8 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   bool copies_alone() const final { return false; }
   bool device_runs() const final { return true; }
   void begin(Collective& collective) final;
-  void replay_begins(const CollectiveRecord& first) final;
-  void replay_ends() final;
+  void on_replay_begin(const CollectiveRecord& first) final;
+  void on_replay_end() final;
   void complete(Collective& collective) override;
 
   /// PeerExchange is what a rank sends to another one and receives from it, bytes at any address.
@@ -66,7 +66,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   virtual void enqueue(const Collective& collective) = 0;
   /// Enqueues the exchanges, by rank in the group; what a rank sends itself is copied.
   virtual void enqueue(std::span<const PeerExchange> by_rank) = 0;
-  /// Puts a mark before a collective, and mark_end() one behind it: a handle for the three below.
+  /// Puts a mark before a collective, and mark_end() one after it: a handle for the three below.
   virtual int64_t mark_begin() = 0;
   virtual void mark_end(int64_t handle) = 0;
   bool has_begun(int64_t handle) override = 0;
@@ -96,10 +96,10 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   }
 
  private:
-  void begun(const CollectiveRecord& record) final;
-  void ended() final;
-  void lost(const CollectiveRecord& record, const CollectiveFailure& failure) final;
-  void device_failed(const CollectiveRecord& record, const RankError& error) final;
+  void on_begin(const CollectiveRecord& record) final;
+  void on_end() final;
+  void on_peer_lost(const CollectiveRecord& record, const CollectiveFailure& failure) final;
+  void on_device_failed(const CollectiveRecord& record, const RankError& error) final;
   int own_global_rank() const { return members()[static_cast<size_t>(rank())]; }
   void mark_group_lost();
   template <typename Failed>

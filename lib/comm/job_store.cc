@@ -28,12 +28,12 @@ constexpr Milliseconds kHandshake{5000};
 /// A host that answers nothing is tried again after this time.
 constexpr Milliseconds kConnect{5000};
 
-/// Refused holds what rank 0 answered instead of admitting.
-struct Refused : std::runtime_error {
-  Refused(const std::string& what, bool for_now = false)
-      : std::runtime_error(what), for_now(for_now) {}
+/// AdmissionRefused holds the reason for which rank 0 refused a connection.
+struct AdmissionRefused : std::runtime_error {
+  AdmissionRefused(const std::string& what, bool is_temporary = false)
+      : std::runtime_error(what), is_temporary(is_temporary) {}
   /// An earlier start's rank 0 refused, whose place this start's rank 0 may be about to take.
-  bool for_now;
+  bool is_temporary;
 };
 
 [[noreturn]] void lost(const char* what) {
@@ -104,13 +104,13 @@ constexpr const char* kOneTokenEach =
                   cat(kOneTokenEach,
                       "; where one rank was started again by itself, start all of them again"));
     case StoreVerdict::kLaterStart:
-      throw Refused(
+      throw AdmissionRefused(
           cat("rank 0 still has restart count ", serving.attempt, ", this rank has ", own.attempt),
           true);
     case StoreVerdict::kAdmitted:
       break;
   }
-  throw Refused("what answers there does not know this job's token");
+  throw AdmissionRefused("what answers there does not know this job's token");
 }
 
 /// Joined is a connection on which both sides have proved that they know the token, and neither has
@@ -144,13 +144,13 @@ Joined greet(const StorePlace& place, const StoreMember& member, Clock::time_poi
   send_all(fd.get(), own + bytes + client_proof(place.token, theirs, own, bytes));
   const std::string welcome = receive(fd.get(), kWelcomeBytes, until);
   if (welcome == std::string(kWelcomeBytes, '\0'))
-    throw Refused(
+    throw AdmissionRefused(
         "the store there does not know this job's token: it is another job's, or FTRUN_TOKEN "
         "differs");
   const auto verdict = static_cast<StoreVerdict>(welcome[0]);
   const std::string serving = welcome.substr(1, kMemberBytes);
   if (welcome.substr(1 + kMemberBytes) != server_proof(place.token, theirs, own, verdict, serving))
-    throw Refused("what answers there does not know this job's token");
+    throw AdmissionRefused("what answers there does not know this job's token");
   return {std::move(fd), verdict, member_from(serving)};
 }
 
@@ -199,10 +199,10 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
       if (!answered) why = "rank 0 has not said where yet";
     } catch (const Error&) {
       throw;
-    } catch (const Refused& error) {
+    } catch (const AdmissionRefused& error) {
       why = error.what();
       answered = true;
-      if (!patient && !error.for_now) break;
+      if (!patient && !error.is_temporary) break;
     } catch (const std::exception& error) {
       if (!answered) why = error.what();
     }

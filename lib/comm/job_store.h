@@ -1,6 +1,6 @@
 #pragma once
 
-// Seen by this folder's sources only: brings c10d's headers.
+// Only this folder's sources include this header, because it includes c10d's.
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
@@ -18,7 +18,7 @@
 
 namespace ftrun {
 
-/// StorePlace says where the job's store is, and how to be let in.
+/// StorePlace specifies where the job's store is, and how to be let in.
 struct StorePlace {
   std::string address;
   int port = 0;
@@ -34,7 +34,7 @@ bool serves_store(const StorePlace& place, std::chrono::milliseconds limit);
 /// without end while it is stopped.
 class JobStore final : public c10d::Store {
  public:
-  /// Tries to connect until `deadline`; `find` is asked for the place again each time (nothing: it
+  /// Tries to connect until `deadline`; `find` is called for the place again each time (nothing: it
   /// is not known yet; std::runtime_error: not yet for this reason; Error: never). Throws
   /// std::runtime_error with the last reason; at once where `find` can say nothing else and the
   /// token is refused (`patient` false). Error(kUsage) at once where rank 0 does not accept

@@ -49,9 +49,9 @@ Resolved resolve(const std::string& address, int port, int type) {
                                           port, ": ", errno_text(reason)));
 }
 
-/// Returns whether the socket met itself: where nobody listens yet, it may be given the very port
-/// as its own, and keeps the port from who wants to listen: it goes at once, without a trace of it
-/// in the kernel.
+/// Returns whether the socket connected to itself: where nobody listens yet, the kernel may choose
+/// the target port as the socket's own. The socket is then closed at once, without a wait in the
+/// kernel, because it keeps the port from the listener.
 bool is_connected_to_itself(int fd) {
   sockaddr_in own{}, other{};
   socklen_t own_size = sizeof own, other_size = sizeof other;
@@ -85,7 +85,7 @@ bool is_loopback(const std::string& address) {
 
 std::optional<std::string> missing_route(const std::string& address) {
   const auto first = first_address(address);
-  const int error = first ? find_route(*first) : 0;
+  const int error = first ? route_error(*first) : 0;
   if (error != ENETUNREACH && error != EHOSTUNREACH) return std::nullopt;
   return cat("no network of this machine leads to the rendezvous address \"", address,
              "\": ", errno_text(error));

@@ -5,8 +5,8 @@
 
 namespace ftrun {
 
-/// MeetingPlace says where ranks that no common supervisor started find each other: in a file that
-/// belongs to this user only, beside the run folder, for as long as they meet.
+/// MeetingPlace specifies where ranks that no common supervisor started find each other: in a file
+/// that belongs to this user only, beside the run folder, for as long as they meet.
 struct MeetingPlace {
   /// The launcher's name of the job, "" where it gives none: another job's file is not ours.
   std::string job;
@@ -16,10 +16,10 @@ struct MeetingPlace {
   std::string token;
 };
 
-/// MeetingFile is rank 0's part: the file exists until this object goes, when all have met.
+/// MeetingFile is rank 0's part: the file exists until this object is destroyed, when all have met.
 /// Error(kEnvironment) where it cannot be written, or where a file of that name is something else.
-/// A file that an earlier start has left is replaced: its readers must see for themselves whether
-/// anybody still meets by it.
+/// A file that an earlier start has left is replaced: its readers must check whether rank 0 still
+/// serves there.
 class MeetingFile {
  public:
   MeetingFile(std::string path, const MeetingPlace& place);
@@ -32,7 +32,7 @@ class MeetingFile {
   /// elsewhere.
   static std::optional<MeetingPlace> read(const std::string& path);
   /// Throws Error(kUsage) where the file is no longer the one that this rank wrote: ranks that have
-  /// not come yet go elsewhere.
+  /// not connected yet would go elsewhere.
   void require_ours() const;
 
  private:

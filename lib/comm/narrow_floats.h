@@ -17,7 +17,7 @@ struct NarrowFloats {
   void (*narrow_bf16)(const float* from, uint16_t* to, int64_t count);
 };
 
-/// Returns the functions that run on any processor.
+/// Returns the functions that run on any CPU.
 const NarrowFloats& scalar_narrow_floats();
 /// Returns the fastest functions of this processor.
 const NarrowFloats& narrow_floats();

@@ -86,7 +86,7 @@ ncclUniqueId from_hex(const std::string& text) {
 }
 
 /// Returns NCCL's description of an error, with its last note.
-std::string words_of(ncclResult_t status, ncclComm_t comm) {
+std::string error_text(ncclResult_t status, ncclComm_t comm) {
   const char* const noted = ::ncclGetLastError(comm);
   const std::string last = noted == nullptr ? "" : noted;
   return cat(::ncclGetErrorString(status), last.empty() ? "" : ": ", last);
@@ -96,7 +96,7 @@ std::string words_of(ncclResult_t status, ncclComm_t comm) {
 /// this rank's own failure.
 void check_own_device(ncclResult_t status, ncclComm_t comm, const char* what) {
   if (status != ncclUnhandledCudaError) return;
-  const std::string words = words_of(status, comm);
+  const std::string words = error_text(status, comm);
   throw_library_error(what, "NCCL", words, words.find("out of memory") != std::string::npos);
 }
 
@@ -114,9 +114,9 @@ void clear_device(void* memory, size_t bytes) {
 /// The number that barriers add up, a byte that is sent, and one that is received.
 constexpr int64_t kWordBytes = 16, kSentByte = 8, kReceivedByte = 12;
 
-/// Sends every other member a byte. A first message connects the two of it, which holds up the
-/// thread that issues it until the peer issues the other half: two ranks that first send to each
-/// other would wait for ever. A group of calls connects both ways.
+/// Sends every other member a byte. The first message between two ranks connects them, which blocks
+/// the issuing thread until the peer issues its half; two ranks that both send first would
+/// deadlock. A group of calls connects both ways.
 ncclResult_t exchange_bytes(const CommBuffer& word, int size, int rank, ncclComm_t comm,
                             cudaStream_t stream) {
   ncclResult_t status = ::ncclGroupStart();
@@ -136,7 +136,7 @@ class NcclCommunicator final : public DeviceCommunicator {
  public:
   NcclCommunicator(Setup setup, Rendezvous& rendezvous, int device)
       : DeviceCommunicator(std::move(setup)), rendezvous_(rendezvous), device_(device) {
-    check_cuda(::cudaSetDevice(device), "choosing the GPU");
+    check_cuda(::cudaSetDevice(device), "setting the CUDA device");
     void* word = nullptr;
     check_cuda(::cudaMalloc(&word, kWordBytes), "allocating device memory");
     barrier_buffer_ = std::make_shared<CommBuffer>(word, kWordBytes, free_device);
@@ -194,21 +194,22 @@ class NcclCommunicator final : public DeviceCommunicator {
       switch (record.kind) {
         case CollectiveKind::kAllReduce:
           return ::ncclAllReduce(work.in, work.out, count, type, nccl_op(record.op), comm,
-                                 native());
+                                 cuda_stream());
         case CollectiveKind::kReduceScatter:
           return ::ncclReduceScatter(work.in, work.out, count, type, nccl_op(record.op), comm,
-                                     native());
+                                     cuda_stream());
         case CollectiveKind::kAllGather:
-          return ::ncclAllGather(work.in, work.out, bytes, ncclUint8, comm, native());
+          return ::ncclAllGather(work.in, work.out, bytes, ncclUint8, comm, cuda_stream());
         case CollectiveKind::kBroadcast:
-          return ::ncclBroadcast(work.in, work.out, bytes, ncclUint8, record.peer, comm, native());
+          return ::ncclBroadcast(work.in, work.out, bytes, ncclUint8, record.peer, comm,
+                                 cuda_stream());
         case CollectiveKind::kSend:
-          return ::ncclSend(work.in, bytes, ncclUint8, record.peer, comm, native());
+          return ::ncclSend(work.in, bytes, ncclUint8, record.peer, comm, cuda_stream());
         case CollectiveKind::kReceive:
-          return ::ncclRecv(work.out, bytes, ncclUint8, record.peer, comm, native());
+          return ::ncclRecv(work.out, bytes, ncclUint8, record.peer, comm, cuda_stream());
         case CollectiveKind::kBarrier:
           return ::ncclAllReduce(barrier_buffer_->data(), barrier_buffer_->data(), 1, ncclFloat32,
-                                 ncclSum, comm, native());
+                                 ncclSum, comm, cuda_stream());
         case CollectiveKind::kAllToAll:
         case CollectiveKind::kCountedAllToAll:
         case CollectiveKind::kShift:
@@ -225,10 +226,10 @@ class NcclCommunicator final : public DeviceCommunicator {
         const PeerExchange& part = by_rank[static_cast<size_t>(peer)];
         if (part.send_bytes > 0)
           status = ::ncclSend(part.send, static_cast<size_t>(part.send_bytes), ncclUint8, peer,
-                              comm, native());
+                              comm, cuda_stream());
         if (part.receive_bytes > 0 && status == ncclSuccess)
           status = ::ncclRecv(part.receive, static_cast<size_t>(part.receive_bytes), ncclUint8,
-                              peer, comm, native());
+                              peer, comm, cuda_stream());
       }
       const ncclResult_t ended = ::ncclGroupEnd();
       return status == ncclSuccess ? ended : status;
@@ -239,18 +240,18 @@ class NcclCommunicator final : public DeviceCommunicator {
   void complete(Collective& collective) override {
     if (collective.record.kind == CollectiveKind::kBarrier)
       call_or_report_loss(
-          [&] { check_cuda(::cudaStreamSynchronize(native()), "waiting for the device"); });
+          [&] { check_cuda(::cudaStreamSynchronize(cuda_stream()), "waiting for the device"); });
     check();
   }
 
   int64_t mark_begin() override {
-    check_cuda(::cudaSetDevice(device_), "choosing the GPU");
-    const int64_t handle = free_mark();
-    check_cuda(::cudaEventRecord(mark(handle).begin, native()), "recording an event");
+    check_cuda(::cudaSetDevice(device_), "setting the CUDA device");
+    const int64_t handle = acquire_mark();
+    check_cuda(::cudaEventRecord(mark(handle).begin, cuda_stream()), "recording an event");
     return handle;
   }
   void mark_end(int64_t handle) override {
-    check_cuda(::cudaEventRecord(mark(handle).end, native()), "recording an event");
+    check_cuda(::cudaEventRecord(mark(handle).end, cuda_stream()), "recording an event");
   }
   bool has_begun(int64_t handle) override { return has_passed(mark(handle).begin); }
   bool has_ended(int64_t handle) override {
@@ -261,13 +262,13 @@ class NcclCommunicator final : public DeviceCommunicator {
     check_own_device(status, comm_, "a collective");
     if (status != ncclSuccess && status != ncclInProgress)
       throw Error(ExitCode::kPeerLost,
-                  cat("NCCL failed in group ", name(), ": ", words_of(status, comm_)),
-                  "look at the other ranks' logs; NCCL_DEBUG=INFO shows more");
+                  cat("NCCL failed in group ", name(), ": ", error_text(status, comm_)),
+                  "look at the other ranks' logs; set NCCL_DEBUG=INFO for details");
     return false;
   }
   void release(int64_t handle) override {
     const std::lock_guard lock(marks_mutex_);
-    free_.push_back(handle);
+    free_marks_.push_back(handle);
   }
   bool peer_lost() override { return rendezvous_.any_lost(members(), name()); }
 
@@ -278,7 +279,8 @@ class NcclCommunicator final : public DeviceCommunicator {
     if (::cudaMalloc(&data, static_cast<size_t>(bytes)) != cudaSuccess) {
       ::cudaGetLastError();
       throw Error(ExitCode::kEnvironment,
-                  cat("no device memory for a communication buffer of ", human_bytes(bytes)));
+                  cat("no device memory for a communication buffer of ", human_bytes(bytes)),
+                  "use a smaller zero_optimization.reduce_bucket_size or micro-batch");
     }
     CommBuffer memory(data, bytes, free_device);
     clear_device(data, static_cast<size_t>(bytes));
@@ -314,7 +316,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     }
   }
 
-  cudaStream_t native() const { return static_cast<cudaStream_t>(stream()); }
+  cudaStream_t cuda_stream() const { return static_cast<cudaStream_t>(stream()); }
 
   WorkEvents mark(int64_t handle) {
     const std::lock_guard lock(marks_mutex_);
@@ -322,9 +324,9 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
   /// Returns a pair of events that is no longer used; makes a new one if there is none.
-  int64_t free_mark() {
+  int64_t acquire_mark() {
     const std::lock_guard lock(marks_mutex_);
-    if (free_.empty()) {
+    if (free_marks_.empty()) {
       WorkEvents made;
       check_cuda(::cudaEventCreateWithFlags(&made.begin, cudaEventDisableTiming),
                  "creating an event");
@@ -333,20 +335,20 @@ class NcclCommunicator final : public DeviceCommunicator {
       marks_.push_back(made);
       return static_cast<int64_t>(marks_.size()) - 1;
     }
-    const int64_t handle = free_.back();
-    free_.pop_back();
+    const int64_t handle = free_marks_.back();
+    free_marks_.pop_back();
     return handle;
   }
 
   bool has_passed(cudaEvent_t event) const {
     // The watch's thread sets its device, because CUDA would otherwise open another GPU for it.
-    check_cuda(::cudaSetDevice(device_), "choosing the GPU");
+    check_cuda(::cudaSetDevice(device_), "setting the CUDA device");
     const cudaError_t status = ::cudaEventQuery(event);
     if (status == cudaErrorNotReady) {
       ::cudaGetLastError();  // not an error of the calls to come
       return false;
     }
-    check_cuda(status, "asking for an event");
+    check_cuda(status, "querying an event");
     return true;
   }
 
@@ -356,7 +358,8 @@ class NcclCommunicator final : public DeviceCommunicator {
     if (comm_ == nullptr) throw CollectiveFailure{"gave up before", ""};
     const ncclResult_t status = calls(comm_);
     check_own_device(status, comm_, "starting a collective");
-    if (status != ncclSuccess) throw CollectiveFailure{"could not start", words_of(status, comm_)};
+    if (status != ncclSuccess)
+      throw CollectiveFailure{"could not start", error_text(status, comm_)};
   }
 
   /// Connects in a thread, as NCCL waits without end for members that do not come, and waits for
@@ -409,8 +412,8 @@ class NcclCommunicator final : public DeviceCommunicator {
     if (opened->status != ncclSuccess)
       throw Error(ExitCode::kPeerLost,
                   cat("rank ", rendezvous_.rank(), " could not connect group ", name(),
-                      " over NCCL: ", words_of(opened->status, comm_)),
-                  "NCCL_DEBUG=INFO tells more; NCCL refuses two ranks on one GPU");
+                      " over NCCL: ", error_text(opened->status, comm_)),
+                  "set NCCL_DEBUG=INFO for details; NCCL refuses two ranks on one GPU");
     if (slot() != nullptr) slot()->finish();
   }
 
@@ -420,8 +423,8 @@ class NcclCommunicator final : public DeviceCommunicator {
       const ncclResult_t status = ::ncclGetUniqueId(&id);
       if (status != ncclSuccess)
         throw Error(ExitCode::kEnvironment,
-                    cat("NCCL cannot open group ", name(), ": ", words_of(status, nullptr)),
-                    "NCCL_DEBUG=INFO tells more");
+                    cat("NCCL cannot open group ", name(), ": ", error_text(status, nullptr)),
+                    "set NCCL_DEBUG=INFO for details");
     }
     if (size() == 1) return id;
     return from_hex(
@@ -438,7 +441,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   ncclComm_t comm_ = nullptr;
   std::mutex marks_mutex_;
   std::vector<WorkEvents> marks_;
-  std::vector<int64_t> free_;
+  std::vector<int64_t> free_marks_;
 };
 
 }  // namespace

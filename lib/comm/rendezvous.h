@@ -55,8 +55,8 @@ struct AgentLaunch {
   int earlier_starts = 0;
 };
 
-/// Patience says how long an exchange waits for the ranks that have not come.
-enum class Patience {
+/// WaitPolicy describes how long an exchange waits for the ranks that have not arrived.
+enum class WaitPolicy {
   /// Waits for RendezvousOptions::timeout.
   kTimeout,
   /// Waits as long as they show that they live: for work of a single rank, which may take any time.
@@ -96,11 +96,11 @@ class Rendezvous {
   /// Sends a text of every rank to all of them, by rank. A key may be used again and again.
   /// Error(kPeerLost) names the ranks that did not come, at once when one is known to be dead.
   std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
-                                         Patience patience = Patience::kTimeout);
+                                         WaitPolicy patience = WaitPolicy::kTimeout);
   /// Exchanges a text among some ranks (global, ascending, ours among them).
   std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
                                          const std::vector<int>& members,
-                                         Patience patience = Patience::kTimeout);
+                                         WaitPolicy patience = WaitPolicy::kTimeout);
   /// Leaves a text that any rank may find at any time.
   void post(const std::string& key, const std::string& text);
   std::optional<std::string> find(const std::string& key);

@@ -28,13 +28,13 @@ std::string few_ranks(const std::vector<int>& ranks) {
   return shown == std::ssize(ranks) ? list : cat(list, " and ", std::ssize(ranks) - shown, " more");
 }
 
-/// SignsOfLife knows since when each absent rank has shown no sign of life.
-class SignsOfLife {
+/// LivenessTracker knows since when each absent rank has shown no sign of life.
+class LivenessTracker {
  public:
   using Beat = std::optional<std::vector<uint8_t>>;
 
   void record_heartbeat(int rank, const Beat& beat) {
-    Last& last = last_.try_emplace(rank, Last{{}, Clock::now()}).first->second;
+    LastHeartbeat& last = last_.try_emplace(rank, LastHeartbeat{{}, Clock::now()}).first->second;
     if (beat && beat != last.beat) last = {beat, Clock::now()};
   }
   /// Returns whether each of them has shown one within `limit`.
@@ -47,11 +47,11 @@ class SignsOfLife {
   }
 
  private:
-  struct Last {
+  struct LastHeartbeat {
     Beat beat;
     Clock::time_point when;
   };
-  std::map<int, Last> last_;
+  std::map<int, LastHeartbeat> last_;
 };
 
 class ShownExchange {
@@ -105,7 +105,7 @@ void Rendezvous::Impl::remove_left(const TextExchange& exchange) {
   }
 }
 
-Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_first(const TextExchange& exchange) {
+Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_first(const TextExchange& exchange) {
   const std::vector<int> absent = missing(exchange, exchange.members);
   if (exchange.members.size() <= TextExchange::kFew) return {absent};
   std::string list;
@@ -129,13 +129,13 @@ std::vector<int> Rendezvous::Impl::asked_about(const TextExchange& exchange, boo
   return ranks;
 }
 
-Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const TextExchange& exchange,
-                                                              bool look_at_all) {
+Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_others(const TextExchange& exchange,
+                                                                   bool look_at_all) {
   const std::vector<int> asked = asked_about(exchange, look_at_all);
   // The first member may have stopped since it reported which ranks are absent, so its list is
   // checked again. Of a long list it suffices that one rank is still absent.
   const bool each = look_at_all || asked.size() <= TextExchange::kFew;
-  Absence absence;
+  MissingRanks absence;
   if (each)
     absence.ranks = missing(exchange, asked);
   else if (!control.has_all(exchange.keys(asked)))
@@ -148,7 +148,8 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const TextExchange
 }
 
 /// Returns whether this rank logs the wait: the first one of those that wait does.
-bool Rendezvous::Impl::reports_wait(const TextExchange& exchange, const Absence& absence) const {
+bool Rendezvous::Impl::reports_wait(const TextExchange& exchange,
+                                    const MissingRanks& absence) const {
   if (absence.ranks.empty()) return false;
   return std::ranges::all_of(exchange.members, [&](int member) {
     return member >= options.rank ||
@@ -156,8 +157,8 @@ bool Rendezvous::Impl::reports_wait(const TextExchange& exchange, const Absence&
   });
 }
 
-std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const Absence& absence,
-                                        Patience patience, const std::string& waited) {
+std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const MissingRanks& absence,
+                                        WaitPolicy patience, const std::string& waited) {
   std::string text =
       cat("rank ", options.rank, " of ", options.world, " has waited ", waited, " for rank ",
           few_ranks(absence.ranks), exchange.begins_run ? " to come" : cat(" in ", exchange.what));
@@ -165,13 +166,13 @@ std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const Abse
   for (const PeerView& view : view_ranks({absence.ranks.begin(), absence.ranks.begin() + shown}))
     if (const std::string doing = activity_text(view.state); !doing.empty())
       text += cat("; rank ", view.global_rank, " is in ", doing);
-  return patience == Patience::kWhileAlive
+  return patience == WaitPolicy::kWhileAlive
              ? text
              : cat(text, "; it gives up after ",
                    human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
 }
 
-void Rendezvous::Impl::did_not_come(const TextExchange& exchange, const Absence& absence,
+void Rendezvous::Impl::did_not_come(const TextExchange& exchange, const MissingRanks& absence,
                                     const std::vector<int>& gone, Milliseconds waited) {
   const std::vector<int>& named = gone.empty() ? absence.ranks : gone;
   std::vector<std::string> names, doing;
@@ -223,10 +224,10 @@ bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milli
 /// silent, as it is while rank 0 is stopped, is waited for as ranks are.
 void Rendezvous::Impl::await_keys(const TextExchange& exchange,
                                   const std::vector<std::string>& keys,
-                                  const FindAbsent& find_absent, Patience patience) {
+                                  const FindAbsent& find_absent, WaitPolicy patience) {
   const auto start = Clock::now();
   auto answered = start;
-  SignsOfLife signs;
+  LivenessTracker signs;
   WaitNotice notice(options.notices, start);
   while (true) {
     const auto left_of_it = std::chrono::ceil<Milliseconds>(start + options.timeout - Clock::now());
@@ -235,8 +236,8 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
     if (meeting != nullptr) meeting->require_ours();
     try {
       const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
-      const bool look_at_all = patience == Patience::kTimeout && waited >= options.timeout;
-      Absence absence = find_absent(look_at_all);
+      const bool look_at_all = patience == WaitPolicy::kTimeout && waited >= options.timeout;
+      MissingRanks absence = find_absent(look_at_all);
       std::vector<int> gone = ended_among(absence.awaited(exchange.first()));
       if (!gone.empty()) {
         // The absent ranks are searched again: a rank that has ended may have left its text after
@@ -247,7 +248,7 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
                       [&](int rank) { return std::ranges::find(awaited, rank) == awaited.end(); });
       }
       answered = Clock::now();
-      if (patience == Patience::kWhileAlive)
+      if (patience == WaitPolicy::kWhileAlive)
         for (const int rank : absence.ranks) signs.record_heartbeat(rank, last_heartbeat(rank));
       const auto limit = absence.has_arrived ? options.timeout + kToPutTogether : options.timeout;
       const bool over = waited >= limit && !signs.all_within(absence.ranks, life_limit());
@@ -297,7 +298,7 @@ void Rendezvous::Impl::publish_failure(const TextExchange& exchange, const std::
 
 /// Makes the one text that each member gets: the texts of all.
 std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std::string& text,
-                                        Patience patience) {
+                                        WaitPolicy patience) {
   const auto put_own = [&] { put(exchange, exchange.of(options.rank), text, exchange.use); };
   const std::string key = exchange.all();
   if (exchange.first() == options.rank) {
@@ -313,7 +314,7 @@ std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std:
   return main.call([key](c10d::Store& server) { return read_text(server, key); }, options.timeout);
 }
 
-std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, Patience patience) {
+std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, WaitPolicy patience) {
   const std::vector<std::string> keys_of_all = exchange.keys(exchange.members);
   await_keys(
       exchange, keys_of_all, [&](bool) { return absent_for_first(exchange); }, patience);
@@ -327,7 +328,7 @@ std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, Patienc
 }
 
 std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
-                                                   Patience patience) {
+                                                   WaitPolicy patience) {
   std::vector<int> everyone(static_cast<size_t>(world()));
   for (int rank = 0; rank < world(); ++rank) everyone[static_cast<size_t>(rank)] = rank;
   return exchange_text(key, text, everyone, patience);
@@ -335,7 +336,7 @@ std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const
 
 std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
                                                    const std::vector<int>& members,
-                                                   Patience patience) {
+                                                   WaitPolicy patience) {
   if (members.size() == 1) return {text};
   const int64_t use = ++impl_->uses[key];
   const Impl::TextExchange exchange{cat(impl_->keys, key), use, members, cat("\"", key, "\""),

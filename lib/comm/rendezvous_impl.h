@@ -87,11 +87,10 @@ struct Rendezvous::Impl {
     }
   };
 
-  /// Absence says which ranks are waited for.
-  struct Absence {
+  /// MissingRanks lists the ranks that an exchange waits for.
+  struct MissingRanks {
     std::vector<int> ranks;
-    /// The wait is for the first one, which has arrived but not finished collecting
-    /// the replies.
+    /// The wait is for the first rank, which has arrived but not finished collecting the replies.
     bool has_arrived = false;
 
     /// Returns the ranks whose end ends the wait: always with the first one, without which it
@@ -103,18 +102,18 @@ struct Rendezvous::Impl {
     }
   };
 
-  using FindAbsent = std::function<Absence(bool look_at_all)>;
-  std::string all_texts(const TextExchange& exchange, const std::string& text, Patience patience);
-  std::string gather_texts(const TextExchange& exchange, Patience patience);
+  using FindAbsent = std::function<MissingRanks(bool look_at_all)>;
+  std::string all_texts(const TextExchange& exchange, const std::string& text, WaitPolicy patience);
+  std::string gather_texts(const TextExchange& exchange, WaitPolicy patience);
   template <typename Work>
   auto run_or_publish_failure(const TextExchange& exchange, const std::string& key, Work work);
   void publish_failure(const TextExchange& exchange, const std::string& key,
                        const Error& error) noexcept;
-  Absence absent_for_first(const TextExchange& exchange);
-  Absence absent_for_others(const TextExchange& exchange, bool look_at_all);
+  MissingRanks absent_for_first(const TextExchange& exchange);
+  MissingRanks absent_for_others(const TextExchange& exchange, bool look_at_all);
   std::vector<int> asked_about(const TextExchange& exchange, bool look_at_all);
   void await_keys(const TextExchange& exchange, const std::vector<std::string>& keys,
-                  const FindAbsent& find_absent, Patience patience);
+                  const FindAbsent& find_absent, WaitPolicy patience);
   bool wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit);
   std::vector<int> missing(const TextExchange& exchange, std::span<const int> ranks);
   void put(const TextExchange& exchange, const std::string& key, const std::string& text,
@@ -125,10 +124,10 @@ struct Rendezvous::Impl {
   /// Returns the time without a sign of life after which a rank is lost; a few heartbeats may be
   /// late on a busy machine.
   Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
-  bool reports_wait(const TextExchange& exchange, const Absence& absence) const;
-  std::string wait_text(const TextExchange& exchange, const Absence& absence, Patience patience,
-                        const std::string& waited);
-  [[noreturn]] void did_not_come(const TextExchange& exchange, const Absence& absence,
+  bool reports_wait(const TextExchange& exchange, const MissingRanks& absence) const;
+  std::string wait_text(const TextExchange& exchange, const MissingRanks& absence,
+                        WaitPolicy patience, const std::string& waited);
+  [[noreturn]] void did_not_come(const TextExchange& exchange, const MissingRanks& absence,
                                  const std::vector<int>& gone, Milliseconds waited);
   Error lost_store(const TextExchange& exchange, const std::string& why) const;
   ProcessState state_of(int rank) const {

@@ -41,8 +41,8 @@ void Rendezvous::Impl::beat(const std::stop_token& stop) {
   }
 }
 
-/// Logs collectives that this rank stands in for long. In a thread of its own: the log may stand
-/// still, and no heartbeat may.
+/// Logs collectives in which this rank has waited for long. Runs in its own thread, because a
+/// blocked log must not delay heartbeats.
 void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
   struct ReportedWait {
     CollectiveRecord record;
@@ -73,8 +73,8 @@ void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
   }
 }
 
-/// Logs a wait in a collective: of those that stand in it the first one does, of a message the one
-/// who waits for it.
+/// Returns the notice of a wait in a collective; nothing where another rank logs it. Only the
+/// lowest waiting rank of a group logs; for a message, its receiver.
 std::optional<std::string> Rendezvous::Impl::collective_wait_text(
     const RankState::GroupState& group, const std::string& waited) {
   const auto own = std::ranges::find(group.members, options.rank);

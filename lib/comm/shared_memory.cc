@@ -31,7 +31,7 @@ struct OwnSegment {
   OwnedFd fd;
   uint64_t inode = 0;
   int64_t bytes = 0;
-  /// Says of its whole huge pages, in order, whether the kernel was asked to collapse them.
+  /// Whether the kernel was asked to collapse each of its whole huge pages, in order.
   std::vector<bool> asked = {};
 };
 
@@ -46,7 +46,7 @@ Registry& registry() {
   return instance;
 }
 
-/// Returns what helps if memory cannot be made or mapped; `otherwise` where the cause is not a
+/// Returns the remedy if memory cannot be made or mapped; `otherwise` where the cause is not a
 /// limit of this process or machine.
 std::string remedy_of(int error, const char* otherwise) {
   if (error == ENOMEM) return less_memory_remedy();
@@ -195,7 +195,7 @@ PeerMemory::~PeerMemory() {
   for (const Segment& segment : segments_) unmap(segment.base, segment.place);
 }
 
-/// Lets go of what its owner has freed: else every buffer that ever lived would stay mapped.
+/// Unmaps segments that their owner has freed; otherwise all past buffers would stay mapped.
 void PeerMemory::close_freed() {
   std::erase_if(segments_, [&](const Segment& segment) {
     if (segment.kept || find_segment(peer_, segment.place)) return false;

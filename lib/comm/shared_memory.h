@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
 #include "cluster/peers.h"
+#include "comm/communicator.h"
 
 namespace ftrun {
 
-/// SharedPlace says where a piece of one process's shared memory lies, in terms that another
+/// SharedPlace specifies where a piece of one process's shared memory lies, in terms that another
 /// process of the machine can follow. Plain bytes. inode 0: not shared.
 struct SharedPlace {
   uint64_t inode = 0;

@@ -310,8 +310,8 @@ void ShmCommunicator::reduce_in_place(const CollectiveRecord& record, int64_t be
 }
 
 /// Sums in pieces, of which each rank adds a slice. A staging area has a place for every rank's
-/// slice: what rank i adds of this piece is in place i of all others', and in that of its own what
-/// it has added of the piece before.
+/// slice. In the area of rank r, place i != r holds rank r's input to slice i of this piece, and
+/// place r the finished slice r of the previous piece.
 void ShmCommunicator::all_reduce_staged(const Collective& work) {
   const CollectiveRecord& record = work.record;
   const int64_t width = dtype_bytes(record.dtype), slot = ShmGroup::kHalfBytes / width / size();

@@ -51,7 +51,7 @@ bool ShmSignal::wait(uint32_t target, std::chrono::microseconds spin,
   const auto spin_end = std::chrono::steady_clock::now() + spin;
   while (spin.count() > 0 && std::chrono::steady_clock::now() < spin_end) {
     if (poll_briefly(*this, target)) return true;
-    ::sched_yield();  // the one we wait for may be queued on this very processor
+    ::sched_yield();  // the one we wait for may be queued on this very core
   }
   while (true) {
     sleepers_.fetch_add(1, std::memory_order_seq_cst);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Seen by the sources of Rendezvous only: brings c10d's headers.
+// Only the sources of Rendezvous include this header, because it includes c10d's.
 #include <functional>
 #include <memory>
 #include <optional>

@@ -35,22 +35,22 @@ using Clock = std::chrono::steady_clock;
 /// The pause in accepting after a shortage of descriptors or memory.
 constexpr std::chrono::milliseconds kShortage{100};
 constexpr size_t kReadBytes = 64 << 10;
-/// Room for requests that a connection keeps: that of heartbeats.
+/// The capacity for requests that a connection keeps: enough for heartbeats.
 constexpr size_t kKeptBytes = 16 << 10;
-/// The most connections with news that are served before the next ones are asked for.
+/// The most connections with events that are served before epoll is asked again.
 constexpr size_t kEvents = 256;
 
-/// Longer values are sent from where they are kept: one that all ranks ask for at a time is in
-/// memory once.
+/// Longer values are sent from where they are stored, so that a value which all ranks request at
+/// the same time is in memory once.
 constexpr size_t kSharedBytes = 4096;
 
-/// Counted adds its bytes to a sum, until it is destroyed.
-class Counted {
+/// ByteAccount adds a number of bytes to a sum until it is destroyed.
+class ByteAccount {
  public:
-  explicit Counted(int64_t& sum, size_t bytes = 0) : sum_(sum) { set(bytes); }
-  ~Counted() { set(0); }
-  Counted(const Counted&) = delete;
-  Counted& operator=(const Counted&) = delete;
+  explicit ByteAccount(int64_t& sum, size_t bytes = 0) : sum_(sum) { set(bytes); }
+  ~ByteAccount() { set(0); }
+  ByteAccount(const ByteAccount&) = delete;
+  ByteAccount& operator=(const ByteAccount&) = delete;
   void set(size_t bytes) {
     sum_ += static_cast<int64_t>(bytes) - bytes_;
     bytes_ = static_cast<int64_t>(bytes);
@@ -63,15 +63,16 @@ class Counted {
 
 using Value = std::shared_ptr<const std::string>;
 
-/// Makes a value that is counted once, with its key, for any number of receivers, until the last
-/// has it.
+/// Makes a value whose bytes are counted once, with its key, for any number of receivers, until the
+/// last one has received it.
 Value value_of(std::string_view key, std::string_view text, int64_t& sum) {
-  struct Kept {
-    Kept(std::string_view from, int64_t& of, size_t bytes) : text(from), counted(of, bytes) {}
+  struct StoredValue {
+    StoredValue(std::string_view from, int64_t& of, size_t bytes)
+        : text(from), counted(of, bytes) {}
     std::string text;
-    Counted counted;
+    ByteAccount counted;
   };
-  const auto kept = std::make_shared<Kept>(text, sum, key.size() + text.size());
+  const auto kept = std::make_shared<StoredValue>(text, sum, key.size() + text.size());
   return {kept, &kept->text};
 }
 
@@ -87,7 +88,7 @@ struct StoreRequest {
   const std::string& missing() const { return fields[seen]; }
 };
 
-/// Outgoing is what a peer has yet to be sent.
+/// Outgoing holds the bytes that are still to be sent to a peer.
 struct Outgoing {
   std::string bytes;
   /// The value that follows the bytes.
@@ -116,8 +117,8 @@ struct Peer {
   Outgoing out;
   /// A request whose keys are not there yet.
   std::optional<StoreRequest> waiting;
-  /// Bytes that it said and is to be sent, but for values that are sent from where they are kept.
-  Counted counted;
+  /// Bytes received from it and to be sent to it, without values that are sent from the store.
+  ByteAccount counted;
 };
 
 Outgoing answer(StoreAnswer kind, const std::vector<std::string_view>& fields = {}) {
@@ -128,7 +129,7 @@ Outgoing answer(StoreAnswer kind, const std::vector<std::string_view>& fields = 
   return {.bytes = bytes + body};
 }
 
-/// Answers with the value, from where it is kept.
+/// Answers with the value, without copying it.
 Outgoing answer_with(const Value& field) {
   Outgoing out;
   put_number(out.bytes, static_cast<uint32_t>(1 + sizeof(uint32_t) + field->size()));
@@ -185,27 +186,27 @@ struct StoreServer::Loop {
   void expire();
 
   StoreServer& owner;
-  /// The epoll descriptor: its cost depends only on the number of connections with news.
-  OwnedFd news{::epoll_create1(EPOLL_CLOEXEC)};
+  /// The epoll descriptor: its cost depends only on the number of connections with events.
+  OwnedFd epoll_fd{::epoll_create1(EPOLL_CLOEXEC)};
   OwnedFd listener;
   const std::string token;
   const std::string own;
   const Limits limits;
-  /// Bytes that are stored, asked for or to be sent.
+  /// Bytes that are stored, requested or to be sent.
   int64_t held_bytes = 0;
   /// The peers that have not proved themselves, in the order in which they came, and those that
   /// have.
-  std::list<Peer> strangers, members;
-  /// The process that each rank is; who serves is one from the start, before anybody can come in
-  /// its name.
+  std::list<Peer> unauthenticated, members;
+  /// The process of each rank. The serving rank is entered at the start, before another process can
+  /// claim to be it.
   std::unordered_map<uint32_t, std::string> instances;
   std::unordered_map<std::string, Value> values;
   size_t stored_bytes = 0;
-  /// The peers that wait, by the first key that was not there when the keys were looked at; and by
-  /// the time until which.
+  /// The waiting peers, by the first key that was missing at the last check; and by their
+  /// deadline.
   std::unordered_map<std::string, std::unordered_set<Peer*>> waiting;
   std::set<std::pair<Clock::time_point, Peer*>> until;
-  /// Keys that somebody waits for and that have come since.
+  /// Keys that have arrived and that a peer waits for.
   std::vector<std::string> arrived;
   std::optional<Clock::time_point> accept_after;
   bool told_shortage = false;
@@ -218,7 +219,7 @@ StoreServer::StoreServer(OwnedFd listening, std::string token, const StoreMember
   // A listener that was inherited blocks.
   ::fcntl(loop_->listener.get(), F_SETFL, ::fcntl(loop_->listener.get(), F_GETFL) | O_NONBLOCK);
   ::fcntl(loop_->listener.get(), F_SETFD, FD_CLOEXEC);
-  const bool ready = wake_ && loop_->news &&
+  const bool ready = wake_ && loop_->epoll_fd &&
                      loop_->watch(EPOLL_CTL_ADD, wake_.get(), EPOLLIN, &wake_) &&
                      loop_->watch(EPOLL_CTL_ADD, loop_->listener.get(), EPOLLIN, &loop_->listener);
   if (!ready)
@@ -236,7 +237,7 @@ StoreServer::~StoreServer() {
 /// Watches a descriptor; `what`: a Peer, or the address of the descriptor of ours.
 bool StoreServer::Loop::watch(int operation, int fd, uint32_t events, void* what) const {
   epoll_event wanted{.events = events, .data = {.ptr = what}};
-  return ::epoll_ctl(news.get(), operation, fd, &wanted) == 0;
+  return ::epoll_ctl(epoll_fd.get(), operation, fd, &wanted) == 0;
 }
 
 void StoreServer::Loop::serve() {
@@ -251,26 +252,27 @@ void StoreServer::Loop::serve() {
 bool StoreServer::Loop::handle_events() {
   std::array<epoll_event, kEvents> events;
   const int count =
-      ::epoll_wait(news.get(), events.data(), static_cast<int>(events.size()), next_timeout());
-  bool ends = false, comes = false;
+      ::epoll_wait(epoll_fd.get(), events.data(), static_cast<int>(events.size()), next_timeout());
+  bool should_stop = false, has_connection = false;
   for (int i = 0; i < count; ++i) {
     const auto& [which, data] = events[static_cast<size_t>(i)];
     if (data.ptr == &owner.wake_)
-      ends = true;
+      should_stop = true;
     else if (data.ptr == &listener)
-      comes = true;  // after these, as one that comes may make another go
+      // Accepted after these events, because a new connection may end another.
+      has_connection = true;
     else
       serve_peer(*static_cast<Peer*>(data.ptr), which);
   }
-  if (comes && !ends) accept_all();
-  return !ends;
+  if (has_connection && !should_stop) accept_all();
+  return !should_stop;
 }
 
 void StoreServer::Loop::serve_peer(Peer& peer, uint32_t events) {
-  bool stays = (events & EPOLLERR) == 0;
-  if (stays && (events & EPOLLOUT) != 0) stays = write_to(peer);
-  if (stays && (events & (EPOLLIN | EPOLLHUP | EPOLLRDHUP)) != 0) stays = read_from(peer);
-  if (stays)
+  bool keeps_open = (events & EPOLLERR) == 0;
+  if (keeps_open && (events & EPOLLOUT) != 0) keeps_open = write_to(peer);
+  if (keeps_open && (events & (EPOLLIN | EPOLLHUP | EPOLLRDHUP)) != 0) keeps_open = read_from(peer);
+  if (keeps_open)
     update_peer(peer);
   else
     drop(peer);
@@ -282,7 +284,7 @@ void StoreServer::Loop::drop(Peer& peer) {
   // is being started still has a copy.
   watch(EPOLL_CTL_DEL, peer.fd.get(), 0, &peer);
   if (!peer.member) ++owner.refused_;
-  (peer.member ? members : strangers).erase(peer.place);
+  (peer.member ? members : unauthenticated).erase(peer.place);
 }
 
 int StoreServer::Loop::next_timeout() const {
@@ -290,8 +292,8 @@ int StoreServer::Loop::next_timeout() const {
   const auto consider = [&](Clock::time_point when) {
     first = std::min(first.value_or(when), when);
   };
-  if (!strangers.empty())
-    consider(strangers.front().came + std::chrono::milliseconds(limits.handshake_ms));
+  if (!unauthenticated.empty())
+    consider(unauthenticated.front().came + std::chrono::milliseconds(limits.handshake_ms));
   if (!until.empty()) consider(until.begin()->first);
   if (!first) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*first - Clock::now());
@@ -308,9 +310,9 @@ void StoreServer::Loop::accept_all() {
     }
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
     if (!std::exchange(told_shortage, true))
-      log_warning(cat(
-          "rank 0, which serves the job's store, cannot take another connection for now: ",
-          errno_text(errno), errno == EMFILE ? "; a higher ulimit -n on its machine lets it" : ""));
+      log_warning(
+          cat("rank 0, which serves the job's store, cannot take another connection for now: ",
+              errno_text(errno), errno == EMFILE ? "; raise ulimit -n on its machine" : ""));
     accept_after = Clock::now() + kShortage;
     watch(EPOLL_CTL_MOD, listener.get(), 0, &listener);
     return;
@@ -325,9 +327,10 @@ void StoreServer::Loop::accept_again() {
 void StoreServer::Loop::greet(OwnedFd connection) {
   const int yes = 1;
   ::setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  if (static_cast<int>(strangers.size()) >= limits.strangers) drop(strangers.front());
-  Peer& peer = strangers.emplace_back(std::move(connection), held_bytes);
-  peer.place = std::prev(strangers.end());
+  if (static_cast<int>(unauthenticated.size()) >= limits.max_unauthenticated)
+    drop(unauthenticated.front());
+  Peer& peer = unauthenticated.emplace_back(std::move(connection), held_bytes);
+  peer.place = std::prev(unauthenticated.end());
   peer.challenge = random_bytes(kChallengeBytes);
   peer.out.bytes = cat(kStoreGreeting, peer.challenge);
   if (watch(EPOLL_CTL_ADD, peer.fd.get(), 0, &peer) && write_to(peer))
@@ -338,7 +341,7 @@ void StoreServer::Loop::greet(OwnedFd connection) {
 
 /// Returns false when the connection is to be closed.
 bool StoreServer::Loop::read_from(Peer& peer) {
-  if (peer.waiting) return false;  // it left, or speaks out of turn
+  if (peer.waiting) return false;  // it disconnected, or sent a request before its answer
   const size_t wanted = peer.member ? kReadBytes : kHelloBytes - peer.in.size();
   char buffer[kReadBytes];
   const ssize_t got = ::recv(peer.fd.get(), buffer, wanted, 0);
@@ -348,7 +351,7 @@ bool StoreServer::Loop::read_from(Peer& peer) {
   return take_input(peer);
 }
 
-/// Sends as much as the connection takes now; false when it is lost.
+/// Sends as much as the connection accepts now; returns false when it is lost.
 bool StoreServer::Loop::send_next(Peer& peer) {
   while (!peer.out.empty()) {
     const std::string_view next = peer.out.next();
@@ -367,7 +370,7 @@ bool StoreServer::Loop::write_to(Peer& peer) {
 
 /// Updates the events that epoll watches for the peer, and the memory that is counted for it.
 void StoreServer::Loop::update_peer(Peer& peer) {
-  // A peer that waits, or has an answer to fetch, has nothing to say.
+  // A peer that waits, or still receives an answer, sends no request.
   const bool listens = !peer.waiting && peer.out.empty();
   uint32_t wanted = listens ? EPOLLIN : EPOLLRDHUP;
   if (!peer.out.empty()) wanted |= EPOLLOUT;
@@ -424,14 +427,14 @@ bool StoreServer::Loop::admit(Peer& peer) {
                                 server_proof(token, peer.challenge, theirs, verdict, own));
   if (verdict != StoreVerdict::kAdmitted) return refuse(reply);
   peer.member = true;
-  members.splice(members.end(), strangers, peer.place);
+  members.splice(members.end(), unauthenticated, peer.place);
   ++owner.admitted_;
   peer.in.clear();
   peer.out.bytes += reply;
   return write_to(peer);
 }
 
-/// Judges a client that knows the token.
+/// Admits or refuses a client that knows the token.
 StoreVerdict StoreServer::Loop::judge(std::string_view member) {
   const StoreVerdict verdict = compare_members(own, member);
   if (verdict != StoreVerdict::kAdmitted) return verdict;
@@ -476,8 +479,8 @@ StoreRequest StoreServer::Loop::stop_waiting(Peer& peer) {
   return request;
 }
 
-/// Goes on where the last look ended, so that one who waits for many keys is not looked at all over
-/// again at each; in the end all are looked at, as some may have been deleted meanwhile.
+/// Continues where the last check ended, so that a request for many keys is not checked from the
+/// start at each arrival; at the end all keys are checked, as some may have been deleted meanwhile.
 bool StoreServer::Loop::keys_are_there(StoreRequest& request) const {
   const std::vector<std::string>& keys = request.fields;
   const auto first_missing = [&](size_t from) {
@@ -596,9 +599,9 @@ void StoreServer::Loop::check_waiting(const std::string& key) {
 
 void StoreServer::Loop::expire() {
   const auto now = Clock::now();
-  while (!strangers.empty() &&
-         now >= strangers.front().came + std::chrono::milliseconds(limits.handshake_ms))
-    drop(strangers.front());
+  while (!unauthenticated.empty() &&
+         now >= unauthenticated.front().came + std::chrono::milliseconds(limits.handshake_ms))
+    drop(unauthenticated.front());
   while (!until.empty() && now >= until.begin()->first) {
     Peer& peer = *until.begin()->second;
     stop_waiting(peer);

@@ -20,7 +20,7 @@ class StoreServer {
  public:
   struct Limits {
     /// Connections that have not proved themselves; the oldest makes room for a new one.
-    int strangers = 128;
+    int max_unauthenticated = 128;
     /// The time that a proof may take.
     int64_t handshake_ms = 5000;
     /// The most connections: up to three of a rank.
@@ -42,7 +42,7 @@ class StoreServer {
   /// Returns the number of requests that were answered.
   int64_t requests() const { return requests_; }
   /// Returns the number of stored keys; stored_bytes(), the bytes of keys and values; most_bytes(),
-  /// the most bytes that were kept for the ranks at a time: stored, asked for and not sent yet.
+  /// the most bytes that were kept for the ranks at a time: stored, requested and not sent yet.
   int64_t keys() const { return keys_; }
   int64_t stored_bytes() const { return stored_bytes_; }
   int64_t most_bytes() const { return most_bytes_; }

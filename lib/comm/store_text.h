@@ -1,6 +1,6 @@
 #pragma once
 
-// Seen by this folder's sources only: brings c10d's headers.
+// Only this folder's sources include this header, because it includes c10d's.
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class ExchangeError : public Error {
 /// Lists all keys of a text of `bytes` bytes.
 std::vector<std::string> text_keys(const std::string& key, size_t bytes);
 void put_text(c10d::Store& store, const std::string& key, const std::string& text);
-/// Returns the value of a key whose text does not come.
+/// Returns the value that is stored in place of a text when its rank fails.
 std::vector<uint8_t> failure_value(const Error& error);
 
 /// Reads texts that are in the store. Throws ExchangeError where one of them is a failure.

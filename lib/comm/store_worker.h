@@ -22,7 +22,8 @@ namespace ftrun {
 /// process.
 class StoreWorker {
  public:
-  StoreWorker() : queue_(std::make_shared<Queue>(64)), late_(std::make_shared<Late>()) {
+  StoreWorker()
+      : queue_(std::make_shared<Queue>(64)), late_(std::make_shared<OverdueOperations>()) {
     thread_ = std::thread([queue = queue_] {
       while (const auto task = queue->pop()) (*task)();
     });
@@ -64,9 +65,9 @@ class StoreWorker {
  private:
   using Queue = BoundedQueue<std::function<void()>>;
 
-  /// Late counts the operations that their callers have given up on and the thread has not
-  /// finished.
-  class Late {
+  /// OverdueOperations counts the operations that their callers have given up on and the thread has
+  /// not finished.
+  class OverdueOperations {
    public:
     bool none_within(std::chrono::milliseconds limit) {
       std::unique_lock lock(mutex_);
@@ -98,7 +99,7 @@ class StoreWorker {
   };
 
   std::shared_ptr<Queue> queue_;
-  std::shared_ptr<Late> late_;
+  std::shared_ptr<OverdueOperations> late_;
   std::thread thread_;
 };
 

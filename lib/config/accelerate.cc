@@ -23,7 +23,7 @@ struct Key {
   std::string_view name;
   const char* why;
 };
-constexpr const char* kLauncher = "the launcher says it";
+constexpr const char* kLauncher = "set by the launcher";
 constexpr Key kWithoutMeaning[] = {
     {"compute_environment", ""},
     {"debug", ""},
@@ -34,15 +34,15 @@ constexpr Key kWithoutMeaning[] = {
     {"rdzv_backend", kLauncher},
     {"same_network", ""},
     {"mpirun_config", kLauncher},
-    {"gpu_ids", "CUDA_VISIBLE_DEVICES says it"},
+    {"gpu_ids", "set by CUDA_VISIBLE_DEVICES"},
     {"enable_cpu_affinity", ""},
-    {"downcast_bf16", "of TPUs"},
-    {"tpu_env", "of TPUs"},
-    {"tpu_name", "of TPUs"},
-    {"tpu_zone", "of TPUs"},
-    {"tpu_use_cluster", "of TPUs"},
-    {"tpu_use_sudo", "of TPUs"},
-    {"tpu_vm", "of TPUs"},
+    {"downcast_bf16", "for TPUs only"},
+    {"tpu_env", "for TPUs only"},
+    {"tpu_name", "for TPUs only"},
+    {"tpu_zone", "for TPUs only"},
+    {"tpu_use_cluster", "for TPUs only"},
+    {"tpu_use_sudo", "for TPUs only"},
+    {"tpu_vm", "for TPUs only"},
     {"dynamo_backend", "torch.compile: speed only"},
     {"dynamo_config", "torch.compile: speed only"},
     {"fp8_config", ""},

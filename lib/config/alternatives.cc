@@ -70,8 +70,8 @@ void replace(const KeyPair& pair, bool second_is_later, ConfigNode& base, const 
 void replace_alternatives(ConfigNode& base, const ConfigNode& over, Problems& problems) {
   std::vector<KeyPair> pairs(std::begin(kAlternatives), std::end(kAlternatives));
   for (const AxisKeys* axis : kAxes)
-    if (axis->other_key.value != nullptr)
-      pairs.push_back({axis->key.value, axis->other_key.value, Exclusive::kUnlessEqual, 1});
+    if (axis->deepspeed_key.value != nullptr)
+      pairs.push_back({axis->key.value, axis->deepspeed_key.value, Exclusive::kUnlessEqual, 1});
   for (const KeyPair& pair : pairs)
     for (const bool second_is_later : {false, true})
       replace(pair, second_is_later, base, over, problems);

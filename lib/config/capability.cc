@@ -33,7 +33,7 @@ bool on_gpu(const Config& config) {
 }
 
 /// UnsupportedFeature is a feature whose keys are read and checked, and which cannot run yet.
-/// Deleting a row switches the feature on; axes say this of themselves (AxisKeys::support).
+/// Deleting a row switches the feature on; axes have AxisKeys::support instead.
 struct UnsupportedFeature {
   const char* key;
   std::function<std::string(const Config&)> feature;
@@ -82,7 +82,7 @@ const std::vector<UnsupportedFeature>& refused() {
   return all;
 }
 
-/// Features that have run only on processors and emulated GPUs. Deleting a row says that it ran on
+/// Features that have run only on CPUs and emulated GPUs. Deleting a row says that it ran on
 /// a GPU (docs/benchmarks.md).
 const std::vector<UnsupportedFeature>& emulated() {
   static const std::vector<UnsupportedFeature> all = with_axes(
@@ -106,15 +106,15 @@ std::vector<std::string> refused_choices(const UnsupportedFeature& row, const Fi
 
 }  // namespace
 
-Position place_of(const Origins& origins, const std::string& key) {
+Position request_position(const Origins& origins, const std::string& key) {
   // A degree that another key has set has no position of its own.
   for (const AxisKeys* axis : kAxes)
-    if (key == axis->key.value && axis->other_key.value != nullptr && !origins.is_written(key))
-      return origins.position(axis->other_key.value);
+    if (key == axis->key.value && axis->deepspeed_key.value != nullptr && !origins.is_written(key))
+      return origins.position(axis->deepspeed_key.value);
   return origins.position(key);
 }
 
-std::string not_yet_of(const std::string& path) {
+std::string unsupported_part(const std::string& path) {
   for (const UnsupportedFeature& row : refused()) {
     if (path != row.key) continue;
     const std::vector<std::string> choices = refused_choices(row, Schema::get().at(path));
@@ -135,11 +135,11 @@ std::vector<std::string> only_emulated_on_gpus(const Config& config) {
   return features;
 }
 
-std::vector<NotYet> missing_capabilities(const Config& config) {
+std::vector<NotYet> unsupported_requests(const Config& config) {
   std::vector<NotYet> missing;
   for (const UnsupportedFeature& row : refused())
     if (row.wanted(config))
-      missing.push_back({row.feature(config), row.key, place_of(config.origins, row.key)});
+      missing.push_back({row.feature(config), row.key, request_position(config.origins, row.key)});
   const auto& foreign = config.origins.foreign;
   missing.insert(missing.end(), foreign.begin(), foreign.end());
   return missing;

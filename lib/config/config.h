@@ -23,8 +23,8 @@ namespace ftrun {
 // ftrun's own sections. Every key, its range and its meaning for a user are in docs/config.md,
 // which is generated from the same table that reads it (config/schema.h).
 
-/// PaddingRowGradient says which gradient the embedding's row of pad_token_id gets from the tokens
-/// that are read: the gradient of any row, or none as in transformers (section model).
+/// PaddingRowGradient specifies which gradient the embedding's row of pad_token_id gets from the
+/// tokens that are read: the gradient of any row, or none as in transformers (section model).
 enum class PaddingRowGradient { kTrained, kTransformers };
 template <>
 struct EnumNames<PaddingRowGradient> {
@@ -345,16 +345,16 @@ struct EnumNames<DeviceKind> {
   static constexpr auto kNames = enum_names<DeviceKind>({"cpu", "cuda"});
 };
 
-/// ProductChoice names the library that multiplies matrices on processors.
+/// ProductChoice names the library that multiplies matrices on CPUs.
 enum class ProductChoice { kAuto, kMkl, kOneDnn, kOpenBlas };
 template <>
 struct EnumNames<ProductChoice> {
   static constexpr auto kNames = enum_names<ProductChoice>({"auto", "mkl", "onednn", "openblas"});
 };
 
-/// AttentionChoice says which kernels compute attention on GPUs, or which units of a processor do.
+/// AttentionChoice specifies which kernels compute attention on GPUs, or which units of a CPU do.
 /// kAuto is cuDNN on GPUs where its attention was measured (cudnn_is_measured), our kernels on
-/// other GPUs, and no matrix units of processors, because our code for them has not run on any yet.
+/// other GPUs, and no matrix units of CPUs, because our code for them has not run on any yet.
 enum class AttentionChoice { kAuto, kOwn, kCudnn, kAmx };
 template <>
 struct EnumNames<AttentionChoice> {
@@ -369,18 +369,18 @@ struct KernelsConfig {
   bool step_graph = false;
   bool operator==(const KernelsConfig&) const = default;
 };
-/// Returns the library that a config pins; nothing where the processor decides.
+/// Returns the library that a config pins; nothing where the CPU decides.
 std::optional<ProductLibrary> pinned_products(const KernelsConfig& config);
 
-/// Origin says where one key of a config was written.
+/// Origin specifies where one key of a config was written.
 struct Origin {
   Position at;
   /// The value was "auto" (or could not be read, which is an error of its own).
   bool is_auto = false;
 };
 
-/// Origins says where each key was written, by its path ("zero_optimization.stage"). Origins do not
-/// count when configs are compared.
+/// Origins specifies where each key was written, by its path ("zero_optimization.stage"). Origins
+/// do not count when configs are compared.
 struct Origins {
   std::map<std::string, Origin> keys;
   /// Features of DeepSpeed that were switched on and that ftrun lacks.
@@ -397,7 +397,7 @@ struct Origins {
 
 /// Config holds a value for every key. resolve() makes it from the written keys (WrittenConfig),
 /// and nothing else changes it. Some values are the choice "auto", whose object (a data file, a
-/// processor, a pair of ranks, the model's files) decides it later.
+/// CPU, a pair of ranks, the model's files) decides it later.
 struct Config {
   ModelSection model;
   AdapterConfig adapter;

@@ -144,7 +144,7 @@ struct EnumNames<AllreduceOp> {
   static constexpr auto kNames = enum_names<AllreduceOp>({"mean", "sum"});
 };
 
-/// ReductionConfig says how gradients of the data-parallel ranks are summed (top-level keys).
+/// ReductionConfig describes how gradients of the data-parallel ranks are summed (top-level keys).
 struct ReductionConfig {
   ConfigDtype communication_data_type = ConfigDtype::kModel;
   AllreduceOp gradient_allreduce_op = AllreduceOp::kMean;

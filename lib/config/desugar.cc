@@ -46,7 +46,7 @@ void expand_zero_flag(ConfigNode& root, Problems& problems) {
   const Position at = zero->at;
   const bool on = zero->boolean;
   problems.notice(at, cat("zero_optimization: ", on ? "true is stage 1" : "false is stage 0",
-                          "; the section form says it"));
+                          "; the section form is zero_optimization: {stage: N}"));
   *zero = ConfigNode::of_map(at);
   zero->entries.push_back({"stage", at, ConfigNode::of_int(at, on ? 1 : 0), ""});
   const ConfigNode* bucket = root.find("allgather_size");
@@ -109,7 +109,7 @@ void rename_bfloat16(ConfigNode& root, Problems& problems) {
     root.erase("bfloat16");
     return;
   }
-  problems.notice(old->at, "bfloat16: the old spelling of bf16");
+  problems.notice(old->at, "bfloat16: read as bf16 (old spelling)");
   root.erase("bf16");
   old = root.entry("bfloat16");
   old->written = old->key;

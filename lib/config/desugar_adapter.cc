@@ -56,7 +56,7 @@ void expand_peft_file(ConfigNode& adapter, Problems& problems) {
   for (const std::string_view key : kOfPeft) adapter.erase(key);
   for (const std::string_view key : kOfOurs)
     if (const ConfigEntry* entry = adapter.entry(key); entry != nullptr) {
-      problems.error(entry->at, cat("adapter.", key, ": not a key of PEFT's files"),
+      problems.error(entry->at, cat("adapter.", key, ": not a key of PEFT's adapter_config.json"),
                      "remove it from the file");
       adapter.erase(key);
     }

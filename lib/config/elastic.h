@@ -32,8 +32,8 @@ int64_t largest_micro_batch(const ElasticityConfig& elasticity);
 /// data-parallel ranks alone; 0 = not even one micro-batch a rank fits.
 int64_t lone_elastic_batch(const ElasticityConfig& elasticity, int64_t data_ranks);
 
-/// BatchShare says how data-parallel ranks share the batch of an optimizer step: train_batch_size =
-/// micro_batch × accumulation × data_ranks.
+/// BatchShare describes how data-parallel ranks share the batch of an optimizer step:
+/// train_batch_size = micro_batch × accumulation × data_ranks.
 struct BatchShare {
   int64_t data_ranks = 0;
   int64_t micro_batch = 0;

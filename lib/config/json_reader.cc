@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMostShown = 8;
 
-struct SyntaxStop {};  // thrown after a fault that nothing can be read after
+struct SyntaxStop {};  // thrown after a fault that makes the rest unreadable
 
 class JsonReader {
  public:
@@ -87,7 +87,7 @@ class JsonReader {
   ConfigNode read_value(int depth) {
     if (depth > kDeepestSection) stop(cat("nested deeper than ", kDeepestSection, " levels"));
     if (++values_ > kMostValues)
-      stop(cat("holds more than ", kMostValues, " values: not a config"));
+      stop(cat("holds more than ", kMostValues, " values: is this a config?"));
     switch (peek()) {
       case '{':
         return read_map(depth);
@@ -126,9 +126,10 @@ class JsonReader {
 
   void check_key(const ConfigNode& map, const std::string& key, const Position& at) {
     if (key.size() > kLongestKey)
-      stop_at(at, cat("this key has ", key.size(), " bytes: not a config"));
+      stop_at(at, cat("this key has ", key.size(), " bytes, at most ", kLongestKey,
+                      " are allowed: is this a config?"));
     if (map.entries.size() == kMostKeys)
-      stop_at(at, cat("this section holds more than ", kMostKeys, " keys: not a config"));
+      stop_at(at, cat("this section holds more than ", kMostKeys, " keys: is this a config?"));
   }
 
   ConfigNode read_value_of(const std::string& key, int depth) {
@@ -288,7 +289,7 @@ class JsonReader {
   }
 
   ConfigNode refuse_word(const Position& at, const std::string& word) {
-    if (secret_) stop_at(at, "this value is none of JSON", "write texts in double quotes");
+    if (secret_) stop_at(at, "this is not a JSON value", "write texts in double quotes");
     if (word == "True" || word == "False" || word == "None") {
       problems_.error(at, cat(word, " is Python, not JSON"),
                       cat("write ", word == "True"    ? "true"

@@ -89,11 +89,12 @@ Position place_of_byte(const std::string& name, std::string_view text, size_t at
 
 ConfigNode parse(const std::string& name, const std::string& text, Problems& problems) {
   if (const std::string encoding = wide_encoding(text); !encoding.empty()) {
-    problems.error({name}, cat("is ", encoding, ", expected UTF-8"), "save the file in UTF-8");
+    problems.error({name}, cat("the file is ", encoding, ", expected UTF-8"),
+                   "save the file in UTF-8");
     return {};
   }
   if (text.find('\0') != std::string::npos) {
-    problems.error({name}, "is a binary file, not a config");
+    problems.error({name}, "the file is binary, not a config");
     return {};
   }
   // Texts of a config are written to JSON files, which hold UTF-8.

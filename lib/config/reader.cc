@@ -13,9 +13,9 @@
 namespace ftrun {
 namespace {
 
-// Returns whether a name is a class of torch.optim or its lr_scheduler that DeepSpeed would build
+/// Returns whether a name is a class of torch.optim or its lr_scheduler that DeepSpeed would build
 // by name.
-bool torch_class(const std::string& path, const std::string& name) {
+bool is_torch_class(const std::string& path, const std::string& name) {
   static const std::vector<std::string> kSchedulers{"ChainedScheduler",
                                                     "ConstantLR",
                                                     "CosineAnnealingLR",
@@ -38,21 +38,21 @@ bool torch_class(const std::string& path, const std::string& name) {
                                   : path == "scheduler.type" && has(kSchedulers);
 }
 
-bool applies(const Field& field, std::string_view type) {
+bool applies_to_type(const Field& field, std::string_view type) {
   return field.types.empty() ||
          std::find(field.types.begin(), field.types.end(), type) != field.types.end();
 }
 
-// Returns whether a free-form section is on: its own `enabled`, else any inside it.
-bool switched_on(const ConfigNode& node) {
+/// Returns whether a free-form section is on: its own `enabled`, else any inside it.
+bool is_enabled(const ConfigNode& node) {
   const ConfigNode* enabled = node.find("enabled");
   if (enabled != nullptr) return enabled->boolean || enabled->text == "true";
   for (const ConfigEntry& entry : node.entries)
-    if (switched_on(entry.value)) return true;
+    if (is_enabled(entry.value)) return true;
   return false;
 }
 
-// Returns a doc such as "DeepSpeed's autotuner." as the name of a feature: the text before the
+/// Returns a doc such as "DeepSpeed's autotuner." as the name of a feature: the text before the
 // first punctuation mark.
 std::string feature_name(const std::string& doc, const std::string& name) {
   return doc.empty() ? name : doc.substr(0, doc.find_first_of(".;:"));
@@ -78,7 +78,7 @@ class TreeReader {
   }
 
  private:
-  // Reads a section. `written` is its path in the file's own spelling. Keys are read before
+  /// Reads a section. `written` is its path in the file's own spelling. Keys are read before
   // sections, so that a type is known when its params are read.
   void read_section(const ConfigNode& map, const std::string& path, const std::string& written) {
     for (const ConfigEntry& entry : map.entries)
@@ -114,7 +114,7 @@ class TreeReader {
       read_section(value, section.path, written);
   }
 
-  // Suggests what a plain value in a section's place was meant to say: "write bf16: {enabled:
+  /// Suggests what a plain value in a section's place was meant to say: "write bf16: {enabled:
   // true}".
   std::string section_form(const Section& section, const ConfigEntry& entry) const {
     const ConfigNode& value = entry.value;
@@ -141,7 +141,7 @@ class TreeReader {
       problems_.error(entry.at, cat(written, ": needs the key enabled"),
                       "add \"enabled\": true or false");
     const bool on = section.action == Action::kReject ||
-                    (section.action == Action::kRejectIfOn && switched_on(entry.value));
+                    (section.action == Action::kRejectIfOn && is_enabled(entry.value));
     if (on)
       written_.origins.foreign.push_back(
           {feature_name(section.doc, section.path), section.path, entry.at});
@@ -154,21 +154,22 @@ class TreeReader {
     return written_.get<std::string>(section.substr(0, section.find('.')) + ".type");
   }
 
-  bool of_torch(const std::string& section) const {
+  bool is_torch_class_section(const std::string& section) const {
     return type_of(section).starts_with("torch.optim");
   }
 
   void read_field(const Field& field, const ConfigEntry& entry, const std::string& written) {
     const ConfigNode& node = entry.value;
-    if (of_torch(field.section)) return;
-    if (!applies(field, type_of(field.section))) return refuse_parameter(field, entry, written);
+    if (is_torch_class_section(field.section)) return;
+    if (!applies_to_type(field, type_of(field.section)))
+      return refuse_parameter(field, entry, written);
     const bool null_allowed = field.nullable || field.vocabulary == Vocabulary::kFtrun;
     if (node.kind == ConfigNodeKind::kNull && null_allowed) return;
     if (node.kind == ConfigNodeKind::kText && node.text == "auto" && !takes_auto(field)) {
       written_.origins.keys[field.path()] = {node.at, true};
       return;
     }
-    if (node.kind == ConfigNodeKind::kText && torch_class(field.path(), node.text))
+    if (node.kind == ConfigNodeKind::kText && is_torch_class(field.path(), node.text))
       return record_torch_class(field, node);
     // Hugging Face's launcher writes infinity for "never".
     const bool never = field.name == "steps_per_print" && node.kind != ConfigNodeKind::kMap &&
@@ -183,7 +184,7 @@ class TreeReader {
       return;
     }
     written_.write(field, *value, node.at);
-    act(field, entry, *value);
+    apply_action(field, entry, *value);
   }
 
   static bool takes_auto(const Field& field) {
@@ -205,12 +206,13 @@ class TreeReader {
     const std::string type = type_of(field.section);
     std::vector<std::string> names;
     for (const Field& other : schema_.fields())
-      if (other.section == field.section && applies(other, type)) names.push_back(other.name);
+      if (other.section == field.section && applies_to_type(other, type))
+        names.push_back(other.name);
     problems_.error(entry.at, cat(written, ": ", type, " has no such parameter"),
                     cat("its parameters are ", join(names, ", ")));
   }
 
-  void act(const Field& field, const ConfigEntry& entry, const FieldValue& value) {
+  void apply_action(const Field& field, const ConfigEntry& entry, const FieldValue& value) {
     if (field.action == Action::kImplement) return;
     const bool changed = field.type == FieldType::kFree || !is_off(field, value);
     if (field.action == Action::kNotice) {
@@ -222,7 +224,7 @@ class TreeReader {
   }
 
   void read_unknown(const std::string& path, const ConfigEntry& entry, const std::string& written) {
-    if (of_torch(path)) return;
+    if (is_torch_class_section(path)) return;
     if (const LegacyKey* key = schema_.find_legacy(path, entry.key); key != nullptr) {
       problems_.notice(entry.at, cat(written, ": ignored: ", key->why));
       return;
@@ -230,7 +232,7 @@ class TreeReader {
     std::vector<std::string> names;
     for (const std::string& name : schema_.names_in(path)) {
       const Field* field = schema_.find(path, name);
-      if (field == nullptr || applies(*field, type_of(path))) names.push_back(name);
+      if (field == nullptr || applies_to_type(*field, type_of(path))) names.push_back(name);
     }
     problems_.error(entry.at, cat(written, ": unknown key", suggestion(path, entry.key, names)));
   }
@@ -239,7 +241,7 @@ class TreeReader {
     ignored_.push_back({path, at, why});
   }
 
-  // Reports one notice a section: what was checked and has no effect.
+  /// Reports one notice a section: what was checked and has no effect.
   void report_ignored() {
     std::map<std::string, std::vector<std::string>> names;
     std::vector<std::pair<std::string, Position>> firsts;

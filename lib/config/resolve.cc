@@ -61,7 +61,8 @@ void resolve_train(Resolving& r) {
             "name a Hugging Face folder, for example --set model.path=models/SmolLM2-135M");
   if (r.config.data.train.empty() && !r.context.plans_only)
     r.error("data", "data.train is missing: it names the data to train on",
-            "name a tokenised file, for example --set data.train=data/train.bin");
+            "name a tokenised data set, as scripts/prepare_data.py writes it: --set "
+            "data.train=data/train.bin");
 }
 
 void resolve_adapter(Resolving& r) {
@@ -159,7 +160,7 @@ Resolution resolve_from(Config start, const ResolveContext& context) {
   resolve_remaining(r);
   check_contradictions(r);
   out.problems = problems.sorted();
-  out.not_yet = missing_capabilities(out.config);
+  out.not_yet = unsupported_requests(out.config);
   return out;
 }
 

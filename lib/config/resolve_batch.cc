@@ -111,13 +111,15 @@ bool check(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
     if (b.micro != 0 && b.steps != 0) return refuse(cat(arithmetic(b), " is too large a batch"));
   }
   if (b.micro == 0)
-    return refuse(cat("train_batch_size ", b.total, " < accumulation ", b.steps,
-                      " × data-parallel ", b.ranks, ": less than one sequence for each rank"),
-                  nearest_multiples(b.total, times(b.steps, b.ranks)));
+    return refuse(
+        cat("train_batch_size ", b.total, " < accumulation ", b.steps, " × data-parallel ", b.ranks,
+            ": less than one sequence for each rank and micro-batch"),
+        nearest_multiples(b.total, times(b.steps, b.ranks)));
   if (b.steps == 0)
-    return refuse(cat("train_batch_size ", b.total, " < micro ", b.micro, " × data-parallel ",
-                      b.ranks, " = ", times(b.micro, b.ranks), ": not one micro-batch"),
-                  nearest_multiples(b.total, times(b.micro, b.ranks)));
+    return refuse(
+        cat("train_batch_size ", b.total, " < micro ", b.micro, " × data-parallel ", b.ranks, " = ",
+            times(b.micro, b.ranks), ": less than one micro-batch for each rank"),
+        nearest_multiples(b.total, times(b.micro, b.ranks)));
   const int64_t value = *product(b);
   if (value == b.total) return true;
   const bool all_given = given.total != 0 && given.micro != 0 && given.steps != 0;

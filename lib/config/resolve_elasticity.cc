@@ -87,7 +87,7 @@ bool check_limits(Resolving& r) {
                   cat("micro-batch ", most, " × ", elastic_group(e), " data-parallel ",
                       elastic_group(e) == 1 ? "rank" : "ranks",
                       " is more than elasticity.max_train_batch_size ", e.max_train_batch_size),
-                  "raise the one or remove the other");
+                  "raise max_train_batch_size or remove that micro-batch size");
   return true;
 }
 

@@ -53,8 +53,7 @@ void check_interval(Resolving& r) {
   if (!c.checkpoint.keep_best.metric.empty())
     r.notice("checkpoint.keep_best.metric",
              "checkpoint.keep_best: the best checkpoint is always the last one: "
-             "train.evaluation.every is 0, so that "
-             "nothing is evaluated before the last step",
+             "train.evaluation.every is 0, so that nothing is evaluated before the last step",
              "set train.evaluation.every to the steps between two evaluations");
 }
 
@@ -74,13 +73,14 @@ void check_evaluation(Resolving& r) {
   check_metric(r, "train.early_stopping.metric", c.train.early_stopping.metric);
   check_interval(r);
   if (c.train.generate.prompt_tokens > 0 && c.data.validation.empty())
-    r.notice("train.generate.prompt_tokens",
-             "train.generate: no text is written: it continues documents of data.validation, and "
-             "there is none",
-             "give data.validation");
+    r.notice(
+        "train.generate.prompt_tokens",
+        "train.generate has no effect: it continues documents of data.validation, which is not "
+        "set",
+        "set data.validation");
   if (c.model_export.which == ExportWhich::kBest && c.checkpoint.keep_best.metric.empty())
-    r.error("export.which", "export.which: best, and no best checkpoint is kept",
-            "say by what: checkpoint: {keep_best: {metric: validation.loss}}");
+    r.error("export.which", "export.which is best, but checkpoint.keep_best is not set",
+            "add checkpoint: {keep_best: {metric: validation.loss}}");
 }
 
 }  // namespace ftrun

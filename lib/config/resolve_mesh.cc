@@ -13,10 +13,10 @@ namespace {
 
 // Joins the two names of an axis's degree: the second says nothing at 0 and 1.
 void join_names(Resolving& r, const AxisKeys& axis) {
-  if (axis.other_key.value == nullptr) return;
-  const std::string first = axis.key.value, second = axis.other_key.value;
+  if (axis.deepspeed_key.value == nullptr) return;
+  const std::string first = axis.key.value, second = axis.deepspeed_key.value;
   int64_t& degree = axis.of(r.config.parallel);
-  const int64_t other = axis.other_degree.value(r.config);
+  const int64_t other = axis.deepspeed_degree.value(r.config);
   if (other > 1 && r.is_written(first) && degree != other)
     r.error(second, cat(second, " ", other, " contradicts ", first, " ", degree),
             "keep one of the two");
@@ -40,15 +40,15 @@ std::string ranks_text(int64_t ranks) {
 std::string place_of_degrees(const Resolving& r) {
   if (r.config.origins.find("parallel") == nullptr)
     for (const AxisKeys* axis : kAxes)
-      if (axis->other_key.value != nullptr && axis->other_degree.value(r.config) > 1)
-        return axis->other_key.value;
+      if (axis->deepspeed_key.value != nullptr && axis->deepspeed_degree.value(r.config) > 1)
+        return axis->deepspeed_key.value;
   return "parallel";
 }
 
-std::string other_degrees(const Resolving& r) {
+std::string suggest_degrees(const Resolving& r) {
   std::string text;
   for (const AxisKeys* axis : kAxes)
-    if (axis->other_degrees.value != nullptr) text += axis->other_degrees.value(r);
+    if (axis->suggest_degrees.value != nullptr) text += axis->suggest_degrees.value(r);
   return text;
 }
 
@@ -65,7 +65,7 @@ bool divide_world(Resolving& r, int64_t inner) {
     r.error(place_of_degrees(r),
             cat(ranks_text(world), " cannot be divided by ", degrees,
                 degrees.find("×") == std::string::npos ? "" : cat(" = ", inner)),
-            nearest_worlds(world, inner) + other_degrees(r));
+            nearest_worlds(world, inner) + suggest_degrees(r));
   return false;
 }
 

@@ -70,7 +70,7 @@ void resolve_precision(Resolving& r) {
     r.decide("fp16.enabled", c.fp16.enabled ? "true" : "false",
              c.fp16.enabled   ? "the hardware has no bf16"
              : c.bf16.enabled ? "bf16 is enabled"
-                              : "fp32 unless fp16 is asked for");
+                              : "fp32 unless fp16 is requested");
   }
 }
 

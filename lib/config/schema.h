@@ -34,7 +34,7 @@ enum class FieldType {
 using FieldValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
                                 std::vector<int64_t>, std::vector<double>>;
 
-/// Action says how ftrun treats a key that DeepSpeed has.
+/// Action describes how ftrun treats a key that DeepSpeed has.
 enum class Action {
   kImplement,
   kNotice,      // checked, then ignored; said when it differs from the default
@@ -42,7 +42,7 @@ enum class Action {
   kRejectIfOn,  // the same, where the value differs from the default
 };
 
-/// Vocabulary says which program defined a key.
+/// Vocabulary specifies which program defined a key.
 enum class Vocabulary { kFtrun, kDeepSpeed };
 
 /// NumberWord is a word that stands for a number or, with a remedy, for something that a single key

@@ -127,7 +127,7 @@ const char* action_text(Action action) {
 }
 
 std::string does_text(const Field& field) {
-  const std::string not_yet = not_yet_of(field.path());
+  const std::string not_yet = unsupported_part(field.path());
   const std::string does = not_yet.empty() ? action_text(field.action) : cat("not yet: ", not_yet);
   return only_emulated_on_gpus(field.path()) ? does + "; GPUs: emulated" : does;
 }

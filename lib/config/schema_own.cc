@@ -115,7 +115,7 @@ void declare_train(Schema& s) {
       .key("check_replicas", &TrainConfig::check_replicas,
            "Steps between two comparisons of state that several ranks hold (whole parameters, "
            "replicas). Ranks compare hashes, also before each checkpoint; an error names the rank "
-           "whose memory or processor changed a bit. 0 = never.")
+           "whose memory or CPU changed a bit. 0 = never.")
       .at_least(0)
       .in("steps");
 
@@ -389,9 +389,8 @@ void declare_rest(Schema& s) {
   auto kernels = section(
       s, {.path = "kernels", .doc = "Implementations of the computation.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.kernels; });
-  kernels.key(
-      "products", &KernelsConfig::products,
-      "Library that multiplies matrices; auto: by vendor and instructions of the processor.");
+  kernels.key("products", &KernelsConfig::products,
+              "Library that multiplies matrices; auto: by vendor and instructions of the CPU.");
   kernels.key(
       "attention", &KernelsConfig::attention,
       "Implementation of attention. own: ftrun's kernels. cudnn: on GPUs in bf16, cuDNN 9 for "
@@ -400,7 +399,7 @@ void declare_rest(Schema& s) {
       "(Intel's AMX), products in bf16. cudnn and amx give other bits than own. auto: cudnn on "
       "compute capability 9.0, where it was measured, if cuDNN 9.19 or later is installed; for "
       "rows of several documents only with heads of at least 96 elements, since own is faster for "
-      "smaller ones. Else auto is own; amx has not run on such a processor yet.");
+      "smaller ones. Else auto is own; amx has not run on such a CPU yet.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
               "Record a step on GPUs once as a CUDA graph and launch it as a whole, which saves "
               "the time to launch single kernels: 2 to 3 % of a step of SmolLM2-135M on an H200. "
@@ -445,7 +444,7 @@ void declare_rest(Schema& s) {
           "the config, else CPUs.")
       .or_auto();
   top.key("threads", &Config::threads,
-          "Threads of each rank; 0 = the processors that the ranks of a machine may use (by "
+          "Threads of each rank; 0 = the cores that the ranks of a machine may use (by "
           "affinity and control group) / the number of these ranks.")
       .range(0, 4096)
       .in("threads");

@@ -334,8 +334,8 @@ void declare_legacy(Schema& s) {
        "test-data-paths",
        "weight-decay"},
       "a gpt-neox key; the model comes from model.path here");
-  add("", {"model-parallel-size"}, "a gpt-neox key; parallel.tensor says it here");
-  add("", {"pipe-parallel-size"}, "a gpt-neox key; parallel.pipeline says it here");
+  add("", {"model-parallel-size"}, "a gpt-neox key; write parallel.tensor");
+  add("", {"pipe-parallel-size"}, "a gpt-neox key; write parallel.pipeline");
 }
 
 }  // namespace ftrun

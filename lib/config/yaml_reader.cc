@@ -105,15 +105,16 @@ class YamlReader {
 
   void append(ConfigNode& map, ConfigEntry entry) {
     if (map.entries.size() == kMostKeys)
-      throw Error(ExitCode::kUsage, cat("a section holds more than ", kMostKeys, " keys (line ",
-                                        entry.at.line, "): not a config"));
+      throw Error(ExitCode::kUsage, cat("the section in line ", entry.at.line, " holds more than ",
+                                        kMostKeys, " keys: is this a config?"));
     map.entries.push_back(std::move(entry));
   }
 
   void add(ConfigNode& map, ConfigEntry entry) {
     if (entry.key.size() > kLongestKey)
-      throw Error(ExitCode::kUsage, cat("a key has ", entry.key.size(), " bytes (line ",
-                                        entry.at.line, "): not a config"));
+      throw Error(ExitCode::kUsage,
+                  cat("the key in line ", entry.at.line, " has ", entry.key.size(),
+                      " bytes, at most ", kLongestKey, " are allowed: is this a config?"));
     for (const ConfigEntry& known : map.entries)
       if (known.key == entry.key) {
         problems_.error(

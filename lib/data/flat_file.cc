@@ -91,7 +91,7 @@ DType assumed_type(const MappedFile& file) {
 }
 
 BinaryLayout raw_layout(const MappedFile& file, const TokenFileOptions& options,
-                        const RawFacts& facts) {
+                        const FlatFileInfo& facts) {
   DType dtype{};
   std::string origin;
   if (options.dtype) {
@@ -119,7 +119,7 @@ BinaryLayout raw_layout(const MappedFile& file, const TokenFileOptions& options,
 std::unique_ptr<TokenFile> open_flat_file(const std::string& path,
                                           const TokenFileOptions& options) {
   MappedFile file(path);
-  const RawFacts facts = raw_facts(path);
+  const FlatFileInfo facts = read_flat_file_info(path);
   const int32_t magic = i32_at(file.bytes(), 0);
   const bool raw = options.format == DataFormat::kNanogpt;
   if (options.format == DataFormat::kLlmc && !is_llmc(magic))

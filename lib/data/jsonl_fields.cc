@@ -135,8 +135,8 @@ Table known_names() {
   const auto add = [&table](JsonlField field, Names names) {
     for (const char* name : names) table[canonical_name(name)] = field;
   };
-  add(JsonlField::kHarmless, kHarmlessNames);
-  add(JsonlField::kHarmless, kTokenizerOutputs);
+  add(JsonlField::kMetadata, kHarmlessNames);
+  add(JsonlField::kMetadata, kTokenizerOutputs);
   add(JsonlField::kInputIds, {"input_ids"});
   add(JsonlField::kLabels, {"labels"});
   add(JsonlField::kAttentionMask, {"attention_mask"});

@@ -31,8 +31,8 @@ enum class JsonlField {
   /// Labels, ids or numbers for the loss in another form than labels.
   kOtherTargets,
   kMedia,
-  /// A name on the closed list of docs/data.md.
-  kHarmless,
+  /// Metadata that does not affect training: the closed list of docs/data.md.
+  kMetadata,
   kUnknown,
 };
 

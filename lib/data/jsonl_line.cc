@@ -187,7 +187,7 @@ class LineReader {
 
   /// Keeps, counts or refuses a field that is not an array of tokens.
   void handle_other(std::string_view key, JsonlField field, const JsonValue& value) {
-    if (value.holds_nothing() || field == JsonlField::kHarmless) return;
+    if (value.holds_nothing() || field == JsonlField::kMetadata) return;
     if (field == JsonlField::kLossMask) {
       loss_masks_.emplace_back(key, value);
     } else if (std::string problem = problem_of(field, value); !problem.empty()) {

@@ -7,9 +7,9 @@
 
 namespace ftrun {
 
-/// TrainedBits says which tokens are trained on, one bit a token: bit i says whether token i counts
-/// as the label of the token before it. Bits are packed from the least significant end of each
-/// byte. It is a view: the bytes belong to the file or index that made it.
+/// TrainedBits specifies which tokens are trained on, one bit a token: bit i says whether token i
+/// counts as the label of the token before it. Bits are packed from the least significant end of
+/// each byte. It is a view: the bytes belong to the file or index that made it.
 class TrainedBits {
  public:
   /// Makes a mask in which every token counts.

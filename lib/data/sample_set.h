@@ -18,7 +18,7 @@ namespace ftrun {
 struct SampleSetOptions {
   /// The number of positions of a row, T.
   int64_t sequence_length = 512;
-  /// The number of padding positions behind them.
+  /// The number of padding positions after them.
   int64_t row_padding = 0;
   SequencePacking packing = SequencePacking::kConcat;
   /// Element type of raw .bin files; by default what the .json beside them says.
@@ -45,7 +45,7 @@ class SampleSet {
   const RowTable& rows() const { return rows_; }
   int64_t size() const { return rows_.size(); }
   int64_t sequence_length() const { return rows_.sequence_length(); }
-  /// Returns the number of positions of a row in a batch: T and the padding behind them.
+  /// Returns the number of positions of a row in a batch: T and the padding after them.
   int64_t row_positions() const { return sequence_length() + row_padding_; }
   /// Returns the rows of each data set of a mix, and how many of them an epoch uses: all rows of
   /// the set with the most trained tokens, and of each other set as many as make its share of the

@@ -192,13 +192,13 @@ std::string sidecar_text(const Sidecar& side) {
   return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-RawFacts raw_facts(const std::string& data_file) {
+FlatFileInfo read_flat_file_info(const std::string& data_file) {
   if (const auto side = read_sidecar(data_file))
     return {side->dtype, side->end_of_document, side->path};
   const std::string path = (fs::path(data_file).parent_path() / "meta.json").string();
   const auto object = object_of(path, kLargestSidecar);
   if (!object) return {};
-  RawFacts facts{maybe_dtype(*object), maybe_id(*object, "eos"), ""};
+  FlatFileInfo facts{maybe_dtype(*object), maybe_id(*object, "eos"), ""};
   if (facts.dtype || facts.end_of_document) facts.origin = path;
   return facts;
 }

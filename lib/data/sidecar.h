@@ -56,13 +56,13 @@ std::optional<Sidecar> read_sidecar(const std::string& data_file);
 std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t most);
 std::string sidecar_text(const Sidecar& sidecar);
 
-/// RawFacts holds dtype and end of document of a raw .bin file, from <stem>.json, else from
+/// FlatFileInfo holds dtype and end of document of a flat .bin file, from <stem>.json, else from
 /// meta.json beside it (keys dtype, eos). `origin` is the file that gave them, "" when none did.
-struct RawFacts {
+struct FlatFileInfo {
   std::optional<DType> dtype;
   std::optional<int32_t> end_of_document;
   std::string origin;
 };
-RawFacts raw_facts(const std::string& data_file);
+FlatFileInfo read_flat_file_info(const std::string& data_file);
 
 }  // namespace ftrun

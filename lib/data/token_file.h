@@ -17,7 +17,7 @@ namespace ftrun {
 /// The label of a position that does not count in the loss, as in Hugging Face data sets.
 constexpr int32_t kIgnoredLabel = -100;
 
-/// TokenPlace says where a token is and which id the file holds there, for messages.
+/// TokenPlace specifies where a token is and which id the file holds there, for messages.
 struct TokenPlace {
   std::string file;
   /// The offset in bytes in the file (of the line's first byte in JSONL).

@@ -69,14 +69,14 @@ class CallTimer {
   std::vector<double> samples_;
 };
 
-/// Freed gives memory back by free().
-struct Freed {
+/// FreeDeleter frees memory by std::free().
+struct FreeDeleter {
   void operator()(void* memory) const { std::free(memory); }
 };
-using Memory = std::unique_ptr<void, Freed>;
+using AlignedMemory = std::unique_ptr<void, FreeDeleter>;
 
-Memory allocate(int64_t bytes) {
-  Memory memory(std::aligned_alloc(64, static_cast<size_t>(round_up(bytes, 64))));
+AlignedMemory allocate(int64_t bytes) {
+  AlignedMemory memory(std::aligned_alloc(64, static_cast<size_t>(round_up(bytes, 64))));
   if (memory == nullptr) throw Error(ExitCode::kEnvironment, "no memory to measure with", "");
   return memory;
 }
@@ -139,7 +139,7 @@ class GraphBench {
   }
 
   const LayerGraph& graph_;
-  std::vector<Memory> memory_;
+  std::vector<AlignedMemory> memory_;
   std::vector<void*> storage_;
   StepScalars scalars_;
   std::map<const Op*, std::vector<double>> seconds_;
@@ -191,9 +191,9 @@ std::vector<std::pair<ModelConfig, BatchShape>> sampled_models(bool quick) {
   return models;
 }
 
-/// Points are the measurements of a kind: how many times as long as at the rates, by seconds at the
-/// rates.
-using Points = std::map<std::string, std::vector<std::pair<double, double>>>;
+/// SlowdownPoints are the measurements of a kind: how many times as long as at the rates, by
+/// seconds at the rates.
+using SlowdownPoints = std::map<std::string, std::vector<std::pair<double, double>>>;
 
 /// Makes a curve through the geometric means of groups of points whose x are within a factor of 2
 /// of the group's first.
@@ -217,7 +217,7 @@ Curve curve_through(std::vector<std::pair<double, double>> points) {
 class FlatBench {
  public:
   FlatBench() {
-    for (Memory& buffer : buffers_) {
+    for (AlignedMemory& buffer : buffers_) {
       buffer = allocate(kMost * 4);
       std::memset(buffer.get(), 0, kMost * 4);
     }
@@ -234,7 +234,7 @@ class FlatBench {
   /// another.
   double memory_rate() const { return 12.0 * kMost / memory_.seconds(); }
 
-  void note(const Rates& rates, Points& points) const {
+  void note(const Rates& rates, SlowdownPoints& points) const {
     for (const Timed& call : calls_) {
       const double ideal = call.bytes / rates.memory;
       points[call.kind].emplace_back(ideal, call.timer.seconds() / ideal);
@@ -272,10 +272,9 @@ class FlatBench {
     add("gradient_norm", 4, [=] { sum_of_squares(a, DType::kF32, elements); });
   }
 
-  std::array<Memory, 4> buffers_;
-  CallTimer memory_{[this] {
-    add_into(buffers_[0].get(), DType::kF32, buffers_[1].get(), DType::kF32, kMost);
-  }};
+  std::array<AlignedMemory, 4> buffers_;
+  CallTimer memory_{
+      [this] { add_into(buffers_[0].get(), DType::kF32, buffers_[1].get(), DType::kF32, kMost); }};
   std::vector<Timed> calls_;
 };
 
@@ -291,7 +290,7 @@ struct SampledModel {
   }
 };
 
-void record_operations(const SampledModel& sampled, const Rates& rates, Points& points) {
+void record_operations(const SampledModel& sampled, const Rates& rates, SlowdownPoints& points) {
   for (const auto& bench : sampled.benches)
     bench->for_each([&](const Op& op, double seconds) {
       const double ideal = ideal_seconds(rates, bench->graph(), op);
@@ -328,7 +327,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
         for (const auto& bench : model.benches) bench->run();
   }
   Rates rates{.ranks = ranks, .threads = threads, .memory = flat.memory_rate()};
-  Points points;
+  SlowdownPoints points;
   flat.note(rates, points);
   for (const auto& [dtype, sampled] : models) rates.products[dtype] = best_product(sampled);
   for (const auto& [dtype, sampled] : models)
@@ -473,13 +472,13 @@ std::string measure_exchanges_as(int rank, int ranks, int processors, int port, 
                                          .port = port,
                                          .listen_fd = listen_fd,
                                          .token = token,
-                                         .processors = processors,
+                                         .cores = processors,
                                          .threads = std::max(1, processors / ranks),
-                                         .work = [&] { layer.run_product(); }});
+                                         .compute = [&] { layer.run_product(); }});
   return machine_text(machine);
 }
 
-/// Measures what `ranks` ranks exchange on `processors` processors.
+/// Measures what `ranks` ranks exchange on `processors` cores.
 std::map<std::string, Curve> measure_exchanges_of(int ranks, int processors) {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   std::random_device random;
@@ -507,8 +506,7 @@ constexpr double kUneven = 0.15;
 /// the machine.
 double block_seconds(const Rates& rates) {
   const auto [config, batch] = sampled_models(true)[1];
-  const ModelDescription model =
-      build_model(config, batch, Mode::kTrain, {.compute = DType::kF32});
+  const ModelDescription model = build_model(config, batch, Mode::kTrain, {.compute = DType::kF32});
   const LayerGraph& block = model.graphs[static_cast<size_t>(model.layers[1].graph)];
   const Machine machine{.name = "measured", .rates = {rates}};
   return list_seconds(machine, rates, block, block.forward) +
@@ -542,10 +540,9 @@ Machine bench_machine(const BenchRequest& request) {
                       ", pass ", pass, " of ", kPasses));
       rates[ranks].push_back(measure_beside_others(ranks, machine.devices, request.quick));
     }
-    // Runs of two and four ranks are common on machines with fewer processors, too.
+    // Runs of two and four ranks are common on machines with fewer cores, too.
     for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
-      request.say(
-          cat("measuring what ", ranks, " ranks exchange, pass ", pass, " of ", kPasses));
+      request.say(cat("measuring what ", ranks, " ranks exchange, pass ", pass, " of ", kPasses));
       keep_faster(machine.exchanges, measure_exchanges_of(ranks, machine.devices));
     }
   }
@@ -556,8 +553,7 @@ Machine bench_machine(const BenchRequest& request) {
     machine.rates.push_back(*fast);
   }
   if (unevenness > kUneven)
-    request.say(cat("the machine computed unevenly: one pass took ",
-                    std::lround(100 * unevenness),
+    request.say(cat("the machine computed unevenly: one pass took ", std::lround(100 * unevenness),
                     " % longer than the other, and the faster one is kept; measure again while "
                     "nothing else runs"));
   // The node's link stands for numbers of ranks that were not measured, and for transfers.

@@ -222,7 +222,7 @@ class GraphComparison {
     return places;
   }
 
-  /// Sets the processor's scratch of an operation.
+  /// Sets the CPU's scratch of an operation.
   Op host_op(const Op& op) {
     Op own = op;
     own.workspace = -1;

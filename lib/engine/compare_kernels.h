@@ -11,7 +11,7 @@ namespace ftrun {
 /// ComparedKernels is the result of compare_kernels().
 struct ComparedKernels {
   int operations = 0;
-  /// The largest relative difference of an output, ||GPU - processor|| / ||processor||, and the
+  /// The largest relative difference of an output, ||GPU - CPU|| / ||CPU||, and the
   /// output's name.
   double largest_difference = 0;
   std::string operation = "";
@@ -19,7 +19,7 @@ struct ComparedKernels {
 };
 
 /// Runs each operation and the optimizer's update of this rank's program on the GPU and on the
-/// processor, on random numbers, for a model with the same heads, layers and adapters but small
+/// CPU, on random numbers, for a model with the same heads, layers and adapters but small
 /// matrices. Throws RankError(kEnvironment) of this device where results differ by more than
 /// rounding can explain.
 ComparedKernels compare_kernels(const Config& config, const ModelConfig& model, int rank, Gpu& gpu);

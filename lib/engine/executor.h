@@ -86,7 +86,7 @@ struct StepRun {
 struct RunTrace {
   std::chrono::steady_clock::time_point begin;
   /// The interval of each instruction; it has no length if the instruction did not run. On
-  /// processors the interval of a collective begins when this rank starts it.
+  /// CPUs the interval of a collective begins when this rank starts it.
   std::vector<Interval> instrs;
 };
 

@@ -59,7 +59,7 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   std::mt19937_64 random(options.seed);
   // The logits of a token lie in blocks of the tensor-parallel ranks' rows of the vocabulary; what
-  // is behind the vocabulary is padding.
+  // is after the vocabulary is padding.
   const int64_t blocks = model.split.degree;
   const int64_t row_bytes = divide_up(model.vocab_rows, blocks) * dtype_bytes(model.dtypes.compute);
   std::vector<std::byte> row(static_cast<size_t>(row_bytes * blocks));

@@ -14,7 +14,7 @@ namespace ftrun {
 /// stream. To wait for another lane's work, the stream waits and the host continues. Host code
 /// (disk copies, updates and sums of state in the host tier) waits on the host for the events that
 /// it needs and for all work in its own lane's stream, so that the same work is done before an
-/// instruction as on a processor. Events, streams and staging are made once, not in each step.
+/// instruction as on a CPU. Events, streams and staging are made once, not in each step.
 class GpuDevice final : public LaneDevice {
  public:
   GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups);
@@ -107,8 +107,8 @@ class GpuDevice final : public LaneDevice {
   int64_t summed_elements_ = 0;
   int64_t host_sums_ = 0;
 
-  /// Inputs says how load() and put() treat their data: they send it, record it, or stage it for a
-  /// replay.
+  /// Inputs describes how load() and put() treat their data: they send it, record it, or stage it
+  /// for a replay.
   enum class Inputs { kSend, kRecord, kStage };
   Inputs inputs_ = Inputs::kSend;
   bool can_record_ = false;

@@ -4,7 +4,7 @@
 
 namespace ftrun {
 
-/// HostDevice runs the lanes of a processor: the device tier is main memory, and the calling thread
+/// HostDevice runs the lanes of a CPU: the device tier is main memory, and the calling thread
 /// does the work.
 class HostDevice final : public LaneDevice {
  public:

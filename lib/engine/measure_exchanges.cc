@@ -83,7 +83,7 @@ class CollectiveThread {
   std::thread thread_;
 };
 
-/// Returns the seconds of processor time that the calling thread has used.
+/// Returns the seconds of CPU time that the calling thread has used.
 double thread_seconds() {
   timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -118,7 +118,7 @@ class ExchangeTimer {
     for (int round = 0; round < kRounds; ++round) {
       const auto start = Clock::now();
       const double used = thread_seconds();
-      request_.work();
+      request_.compute();
       const double worked = work_seconds(seconds_since(start), thread_seconds() - used);
       thread_.run(collective);
       if (round >= kWarmUpRounds) samples.push_back(seconds_since(start) - worked);
@@ -127,10 +127,10 @@ class ExchangeTimer {
   }
 
   /// Returns the seconds that a piece of work takes without any wait for others: where the ranks
-  /// outnumber the processors each of them has its share of these.
+  /// outnumber the cores each of them has its share of these.
   double work_seconds(double elapsed, double used) const {
     const int threads = request_.ranks * request_.threads;
-    return threads <= request_.processors ? elapsed : used * threads / request_.processors;
+    return threads <= request_.cores ? elapsed : used * threads / request_.cores;
   }
 
   Communicator& group_;

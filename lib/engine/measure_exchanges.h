@@ -16,18 +16,18 @@ struct ExchangeRequest {
   int port = 0;
   int listen_fd = -1;
   std::string token;
-  /// The processors that the ranks share, and the threads that each rank computes with.
-  int processors = 1;
+  /// The cores that the ranks share, and the threads that each rank computes with.
+  int cores = 1;
   int threads = 1;
-  /// Does the piece of work that a rank does before each collective.
-  std::function<void()> work;
+  /// Runs the computation that precedes each collective.
+  std::function<void()> compute;
 };
 
 /// Measures the seconds of collectives by bytes (Machine::exchanges). As in a step, each rank
 /// computes before it exchanges, and a thread of its own runs the collective: a figure includes the
 /// waits for ranks that are late and the time in which threads wake up. The seconds of the work
-/// itself are subtracted: its own, or where the ranks outnumber the processors their share of
-/// processor time. Collective: each of `ranks` processes calls it; the result of rank 0 counts.
+/// itself are subtracted: its own, or where the ranks outnumber the cores their share of
+/// CPU time. Collective: each of `ranks` processes calls it; the result of rank 0 counts.
 /// Error(kPeerLost) when another rank fails.
 std::map<std::string, Curve> measure_exchanges(const ExchangeRequest& request);
 

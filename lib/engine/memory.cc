@@ -53,11 +53,11 @@ std::byte* TierBlock::data() const {
 
 namespace {
 
-/// Returns what an arena is for: the most that it holds at one moment, by category.
+/// Returns the description of an arena by its peak: when, and the bytes by category.
 std::string arena_text(const Program& program, Tier tier) {
   const TierPlan plan = memory_plan({&program}).at(tier);
-  return cat("the arena of temporary buffers (most at ", plan.fullest, ": ",
-             categories_text(plan.at_fullest), ")");
+  return cat("the arena of temporary buffers (peak at ", plan.peak_instr, ": ",
+             categories_text(plan.at_peak), ")");
 }
 
 /// Describes a buffer: "optimizer (buffer optimizer.0)".
@@ -84,13 +84,14 @@ int64_t lacking_bytes(int64_t bytes) {
 RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advice, Gpu* gpu)
     : group_(group), swap_options_(std::move(swap)), advice_(std::move(advice)), gpu_(gpu) {}
 
-/// Returns why memory was refused: what it was for, what there is, what the rank has already.
+/// Returns the description of a refused allocation: its purpose, the available memory, and what the
+/// rank holds.
 std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& what,
                                 const Error& error) const {
   int64_t held = 0;
   for (const Tier each : kTiers)
     if (each != Tier::kNvme && (gpu_ == nullptr || each == tier)) held += allocated(each).total;
-  // The GPU says itself what it has left.
+  // The GPU's error names its free memory.
   const std::string available =
       gpu_ != nullptr && tier == Tier::kDevice ? "" : cat(available_text(), ", ");
   return cat("out of memory: ", what, " needs ", human_bytes(bytes), " in the ", tier_name(tier),
@@ -98,7 +99,7 @@ std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& wha
              " already: ", error.message());
 }
 
-/// Runs an allocation; what the system refuses is reported with what would help.
+/// Runs an allocation; a refusal by the system is reported with a remedy.
 template <typename Allocate>
 auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
                          Allocate allocate) const {

@@ -87,7 +87,7 @@ class RankMemory {
   std::byte* at(const Program& program, const Range& range) const;
   bool on_disk(const Program& program, const Range& range) const;
 
-  /// Returns the GPU whose memory is the device tier; null on a processor.
+  /// Returns the GPU whose memory is the device tier; null on a CPU.
   Gpu* gpu() const { return gpu_; }
   /// Returns whether host code may read and write the range in place, because it is in main memory.
   bool in_reach(const Program& program, const Range& range) const;

@@ -24,7 +24,7 @@ int64_t mapped_of_peers(const TrainingSetup& setup) {
 /// to 2.2 MiB on one thread and 1.8 to 5.3 MiB on two over 40 runs (docs/memory_peaks.md).
 constexpr int64_t kWorkingOfThread = 2816 << 10;
 
-/// Bounds what a process takes beside the plan and its peers' memory while it trains on processors.
+/// Bounds what a process takes beside the plan and its peers' memory while it trains on CPUs.
 int64_t working_bytes(const TrainingSetup& setup) {
   int64_t bytes = kernel_threads() * kWorkingOfThread;
   for (const Communicator* group : setup.groups().distinct()) bytes += group->working_bytes();
@@ -72,11 +72,11 @@ void tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
       });
 }
 
-/// Returns what shares the arenas of a tier.
+/// Returns the description of the peak of the arenas of a tier.
 std::string peak_text(Tier tier, const TierPlan& planned) {
   if (planned.arenas == 0) return "";
   return cat(tier_name(tier), " temporary, at most: ", categories_text(planned.arena_peak),
-             "; peak at ", planned.fullest, "\n");
+             "; peak at ", planned.peak_instr, "\n");
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ MemoryReport report_memory(const TrainingSetup& setup, int64_t measured) {
   for (const Tier tier : kTiers)
     report.tiers[static_cast<size_t>(tier)] = {setup.memory().allocated(tier),
                                                setup.memory().touched(tier)};
-  report.fixed = setup.held_before();
+  report.held_before = setup.held_before();
   report.peers = mapped_of_peers(setup);
   if (setup.memory().gpu() == nullptr) report.working = working_bytes(setup);
   report.measured = measured;
@@ -103,9 +103,10 @@ std::string memory_text(const MemoryReport& report) {
     arenas += peak_text(tier, report.planned.at(tier));
   }
   std::string process = cat("process: ", human_bytes(report.planned_in_main_memory()),
-                            " planned + ", human_bytes(report.fixed), " before");
+                            " planned + ", human_bytes(report.held_before), " before training");
   if (report.peers > 0) process += cat(" + ", human_bytes(report.peers), " of peers at a time");
-  if (report.working > 0) process += cat(" + ", human_bytes(report.working), " to work in");
+  if (report.working > 0)
+    process += cat(" + ", human_bytes(report.working), " for threads and communicators");
   process +=
       cat(" = ", human_bytes(report.predicted()), " predicted, ", human_bytes(report.measured),
           " measured at most, error ", percent_off(report.measured, report.predicted()));
@@ -129,7 +130,7 @@ std::map<std::string, std::map<std::string, int64_t>> memory_record(const Memory
           record["allocated"][name] = allocated;
           record["touched"][name] = touched;
         });
-  record["process"] = {{"fixed", report.fixed},
+  record["process"] = {{"fixed", report.held_before},
                        {"peers", report.peers},
                        {"working", report.working},
                        {"predicted", report.predicted()},

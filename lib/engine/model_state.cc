@@ -237,8 +237,9 @@ void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& r
   }
 }
 
-ModelState::ReadTensor ModelState::reading(const FirstWeights& first_weights) const {
-  return [&first_weights](const StatePiece&, const TensorInfo& tensor, const Box& box, void* out) {
+ModelState::ReadTensor ModelState::reading(const InitialWeights& initial_weights) const {
+  return [&initial_weights](const StatePiece&, const TensorInfo& tensor, const Box& box,
+                            void* out) {
     auto* to = static_cast<float*>(out);
     int64_t from = tensor.numel();
     int64_t until = 0;
@@ -248,18 +249,18 @@ ModelState::ReadTensor ModelState::reading(const FirstWeights& first_weights) co
       // Pieces are read: mapped bytes are memory of this process until they are released.
       for (int64_t first = begin; first < end; first += kChunk) {
         const int64_t last = std::min(first + kChunk, end);
-        first_weights.read(tensor, first, last,
-                           {to + position + (first - begin), static_cast<size_t>(last - first)});
-        if (last - first == kChunk) first_weights.release(tensor, first, last);
+        initial_weights.read(tensor, first, last,
+                             {to + position + (first - begin), static_cast<size_t>(last - first)});
+        if (last - first == kChunk) initial_weights.release(tensor, first, last);
       }
     });
-    first_weights.release(tensor, from, until);
+    initial_weights.release(tensor, from, until);
   };
 }
 
 /// Packs what this rank has of a packed tensor, in parts of at most kPackedPart elements, with the
 /// scales of the whole.
-void ModelState::pack(const StatePiece& piece, const Slice& slice, const FirstWeights& first) {
+void ModelState::pack(const StatePiece& piece, const Slice& slice, const InitialWeights& first) {
   const PackedFormat& format = packed(piece);
   const TensorInfo& tensor = model_.tensor(slice.tensor);
   std::vector<float> values(
@@ -289,7 +290,7 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const FirstWe
 }
 
 /// Fills a state with its values when training begins; frozen state always has these.
-void ModelState::fill_first(const StatePiece& piece, const FirstWeights& first) {
+void ModelState::fill_first(const StatePiece& piece, const InitialWeights& first) {
   if (!packed(piece)) return fill(piece, DType::kF32, reading(first));
   const std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
   if (memory_.in_reach(program_, piece.range)) {
@@ -312,7 +313,7 @@ void ModelState::fill_constant(const StatePiece& piece, double number) {
 
 /// Measures the lengths of the magnitudes that this rank has in pieces that are filled from
 /// `first`.
-void ModelState::measure_lengths(FirstWeights& first,
+void ModelState::measure_lengths(InitialWeights& first,
                                  const std::function<bool(const StatePiece&)>& is_read) const {
   std::map<TensorId, TensorPart> wanted;
   for (const StatePiece& piece : pieces_) {
@@ -333,7 +334,7 @@ void ModelState::measure_lengths(FirstWeights& first,
   first.measure_lengths(parts, static_cast<size_t>(kernel_threads()));
 }
 
-void ModelState::load(FirstWeights first) {
+void ModelState::load(InitialWeights first) {
   first.require_fit(model_);
   measure_lengths(first, [](const StatePiece& piece) { return piece.state < 0; });
   for (const StatePiece& piece : pieces_) {
@@ -344,7 +345,7 @@ void ModelState::load(FirstWeights first) {
   }
 }
 
-std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, FirstWeights first) {
+std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWeights first) {
   std::vector<StateConversion> conversions = checkpoint.require_states(states());
   first.require_fit(model_);
   measure_lengths(first, [&](const StatePiece& piece) { return !trains(piece); });

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "engine/first_weights.h"
+#include "engine/initial_weights.h"
 #include "engine/memory.h"
 #include "engine/rank_groups.h"
 #include "model/description.h"
@@ -19,8 +19,8 @@
 
 namespace ftrun {
 
-/// StateReading says which version of the state is read, the present one or the copy, and through
-/// which memory state on disk is read (none given: the state's own).
+/// StateReading specifies which version of the state is read, the present one or the copy, and
+/// through which memory state on disk is read (none given: the state's own).
 struct StateReading {
   bool of_snapshot = false;
   std::span<std::byte> sectors;
@@ -37,12 +37,12 @@ class ModelState {
 
   /// Fills this rank's part of every parameter with its initial values. Throws Error(kBadInput)
   /// with every tensor that is missing, unknown or misshapen.
-  void load(FirstWeights first);
+  void load(InitialWeights first);
 
   /// Fills all state of this rank: trained state from the checkpoint, whatever layout wrote it, and
   /// frozen parameters from `first`, as at the start of training. Returns the states that the
   /// checkpoint holds in another precision. Throws Error(kBadInput).
-  std::vector<StateConversion> load(Checkpoint& checkpoint, FirstWeights first);
+  std::vector<StateConversion> load(Checkpoint& checkpoint, InitialWeights first);
 
   /// Lists the slices that this rank writes into a checkpoint. If several ranks hold copies of a
   /// state, the first of them writes it. The slices refer to the state itself, which must not
@@ -75,7 +75,7 @@ class ModelState {
                                         const Box& box, void* out)>;
 
   bool trains(const StatePiece& piece) const { return partition_.unit(piece.unit).trainable; }
-  ReadTensor reading(const FirstWeights& first) const;
+  ReadTensor reading(const InitialWeights& first) const;
   std::string kind_of(int32_t state) const;
   /// Returns the dtype of a state as a checkpoint holds it.
   DType stored_dtype(const StatePiece& piece) const;
@@ -92,10 +92,10 @@ class ModelState {
   StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                          int64_t first, StateReading reading) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
-  void pack(const StatePiece& piece, const Slice& slice, const FirstWeights& first);
-  void measure_lengths(FirstWeights& first,
+  void pack(const StatePiece& piece, const Slice& slice, const InitialWeights& first);
+  void measure_lengths(InitialWeights& first,
                        const std::function<bool(const StatePiece&)>& is_read) const;
-  void fill_first(const StatePiece& piece, const FirstWeights& first);
+  void fill_first(const StatePiece& piece, const InitialWeights& first);
   void fill_constant(const StatePiece& piece, double number);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
              std::byte* room);

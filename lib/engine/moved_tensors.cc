@@ -26,7 +26,7 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
-MovedTensors::MovedTensors(const ModelDescription& model, const FirstWeights& first, DType dtype)
+MovedTensors::MovedTensors(const ModelDescription& model, const InitialWeights& first, DType dtype)
     : first_(first), dtype_(dtype) {
   for (const TensorInfo& tensor : model.tensors)
     // Row lengths are computed from the whole matrix, but they change by the gradients of A and B.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "engine/first_weights.h"
+#include "engine/initial_weights.h"
 #include "model/description.h"
 
 namespace ftrun {
@@ -19,7 +19,7 @@ namespace ftrun {
 class MovedTensors {
  public:
   /// Borrows `model` and `first`; `dtype` is that of the exported file.
-  MovedTensors(const ModelDescription& model, const FirstWeights& first, DType dtype);
+  MovedTensors(const ModelDescription& model, const InitialWeights& first, DType dtype);
 
   /// Compares elements of a tensor from `begin` on. `values` are fp32, before they are rounded to
   /// the file's dtype.
@@ -32,7 +32,7 @@ class MovedTensors {
  private:
   enum class Movement : uint8_t { kUnmoved, kLostInRounding, kMoved };
 
-  const FirstWeights& first_;
+  const InitialWeights& first_;
   DType dtype_;
   std::map<std::string, const TensorInfo*> trained_;
   std::map<std::string, Movement> states_;

@@ -11,7 +11,7 @@ namespace ftrun {
 /// other text.
 std::vector<int> parse_processor_list(std::string_view text);
 
-/// Returns the processors of the NUMA node that the device at `bus_id` ("0000:1B:00.0") is attached
+/// Returns the cores of the NUMA node that the device at `bus_id` ("0000:1B:00.0") is attached
 /// to, by the files below `sysfs`. Returns an empty list where the machine does not report the
 /// node, or has only one.
 std::vector<int> processors_near(const std::string& bus_id,
@@ -19,7 +19,7 @@ std::vector<int> processors_near(const std::string& bus_id,
 
 /// Binds the calling thread, and the threads that it starts later, to processors_near(bus_id,
 /// sysfs): memory that they touch first is then near the device, and copies do not cross sockets.
-/// Returns these processors, or none if it bound nothing: a thread that is bound already (by a
+/// Returns these cores, or none if it bound nothing: a thread that is bound already (by a
 /// scheduler, taskset, numactl) is left as it is.
 std::vector<int> bind_near(const std::string& bus_id, const std::filesystem::path& sysfs = "/sys");
 

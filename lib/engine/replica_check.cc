@@ -22,7 +22,7 @@ constexpr int64_t kPiece = int64_t{4} << 20;
 
 /// Remedy of state that a machine has changed.
 constexpr const char* kRemedy =
-    "check the memory, processors and GPUs of these machines (dmesg, nvidia-smi -q); --resume auto "
+    "check the memory, CPUs and GPUs of these machines (dmesg, nvidia-smi -q); --resume auto "
     "continues from the last checkpoint";
 
 /// Writes "rank 1", "ranks 0 and 2", "ranks 0, 1 and 2".
@@ -94,13 +94,12 @@ RankError difference(const std::map<std::string, std::vector<int>>& versions, in
       ExitCode::kEnvironment,
       known ? cat(ranks_text(few), few.size() == 1 ? " holds" : " hold", " other bits than ",
                   ranks_text(most->second), " of ", tensor, " after step ", step,
-                  ", which must be equal on all: a memory or processor there changed them")
+                  ", which must be equal on all: a memory or CPU there changed them")
             : cat(ranks_text(everyone), " do not hold the same bits of ", tensor, " after step ",
-                  step, ", which must be equal: a memory or processor of one of them changed them"),
+                  step, ", which must be equal: a memory or CPU of one of them changed them"),
       cat(kRemedy,
           ", before which this was compared too (if the ranks run on different CPU models, "
-          "rounding "
-          "may differ: set train.check_replicas: 0)"));
+          "rounding may differ: set train.check_replicas: 0)"));
   const bool one = known && few.size() == 1;
   return {error, one ? few.front() : RankError::kThisRank, one};
 }
@@ -247,7 +246,7 @@ void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
     }
   throw Error(ExitCode::kEnvironment,
               cat("replicas had different hashes after step ", step,
-                  ", and equal hashes when these were computed again: a memory or processor of one "
+                  ", and equal hashes when these were computed again: a memory or CPU of one "
                   "of the ranks computes wrongly now and then"),
               kRemedy);
 }

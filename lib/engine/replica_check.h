@@ -14,7 +14,7 @@ namespace ftrun {
 
 /// ReplicaCheck finds silent corruption: ranks that hold the same state compare hashes of it.
 /// Copies have the same bits in every step, because all are updated with the same sums; if they
-/// differ, the memory or the processor of a rank is faulty. State on disk is not compared.
+/// differ, the memory or the CPU of a rank is faulty. State on disk is not compared.
 class ReplicaCheck {
  public:
   /// ExchangeTexts gives every rank the texts of all, by rank. Collective.

@@ -28,7 +28,7 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
 /// Measures the memory that the process holds before it has anything of the model, once its
 /// libraries have their threads and working memory, and saving has its own. Otherwise these would
 /// be allocated in the first step and count as the model's.
-int64_t held_when_warm(const Gpu* gpu, SaveRoom& room) {
+int64_t held_when_warm(const Gpu* gpu, SaveBuffers& room) {
   room.populate();
   if (gpu == nullptr) {
     const HostBlock operands(kWarmUpBytes, "the first product");
@@ -37,7 +37,7 @@ int64_t held_when_warm(const Gpu* gpu, SaveRoom& room) {
   return read_process_memory().held();
 }
 
-/// Prepares a GPU before the memory of training is asked for.
+/// Prepares a GPU before the memory of training is requested.
 void prepare(const Gpu* gpu, const ProgramPlan& plan) {
   if (gpu == nullptr) return;
   for (const LayerGraph& graph : plan.model.graphs) gpu->kernels().prepare(graph);
@@ -56,11 +56,11 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
                              const std::string& run, Gpu* gpu)
     : groups_(groups),
       model_(std::move(model)),
-      held_before_(held_when_warm(gpu, save_room_)),
+      held_before_(held_when_warm(gpu, save_buffers_)),
       memory_(
           groups.peer_visible(), swap_options(config, run, groups.rank()),
           [&, gpu](Tier tier, int64_t lacking) {
-            // The device and the host tier of a processor are the same memory.
+            // The device and the host tier of a CPU are the same memory.
             const bool main_memory = gpu == nullptr && tier != Tier::kNvme;
             const MemoryMeasure measure = [=](const MemoryPlan& plan) {
               return main_memory ? plan.main_memory() : plan.at(tier).total;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "checkpoint/model_folder.h"
-#include "checkpoint/save_room.h"
+#include "checkpoint/save_buffers.h"
 #include "config/config.h"
 #include "engine/compare_kernels.h"
 #include "engine/executor.h"
@@ -32,7 +32,7 @@ struct PlannedModel {
 /// from the config before any weight is read, and do not depend on data.
 class TrainingSetup {
  public:
-  /// Borrows the groups of the plan's programs, and the GPU (null for the processor). `run`
+  /// Borrows the groups of the plan's programs, and the GPU (null for the CPU). `run`
   /// distinguishes this run from others that swap to the same disk.
   TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups,
                 const std::string& run, Gpu* gpu = nullptr);
@@ -54,13 +54,13 @@ class TrainingSetup {
   /// aborted, because they wait for it.
   void drop_recordings();
   ModelState& state() { return *state_; }
-  const SaveRoom& save_room() const { return save_room_; }
+  const SaveBuffers& save_buffers() const { return save_buffers_; }
   const RankMemory& memory() const { return memory_; }
   /// Returns the bytes of its own and shared memory that the process held before its first
   /// allocation for the model and after a first matrix product: libraries, threads, their working
   /// memory, data, the staging area of checkpoints.
   int64_t held_before() const { return held_before_; }
-  /// Returns the comparison of a GPU's kernels with the processor's.
+  /// Returns the comparison of a GPU's kernels with the CPU's.
   const std::optional<ComparedKernels>& compared() const { return compared_; }
   const ModelConfig& model_config() const { return model_.config; }
   const ModelFolder& folder() const { return model_.folder; }
@@ -78,7 +78,7 @@ class TrainingSetup {
 
   const RankGroups groups_;
   const PlannedModel model_;
-  SaveRoom save_room_;
+  SaveBuffers save_buffers_;
   int64_t held_before_;
   RankMemory memory_;
   std::optional<ComparedKernels> compared_;

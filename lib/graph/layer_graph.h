@@ -16,8 +16,8 @@ using Dims = std::vector<int64_t>;
 
 int64_t element_count(const Dims& dims);
 
-/// ValueRole says where a value comes from or where it is used, which decides where its storage
-/// lies.
+/// ValueRole specifies where a value comes from or where it is used, which decides where its
+/// storage lies.
 enum class ValueRole : uint8_t {
   kInput,       // from the batch or another layer
   kOutput,      // handed to another layer
@@ -38,7 +38,7 @@ enum class Port : uint8_t {
 #include "graph/ports.inc"
 };
 
-/// PortHolds says what the numbers at a port of the batch mean.
+/// PortHolds specifies what the numbers at a port of the batch mean.
 enum class PortHolds : uint8_t {
   kVocabulary,  // rows of the vocabulary
   kPlaces,      // the tokens' places, ascending

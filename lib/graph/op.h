@@ -13,8 +13,8 @@ namespace ftrun {
 /// ValueId is the index of a value in its LayerGraph.
 using ValueId = int32_t;
 
-/// OpKind says what an operation computes. Its values are places in the list ops/kinds.inc, the
-/// only place that names kinds.
+/// OpKind specifies what an operation computes. Its values are places in the list ops/kinds.inc,
+/// the only place that names kinds.
 enum class OpKind : uint8_t;
 
 /// NoAttrs stands for the attributes of a kind that has none.

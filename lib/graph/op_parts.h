@@ -25,7 +25,7 @@ OpWork communication(const LayerGraph& graph, const Op& op);
 /// workspace_of has functions that return bytes of scratch.
 namespace workspace_of {
 int64_t none(const LayerGraph& graph, const Op& op);
-/// Returns the bytes of partial gradients on processors, for kinds whose results are gradients
+/// Returns the bytes of partial gradients on CPUs, for kinds whose results are gradients
 /// summed over tokens.
 int64_t partial_gradients(const LayerGraph& graph, const Op& op);
 /// Returns the bytes of partial sums on a GPU, for the same kinds.

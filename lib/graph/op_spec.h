@@ -72,7 +72,7 @@ struct OpSpec {
   int64_t (*gpu_library_bytes)(const LayerGraph&, const Op&) = nullptr;
   /// Returns the arithmetic and the memory traffic (graph/cost.h).
   OpWork (*work)(const LayerGraph&, const Op&) = work_of::elements;
-  /// Returns the bytes of scratch on processors; null: none.
+  /// Returns the bytes of scratch on CPUs; null: none.
   int64_t (*workspace)(const LayerGraph&, const Op&) = nullptr;
   /// Returns the bytes of scratch on a GPU; null for collectives only.
   int64_t (*gpu_workspace)(const LayerGraph&, const Op&) = nullptr;

@@ -9,9 +9,9 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// RecomputePolicy says which results of a layer's forward list are kept for its backward list. The
-/// other results are recomputed by the same operations from the same numbers, so gradients have the
-/// same bits under every policy.
+/// RecomputePolicy specifies which results of a layer's forward list are kept for its backward
+/// list. The other results are recomputed by the same operations from the same numbers, so
+/// gradients have the same bits under every policy.
 ///
 /// The choices, for a token of a block with D hidden, Q = (H+2K)d, F feed-forward and T tokens a
 /// row:

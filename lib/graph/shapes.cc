@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-/// Letters holds the letters of one operation and what they were found to be.
+/// Letters maps the letters of one operation's shapes to their sizes.
 class Letters {
  public:
   explicit Letters(const Op& op) : known_{{"2", 2}, {"t", 1}} {
@@ -31,8 +31,8 @@ class Letters {
     return agree("F", 2, "G") && agree("C", known_.at("t"), "P");
   }
 
-  /// Finds the fault that only shows when all operands are there: low ranks lie side by side, and
-  /// so do magnitudes. The fault, or "".
+  /// Returns the fault that needs all operands to be known: sums of low ranks and of magnitudes;
+  /// "" if there is none.
   std::string sums_fault() const {
     if (!is_sum("J", {"r1", "r2", "r3"})) return "J is not the sum of the ranks";
     if (known_.contains("O1") && !is_sum("M", {"O1", "O2", "O3"}))
@@ -76,8 +76,8 @@ class Letters {
 };
 
 /// Names the first operand of one side of the arrow that does not fit; "" where all do.
-std::string misfit(const LayerGraph& graph, std::string_view side,
-                   const std::vector<ValueId>& operands, Letters& letters) {
+std::string first_misfit(const LayerGraph& graph, std::string_view side,
+                         const std::vector<ValueId>& operands, Letters& letters) {
   const std::vector<std::string> patterns = split(side, ' ');
   size_t next = 0;
   for (size_t i = 0; i < patterns.size(); ++i) {
@@ -89,7 +89,8 @@ std::string misfit(const LayerGraph& graph, std::string_view side,
     // An optional operand was left out if the next operand has another number of dimensions than
     // the pattern.
     if (optional && !last && value.dims.size() != split(pattern, ',').size()) continue;
-    if (!letters.match(pattern, value.dims)) return cat(value.name, " is no ", pattern);
+    if (!letters.match(pattern, value.dims))
+      return cat(value.name, " does not have shape ", pattern);
     ++next;
   }
   if (next < operands.size()) return cat(graph.at(operands[next]).name, " is one too many");
@@ -102,8 +103,8 @@ std::string shape_fault(const LayerGraph& graph, const Op& op) {
   const std::string_view shapes = op_spec(op.kind).shapes;
   const size_t arrow = shapes.find(" -> ");
   Letters letters(op);
-  std::string fault = misfit(graph, shapes.substr(0, arrow), op.in, letters);
-  if (fault.empty()) fault = misfit(graph, shapes.substr(arrow + 4), op.out, letters);
+  std::string fault = first_misfit(graph, shapes.substr(0, arrow), op.in, letters);
+  if (fault.empty()) fault = first_misfit(graph, shapes.substr(arrow + 4), op.out, letters);
   if (fault.empty()) fault = letters.sums_fault();
   return fault.empty() ? "" : cat("needs ", shapes, ": ", fault);
 }

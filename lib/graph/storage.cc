@@ -13,14 +13,13 @@ namespace ftrun {
 namespace {
 
 /// The most orders of placement that are tried; the first is nearly always the best, or close to
-/// it. No further order is begun after kMostLooks examined requests: a twentieth of a second of
+/// it. No further order is begun after kMaxExamined examined requests: a twentieth of a second of
 /// work.
-constexpr int kMostTries = 24;
-constexpr int64_t kMostLooks = 5'000'000;
+constexpr int kMaxTries = 24;
+constexpr int64_t kMaxExamined = 5'000'000;
 /// The most requests of an arena that are examined to find its gaps: a tenth of a second of work.
-constexpr int64_t kMostGapLooks = 20'000'000;
-/// The part of all that lives there, as 1 / kLeastPart, below which there is next to nothing to
-/// gain.
+constexpr int64_t kMaxExaminedGaps = 20'000'000;
+/// A request smaller than 1 / kLeastPart of the live bytes is not worth moving.
 constexpr int64_t kLeastPart = 1000;
 
 bool needs_storage(const StorageRequest& request) {
@@ -31,7 +30,7 @@ bool overlap(const StorageRequest& a, const StorageRequest& b) {
   return a.first <= b.last && b.first <= a.last;
 }
 
-/// LiveBytes is what requests have together, time by time.
+/// LiveBytes holds the total bytes of live requests at each time.
 class LiveBytes {
  public:
   LiveBytes(std::span<const StorageRequest> requests, int64_t alignment) : alignment_(alignment) {
@@ -58,7 +57,7 @@ class LiveBytes {
   }
 
   /// Returns the first time with the most live bytes, and that number; zeros without requests.
-  std::pair<int64_t, int64_t> fullest() const {
+  std::pair<int64_t, int64_t> peak() const {
     const auto most = std::max_element(live_.begin(), live_.end());
     return most == live_.end() ? std::pair<int64_t, int64_t>{}
                                : std::pair{begin_ + (most - live_.begin()), *most};
@@ -72,11 +71,11 @@ class LiveBytes {
   std::vector<int64_t> live_;
 };
 
-/// LiveTree finds those of a set of requests that live at some time of an interval: a tree over the
-/// requests in the order of their beginnings, where each node knows the latest end below it.
-class LiveTree {
+/// IntervalTree finds those of a set of requests that live at some time of an interval. Its leaves
+/// are the requests in the order of their beginnings; each node knows the latest end below it.
+class IntervalTree {
  public:
-  LiveTree(std::span<const StorageRequest> requests, std::vector<size_t> members)
+  IntervalTree(std::span<const StorageRequest> requests, std::vector<size_t> members)
       : requests_(requests), by_first_(std::move(members)), leaf_(requests.size()) {
     std::stable_sort(by_first_.begin(), by_first_.end(),
                      [&](size_t a, size_t b) { return requests[a].first < requests[b].first; });
@@ -95,7 +94,7 @@ class LiveTree {
 
   /// Calls `found` with each added request that is alive at the same time as `request`.
   template <typename Found>
-  void meeting(const StorageRequest& request, const Found& found) {
+  void for_each_overlapping(const StorageRequest& request, const Found& found) {
     const auto begun = std::partition_point(by_first_.begin(), by_first_.end(), [&](size_t other) {
       return requests_[other].first <= request.last;
     });
@@ -103,7 +102,7 @@ class LiveTree {
   }
 
   /// Counts the nodes of the tree that were examined.
-  int64_t looks() const { return looks_; }
+  int64_t examined() const { return examined_; }
 
  private:
   static constexpr int64_t kNobody = std::numeric_limits<int64_t>::min();
@@ -113,7 +112,7 @@ class LiveTree {
   template <typename Found>
   void visit(size_t node, size_t begin, size_t width, size_t limit, int64_t first,
              const Found& found) {
-    ++looks_;
+    ++examined_;
     if (begin >= limit || latest_[node] < first || latest_[node] == kNobody) return;
     if (width == 1) return found(by_first_[begin]);
     visit(2 * node, begin, width / 2, limit, first, found);
@@ -125,7 +124,7 @@ class LiveTree {
   std::vector<size_t> leaf_;  // of each request
   size_t leaves_ = 1;
   std::vector<int64_t> latest_;
-  int64_t looks_ = 0;
+  int64_t examined_ = 0;
 };
 
 /// Bytes [begin, end) of an arena.
@@ -157,7 +156,7 @@ int64_t lowest_place(std::vector<Extent>& taken, int64_t bytes, int64_t alignmen
 
 /// Assigns each request, in turn, the lowest place that is free all its life.
 StorageLayout place(std::span<const StorageRequest> requests, const std::vector<size_t>& order,
-                    int64_t alignment, LiveTree& live) {
+                    int64_t alignment, IntervalTree& live) {
   StorageLayout layout;
   layout.offset.assign(requests.size(), -1);
   live.clear();
@@ -165,7 +164,7 @@ StorageLayout place(std::span<const StorageRequest> requests, const std::vector<
   for (const size_t at : order) {
     const StorageRequest& request = requests[at];
     taken.clear();
-    live.meeting(request, [&](size_t other) {
+    live.for_each_overlapping(request, [&](size_t other) {
       taken.emplace_back(layout.offset[other], layout.offset[other] + requests[other].bytes);
     });
     const int64_t offset =
@@ -196,13 +195,13 @@ class Gaps {
   }
 
   /// Returns the lowest place that is free all the life of `request`; -1: there is none.
-  int64_t place(const StorageRequest& request) const {
+  int64_t lowest_gap(const StorageRequest& request) const {
     std::vector<Extent> taken = occupied_beside(request);
     return lowest_place(taken, bytes_, alignment_, request.bytes);
   }
 
-  /// Returns the bytes of the largest gap at one time: nothing larger has a place that lives then.
-  int64_t largest(int64_t time) const {
+  /// Returns the bytes of the largest gap at one time: no larger request that is live then fits.
+  int64_t largest_gap(int64_t time) const {
     std::vector<Extent> taken = occupied_beside({1, time, time});
     int64_t most = 0;
     find_gap(taken, bytes_, alignment_, [&](int64_t begin, int64_t end) {
@@ -214,8 +213,8 @@ class Gaps {
 
   void add(const StorageRequest& request, int64_t offset) { taken_.push_back({request, offset}); }
 
-  /// Returns how many placed requests were looked at.
-  int64_t looks() const { return looks_; }
+  /// Counts the placed requests that were examined.
+  int64_t examined() const { return examined_; }
 
  private:
   struct Placed {
@@ -224,7 +223,7 @@ class Gaps {
   };
 
   std::vector<Extent> occupied_beside(const StorageRequest& request) const {
-    looks_ += static_cast<int64_t>(taken_.size());
+    examined_ += static_cast<int64_t>(taken_.size());
     std::vector<Extent> taken;
     for (const Placed& other : taken_)
       if (overlap(other.request, request))
@@ -235,7 +234,7 @@ class Gaps {
   int64_t bytes_;
   int64_t alignment_;
   std::vector<Placed> taken_;
-  mutable int64_t looks_ = 0;
+  mutable int64_t examined_ = 0;
 };
 
 /// Finds, of the requests that live at `time` and have no place yet, the largest that fits into a
@@ -245,13 +244,13 @@ std::pair<size_t, int64_t> largest_fitting(std::span<const StorageRequest> reque
                                            const Gaps& gaps) {
   size_t largest = 0;
   int64_t place = -1;
-  const int64_t room = gaps.largest(time);
+  const int64_t room = gaps.largest_gap(time);
   for (size_t i = 0; i < requests.size(); ++i) {
     const StorageRequest& request = requests[i];
     if (!needs_storage(request) || request.first > time || request.last < time || offset[i] >= 0)
       continue;
     if (request.bytes > room || (place >= 0 && request.bytes <= requests[largest].bytes)) continue;
-    const int64_t gap = gaps.place(request);
+    const int64_t gap = gaps.lowest_gap(request);
     if (gap < 0) continue;
     largest = i;
     place = gap;
@@ -266,18 +265,18 @@ std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const P
   std::vector<int64_t> offset(requests.size(), -1);
   Gaps gaps(arena, alignment);
   LiveBytes staying(requests, alignment);
-  auto [time, most] = staying.fullest();
+  auto [time, most] = staying.peak();
   int64_t least = most;
   std::vector<size_t> moved;
   size_t useful = 0;  // of those moved: after them there was less than ever before
-  while (most > enough && gaps.looks() < kMostGapLooks) {
+  while (most > enough && gaps.examined() < kMaxExaminedGaps) {
     const auto [request, place] = largest_fitting(requests, offset, time, gaps);
     if (place < 0 || requests[request].bytes < most / kLeastPart) break;
     gaps.add(requests[request], place);
     staying.remove(requests[request]);
     offset[request] = place;
     moved.push_back(request);
-    std::tie(time, most) = staying.fullest();
+    std::tie(time, most) = staying.peak();
     if (most >= least) continue;
     least = most;
     useful = moved.size();
@@ -295,17 +294,17 @@ StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t ali
     return requests[a].bytes != requests[b].bytes ? requests[a].bytes > requests[b].bytes
                                                   : requests[a].first < requests[b].first;
   });
-  LiveTree live(requests, order);
+  IntervalTree live(requests, order);
   StorageLayout best = place(requests, order, alignment, live);
-  const int64_t bound = LiveBytes(requests, alignment).fullest().second;  // no layout is smaller
+  const int64_t bound = LiveBytes(requests, alignment).peak().second;  // no layout is smaller
   StorageLayout layout = best;
-  for (int tries = 1; tries < kMostTries && live.looks() < kMostLooks && best.bytes > bound;
+  for (int tries = 1; tries < kMaxTries && live.examined() < kMaxExamined && best.bytes > bound;
        ++tries) {
     promote_highest(requests, layout, order);
     layout = place(requests, order, alignment, live);
     if (layout.bytes < best.bytes) best = layout;
   }
-  best.looks = live.looks();
+  best.examined = live.examined();
   return best;
 }
 

@@ -35,7 +35,7 @@ class BaseWeights {
   std::map<std::string, Dims> packed_;
   std::vector<float> values_;
   std::vector<std::byte> records_;
-  /// The tensor that is being read.
+  /// The tensor whose scales are in scales_.
   std::string tensor_;
   std::optional<PackScales> scales_;
 };

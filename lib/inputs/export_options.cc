@@ -52,7 +52,7 @@ std::vector<ExportTensor> stored_tensors(const TensorInfo& tensor) {
 std::string name_in_files(const std::string& name, const ExportOptions& options,
                           const ModelDescription& model) {
   if (model.multimodal.empty()) return name;
-  if (!options.kept.empty() && has_names_in_memory(options.kept.front().name))
+  if (!options.kept.empty() && uses_in_memory_names(options.kept.front().name))
     return name_in_multimodal_model(name, tensor_names(model.family).root);
   return name_in_multimodal_files(name);
 }
@@ -138,7 +138,7 @@ void keep_other_parts(ExportOptions& options, const ModelConfig& model) {
   options.decoder_key = kTextConfig;
   const ModelFolder source(options.source_folder);
   for (const std::string& name : source.names())
-    if (is_of_other_part(name))
+    if (is_outside_decoder(name))
       options.kept.push_back({name, source.at(name).dtype, source.at(name).shape});
   if (options.kept.empty())
     throw Error(ExitCode::kBadInput,

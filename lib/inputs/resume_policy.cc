@@ -31,7 +31,7 @@ constexpr auto kMayChange = std::to_array<std::string_view>(
      "config.data.validation_names", "data.validation", "config.train.early_stopping",
      "config.data.prefetch", "config.threads", "config.device", "config.comm", "config.recompute",
      "config.activation_checkpointing", "config.aio",
-     // Another processor may have another library of products, which rounds otherwise; so may other
+     // Another CPU may have another library of products, which rounds otherwise; so may other
      // ranks' sums.
      "config.kernels", "products", "sums", "attention",
      // The global batch, train_batch_size, stays; how ranks share it changes rounding only.

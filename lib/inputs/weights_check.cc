@@ -79,9 +79,10 @@ void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tell
   if (tells && !model.multimodal.empty()) {
     const std::vector<std::string> stored = folder.names();
     log_notice(cat(folder.path(), ": is a ", model.multimodal, " model, whose decoder trains; ",
-                   std::count_if(stored.begin(), stored.end(), is_of_other_part),
+                   std::count_if(stored.begin(), stored.end(), is_outside_decoder),
                    " tensors of its other parts stay as they are, and are exported with it"));
-  } else if (const std::string spelling = spelling_text(model, names); tells && !spelling.empty())
+  } else if (const std::string spelling = stored_name_example(model, names);
+             tells && !spelling.empty())
     log_notice(cat(folder.path(), ": the weights have other names than the model's (", spelling,
                    "); they are read, and exported under the model's"));
 }

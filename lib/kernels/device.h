@@ -65,7 +65,7 @@ class DeviceKernels {
   virtual void bind_thread() = 0;
 
   // --- memory; alignment is 256 bytes at least -------------------------------------------------
-  /// Allocates memory. Error(kEnvironment) with the bytes asked for and free when there is not
+  /// Allocates memory. Error(kEnvironment) with the bytes requested and free when there is not
   /// enough.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void free(void* memory) noexcept = 0;
@@ -142,7 +142,7 @@ class DeviceKernels {
   virtual void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate,
                               double* sum, void* scratch, DeviceStream stream) = 0;
 
-  /// Runs optimizer_update() (kernels.h) on the device, with the random bits of the processor's
+  /// Runs optimizer_update() (kernels.h) on the device, with the random bits of the CPU's
   /// stochastic rounding. Ranges and scalars are device memory.
   virtual void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                                 const StepScalars* scalars, DeviceStream stream) = 0;
@@ -163,8 +163,8 @@ class DeviceKernels {
                           void* out, DeviceStream stream) = 0;
 };
 
-/// CudnnUse says where cuDNN computes attention, among the shapes that it can compute (the table in
-/// kernels/cuda/cudnn_attention.h); our kernels compute all others.
+/// CudnnUse specifies where cuDNN computes attention, among the shapes that it can compute (the
+/// table in kernels/cuda/cudnn_attention.h); our kernels compute all others.
 enum class CudnnUse {
   kNever,
   /// cuDNN computes attention where it was measured to be faster (kernels/measured_attention.h), if

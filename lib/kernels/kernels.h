@@ -29,7 +29,7 @@ struct KernelContext {
 /// Runs one operation. `storage[v]` is the address of value v of `graph` (null for values the
 /// operation does not use); addresses are 64-byte aligned except parameters' and their gradients',
 /// which are aligned as their elements are. Runs on the calling thread and LibTorch's intra-op
-/// threads. Throws Error(kUnsupported) for a dtype or a processor that the kernels do not support.
+/// threads. Throws Error(kUnsupported) for a dtype or a CPU that the kernels do not support.
 ///
 /// Results have the same bits for any number of threads; another library of matrix products
 /// (kernels/products.h) may round differently. In BF16 and F16 graphs arithmetic is fp32 (products

@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// MeasuredAttention says which heads cuDNN's attention computes faster than our kernels on GPUs of
-/// one compute capability, according to the timings of docs/benchmarks.md.
+/// MeasuredAttention specifies which heads cuDNN's attention computes faster than our kernels on
+/// GPUs of one compute capability, according to the timings of docs/benchmarks.md.
 struct MeasuredAttention {
   int compute_major;
   int compute_minor;

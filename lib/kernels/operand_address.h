@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// Returns the memory of an operand, which has `dtype`. Both the kernels of processors and those of
+/// Returns the memory of an operand, which has `dtype`. Both the kernels of CPUs and those of
 /// GPUs find their operands by it.
 inline void* operand_address(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
                              ValueId id, DType dtype) {

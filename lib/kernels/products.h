@@ -19,7 +19,7 @@ struct ProductsInUse {
   /// The way in which attention multiplies bf16: kOnMatrixUnits, "bf16 by vdpbf16ps" or "bf16
   /// widened to fp32".
   std::string attention;
-  /// The library that the rule names for this processor but that is missing; "" when it is present.
+  /// The library that the rule names for this CPU but that is missing; "" when it is present.
   std::string missing;
 };
 

@@ -8,7 +8,7 @@
 namespace ftrun {
 
 /// The number of elements whose random numbers come from the same keys.
-inline constexpr int64_t kNoiseStretch = int64_t{1} << 16;
+inline constexpr int64_t kElementsPerNoiseKey = int64_t{1} << 16;
 
 /// RoundingNoise holds three 16-bit random numbers of an element, which are pairwise independent:
 /// the two halves of `first` (the first moment uses the lower half, the second moment the upper
@@ -24,7 +24,7 @@ FTRUN_HOST_DEVICE inline DropoutKeys rounding_keys(uint64_t rounding_key, int64_
   return {static_cast<uint32_t>(keys), static_cast<uint32_t>(keys >> 32)};
 }
 
-/// Returns the random numbers of element `place` of a stretch, as the processor's vector kernels
+/// Returns the random numbers of element `place` of a stretch, as the CPU's vector kernels
 /// compute them (kernels/cpu/flat_kernels.inc).
 FTRUN_HOST_DEVICE inline RoundingNoise rounding_noise(const DropoutKeys& keys, uint32_t place) {
   const uint32_t first = dropout_bits(keys, place);

@@ -83,7 +83,7 @@ struct Machine {
   double launch = 0;
   /// The price of a device for an hour.
   Price price;
-  /// The processor that was measured, and when; "" where the machine was not measured.
+  /// The CPU that was measured, and when; "" where the machine was not measured.
   std::string processor, measured;
 
   /// Returns the rates of the least number of ranks that is at least `ranks`, or else of the most

@@ -217,8 +217,8 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
   machine.host_memory_capacity = top.quantity("host_memory_capacity", QuantityUnit::kBytes);
   if (!machine.has_gpus && machine.host_memory_capacity > 0)
     top.problem(top.find("host_memory_capacity")->at,
-                "host_memory_capacity is main memory beside GPUs, which processors do not have",
-                "give memory, of one processor, instead");
+                "host_memory_capacity is main memory beside GPUs, which CPUs do not have",
+                "give memory, of one core, instead");
   if (const ConfigNode* const price = top.find("price")) {
     std::string why;
     const std::optional<Price> found = parse_price(price->text, why);
@@ -230,7 +230,7 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
   }
   machine.processor = top.text("processor");
   machine.measured = top.text("measured");
-  top.find("sources");  // is for readers: where the numbers are from
+  top.find("sources");  // accepts the key, which only people read
   return machine;
 }
 
@@ -240,7 +240,7 @@ SoftwareStack stack_of(const ConfigNode& root, Problems& problems) {
   stack.name = top.text("stack");
   if (stack.name.empty()) top.problem(root.at, "stack, its name, is missing", "");
   for (const StackShare& share : kStackShares) stack.*share.value = top.factor(share.key, 1);
-  top.find("sources");  // is for readers: where the numbers are from
+  top.find("sources");  // accepts the key, which only people read
   return stack;
 }
 

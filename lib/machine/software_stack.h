@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// SoftwareStack says how near to a machine's peaks another program's kernels and collectives come,
-/// to plan a run of that program: no numbers but these are fitted to it.
+/// SoftwareStack describes how near to a machine's peaks another program's kernels and collectives
+/// come, to plan a run of that program: only these numbers are fitted to it.
 struct SoftwareStack {
   std::string name;
   /// The shares of the peak that large products and attention reach.

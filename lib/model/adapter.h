@@ -49,7 +49,7 @@ struct Adapter {
   bool operator==(const Adapter&) const = default;
 };
 
-/// LoraOptions says which modules get which adapter. Names and meanings are those of PEFT's
+/// LoraOptions specifies which modules get which adapter. Names and meanings are those of PEFT's
 /// LoraConfig.
 struct LoraOptions {
   int64_t r = 8;

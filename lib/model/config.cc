@@ -444,7 +444,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& where) 
   const std::string prefix = outer ? cat(kTextConfig, ".") : "";
   ConfigFindings findings;
   if (outer) {
-    root = text_part(root, *outer, findings);
+    root = decoder_config(root, *outer, findings);
     refuse(findings, where);
   }
   const Family& family = require_family(read_model_type(root, where, prefix), where, prefix);

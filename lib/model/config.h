@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// RopeType says how the rotary angles of a model are scaled (transformers' rope_type).
+/// RopeType describes how the rotary angles of a model are scaled (transformers' rope_type).
 enum class RopeType : uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongRope };
 
 /// NormKind is the norm in blocks and before the head: RMS norm (Zhang and Sennrich 2019), the same

@@ -412,7 +412,7 @@ std::vector<RankMatrix> rank_matrices(const ModelConfig& whole, const TensorSpli
   return matrices;
 }
 
-/// Adds the parameters of low-rank adapters in the order in which a step reads them: behind the
+/// Adds the parameters of low-rank adapters in the order in which a step reads them: after the
 /// product's own parameters.
 MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
                                          const TensorNames& names, const TensorSplit& split,

@@ -6,7 +6,7 @@
 namespace ftrun {
 
 /// Builds a decoder: embedding (and rotary table or position vectors); blocks of attention and MLP,
-/// in sequence or in parallel, with the norms, biases and windows that the config asks for; final
+/// in sequence or in parallel, with the norms, biases and windows that the config requests; final
 /// norm and output matrix.
 ///
 /// Each layer passes hidden [N,D] to the next one, and the embedding passes rope F32 [N,d] to every

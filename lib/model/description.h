@@ -17,7 +17,7 @@ namespace ftrun {
 /// TensorId is an index in ModelDescription::tensors.
 using TensorId = int32_t;
 
-/// InitialSource says where a tensor's first values come from.
+/// InitialSource specifies where a tensor's first values come from.
 enum class InitialSource : uint8_t {
   kFolder,  // the model folder
   kZero,
@@ -31,7 +31,7 @@ enum class InitialSource : uint8_t {
   kRowLengths,  // of W + `magnitude` B A of the module, in the numbers that layers read
 };
 
-/// Initial says how the first values of a tensor are made: their source, and the magnitude of
+/// Initial describes how the first values of a tensor are made: their source, and the magnitude of
 /// random ones.
 struct Initial {
   InitialSource source = InitialSource::kFolder;
@@ -93,7 +93,7 @@ struct TensorInfo {
   bool operator==(const TensorInfo&) const = default;
 };
 
-/// TensorSplit says how layers are split over the tensor-parallel ranks of a group.
+/// TensorSplit describes how layers are split over the tensor-parallel ranks of a group.
 struct TensorSplit {
   /// The number of ranks of the group, and the number of this rank in it.
   int degree = 1;
@@ -133,8 +133,8 @@ struct Layer {
   std::vector<GraphParam> params;
 };
 
-/// RecomputeOptions says which blocks recompute activations in their backward lists, and how many
-/// of them (graph/recompute.h).
+/// RecomputeOptions specifies which blocks recompute activations in their backward lists, and how
+/// many of them (graph/recompute.h).
 struct RecomputeOptions {
   RecomputePolicy policy;
   /// The interval of blocks that follow `policy`: 0, every, 2 every, ...; the other blocks keep

@@ -56,7 +56,7 @@ struct ConfigDefaults {
   bool tied = false;
 };
 
-/// Family says how the config.json of a family is read, and how its tensors are named.
+/// Family describes how the config.json of a family is read, and how its tensors are named.
 /// build_decoder() makes the layers that the config describes.
 ///
 /// To add a family: write a file in model/families/, declare the Family below, add it to families()

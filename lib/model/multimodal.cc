@@ -43,7 +43,7 @@ std::string multimodal_names() {
   return join(names, ", ");
 }
 
-json text_part(const json& root, const MultimodalClass& outer, ConfigFindings& findings) {
+json decoder_config(const json& root, const MultimodalClass& outer, ConfigFindings& findings) {
   ConfigReader reader(root, findings);
   const auto classes = reader.texts("architectures");
   if (!classes.empty() &&
@@ -78,12 +78,12 @@ std::string name_in_multimodal_model(std::string_view name, std::string_view roo
                                 : std::string(name);
 }
 
-bool is_of_other_part(std::string_view stored) {
+bool is_outside_decoder(std::string_view stored) {
   return std::any_of(kOtherParts.begin(), kOtherParts.end(),
                      [&](std::string_view begin) { return stored.starts_with(begin); });
 }
 
-bool has_names_in_memory(std::string_view of_other_part) {
+bool uses_in_memory_names(std::string_view of_other_part) {
   return of_other_part.starts_with("model.");
 }
 

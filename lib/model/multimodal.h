@@ -31,8 +31,8 @@ std::string multimodal_names();
 /// Returns the decoder's config of a multimodal config.json: text_config, with the keys about
 /// weights and tokens that are only outside it. Records in `findings` a text_config that is not an
 /// object, and architectures other than the class's.
-nlohmann::json text_part(const nlohmann::json& root, const MultimodalClass& outer,
-                         ConfigFindings& findings);
+nlohmann::json decoder_config(const nlohmann::json& root, const MultimodalClass& outer,
+                              ConfigFindings& findings);
 
 /// Returns the name of a decoder tensor in multimodal files ("language_model.model.norm.weight").
 /// All versions of transformers read it.
@@ -47,9 +47,9 @@ std::string name_in_multimodal_model(std::string_view name, std::string_view roo
 inline constexpr std::string_view kOtherPartsPattern = ".*(vision_tower|multi_modal_projector).*";
 
 /// Returns whether a stored tensor belongs to another part than the decoder.
-bool is_of_other_part(std::string_view stored);
+bool is_outside_decoder(std::string_view stored);
 /// Returns whether files use the model's names in memory, as some files of transformers 5 do. It is
 /// decided by the name of a tensor of another part ("model.vision_tower.patch_conv.weight").
-bool has_names_in_memory(std::string_view of_other_part);
+bool uses_in_memory_names(std::string_view of_other_part);
 
 }  // namespace ftrun

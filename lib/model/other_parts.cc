@@ -28,8 +28,8 @@ std::vector<OtherModule> list_other_modules(
   std::map<std::string, OtherModule> modules;
   for (const auto& [tensor, shape] : stored) {
     const bool is_weight = tensor.ends_with(".weight");
-    if (!is_of_other_part(tensor) || (!is_weight && !tensor.ends_with(".bias"))) continue;
-    const std::string in_memory = has_names_in_memory(tensor) ? tensor : cat("model.", tensor);
+    if (!is_outside_decoder(tensor) || (!is_weight && !tensor.ends_with(".bias"))) continue;
+    const std::string in_memory = uses_in_memory_names(tensor) ? tensor : cat("model.", tensor);
     const std::string name = in_memory.substr(0, in_memory.rfind('.'));
     OtherModule& module = modules[name];
     module.name = name;
@@ -49,7 +49,7 @@ bool holds_parts(const std::string& path, const std::string& entry) {
 }
 
 /// Returns the number of a module's layer as PEFT finds it: the first part of the path that is a
-/// number and has two parts before it and one behind it; "" for none.
+/// number and has two parts before it and one after it; "" for none.
 std::string layer_in_path(const std::string& path) {
   const std::vector<std::string> parts = split(path, '.');
   for (size_t i = 2; i + 1 < parts.size(); ++i)

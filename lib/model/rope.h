@@ -9,8 +9,8 @@ namespace ftrun {
 
 struct Family;
 
-/// Reads rope_parameters (transformers 5), or rope_theta and rope_scaling (transformers 4); what
-/// they leave out is the family's own. `reader` reads the whole config.json; `known` holds the
+/// Reads rope_parameters (transformers 5), or rope_theta and rope_scaling (transformers 4);
+/// absent values are the family's defaults. `reader` reads the whole config.json; `known` holds the
 /// values read before: heads, their size and max_position_embeddings.
 RopeConfig read_rope(ConfigReader& reader, const ModelConfig& known, const Family& family);
 

@@ -47,7 +47,7 @@ double pair_with_turns(const RopeConfig& rope, int64_t rotary_size, double turns
   return std::clamp(pair, -kFar, kFar);
 }
 
-/// Returns yarn's borders: pairs before the first keep their frequencies, those behind the second
+/// Returns yarn's borders: pairs before the first keep their frequencies, those after the second
 /// are stretched by the factor.
 Ramp yarn_ramp(const RopeConfig& rope, int64_t rotary_size) {
   double low = pair_with_turns(rope, rotary_size, rope.beta_fast);
@@ -68,7 +68,7 @@ float yarn_scaled(const RopeConfig& rope, const Ramp& ramp, int64_t pair, float 
   return stretched * (1.0F - kept) + 1.0F / power * kept;
 }
 
-/// Rounds up to two digits behind the point.
+/// Rounds up to two decimals.
 std::string rounded_up(double factor) {
   return number_text(std::ceil(factor * 100.0 - 1e-6) / 100.0);
 }

@@ -48,7 +48,7 @@ std::map<std::string, std::string> unwrapped(const std::vector<std::string>& sto
   return plain;
 }
 
-/// Counts how many of `cores` stand behind each prefix, which is empty or ends with a dot.
+/// Counts how many of `cores` follow each prefix, which is empty or ends with a dot.
 std::map<std::string, size_t> count_prefixes(const std::map<std::string, std::string>& plain,
                                              const std::set<std::string, std::less<>>& cores) {
   std::map<std::string, size_t> counts;
@@ -62,7 +62,7 @@ std::map<std::string, size_t> count_prefixes(const std::map<std::string, std::st
   return counts;
 }
 
-/// Returns the prefixes that most cores stand behind; only `root` where any does.
+/// Returns the prefixes that most cores follow; only `root` where any does.
 std::vector<std::string> likeliest(const std::map<std::string, size_t>& counts,
                                    std::string_view root) {
   if (counts.contains(std::string(root))) return {std::string(root)};
@@ -164,7 +164,7 @@ StoredNames find_stored_names(const ModelDescription& model,
   return names;
 }
 
-std::string spelling_text(const ModelDescription& model, const StoredNames& names) {
+std::string stored_name_example(const ModelDescription& model, const StoredNames& names) {
   const TensorNames& family = tensor_names(model.family);
   const std::string embedding = cat(family.embedding, ".weight"),
                     head = cat(family.head, ".weight");

@@ -36,6 +36,6 @@ StoredNames find_stored_names(const ModelDescription& model,
 
 /// Returns an example for a notice: `stored_name for name`; "" where all tensors are stored under
 /// their own names.
-std::string spelling_text(const ModelDescription& model, const StoredNames& names);
+std::string stored_name_example(const ModelDescription& model, const StoredNames& names);
 
 }  // namespace ftrun

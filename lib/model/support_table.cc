@@ -58,11 +58,11 @@ Json small_config(const Family& family) {
 
 constexpr const char* kWhere = "config.json";
 
-ModelConfig parse(const Json& json) {
+ModelConfig parse_small_config(const Json& json) {
   return parse_model_config(json.dump(), kWhere);
 }
 
-/// RequestedFeatures is what a run asks of a model.
+/// RequestedFeatures holds the features that a run requires of a model.
 struct RequestedFeatures {
   int tensor_ranks = 1;
   bool sequence = true;
@@ -78,23 +78,23 @@ struct Feature {
   RequestedFeatures request = {};
 };
 
-auto with(Json change) {
+auto always_change(Json change) {
   return [change = std::move(change)](const Family&) { return change; };
 }
 
-Json rope(Json scaling) {
+Json rope_change(Json scaling) {
   return {{"rope_scaling", std::move(scaling)}};
 }
 
-/// Asks for longrope, with a factor for each pair of a family's small model that rotates.
-Json longrope(const Family& family) {
-  const ModelConfig config = parse(small_config(family));
+/// Requests longrope, with a factor for each pair of a family's small model that rotates.
+Json longrope_change(const Family& family) {
+  const ModelConfig config = parse_small_config(small_config(family));
   const double rotated = static_cast<double>(config.head_size) * config.rope.partial;
   const Json factors(std::vector<double>(static_cast<size_t>(rotated / 2), 2.0));
-  return rope({{"rope_type", "longrope"},
-               {"original_max_position_embeddings", 512},
-               {"short_factor", factors},
-               {"long_factor", factors}});
+  return rope_change({{"rope_type", "longrope"},
+                      {"original_max_position_embeddings", 512},
+                      {"short_factor", factors},
+                      {"long_factor", factors}});
 }
 
 std::vector<Feature> config_features() {
@@ -102,29 +102,30 @@ std::vector<Feature> config_features() {
     return [name](const Family& family) { return Json{{family.keys.activation, name}}; };
   };
   return {
-      {"`tie_word_embeddings: true`", with({{"tie_word_embeddings", true}})},
-      {"`tie_word_embeddings: false`", with({{"tie_word_embeddings", false}})},
-      {"`attention_bias: true`", with({{"attention_bias", true}})},
-      {"`mlp_bias: true`", with({{"mlp_bias", true}})},
-      {"`qk_layernorm: true`", with({{"qk_layernorm", true}})},
-      {"`use_qk_norm: true`", with({{"use_qk_norm", true}})},
-      {"`alibi: true`", with({{"alibi", true}})},
+      {"`tie_word_embeddings: true`", always_change({{"tie_word_embeddings", true}})},
+      {"`tie_word_embeddings: false`", always_change({{"tie_word_embeddings", false}})},
+      {"`attention_bias: true`", always_change({{"attention_bias", true}})},
+      {"`mlp_bias: true`", always_change({{"mlp_bias", true}})},
+      {"`qk_layernorm: true`", always_change({{"qk_layernorm", true}})},
+      {"`use_qk_norm: true`", always_change({{"use_qk_norm", true}})},
+      {"`alibi: true`", always_change({{"alibi", true}})},
       {"`new_decoder_architecture: true`",
-       with({{"new_decoder_architecture", true}, {"num_kv_heads", 2}})},
+       always_change({{"new_decoder_architecture", true}, {"num_kv_heads", 2}})},
       {"`sliding_window`",
-       with({{"sliding_window", 64}, {"use_sliding_window", true}, {"max_window_layers", 0}})},
-      {"rope `linear`", with(rope({{"rope_type", "linear"}, {"factor", 2.0}}))},
-      {"rope `llama3`", with(rope({{"rope_type", "llama3"},
-                                   {"factor", 8.0},
-                                   {"low_freq_factor", 1.0},
-                                   {"high_freq_factor", 4.0},
-                                   {"original_max_position_embeddings", 512}}))},
+       always_change(
+           {{"sliding_window", 64}, {"use_sliding_window", true}, {"max_window_layers", 0}})},
+      {"rope `linear`", always_change(rope_change({{"rope_type", "linear"}, {"factor", 2.0}}))},
+      {"rope `llama3`", always_change(rope_change({{"rope_type", "llama3"},
+                                                   {"factor", 8.0},
+                                                   {"low_freq_factor", 1.0},
+                                                   {"high_freq_factor", 4.0},
+                                                   {"original_max_position_embeddings", 512}}))},
       {"rope `yarn`",
-       with(rope(
+       always_change(rope_change(
            {{"rope_type", "yarn"}, {"factor", 2.0}, {"original_max_position_embeddings", 512}}))},
-      {"rope `longrope`", longrope},
-      {"rope `dynamic`", with(rope({{"rope_type", "dynamic"}, {"factor", 2.0}}))},
-      {"`partial_rotary_factor`", with({{"partial_rotary_factor", 0.5}})},
+      {"rope `longrope`", longrope_change},
+      {"rope `dynamic`", always_change(rope_change({{"rope_type", "dynamic"}, {"factor", 2.0}}))},
+      {"`partial_rotary_factor`", always_change({{"partial_rotary_factor", 0.5}})},
       {"activation silu", activation("silu")},
       {"activation gelu (exact)", activation("gelu")},
       {"activation relu2", activation("relu2")},
@@ -136,11 +137,11 @@ std::vector<Feature> config_features() {
 }
 
 std::vector<Feature> run_features() {
-  const auto nothing = with(Json::object());
+  const auto nothing = always_change(Json::object());
   return {
       {"tensor-parallel ranks", nothing, {.tensor_ranks = 2, .sequence = false}},
       {"... with sequence parallelism", nothing, {.tensor_ranks = 2}},
-      {"LoRA on all products", nothing, {.adapts = true}},
+      {"LoRA on all linear modules", nothing, {.adapts = true}},
       {"... on tensor-parallel ranks", nothing, {.tensor_ranks = 2, .adapts = true}},
       {"DoRA", nothing, {.adapts = true, .magnitudes = true}},
       {"`quantization: {type: nf4}`", nothing, {.adapts = true, .packed = PackedKind::kNf4}},
@@ -196,16 +197,16 @@ class Notes {
   std::vector<std::string> texts_;
 };
 
-/// Finds the word for a feature: "yes", "unchanged" where it changes nothing of the model, or "no"
+/// Returns the cell of a feature: "yes", "unchanged" where it changes nothing of the model, or "no"
 /// and the number of the limit.
-std::string cell(const Family& family, const Feature& feature, Notes& notes) {
+std::string feature_cell(const Family& family, const Feature& feature, Notes& notes) {
   Json json = small_config(family);
   const Json change = feature.change(family);
   const bool is_run = change.empty();
   try {
-    const ModelConfig base = parse(json);
+    const ModelConfig base = parse_small_config(json);
     json.update(change);
-    const ModelConfig changed = parse(json);
+    const ModelConfig changed = parse_small_config(json);
     build(changed, feature.request);
     const bool is_same = without_idle_rope(changed) == without_idle_rope(base);
     return is_run || !is_same ? "yes" : "unchanged";
@@ -219,7 +220,7 @@ std::string table_row(const std::vector<std::string>& cells) {
   return cat("| ", join(cells, " | "), " |\n");
 }
 
-std::string head(std::vector<std::string> cells) {
+std::string table_head(std::vector<std::string> cells) {
   const std::string names = table_row(cells);
   std::fill(cells.begin(), cells.end(), "---");
   return names + table_row(cells);
@@ -228,10 +229,10 @@ std::string head(std::vector<std::string> cells) {
 std::string feature_table(const char* title, const std::vector<Feature>& features, Notes& notes) {
   std::vector<std::string> columns{title};
   for (const Family& family : families()) columns.emplace_back(family.model_type);
-  std::string text = head(columns);
+  std::string text = table_head(columns);
   for (const Feature& feature : features) {
     std::vector<std::string> cells{feature.name};
-    for (const Family& family : families()) cells.push_back(cell(family, feature, notes));
+    for (const Family& family : families()) cells.push_back(feature_cell(family, feature, notes));
     text += table_row(cells);
   }
   return text + "\n";
@@ -240,10 +241,10 @@ std::string feature_table(const char* title, const std::vector<Feature>& feature
 std::string norm_text(const ModelConfig& config) {
   std::string text = !config.norm_weight                    ? "layer norm without weights"
                      : config.norm == NormKind::kLayer      ? "layer norm"
-                     : config.norm == NormKind::kRmsLessOne ? "RMS, stored less 1"
-                                                            : "RMS";
+                     : config.norm == NormKind::kRmsLessOne ? "RMSNorm (weight + 1)"
+                                                            : "RMSNorm";
   if (config.output_norms)
-    text += config.input_norm ? ", behind both parts too" : ", behind both parts only";
+    text += config.input_norm ? ", also after attention and MLP" : ", only after attention and MLP";
   if (config.qk_norm != QkNorm::kNone)
     text += config.qk_norm == QkNorm::kAllHeads ? ", of all query and of all key heads together"
                                                 : ", of each query and key head";
@@ -251,10 +252,10 @@ std::string norm_text(const ModelConfig& config) {
 }
 
 std::string family_table() {
-  std::string text = head({"`model_type`", "class", "modules of products", "adapted by default",
-                           "norms", "MLP", "positions"});
+  std::string text = table_head({"`model_type`", "class", "linear modules", "adapted by default",
+                                 "norms", "MLP", "positions"});
   for (const Family& family : families()) {
-    const ModelConfig config = parse(small_config(family));
+    const ModelConfig config = parse_small_config(small_config(family));
     std::vector<std::string> modules;
     for (const ProductModule& module : product_modules(family.names))
       modules.push_back(
@@ -264,10 +265,10 @@ std::string family_table() {
         table_row({std::string(family.model_type), std::string(family.architecture),
                    join(modules, ", ") + (family.names.transposed ? "; transposed in files" : ""),
                    join(adapted_by_default(family.names), ", "), norm_text(config),
-                   config.gated ? "gated" : "plain",
+                   config.gated ? "gated" : "ungated",
                    config.learned_positions ? "learned"
-                   : config.window_rope     ? "rotation, another one with a window"
-                                            : "rotation"});
+                   : config.window_rope     ? "RoPE, another base in sliding-window layers"
+                                            : "RoPE"});
   }
   return text + "\n";
 }

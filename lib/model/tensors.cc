@@ -92,7 +92,7 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
   }
   for (const auto& entry : found) {
     const bool is_known = is_ignored_tensor(model, entry.first) ||
-                          (!model.multimodal.empty() && is_of_other_part(entry.first));
+                          (!model.multimodal.empty() && is_outside_decoder(entry.first));
     if (rest.erase(entry.first) != 0 && !is_known) {
       problems.push_back(
           cat("tensor ", entry.first, " is not a parameter of a ", model.family, " model"));

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// TrainedOptions says which tensors of a model train.
+/// TrainedOptions specifies which tensors of a model train.
 struct TrainedOptions {
   /// The model has adapters, which train; of the model's own tensors only those named here do.
   bool adapter = false;

@@ -53,7 +53,7 @@ struct OptimizerState {
   double OptimizerConfig::*first = nullptr;
 };
 
-/// OptimizerFault says which values of parameters contradict each other.
+/// OptimizerFault specifies which values of parameters contradict each other.
 struct OptimizerFault {
   /// The key of optimizer.params that the message points at.
   std::string parameter;
@@ -82,7 +82,7 @@ struct Optimizer {
   /// A parameter (true or false) that is true where a config has one of the aliases for the type;
   /// null: none.
   const char* alias_sets = nullptr;
-  /// The optimizer of which this refused one is a variant: messages list the variant behind it.
+  /// The optimizer of which this refused one is a variant: messages list the variant after it.
   const Optimizer* variant_of = nullptr;
 
   bool offered() const { return states != nullptr; }

@@ -54,8 +54,8 @@ std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end);
 /// unit: tensor-parallel ranks each have a part of it, or the slice begins within it.
 bool straddles_blocks(const TensorInfo& tensor, const Slice& slice);
 
-/// UpdateKind says how an update treats a tensor: with or without weight decay, and whether its
-/// states are codes or numbers.
+/// UpdateKind describes how an update treats a tensor: with or without weight decay, and whether
+/// its states are codes or numbers.
 struct UpdateKind {
   bool decay = false;
   bool coded = false;

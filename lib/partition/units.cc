@@ -63,7 +63,7 @@ class UnitBuilder {
     return start;
   }
 
-  /// Finds where a parameter begins that is put behind element `end` of a unit.
+  /// Finds where a parameter begins that is put after element `end` of a unit.
   int64_t start_behind(int64_t end, const GraphParam& param) const {
     int64_t elements = 0;
     bool within_block = false;

@@ -86,7 +86,7 @@ struct Partition {
   std::vector<UnitId> units_of(int layer) const;
 };
 
-/// SmallTensors says which parameters are small: those of which this rank uses at most
+/// SmallTensors specifies which parameters are small: those of which this rank uses at most
 /// `tensor_elements` (DeepSpeed's stage3_param_persistence_threshold), in forward order until all
 /// of them together would pass `total_elements` (stage3_model_persistence_threshold).
 struct SmallTensors {

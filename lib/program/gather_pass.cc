@@ -32,7 +32,7 @@ std::vector<GatherSpan> gather_spans_of(const Program& program,
     const int64_t elements = element_count(program, program.whole(use.buffer));
     spans.push_back({use, spans.size(), elements, of_buffer.first, of_buffer.last});
   }
-  // A list that collectives cut may read its units in another order than it asked for them.
+  // A list that collectives cut may read its units in another order than it requested them.
   std::stable_sort(spans.begin(), spans.end(),
                    [](const GatherSpan& a, const GatherSpan& b) { return a.first < b.first; });
   return spans;

@@ -18,7 +18,7 @@ struct GpuOverhead {
   int64_t bytes = 0;
 };
 
-/// Lists the overheads of a rank's GPU; empty for ranks that compute on processors.
+/// Lists the overheads of a rank's GPU; empty for ranks that compute on CPUs.
 std::vector<GpuOverhead> gpu_overheads(const Config& config, const StepPlan& plan);
 int64_t total_bytes(const std::vector<GpuOverhead>& overheads);
 /// Writes all overheads in one line; "" where there are none.

@@ -51,8 +51,8 @@ class GradientReduction {
   /// the embedding's backward adds to all gradients that it writes, even to those that the head has
   /// not written before.
   bool begins_as_zero(UnitId id, TensorId tensor) const;
-  /// Makes instructions that zero what no list overwrites: padding, and tensors whose first list
-  /// adds; empty where lists overwrite all of it.
+  /// Returns instructions that zero the ranges that no list overwrites: padding, and tensors whose
+  /// first list adds; empty where lists overwrite all of it.
   std::vector<Instr> clear_unwritten(const GradientUse& use) const;
   /// Makes the reduction of a gradient. `first`: the buffer of the sum holds nothing from this step
   /// yet.

@@ -8,13 +8,14 @@
 namespace ftrun {
 namespace {
 
-struct Used {
+/// ListValues holds the values that a list of operations uses.
+struct ListValues {
   std::set<ValueId> reads;  // before the list writes them
   std::set<ValueId> writes;
 };
 
-Used values_of(std::span<const Op> list) {
-  Used used;
+ListValues values_of(std::span<const Op> list) {
+  ListValues used;
   for (const Op& op : list) {
     for (const ValueId id : op.in)
       if (!used.writes.contains(id)) used.reads.insert(id);
@@ -74,7 +75,7 @@ std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr) {
 }
 
 void bind_ops(Instr& instr, const LayerGraph& graph, const ValuePlaces& places) {
-  const Used used = values_of(ops_of(graph, instr));
+  const ListValues used = values_of(ops_of(graph, instr));
   const auto place = [&](ValueId id) {
     const auto found = places.find(id);
     if (found == places.end())

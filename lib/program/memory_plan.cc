@@ -38,9 +38,9 @@ void note_arenas(const Program& program, Tier tier, TierPlan& plan) {
   for (size_t at = 0; at < history.size(); ++at) {
     for (size_t c = 0; c < kCategoryCount; ++c)
       plan.arena_peak[c] = std::max(plan.arena_peak[c], history[at][c]);
-    if (sum_of(history[at]) <= sum_of(plan.at_fullest)) continue;
-    plan.at_fullest = history[at];
-    plan.fullest = label_at(program, at);
+    if (sum_of(history[at]) <= sum_of(plan.at_peak)) continue;
+    plan.at_peak = history[at];
+    plan.peak_instr = label_at(program, at);
   }
 }
 
@@ -177,7 +177,7 @@ class MappedBytes {
 
   /// Bounds the bytes that a part of a peer's memory maps: at most a window, and all of each huge
   /// page that the part may touch. Collectives share their memory, so a part lies in such a page
-  /// where another collective has asked for it.
+  /// where another collective has requested it.
   int64_t of_part(int64_t part) const {
     const int64_t touched = in_huge_pages_ ? round_up(part, kShmHugePage) + kShmHugePage : part;
     return std::min(touched, kShmMappedBytes);

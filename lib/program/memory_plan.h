@@ -21,8 +21,8 @@ struct TierPlan {
   std::array<int64_t, kCategoryCount> arena_peak{};
   /// Bytes of each category in the arenas at the moment when all categories together use most, and
   /// the instruction that runs then ("" when the tier has no arena).
-  std::array<int64_t, kCategoryCount> at_fullest{};
-  std::string fullest;
+  std::array<int64_t, kCategoryCount> at_peak{};
+  std::string peak_instr;
   int64_t arenas = 0;
   /// Bytes of persistent buffers and arenas: exactly what a run allocates.
   int64_t total = 0;
@@ -40,7 +40,7 @@ struct MemoryPlan {
   std::array<TierPlan, kTiers.size()> tiers;
 
   const TierPlan& at(Tier tier) const { return tiers[static_cast<size_t>(tier)]; }
-  /// Returns the main memory of a rank that computes on the processor: device tier and host tier.
+  /// Returns the main memory of a rank that computes on the CPU: device tier and host tier.
   int64_t main_memory() const { return at(Tier::kDevice).total + at(Tier::kHost).total; }
 };
 

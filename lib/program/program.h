@@ -200,7 +200,7 @@ struct Exchange {
   int32_t by = 0;
   /// The number of elements of a row of a kCountedAllToAll. Such an exchange reads the rows to send
   /// and writes the received rows, both ordered by rank, each with an I32 count for each rank:
-  /// reads = {rows, counts}, writes = {rows, counts}. It writes zeros behind the received rows. A
+  /// reads = {rows, counts}, writes = {rows, counts}. It writes zeros after the received rows. A
   /// step in which the received rows do not fit fails.
   int64_t row = 1;
 };
@@ -208,7 +208,7 @@ struct Exchange {
 /// UpdateRange is the detail of kUpdate (reads = {gradient, ...}, writes = {weights, states...,
 /// [copy of the weights]}) and of kMeasure. States that are codes are followed by their scales, of
 /// which the first is that of the block with which the update begins. All scales of a tensor that
-/// straddles blocks are read behind these: the old ones of each state, then the new ones. A
+/// straddles blocks are read after these: the old ones of each state, then the new ones. A
 /// kMeasure reads the same and writes the new scales.
 struct UpdateRange {
   bool decay = false;

@@ -23,7 +23,7 @@ struct Saving {
 /// A MemoryMeasure is the figure of a plan that a saving reduces.
 using MemoryMeasure = std::function<int64_t(const MemoryPlan&)>;
 
-/// Returns the memory measure that limits a run: main memory where processors compute, because
+/// Returns the memory measure that limits a run: main memory where CPUs compute, because
 /// their device and host tiers are the same memory; device memory where GPUs compute.
 MemoryMeasure limiting_memory(const Config& config);
 

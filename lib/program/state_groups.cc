@@ -43,7 +43,7 @@ std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state)
 class KnownGroupings {
  public:
   bool is_new(const Grouping& grouping) {
-    if (grouping.apart) return true;
+    if (grouping.own_communicator) return true;
     return seen_.insert(grouping.of_rank(0).ranks).second;
   }
 
@@ -72,12 +72,12 @@ StateGroups state_groups(const StateOptions& state) {
   for (const Grouping& grouping : groupings(mesh, state)) {
     RankGroup group = grouping.of_rank(rank);
     if (group.size() <= 1) continue;
-    const auto known = grouping.apart
+    const auto known = grouping.own_communicator
                            ? list.end()
                            : std::find_if(list.begin(), list.end(), [&](const ProgramGroup& other) {
                                return other.ranks.ranks == group.ranks;
                              });
-    grouping.which(groups) = static_cast<GroupId>(std::distance(list.begin(), known));
+    grouping.group_id(groups) = static_cast<GroupId>(std::distance(list.begin(), known));
     if (known != list.end()) continue;
     const ShardPlace place{group.size(), group.index_of(rank)};
     list.push_back({std::move(group), place});

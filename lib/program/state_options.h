@@ -27,7 +27,7 @@ struct KeptState {
   int64_t block = 1;
 };
 
-/// StateOptions say how model states are kept and moved. ZeRO stages, precisions and offload
+/// StateOptions describe how model states are kept and moved. ZeRO stages, precisions and offload
 /// targets differ only in these options.
 struct StateOptions {
   /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
@@ -118,10 +118,10 @@ inline ShardPlace unit_place(const StateOptions& state, const Unit& /*unit*/) {
   return state_place(state);
 }
 
-/// UnitHolders says which ranks of StateGroups::model hold the weights of a unit that the optimizer
-/// updates. `split` neighbouring ranks divide the unit's tensors among themselves: tensor-parallel
-/// ranks, and for experts also the ranks with other experts. Each neighbour's part of the unit is
-/// cut into `parts`.
+/// UnitHolders specifies which ranks of StateGroups::model hold the weights of a unit that the
+/// optimizer updates. `split` neighbouring ranks divide the unit's tensors among themselves:
+/// tensor-parallel ranks, and for experts also the ranks with other experts. Each neighbour's part
+/// of the unit is cut into `parts`.
 struct UnitHolders {
   int first = 0;
   int split = 1;

@@ -23,8 +23,8 @@ struct GradientShares {
   std::vector<UnitRange> parts;
 };
 
-/// StorageFormat says how elements of a state are stored. Code that needs their size in bytes uses
-/// this, not the dtype.
+/// StorageFormat describes how elements of a state are stored. Code that needs their size in bytes
+/// uses this, not the dtype.
 struct StorageFormat {
   DType dtype = DType::kF32;
   /// The packed format, if the state is stored as records of bytes (U8) instead of elements.
@@ -38,8 +38,8 @@ struct StorageFormat {
   bool operator==(const StorageFormat&) const = default;
 };
 
-/// StateSpec says how the state of one unit is held and moved. It expresses everything in which
-/// ZeRO stages, hybrid sharding, tensor parallelism, precision and offload differ, so the
+/// StateSpec describes how the state of one unit is held and moved. It expresses everything in
+/// which ZeRO stages, hybrid sharding, tensor parallelism, precision and offload differ, so the
 /// placement, the passes and the update need to know none of these.
 struct StateSpec {
   /// Layers of this stage of the pipeline read the unit. False: the rank holds nothing of it.

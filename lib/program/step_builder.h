@@ -13,7 +13,7 @@
 
 namespace ftrun {
 
-/// StepOptions say what a step does besides the model's own lists.
+/// StepOptions specify what a step does besides the model's own lists.
 struct StepOptions {
   /// The number of micro-batches of a step on each rank (gradient accumulation), and the order of
   /// their passes.

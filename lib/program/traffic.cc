@@ -183,7 +183,7 @@ class Formula {
   }
 
  private:
-  /// GatherCounts says how often a unit's parameters are gathered, over which group.
+  /// GatherCounts describes how often a unit's parameters are gathered, over which group.
   struct GatherCounts {
     int64_t shards = 0;
     int64_t secondary = 0;
@@ -292,12 +292,13 @@ class Formula {
   std::map<UnitId, GatherCounts> gathers_;
 };
 
-struct Cause {
+/// DeviationCause is a reason for which traffic differs from the textbook formula.
+struct DeviationCause {
   const char* text;
-  bool TrafficTerms::*known;
+  bool TrafficTerms::*applies;
 };
 
-constexpr std::array<Cause, 14> kCauses{{
+constexpr std::array<DeviationCause, 14> kCauses{{
     {"small units, kept whole by every rank", &TrafficTerms::small_units},
     {"padding of units and shards", &TrafficTerms::padding},
     {"units that not exactly one forward and one backward list read", &TrafficTerms::readers},
@@ -331,7 +332,7 @@ TrafficTheory explain_traffic(const Program& program, const ModelDescription& mo
     if (bytes != explained) theory.deviations.push_back({cause, bytes - explained});
     explained = bytes;
   };
-  for (const Cause& cause : kCauses) {
+  for (const DeviationCause& cause : kCauses) {
     known.*cause.known = true;
     add(cause.text, formula.sum(known));
   }

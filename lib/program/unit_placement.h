@@ -41,8 +41,8 @@ struct StraddlingScales {
 Range add_temporary(Program& program, std::string name, Tier tier, Category category,
                     const StorageFormat& format, int64_t elements, bool peer_visible = false);
 
-/// UnitPlacement says which part of each unit's parameters, gradients and optimizer state this rank
-/// holds, and in which bytes of which buffer. It follows the units' StateSpecs.
+/// UnitPlacement specifies which part of each unit's parameters, gradients and optimizer state this
+/// rank holds, and in which bytes of which buffer. It follows the units' StateSpecs.
 class UnitPlacement {
  public:
   /// Adds the buffers of the parameters to the program and, if the step trains, the buffers of
@@ -85,7 +85,7 @@ class UnitPlacement {
   const StraddlingScales& straddling() const { return straddling_; }
 
  private:
-  /// UnitBuffer says where this rank keeps a unit's state of one kind.
+  /// UnitBuffer specifies where this rank keeps a unit's state of one kind.
   struct UnitBuffer {
     BufferId buffer = -1;
     /// The element of the buffer that holds element `first` of the unit.

@@ -75,7 +75,7 @@ void emit_all(std::vector<Instr>& instrs, Program& program) {
   for (Instr& instr : instrs) program.instrs.push_back(std::move(instr));
 }
 
-/// Emits the gathers that stand behind the first `done` updates, each once.
+/// Emits the gathers that follow the first `done` updates, each once.
 void emit_gathers(UpdateQueue& queue, size_t done, Program& program) {
   for (; queue.emitted < queue.gathers.size(); ++queue.emitted) {
     UpdateQueue::Gather& next = queue.gathers[queue.emitted];

@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// EffectiveTime says how much of a run's time was spent on steps that count: those that
+/// EffectiveTime describes how much of a run's time was spent on steps that count: those that
 /// metrics.jsonl still holds, because a restart removes the steps that are trained again. The rest
 /// is start-up, saving, validation, lost steps and the time until a restart. The manifest's
 /// counters keep it over restarts and resumes.

@@ -102,7 +102,7 @@ ProcessMemory read_process_memory() {
 }
 
 MachineTimes parse_machine_stat(std::string_view stat, int64_t ticks_per_second) {
-  // "cpu user nice system idle iowait irq softirq steal ...", sums over all processors; what guests
+  // "cpu user nice system idle iowait irq softirq steal ...", sums over all cores; what guests
   // took is in user and nice.
   std::istringstream line{std::string(stat.substr(0, stat.find('\n')))};
   std::string name;

@@ -13,7 +13,7 @@ struct MachineInfo {
   /// The kernel's name and release: "Linux 6.1.0".
   std::string kernel;
   std::string cpu_model;
-  /// The number of processors that this process may use, by its affinity and the quota of its
+  /// The number of cores that this process may use, by its affinity and the quota of its
   /// control groups.
   int cores = 0;
   int64_t memory_bytes = 0;
@@ -34,7 +34,7 @@ struct ProcessMemory {
   int64_t held() const { return anonymous + shared_memory; }
 };
 
-/// ProcessTimes holds the processor time of this process, and the time when it began.
+/// ProcessTimes holds the CPU time of this process, and the time when it began.
 struct ProcessTimes {
   double user_seconds = 0;
   double system_seconds = 0;
@@ -44,7 +44,7 @@ struct ProcessTimes {
   double age_seconds = 0;
 };
 
-/// MachineTimes holds the work of all processors of a machine since it started, in seconds of one
+/// MachineTimes holds the work of all cores of a machine since it started, in seconds of one
 /// processor.
 struct MachineTimes {
   double busy_seconds = 0;
@@ -55,7 +55,7 @@ struct MachineTimes {
 
 MachineInfo read_machine();
 ProcessMemory read_process_memory();
-/// Reads the times of all processors; they are all 0 if /proc/stat cannot be read.
+/// Reads the times of all cores; they are all 0 if /proc/stat cannot be read.
 MachineTimes read_machine_times();
 ProcessTimes read_process_times();
 

@@ -75,7 +75,7 @@ struct RunManifest {
   /// versions.
   std::string sums;
   /// The code that computes attention on GPUs, "own" or "cudnn 9.19.0", and how it multiplies bf16
-  /// on processors, "bf16 by vdpbf16ps". "" in runs of older versions.
+  /// on CPUs, "bf16 by vdpbf16ps". "" in runs of older versions.
   std::string attention;
   uint64_t seed = 0;
   /// The degree of each axis by its name in the config: {"data", 2}, {"tensor", 1}, and "pipeline"

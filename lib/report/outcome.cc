@@ -64,13 +64,13 @@ void LaunchRecord::record_start(int64_t attempt, const RanksOfStart& ranks) {
   launch_.ranks = ranks;
 }
 
-void LaunchRecord::note(const FailedRun& failure) {
+void LaunchRecord::record_failure(const FailedRun& failure) {
   try {
-    if (begun_ != Begun::kYes) {
-      begun_ = Begun::kUnreadable;
-      begun_ = has_begun(path_, launch_) ? Begun::kYes : Begun::kNo;
+    if (run_file_ != RunFile::kOurs) {
+      run_file_ = RunFile::kUnreadable;
+      run_file_ = has_begun(path_, launch_) ? RunFile::kOurs : RunFile::kNone;
     }
-    if (begun_ == Begun::kYes) record_failure(path_, launch_, failure, files_);
+    if (run_file_ == RunFile::kOurs) ftrun::record_failure(path_, launch_, failure, files_);
   } catch (const Error& error) {
     log_debug(error.what());
   }

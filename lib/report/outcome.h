@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// FailedRun says how a failed run ended, from the view of the supervisor: rank 0, which writes
-/// run.json, may know only that a peer was lost, or may have been killed itself.
+/// FailedRun describes how a failed run ended, as the supervisor saw it. Rank 0, which writes
+/// run.json, may only know that a peer was lost, or may have been killed itself.
 struct FailedRun {
   int64_t exit_code = 0;
   /// The rank that caused the failure.
@@ -50,7 +50,9 @@ bool record_failure(const std::string& path, const LaunchMark& launch, const Fai
 /// file.
 class LaunchRecord {
  public:
-  enum class Begun { kNo, kYes, kUnreadable };
+  /// RunFile says whose run.json was there at the last failure: none, this launch's, or one that
+  /// could not be read.
+  enum class RunFile { kNone, kOurs, kUnreadable };
 
   /// Begins the record of a launch that has not started any rank. `files` writes run.json.
   LaunchRecord(std::string path, const LaunchMark& launch, FileSystem& files = posix_files());
@@ -59,15 +61,15 @@ class LaunchRecord {
   void record_start(int64_t attempt, const RanksOfStart& ranks);
   /// Writes the failure to run.json if the launch has written that file. An error of the disk is
   /// only logged: it may be the failure itself.
-  void note(const FailedRun& failure);
-  /// Returns whether the launch had begun at the last failure; this never becomes false again.
-  Begun begun() const { return begun_; }
+  void record_failure(const FailedRun& failure);
+  /// Returns whose run.json was there at the last failure; kOurs never changes again.
+  RunFile run_file() const { return run_file_; }
 
  private:
   const std::string path_;
   LaunchMark launch_;
   FileSystem& files_;
-  Begun begun_ = Begun::kNo;
+  RunFile run_file_ = RunFile::kNone;
 };
 
 }  // namespace ftrun

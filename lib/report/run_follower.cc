@@ -46,7 +46,7 @@ constexpr const char* kQuestion =
     "import importlib.util, sys; sys.path[:] = [p for p in sys.path if p]; s = "
     "importlib.util.find_spec('wandb'); sys.exit(s is None or s.origin is None)";
 /// $1: the question; $2: how many Pythons follow; then the script and its arguments. Becomes the
-/// first Python that answers yes; says n to descriptor 3 where none does.
+/// first Python that answers yes; writes n to descriptor 3 where none does.
 constexpr const char* kFirstPython = R"(question=$1 count=$2; shift 2
 while [ "$count" -gt 0 ]; do
   python=$1; shift; count=$((count - 1))

@@ -40,8 +40,8 @@ constexpr size_t kMostTexts = 2000, kMostWarnings = 200, kMostConfigBytes = 256 
 /// A figure of each step; absent where the step has none.
 using Figures = std::vector<std::optional<double>>;
 
-/// Averages neighbours; a value that is not finite makes its mean so.
-Json thinned(const Figures& column, size_t group) {
+/// Averages each group of neighbours; a value that is not finite makes its mean so.
+Json downsample(const Figures& column, size_t group) {
   Json out = Json::array();
   for (size_t begin = 0; begin < column.size(); begin += group) {
     double sum = 0;
@@ -56,12 +56,12 @@ Json thinned(const Figures& column, size_t group) {
   return out;
 }
 
-struct FigureOf {
+struct FigureColumn {
   const char* name;
   std::optional<double> (*of)(const StepMetrics& metrics);
 };
 
-constexpr std::array<FigureOf, 8> kFigures{{
+constexpr std::array<FigureColumn, 8> kFigures{{
     {"loss",
      [](const StepMetrics& m) { return m.tokens > 0 ? std::optional(m.loss) : std::nullopt; }},
     {"lr", [](const StepMetrics& m) { return std::optional(m.learning_rate); }},
@@ -74,13 +74,13 @@ constexpr std::array<FigureOf, 8> kFigures{{
     {"loss_scale", [](const StepMetrics& m) { return m.loss_scale; }},
 }};
 
-/// Steps say how far a run is after each of its steps.
+/// Steps describe how far a run is after each of its steps.
 struct Steps {
   std::vector<const StepMetrics*> trained;
   std::map<int64_t, double> tokens_after{{0, 0}};
 };
 
-Steps steps_of(const std::vector<StepMetrics>& metrics) {
+Steps trained_steps(const std::vector<StepMetrics>& metrics) {
   Steps steps;
   double tokens = 0;
   for (const StepMetrics& m : metrics) {
@@ -99,14 +99,14 @@ Json step_columns(const Steps& steps, size_t group) {
     step.push_back(static_cast<double>(m->step));
     tokens.push_back(steps.tokens_after.at(m->step));
   }
-  json["step"] = thinned(step, group);
-  json["tokens"] = thinned(tokens, group);
-  for (const FigureOf& figure : kFigures) {
+  json["step"] = downsample(step, group);
+  json["tokens"] = downsample(tokens, group);
+  for (const FigureColumn& figure : kFigures) {
     Figures column;
     for (const StepMetrics* m : steps.trained) column.push_back(figure.of(*m));
     if (std::any_of(column.begin(), column.end(),
                     [](const auto& value) { return value.has_value(); }))
-      json[figure.name] = thinned(column, group);
+      json[figure.name] = downsample(column, group);
   }
   return json;
 }
@@ -120,7 +120,7 @@ Json memory_columns(const Steps& steps, size_t group) {
       column[i] = static_cast<double>(part.bytes);
     }
   Json json = Json::object();
-  for (const auto& [name, column] : columns) json[name] = thinned(column, group);
+  for (const auto& [name, column] : columns) json[name] = downsample(column, group);
   return json;
 }
 
@@ -287,7 +287,7 @@ Json run_json(const std::string& folder) {
   int64_t unreadable = 0;
   std::vector<StepMetrics> metrics;
   if (posix_files().exists(paths.metrics())) metrics = read_metrics(paths.metrics(), &unreadable);
-  const Steps steps = steps_of(metrics);
+  const Steps steps = trained_steps(metrics);
   const size_t group = (steps.trained.size() + kMostPoints - 1) / kMostPoints;
   const Json manifest = read_loose_json(paths.manifest());
   Json run;

@@ -59,7 +59,7 @@ double list_exchange(const SearchTask& task, const LayerGraph& graph, const std:
     if (!is_collective(op.kind)) continue;
     const OpSpec& spec = op_spec(op.kind);
     const OpCollective collective = spec.collective;
-    // Operations are called as their exchange is; in a shift each rank sends once.
+    // An operation has the name of its exchange; in a shift each rank sends once.
     const std::string_view name = collective == OpCollective::kShift ? "send" : spec.name;
     const ValueId whole = collective == OpCollective::kReduceScatter ? op.in[0] : op.out[0];
     const auto ranks = static_cast<int>(op.attrs.get<CollectiveAttrs>().ranks);
@@ -351,7 +351,7 @@ MemoryNeed Bounds::memory_of(const StageWeights& weights, int64_t saved, const L
   const auto shards = static_cast<double>(layout.shards());
   const bool keeps_optimizer = layout.optimizer == OffloadDevice::kNone;
   const bool shards_parameters = layout.zero == 3;
-  // Small units stay on a GPU wherever the others lie; processors have one memory for both places.
+  // Small units stay on a GPU wherever the others lie; CPUs have one memory for both places.
   const auto counts = [&](OffloadDevice place) {
     return place == OffloadDevice::kNone ||
            (!task_.machine.has_gpus && place == OffloadDevice::kCpu);

@@ -21,7 +21,7 @@ std::vector<int64_t> divisors(int64_t number) {
   return found;
 }
 
-/// Lists the numbers of ranks: all GPUs, or as many ranks of processors as the machine was measured
+/// Lists the numbers of ranks: all GPUs, or as many ranks on CPUs as the machine was measured
 /// with.
 std::vector<int64_t> rank_counts(const SearchTask& task) {
   if (task.machine.has_gpus) return {task.machine.devices * task.nodes};

@@ -33,7 +33,7 @@ Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed) {
   Evaluation found;
   found.layout = layout;
   found.memory = memory_of_ranks(task, config, all);
-  found.fits = fits(task, found.memory, ranks_of_node(layout, task.nodes));
+  found.fits = fits_memory(task, found.memory, ranks_of_node(layout, task.nodes));
   if (!timed) return found;
   try {
     found.time = predict_step(all, task.machine, {task.nodes, config.threads, task.slow});

@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-/// Layout says how a run is distributed over its ranks: all settings of a config that may change
-/// without changing what is trained (the batch of a step, the precision, the optimizer).
+/// Layout describes how a run is distributed over its ranks: all settings of a config that may
+/// change without changing what is trained (the batch of a step, the precision, the optimizer).
 struct Layout {
   /// The number of ranks that hold different samples: `replicas` copies of the state, each shared
   /// by data / replicas ranks.

@@ -12,10 +12,10 @@
 
 namespace ftrun {
 
-/// LayoutRules says which layouts of a task are legal. Instead of calling try_layout() for every
-/// layout, it calls it for single aspects: the schedule and the micro-batches on each mesh, the
-/// tiers of the state on each mesh, recompute on each mesh, and all of these together once for each
-/// combination of kinds (tests/search compares it with try_layout()).
+/// LayoutRules specifies which layouts of a task are legal. Instead of calling try_layout() for
+/// every layout, it calls it for single aspects: the schedule and the micro-batches on each mesh,
+/// the tiers of the state on each mesh, recompute on each mesh, and all of these together once for
+/// each combination of kinds (tests/search compares it with try_layout()).
 class LayoutRules {
  public:
   /// Borrows `task`.

@@ -181,7 +181,7 @@ class Search {
       if (error.code() == ExitCode::kBug) throw;
       return refuse(layout, error.message());
     }
-    candidate.fits = fits(task_, candidate.bound.memory, ranks_of_node(layout, task_.nodes));
+    candidate.fits = fits_memory(task_, candidate.bound.memory, ranks_of_node(layout, task_.nodes));
     ++result_.counts.legal;
     if (!candidate.fits) ++result_.counts.too_large;
     candidates_.push_back(std::move(candidate));

@@ -24,7 +24,7 @@ int64_t lacking(const SearchTask& task, const MemoryNeed& memory, int64_t ranks)
          beyond(memory.host, host_budget(task, ranks));
 }
 
-bool fits(const SearchTask& task, const MemoryNeed& memory, int64_t ranks) {
+bool fits_memory(const SearchTask& task, const MemoryNeed& memory, int64_t ranks) {
   return lacking(task, memory, ranks) == 0;
 }
 

@@ -26,7 +26,7 @@ struct SearchTask {
   /// equally many ranks.
   std::vector<SlowRank> slow = {};
   /// The bytes that a rank may use of a device, including those of libraries, and of main memory
-  /// besides a GPU; 0: as many as the machine has. Ranks on processors have only one memory, the
+  /// besides a GPU; 0: as many as the machine has. Ranks on CPUs have only one memory, the
   /// device's.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
@@ -34,7 +34,7 @@ struct SearchTask {
   bool offloads = true;
 };
 
-/// MemoryNeed holds the bytes that one rank needs at its fullest moment, divided as in SearchTask.
+/// MemoryNeed holds the bytes that one rank needs at its peak, divided as in SearchTask.
 struct MemoryNeed {
   int64_t device = 0;
   int64_t host = 0;
@@ -51,6 +51,6 @@ int64_t host_budget(const SearchTask& task, int64_t ranks);
 int64_t lacking(const SearchTask& task, const MemoryNeed& memory, int64_t ranks);
 
 /// Returns whether a rank, one of `ranks` of a node, has the memory that it needs.
-bool fits(const SearchTask& task, const MemoryNeed& memory, int64_t ranks);
+bool fits_memory(const SearchTask& task, const MemoryNeed& memory, int64_t ranks);
 
 }  // namespace ftrun

@@ -257,7 +257,7 @@ bool has_elements(const Program& program, const Instr& instr, const Range& range
   return program.at(range.buffer).bytes_of(element_count(program, instr.reads[0])) == range.bytes;
 }
 
-/// Counts the lists of scales that an update reads behind its states: two for each state that is
+/// Counts the lists of scales that an update reads after its states: two for each state that is
 /// codes, of a tensor that straddles blocks.
 size_t scales_read(const Instr& instr, size_t states) {
   return instr.update().blocks ? 2 * states : 0;
@@ -320,7 +320,7 @@ bool is_sound_norm(const Program& program, const Instr& instr) {
   return instr.reads.size() == instr.writes.size() && instr.lane == Lane::kCompute;
 }
 
-/// Returns whether the instruction's detail is the one that its kind asks for.
+/// Returns whether the instruction's detail is the one that its kind requests.
 bool has_its_detail(const Instr& instr) {
   switch (instr.kind) {
     case InstrKind::kForward:

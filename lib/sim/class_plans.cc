@@ -54,7 +54,7 @@ uint64_t ClassPlans::hash() const {
     std::vector<uint64_t> hashes;
     for (const Program* program : plan->programs()) hashes.push_back(program_hash(*program));
     text += cat(join_numbers(hashes, " "), "\n");
-    // Programs say which lists run, not what the lists leave out.
+    // Programs specify which lists run, not what the lists leave out.
     if (const int64_t row = plan->train.model.row_without_gradient; row >= 0)
       text += cat("no gradient by row ", row, "\n");
   }

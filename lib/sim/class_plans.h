@@ -52,7 +52,7 @@ class ClassPlans {
 
   /// Lists what a rank of each class allocates for all its programs.
   std::vector<MemoryPlan> memory() const;
-  /// Lists the tiers of which a rank needs more than `budget`, at its fullest moment.
+  /// Lists the tiers of which a rank needs more than `budget` at its peak.
   std::vector<OverBudget> over_budget(const TierBudget& budget) const;
 
  private:

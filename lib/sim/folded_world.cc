@@ -14,11 +14,11 @@ using CellNumbers = Numbering<std::map<std::vector<int32_t>, int32_t>>;
 
 class Folding {
  public:
-  Folding(const World& world, std::span<const int32_t> course_of)
+  Folding(const World& world, std::span<const int32_t> schedule_of)
       : world_(world), members_(world.groups.size()) {
     CellNumbers cells;
     for (const World::Rank& rank : world.ranks)
-      rank_cell_.push_back(cells.number_of({course_of[static_cast<size_t>(rank.program)]}));
+      rank_cell_.push_back(cells.number_of({schedule_of[static_cast<size_t>(rank.program)]}));
     for (size_t g = 0; g < world.groups.size(); ++g)
       for (const int32_t rank : world.groups[g].members) add_member(static_cast<int32_t>(g), rank);
     rank_cells_ = cells.count();
@@ -48,7 +48,7 @@ class Folding {
     for (size_t e = 0; e < entries.size(); ++e)
       if (entries[e] == group) members.push_back({rank, static_cast<int32_t>(e)});
     // A rank whose program does not know the group never arrives.
-    if (members.size() == before) members.push_back({rank, World::kStranger});
+    if (members.size() == before) members.push_back({rank, World::kNotMember});
   }
 
   int32_t cell_of(Member member) const { return rank_cell_[static_cast<size_t>(member.rank)]; }
@@ -84,7 +84,7 @@ class Folding {
   }
 
   int32_t cell_of_group(int32_t group) const {
-    return group == World::kStranger ? World::kStranger : group_cell_[static_cast<size_t>(group)];
+    return group == World::kNotMember ? World::kNotMember : group_cell_[static_cast<size_t>(group)];
   }
 
   bool each_is_once() const {
@@ -125,8 +125,8 @@ class Folding {
 
 }  // namespace
 
-std::optional<World> folded_world(const World& world, std::span<const int32_t> course_of) {
-  return Folding(world, course_of).run();
+std::optional<World> folded_world(const World& world, std::span<const int32_t> schedule_of) {
+  return Folding(world, schedule_of).run();
 }
 
 }  // namespace ftrun

@@ -9,7 +9,7 @@
 namespace ftrun {
 
 /// Makes a world in which one rank stands for all that are alike, and one group for all of theirs:
-/// ranks on equal courses (`course_of[p]` numbers that of world.programs[p]), whose groups have
+/// ranks on equal schedules (`schedule_of[p]` numbers that of world.programs[p]), whose groups have
 /// members that are also alike. It is the coarsest equitable partition of ranks and groups, found
 /// by colour refinement.
 ///
@@ -20,6 +20,6 @@ namespace ftrun {
 /// Returns nothing where one rank cannot stand for others that are alike: where two of them meet in
 /// one group by different entries of their lists of groups (a ring of equal ranks, each of which
 /// sends to the next).
-std::optional<World> folded_world(const World& world, std::span<const int32_t> course_of);
+std::optional<World> folded_world(const World& world, std::span<const int32_t> schedule_of);
 
 }  // namespace ftrun

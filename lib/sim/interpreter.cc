@@ -21,7 +21,7 @@ uint64_t mix(uint64_t a, uint64_t b) {
 }
 
 /// Fills cells with fresh garbage.
-void forget(std::vector<uint64_t>& cells, std::mt19937_64& random) {
+void fill_with_garbage(std::vector<uint64_t>& cells, std::mt19937_64& random) {
   uint64_t value = random();
   for (uint64_t& cell : cells) cell = value += 0xD1B54A32D192ED03ULL;
 }
@@ -93,8 +93,9 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
   for (const SymbolicMemory& rank : ranks_) programs.push_back(&rank.step.program);
   world_ = world_of_all(programs);
   Announcements announcements;
-  for (const Program* program : programs) courses_.push_back(whole_course(*program, announcements));
-  walk_.emplace(world_, courses_);
+  for (const Program* program : programs)
+    schedules_.push_back(whole_schedule(*program, announcements));
+  walk_.emplace(world_, schedules_);
 }
 
 // Memory.
@@ -250,8 +251,8 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
   ++step_;
   for (SymbolicMemory& rank : ranks_) {
     rank.computed.clear();
-    for (auto& arena : rank.arenas) forget(arena, random);
-    forget_persistent(rank, random);
+    for (auto& arena : rank.arenas) fill_with_garbage(arena, random);
+    scramble_persistent(rank, random);
   }
   // Lanes of high priority run whenever they can, those of low priority only when nothing else may.
   std::vector<std::vector<uint64_t>> priority;
@@ -259,13 +260,13 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
     for (auto& lanes = priority.emplace_back(static_cast<size_t>(lane_count(rank.step.program)));
          uint64_t & value : lanes)
       value = random() % 1000;
-  const auto priority_of = [&](Walk::Turn turn) {
-    return priority[static_cast<size_t>(turn.rank)][static_cast<size_t>(turn.lane)];
+  const auto priority_of = [&](Walk::LaneStep lane_step) {
+    return priority[static_cast<size_t>(lane_step.rank)][static_cast<size_t>(lane_step.lane)];
   };
   const uint64_t random_share = random() % 3;  // out of 4: how often the choice is random instead
   walk_->begin(finite);
   while (!walk_->has_fault() && !walk_->ready().empty()) {
-    const std::vector<Walk::Turn>& ready = walk_->ready();
+    const std::vector<Walk::LaneStep>& ready = walk_->ready();
     auto chosen = std::max_element(ready.begin(), ready.end(),
                                    [&](auto a, auto b) { return priority_of(a) < priority_of(b); });
     if (random() % 4 < random_share)
@@ -278,10 +279,10 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
 }
 
 /// Fills all persistent memory that is not given when a step begins with garbage.
-void Interpreter::forget_persistent(SymbolicMemory& rank, std::mt19937_64& random) {
+void Interpreter::scramble_persistent(SymbolicMemory& rank, std::mt19937_64& random) {
   const Program& program = rank.step.program;
   std::vector<std::vector<uint64_t>> kept = rank.persistent;
-  for (auto& cells : rank.persistent) forget(cells, random);
+  for (auto& cells : rank.persistent) fill_with_garbage(cells, random);
   for (const Range& range : program.given) {
     const auto buffer = static_cast<size_t>(range.buffer);
     std::copy_n(kept[buffer].begin() + range.offset / 2, range.bytes / 2,
@@ -298,35 +299,35 @@ void Interpreter::fail(const std::string& fault) {
   if (fault_.empty()) fault_ = fault;
 }
 
-void Interpreter::execute(Walk::Turn turn) {
-  const Instr& instr = walk_->instr(turn);
-  const std::span<const int32_t> members = walk_->members(turn);
-  if (turn.lane == static_cast<int32_t>(Lane::kCompute)) {
-    SymbolicMemory& rank = ranks_[static_cast<size_t>(turn.rank)];
+void Interpreter::execute(Walk::LaneStep lane_step) {
+  const Instr& instr = walk_->instr(lane_step);
+  const std::span<const int32_t> members = walk_->members(lane_step);
+  if (lane_step.lane == static_cast<int32_t>(Lane::kCompute)) {
+    SymbolicMemory& rank = ranks_[static_cast<size_t>(lane_step.rank)];
     rank.computed.push_back(static_cast<InstrId>(&instr - rank.step.program.instrs.data()));
   }
-  if (!walk_->takes_part(turn)) return;
-  if (!instr.communicates()) return run_instr(static_cast<size_t>(turn.rank), instr);
-  if (instr.is_transfer()) return transfer(members, turn);
-  if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(members, turn);
+  if (!walk_->takes_part(lane_step)) return;
+  if (!instr.communicates()) return run_instr(static_cast<size_t>(lane_step.rank), instr);
+  if (instr.is_transfer()) return transfer(members, lane_step);
+  if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(members, lane_step);
   const bool moves = instr.kind == InstrKind::kAllToAll || instr.kind == InstrKind::kShift;
   for (size_t i = 0; i < instr.writes.size(); ++i)
-    moves ? move_blocks(members, turn, i) : exchange(members, turn, i);
+    moves ? move_blocks(members, lane_step, i) : exchange(members, lane_step, i);
 }
 
 // Instructions.
 
-void Interpreter::transfer(std::span<const int32_t> members, Walk::Turn turn) {
+void Interpreter::transfer(std::span<const int32_t> members, Walk::LaneStep lane_step) {
   const auto with = [&](InstrKind kind) {
     for (const int32_t member : members)
-      if (walk_->instr(walk_->turn_of(member, turn)).kind == kind) return member;
+      if (walk_->instr(walk_->lane_step_of(member, lane_step)).kind == kind) return member;
     return int32_t{-1};
   };
   const int32_t sender = with(InstrKind::kSend);
   const int32_t receiver = with(InstrKind::kReceive);
   if (sender < 0 || receiver < 0) return fail("a send meets no receive");
   const auto cells_of = [&](int32_t member) {
-    const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
+    const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     const Range& range = member == sender ? instr.reads[0] : instr.writes[0];
     return cells(ranks_[static_cast<size_t>(member)], range, instr.exchange().dtype);
   };
@@ -337,8 +338,9 @@ void Interpreter::transfer(std::span<const int32_t> members, Walk::Turn turn) {
   for (int64_t e = 0; e < to.count; ++e) write(to, e, read(from, e));
 }
 
-void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, size_t index) {
-  const InstrKind kind = walk_->instr(turn).kind;
+void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane_step,
+                           size_t index) {
+  const InstrKind kind = walk_->instr(lane_step).kind;
   const bool gathers = kind == InstrKind::kAllGather;
   const bool scatters = kind == InstrKind::kReduceScatter;
   // `whole` holds the parts of all members one after another, or for each element their sum or
@@ -349,7 +351,7 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, si
   for (int64_t m = 0; m < n; ++m) {
     const int32_t member = members[static_cast<size_t>(m)];
     const auto r = static_cast<size_t>(member);
-    const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
+    const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     const Program& program = ranks_[r].step.program;
     for (const Range& range : {instr.reads[index], instr.writes[index]})
       if (program.at(range.buffer).dtype != instr.exchange().dtype &&
@@ -371,7 +373,7 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, si
   for (int64_t m = 0; m < n; ++m) {
     const int32_t member = members[static_cast<size_t>(m)];
     SymbolicMemory& rank = ranks_[static_cast<size_t>(member)];
-    const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
+    const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
     if (to.count != (gathers    ? total * n
                      : scatters ? total / n
@@ -385,11 +387,12 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, si
 }
 
 /// Blocks go where they belong: of a shift each rank has one.
-void Interpreter::move_blocks(std::span<const int32_t> members, Walk::Turn turn, size_t index) {
+void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneStep lane_step,
+                              size_t index) {
   const auto n = static_cast<int64_t>(members.size());
   std::vector<std::vector<uint64_t>> given;
   for (const int32_t member : members) {
-    const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
+    const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     const Cells from =
         cells(ranks_[static_cast<size_t>(member)], instr.reads[index], instr.exchange().dtype);
     std::vector<uint64_t>& values = given.emplace_back();
@@ -397,7 +400,8 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::Turn turn,
   }
   for (int64_t m = 0; m < n; ++m) {
     SymbolicMemory& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
-    const Instr& instr = walk_->instr(walk_->turn_of(members[static_cast<size_t>(m)], turn));
+    const Instr& instr =
+        walk_->instr(walk_->lane_step_of(members[static_cast<size_t>(m)], lane_step));
     const bool shifts = instr.kind == InstrKind::kShift;
     const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
     const int64_t block = shifts ? to.count : to.count / n;
@@ -415,10 +419,10 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::Turn turn,
 
 /// Symbols do not say how many rows a count is: what each rank gets follows from all that all
 /// bring.
-void Interpreter::move_counted(std::span<const int32_t> members, Walk::Turn turn) {
+void Interpreter::move_counted(std::span<const int32_t> members, Walk::LaneStep lane_step) {
   uint64_t all = members.size();
   for (const int32_t member : members) {
-    const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
+    const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     for (const auto& [range, dtype] : {std::pair(instr.reads[0], instr.exchange().dtype),
                                        std::pair(instr.reads[1], DType::kI32)}) {
       const Cells from = cells(ranks_[static_cast<size_t>(member)], range, dtype);
@@ -426,7 +430,7 @@ void Interpreter::move_counted(std::span<const int32_t> members, Walk::Turn turn
     }
   }
   for (size_t m = 0; m < members.size(); ++m) {
-    const Instr& instr = walk_->instr(walk_->turn_of(members[m], turn));
+    const Instr& instr = walk_->instr(walk_->lane_step_of(members[m], lane_step));
     for (const auto& [range, dtype] : {std::pair(instr.writes[0], instr.exchange().dtype),
                                        std::pair(instr.writes[1], DType::kI32)}) {
       const Cells to = cells(ranks_[static_cast<size_t>(members[m])], range, dtype);
@@ -471,7 +475,7 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
     case InstrKind::kUpdate:
       return update(rank, instr);
     default:
-      fail(cat(where(rank, instr), " is of no group"));
+      fail(cat(where(rank, instr), " has an unknown kind"));
   }
 }
 
@@ -524,7 +528,7 @@ void Interpreter::run_ops(SymbolicMemory& rank, const Instr& instr) {
     for (const ValueId id : op.in) {
       if (is_sum(graph.at(id))) continue;
       const Cells from = at(id);
-      // The hashes of elements are added, not chained, so that the processor computes several at a
+      // The hashes of elements are added, not chained, so that the CPU computes several at a
       // time.
       uint64_t sum = 0;
       for (int64_t e = 0; e < from.count; ++e) sum += mix(read(from, e), static_cast<uint64_t>(e));

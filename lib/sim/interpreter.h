@@ -73,11 +73,11 @@ class Interpreter {
   static uint64_t read(const Cells& cells, int64_t element);
   static void write(const Cells& cells, int64_t element, uint64_t value);
 
-  void execute(Walk::Turn turn);
-  void transfer(std::span<const int32_t> members, Walk::Turn turn);
-  void exchange(std::span<const int32_t> members, Walk::Turn turn, size_t index);
-  void move_blocks(std::span<const int32_t> members, Walk::Turn turn, size_t index);
-  void move_counted(std::span<const int32_t> members, Walk::Turn turn);
+  void execute(Walk::LaneStep lane_step);
+  void transfer(std::span<const int32_t> members, Walk::LaneStep lane_step);
+  void exchange(std::span<const int32_t> members, Walk::LaneStep lane_step, size_t index);
+  void move_blocks(std::span<const int32_t> members, Walk::LaneStep lane_step, size_t index);
+  void move_counted(std::span<const int32_t> members, Walk::LaneStep lane_step);
   void run_instr(size_t rank, const Instr& instr);
   void load_batch(SymbolicMemory& rank, const Instr& instr);
   void run_ops(SymbolicMemory& rank, const Instr& instr);
@@ -88,7 +88,7 @@ class Interpreter {
   void update_codes(SymbolicMemory& rank, const Instr& instr, bool measures);
   void fail(const std::string& fault);
   std::string where(const SymbolicMemory& rank, const Instr& instr) const;
-  static void forget_persistent(SymbolicMemory& rank, std::mt19937_64& random);
+  static void scramble_persistent(SymbolicMemory& rank, std::mt19937_64& random);
   void compare_copies(const std::vector<std::vector<uint64_t>>& values, std::string& fault) const;
   static void compare_scales(const Cells& scales, const StatePiece& piece, std::string& fault,
                              std::map<TensorId, std::vector<uint64_t>>& known);
@@ -99,7 +99,7 @@ class Interpreter {
   const int tensor_ranks_;
   std::vector<SymbolicMemory> ranks_;
   World world_;
-  std::vector<Course> courses_;
+  std::vector<LaneSchedule> schedules_;
   std::optional<Walk> walk_;
   /// The number of neighbouring tensor ranks that have each element of a unit; 0 for padding.
   std::vector<std::vector<int>> copies_;

@@ -76,8 +76,8 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
 
 std::string run_estimate_text(const RunEstimate& run, const StepTime& time, const Machine& machine,
                               int64_t every) {
-  std::string text = cat("time of a step on ", machine.name, ": ", short_seconds(time.seconds),
-                         ", ", human_count(std::llround(run.tokens_per_second)), " tokens/s");
+  std::string text = cat("time of a step on ", machine.name, ": ", seconds_text(time.seconds), ", ",
+                         human_count(std::llround(run.tokens_per_second)), " tokens/s");
   if (run.mfu > 0)
     text += cat(", ", percent_text(run.mfu, 1), " MFU, ", percent_text(run.hfu, 1), " HFU");
   text += cat(" (predicted)\n", step_parts_text(time));

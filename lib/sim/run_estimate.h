@@ -26,7 +26,7 @@ struct RunEstimate {
   /// evaluations and the start are not among them.
   int64_t steps = 0;
   double hours = 0;
-  /// Hours of the devices that are paid for: GPUs of all ranks, or all processors of the nodes.
+  /// Hours of the devices that are paid for: GPUs of all ranks, or all cores of the nodes.
   double device_hours = 0;
   /// Device-hours times the price of a device for an hour (Machine::price).
   double cost = 0;

@@ -122,19 +122,19 @@ std::vector<MemoryPoint> memory_over_step(const RecordedRank& rank, Tier tier, P
   const std::vector<CategoryBytes> history = arena_history(program, tier);
   std::vector<MemoryPoint> points;
   // Each part of the time begins with the bytes in use at the end of the previous part.
-  MemoryPoint fullest;
+  MemoryPoint peak;
   CategoryBytes now{};
   Picoseconds part = 0;
   const auto next_part = [&](Picoseconds to) {
-    if (points.empty() || points.back().bytes != fullest.bytes) points.push_back(fullest);
-    if (to > part + 1 && fullest.bytes != now) points.push_back({(part + 1) * width, now});
+    if (points.empty() || points.back().bytes != peak.bytes) points.push_back(peak);
+    if (to > part + 1 && peak.bytes != now) points.push_back({(part + 1) * width, now});
     part = to;
-    fullest = {part * width, now};
+    peak = {part * width, now};
   };
   for (size_t at = 0; at < program.instrs.size(); ++at) {
     if (const Picoseconds in = std::min(begins[at], end - 1) / width; in > part) next_part(in);
     now = history[at];
-    if (sum_of(now) > sum_of(fullest.bytes)) fullest.bytes = now;
+    if (sum_of(now) > sum_of(peak.bytes)) peak.bytes = now;
   }
   next_part(part + 1);
   return points;

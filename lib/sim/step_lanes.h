@@ -76,7 +76,7 @@ struct MemoryPoint {
 };
 
 /// Lists the bytes in use in the arenas of a rank's tier over a step that ends at `end`, by the
-/// times of its compute instructions. The step is cut into `most` parts; the list has the fullest
+/// times of its compute instructions. The step is cut into `most` parts; the list has the peak
 /// moment of every part that differs from the part before it.
 std::vector<MemoryPoint> memory_over_step(const RecordedRank& rank, Tier tier, Picoseconds end,
                                           size_t most);

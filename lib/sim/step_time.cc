@@ -151,7 +151,7 @@ std::vector<double> stage_waits(const World& world, const std::vector<RankTime>&
 /// Columns that step_parts_text() gives the names of parts.
 constexpr size_t kPartColumns = 26;
 
-/// Ranks of processors are walked one by one, each step beside all others of its node.
+/// Ranks on CPUs are walked one by one, each step beside all others of its node.
 constexpr int kMostOnProcessors = 512;
 
 void refuse_other_device(const ClassPlans& all, const Machine& machine) {
@@ -194,7 +194,7 @@ struct RankKinds {
   std::vector<const Program*> programs;
   std::vector<std::vector<bool>> crosses;
   std::deque<InstrCosts> costs;
-  std::vector<Course> courses;
+  std::vector<LaneSchedule> schedules;
 };
 
 /// Counts the ranks of a group on the node that has fewest of them, among the nodes that have any.
@@ -221,9 +221,9 @@ std::vector<bool> crossing_groups(const Program& program, const std::vector<int>
 RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int ranks_here,
                          const std::vector<SlowRank>& slow, World& world) {
   Announcements announcements;
-  std::vector<Course> of_class;
+  std::vector<LaneSchedule> of_class;
   for (const Program* program : world.programs)
-    of_class.push_back(whole_course(*program, announcements));
+    of_class.push_back(whole_schedule(*program, announcements));
   RankKinds kinds;
   std::map<std::tuple<int32_t, std::vector<int>, double>, int32_t> numbers;
   const auto node_of = [&](int32_t rank) {
@@ -235,7 +235,7 @@ RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int rank
     const ProgramPlan& train = all.plan(rank.program).train;
     std::vector<int> on_node;
     for (size_t g = 0; g < train.program.groups.size(); ++g)
-      on_node.push_back(rank.groups[g] == World::kStranger
+      on_node.push_back(rank.groups[g] == World::kNotMember
                             ? train.program.groups[g].ranks.size()
                             : of_group[static_cast<size_t>(rank.groups[g])]);
     const double slowness = slowness_of(slow, rank.number);
@@ -245,7 +245,7 @@ RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int rank
       kinds.programs.push_back(&train.program);
       kinds.crosses.push_back(crossing_groups(train.program, on_node));
       kinds.costs.emplace_back(machine, ranks_here, train.program, train.model, on_node, slowness);
-      kinds.courses.push_back(of_class[static_cast<size_t>(rank.program)]);
+      kinds.schedules.push_back(of_class[static_cast<size_t>(rank.program)]);
     }
     rank.program = known->second;
   }
@@ -282,7 +282,7 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   World world = world_of(classes, programs, all.plan(0).options.state);
   RankKinds kinds = split_by_nodes(all, machine, ranks_here, place.slow, world);
   if (machine.has_gpus) {
-    std::vector<int32_t> numbers(kinds.courses.size());
+    std::vector<int32_t> numbers(kinds.schedules.size());
     std::iota(numbers.begin(), numbers.end(), 0);
     if (std::optional<World> folded = folded_world(world, numbers)) world = std::move(*folded);
   }
@@ -291,7 +291,7 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   TimedInstrSink sink;
   if (recorder) sink = [&](const TimedInstr& step) { recorder->add(step); };
   const std::vector<RankTime> times = timed_walk(
-      world, kinds.courses, {ranks_here, machine.devices},
+      world, kinds.schedules, {ranks_here, machine.devices},
       [&](int32_t program, const Instr& instr) {
         return kinds.costs[static_cast<size_t>(program)].of(instr);
       },

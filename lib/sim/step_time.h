@@ -107,8 +107,9 @@ struct StepRecord {
   Picoseconds end = 0;
 };
 
-/// RunPlace says where a run's ranks are: the number of nodes, with equally many ranks on each, the
-/// threads of a rank (0: as in the machine file), and which ranks are slower than the others.
+/// RunPlace specifies where a run's ranks are: the number of nodes, with equally many ranks on
+/// each, the threads of a rank (0: as in the machine file), and which ranks are slower than the
+/// others.
 struct RunPlace {
   int64_t nodes = 1;
   int64_t threads = 0;

@@ -14,8 +14,8 @@ std::string lane_title(const Program& program, Lane lane) {
 }
 
 /// Labels and names of lanes and axes hold neither quotes nor backslashes.
-void add_instrs(TraceEvents& events, int64_t process, const std::string& name,
-                const Program& program, std::span<const RecordedInstr> instrs) {
+void add_instr_events(TraceEvents& events, int64_t process, const std::string& name,
+                      const Program& program, std::span<const RecordedInstr> instrs) {
   events.name_process(process, name);
   std::set<Lane> named;
   for (const RecordedInstr& one : instrs) {
@@ -33,13 +33,14 @@ void add_instrs(TraceEvents& events, int64_t process, const std::string& name,
   }
 }
 
-void add_predicted(TraceEvents& events, const RecordedRank& rank) {
-  add_instrs(events, rank.rank, cat("predicted rank ", rank.rank), *rank.program, rank.instrs);
+void add_predicted_rank(TraceEvents& events, const RecordedRank& rank) {
+  add_instr_events(events, rank.rank, cat("predicted rank ", rank.rank), *rank.program,
+                   rank.instrs);
 }
 
 std::string step_trace_text(const StepRecord& record) {
   TraceEvents events;
-  for (const RecordedRank& rank : record.ranks) add_predicted(events, rank);
+  for (const RecordedRank& rank : record.ranks) add_predicted_rank(events, rank);
   return trace_text(events.text());
 }
 

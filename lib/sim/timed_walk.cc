@@ -21,10 +21,11 @@ Picoseconds scaled_up(Picoseconds time, int64_t by, int64_t over) {
 
 class TimedWalk {
  public:
-  TimedWalk(const World& world, std::span<const Course> courses, const SharedProcessors& shared,
+  TimedWalk(const World& world, std::span<const LaneSchedule> schedules,
+            const SharedProcessors& shared,
             const std::function<InstrCost(int32_t, const Instr&)>& cost, const TimedInstrSink& sink)
       : world_(world),
-        walk_(world, courses),
+        walk_(world, schedules),
         shared_(shared),
         cost_(cost),
         sink_(sink),
@@ -47,7 +48,7 @@ class TimedWalk {
   }
 
  private:
-  using Turn = Walk::Turn;
+  using LaneStep = Walk::LaneStep;
   /// RunningStep is a step that runs; entry i is that of walk_.ready()[i].
   struct RunningStep {
     Picoseconds left = 0;
@@ -68,7 +69,7 @@ class TimedWalk {
   int node_of(const World::Rank& rank) const { return rank.number / shared_.ranks; }
   int node_of(int32_t rank) const { return node_of(world_.ranks[static_cast<size_t>(rank)]); }
 
-  /// Counts the threads that share a node's processors: at least as many as there are processors.
+  /// Counts the threads that share a node's cores: at least as many as there are cores.
   int64_t crowd(int node) const {
     return std::max<int64_t>(busy_[static_cast<size_t>(node)], shared_.processors);
   }
@@ -82,18 +83,18 @@ class TimedWalk {
   }
 
   void start_new() {
-    const std::vector<Turn>& ready = walk_.ready();
+    const std::vector<LaneStep>& ready = walk_.ready();
     for (size_t i = running_.size(); i < ready.size(); ++i) start(ready[i]);
   }
 
-  void start(Turn turn) {
-    const Instr& instr = walk_.instr(turn);
-    const World::Rank& rank = world_.ranks[static_cast<size_t>(turn.rank)];
-    const InstrCost cost = walk_.takes_part(turn) ? cost_(rank.program, instr) : InstrCost();
+  void start(LaneStep lane_step) {
+    const Instr& instr = walk_.instr(lane_step);
+    const World::Rank& rank = world_.ranks[static_cast<size_t>(lane_step.rank)];
+    const InstrCost cost = walk_.takes_part(lane_step) ? cost_(rank.program, instr) : InstrCost();
     const bool on_compute = instr.lane == Lane::kCompute && !instr.communicates();
-    if (on_compute) record_wait(turn.rank, instr);
+    if (on_compute) record_wait(lane_step.rank, instr);
     running_.push_back({cost.alone, cost.threads, on_compute, instr.kind, now_});
-    for (const int32_t member : walk_.members(turn))
+    for (const int32_t member : walk_.members(lane_step))
       busy_[static_cast<size_t>(node_of(member))] += cost.threads;
   }
 
@@ -170,13 +171,13 @@ class TimedWalk {
   }
 
   void finish(size_t which) {
-    const Turn turn = walk_.ready()[which];
+    const LaneStep lane_step = walk_.ready()[which];
     const RunningStep done = running_[which];
-    for (const int32_t member : walk_.members(turn)) {
+    for (const int32_t member : walk_.members(lane_step)) {
       const auto r = static_cast<size_t>(member);
       busy_[static_cast<size_t>(node_of(member))] -= done.threads;
       times_[r].end = now_;
-      const Turn own = walk_.turn_of(member, turn);
+      const LaneStep own = walk_.lane_step_of(member, lane_step);
       released_by_[r] = own.lane;
       if (sink_) sink_({member, &walk_.instr(own), done.begin, now_});
       if (!done.on_compute) {
@@ -219,11 +220,11 @@ WaitedFor waited_for(const Program& program, Lane lane) {
   return is_between_stages(program, lane) ? WaitedFor::kStages : WaitedFor::kGroup;
 }
 
-std::vector<RankTime> timed_walk(const World& world, std::span<const Course> courses,
+std::vector<RankTime> timed_walk(const World& world, std::span<const LaneSchedule> schedules,
                                  const SharedProcessors& shared,
                                  const std::function<InstrCost(int32_t, const Instr&)>& cost,
                                  const TimedInstrSink& sink) {
-  return TimedWalk(world, courses, shared, cost, sink).run();
+  return TimedWalk(world, schedules, shared, cost, sink).run();
 }
 
 }  // namespace ftrun

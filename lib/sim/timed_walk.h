@@ -32,7 +32,7 @@ struct RankTime {
   std::vector<Picoseconds> waited_on;
 };
 
-/// SharedProcessors are the processors that ranks share: rank r is on node r / `ranks`, and at most
+/// SharedProcessors are the cores that ranks share: rank r is on node r / `ranks`, and at most
 /// `processors` threads of a node run at once. More threads get an equal share each.
 struct SharedProcessors {
   int ranks = 1;
@@ -55,7 +55,7 @@ using TimedInstrSink = std::function<void(const TimedInstr&)>;
 /// ranks has come. Returns the times of world.ranks. `cost` gives the cost of each instruction of a
 /// program. Throws Error(kBug) where ranks wait forever.
 std::vector<RankTime> timed_walk(
-    const World& world, std::span<const Course> courses, const SharedProcessors& shared,
+    const World& world, std::span<const LaneSchedule> schedules, const SharedProcessors& shared,
     const std::function<InstrCost(int32_t program, const Instr&)>& cost,
     const TimedInstrSink& sink = nullptr);
 

@@ -18,8 +18,8 @@ std::string instr_place(const Program& program, InstrId id) {
 
 namespace {
 
-/// Returns whether an instruction sums copies of a matrix on two stages, each of which has other
-/// units beside it.
+/// Returns whether an instruction sums copies of a matrix on two stages, each of which also holds
+/// other units.
 bool adds_copies_of_stages(const Program& program, const Instr& instr) {
   return instr.unit >= 0 && program.group(instr.group()).ranks.runs_within(kStageAxes);
 }
@@ -75,7 +75,7 @@ std::string announcement_of(const Program& program, const Instr& instr) {
   return text;
 }
 
-Course::Step step_of(const Program& program, InstrId id) {
+LaneSchedule::Step step_of(const Program& program, InstrId id) {
   const Instr& instr = program.instr(id);
   return {.instr = id,
           .group = instr.group(),
@@ -83,106 +83,107 @@ Course::Step step_of(const Program& program, InstrId id) {
           .decides = instr.kind == InstrKind::kDecide};
 }
 
-Course empty_course(const Program& program) {
-  Course course;
-  course.lanes.resize(static_cast<size_t>(lane_count(program)));
-  return course;
+LaneSchedule empty_schedule(const Program& program) {
+  LaneSchedule schedule;
+  schedule.lanes.resize(static_cast<size_t>(lane_count(program)));
+  return schedule;
 }
 
-void mark_used(Course& course) {
-  for (size_t lane = 0; lane < course.lanes.size(); ++lane)
-    if (!course.lanes[lane].empty()) course.used.push_back(static_cast<int32_t>(lane));
+void mark_used(LaneSchedule& schedule) {
+  for (size_t lane = 0; lane < schedule.lanes.size(); ++lane)
+    if (!schedule.lanes[lane].empty()) schedule.used.push_back(static_cast<int32_t>(lane));
 }
 
 }  // namespace
 
-Course whole_course(const Program& program, Announcements& announcements) {
-  Course course = empty_course(program);
+LaneSchedule whole_schedule(const Program& program, Announcements& announcements) {
+  LaneSchedule schedule = empty_schedule(program);
   // Counts the steps of its lane that are done when an instruction is.
   std::vector<int32_t> position(program.instrs.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
-    auto& lane = course.lanes[static_cast<size_t>(program.instrs[i].lane)];
+    auto& lane = schedule.lanes[static_cast<size_t>(program.instrs[i].lane)];
     lane.push_back(step_of(program, static_cast<InstrId>(i)));
     position[i] = static_cast<int32_t>(lane.size());
   }
-  for (auto& lane : course.lanes)
-    for (Course::Step& step : lane) {
+  for (auto& lane : schedule.lanes)
+    for (LaneSchedule::Step& step : lane) {
       const Instr& instr = program.instr(step.instr);
-      step.first_wait = static_cast<int32_t>(course.waits.size());
+      step.first_wait = static_cast<int32_t>(schedule.waits.size());
       for (const InstrId wait : instr.waits)
-        course.waits.push_back(
+        schedule.waits.push_back(
             {static_cast<int32_t>(program.instr(wait).lane), position[static_cast<size_t>(wait)]});
-      step.end_wait = static_cast<int32_t>(course.waits.size());
+      step.end_wait = static_cast<int32_t>(schedule.waits.size());
       if (!instr.communicates()) continue;
       step.announced = announcements.number_of(
           instr.is_transfer() ? announcement_of(program, instr)
                               : cat(instr_label(instr), " ", static_cast<int>(instr.lane), " ",
                                     announcement_of(program, instr)));
     }
-  mark_used(course);
-  return course;
+  mark_used(schedule);
+  return schedule;
 }
 
 namespace {
 
-/// Lanes of a collective_course(): its first one for all collectives.
-size_t course_lane(const Program& program, size_t lane) {
+/// Returns the lane of a collective_schedule() for a lane of the program: 0 for all collectives, a
+/// link's own.
+size_t schedule_lane(const Program& program, size_t lane) {
   return is_link(program, static_cast<Lane>(lane)) ? lane : 0;
 }
 
 }  // namespace
 
-Course collective_course(const Program& program, Announcements& announcements) {
-  Course course = empty_course(program);
+LaneSchedule collective_schedule(const Program& program, Announcements& announcements) {
+  LaneSchedule schedule = empty_schedule(program);
   const LaneClocks known = known_done(program);
-  // Lists the instructions of each lane of the course, ascending.
-  std::vector<std::vector<InstrId>> ids(course.lanes.size());
+  // Lists the instructions of each lane of the schedule, ascending.
+  std::vector<std::vector<InstrId>> ids(schedule.lanes.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (!instr.communicates()) continue;
-    const size_t own = course_lane(program, static_cast<size_t>(instr.lane));
+    const size_t own = schedule_lane(program, static_cast<size_t>(instr.lane));
     LaneClock done = nothing_done(program);
     for (auto lane = static_cast<size_t>(Lane::kFirstGroup); lane < done.size(); ++lane) {
-      InstrId& latest = done[course_lane(program, lane)];
+      InstrId& latest = done[schedule_lane(program, lane)];
       latest = std::max(latest, known[i][lane]);
     }
-    Course::Step step{.instr = static_cast<InstrId>(i),
-                      .group = instr.group(),
-                      .announced = announcements.number_of(announcement_of(program, instr)),
-                      .first_wait = static_cast<int32_t>(course.waits.size())};
+    LaneSchedule::Step step{.instr = static_cast<InstrId>(i),
+                            .group = instr.group(),
+                            .announced = announcements.number_of(announcement_of(program, instr)),
+                            .first_wait = static_cast<int32_t>(schedule.waits.size())};
     for (size_t lane = 0; lane < ids.size(); ++lane) {
       const auto steps =
           std::upper_bound(ids[lane].begin(), ids[lane].end(), done[lane]) - ids[lane].begin();
       if (lane != own && steps > 0)
-        course.waits.push_back({static_cast<int32_t>(lane), static_cast<int32_t>(steps)});
+        schedule.waits.push_back({static_cast<int32_t>(lane), static_cast<int32_t>(steps)});
     }
-    step.end_wait = static_cast<int32_t>(course.waits.size());
+    step.end_wait = static_cast<int32_t>(schedule.waits.size());
     ids[own].push_back(static_cast<InstrId>(i));
-    course.lanes[own].push_back(step);
+    schedule.lanes[own].push_back(step);
   }
-  mark_used(course);
-  return course;
+  mark_used(schedule);
+  return schedule;
 }
 
 namespace {
 
-/// Joining joins the steps of the lane of collectives.
-class Joining {
+/// CollectiveJoiner joins successive steps of the lane of collectives.
+class CollectiveJoiner {
  public:
-  Joining(const Course& from, Announcements& announcements)
+  CollectiveJoiner(const LaneSchedule& from, Announcements& announcements)
       : from_(from), announcements_(announcements), known_(from.lanes.size(), 0) {
     out_.lanes.resize(from.lanes.size());
     for (size_t lane = 1; lane < from.lanes.size(); ++lane)
-      for (const Course::Step& step : from.lanes[lane])
-        for (const Course::Wait& wait : waits_of(step))
+      for (const LaneSchedule::Step& step : from.lanes[lane])
+        for (const LaneSchedule::Wait& wait : waits_of(step))
           if (wait.lane == 0) awaited_.insert(wait.steps);
   }
 
-  Course run() {
-    for (const Course::Step& step : from_.lanes[0]) add(step);
+  LaneSchedule run() {
+    for (const LaneSchedule::Step& step : from_.lanes[0]) add(step);
     for (size_t lane = 1; lane < from_.lanes.size(); ++lane)
-      for (const Course::Step& step : from_.lanes[lane]) {
-        Course::Step& copy = out_.lanes[lane].emplace_back(step);
+      for (const LaneSchedule::Step& step : from_.lanes[lane]) {
+        LaneSchedule::Step& copy = out_.lanes[lane].emplace_back(step);
         copy_waits(step, copy);
       }
     mark_used(out_);
@@ -190,22 +191,22 @@ class Joining {
   }
 
  private:
-  std::span<const Course::Wait> waits_of(const Course::Step& step) const {
+  std::span<const LaneSchedule::Wait> waits_of(const LaneSchedule::Step& step) const {
     return std::span(from_.waits)
         .subspan(static_cast<size_t>(step.first_wait),
                  static_cast<size_t>(step.end_wait - step.first_wait));
   }
 
-  void add(const Course::Step& step) {
-    std::vector<Course::Step>& steps = out_.lanes[0];
+  void add(const LaneSchedule::Step& step) {
+    std::vector<LaneSchedule::Step>& steps = out_.lanes[0];
     bool waits = false;
-    for (const Course::Wait& wait : waits_of(step)) {
+    for (const LaneSchedule::Wait& wait : waits_of(step)) {
       int32_t& known = known_[static_cast<size_t>(wait.lane)];
       waits |= wait.steps > std::exchange(known, std::max(known, wait.steps));
     }
     const auto before = static_cast<int32_t>(joined_.size());
     if (steps.empty() || steps.back().group != step.group || waits || awaited_.contains(before)) {
-      Course::Step& copy = steps.emplace_back(step);
+      LaneSchedule::Step& copy = steps.emplace_back(step);
       copy_waits(step, copy);
     } else {
       int32_t& all = steps.back().announced;
@@ -215,18 +216,18 @@ class Joining {
     joined_.push_back(static_cast<int32_t>(steps.size()));
   }
 
-  void copy_waits(const Course::Step& from, Course::Step& to) {
+  void copy_waits(const LaneSchedule::Step& from, LaneSchedule::Step& to) {
     to.first_wait = static_cast<int32_t>(out_.waits.size());
-    for (Course::Wait wait : waits_of(from)) {
+    for (LaneSchedule::Wait wait : waits_of(from)) {
       if (wait.lane == 0) wait.steps = joined_[static_cast<size_t>(wait.steps) - 1];
       out_.waits.push_back(wait);
     }
     to.end_wait = static_cast<int32_t>(out_.waits.size());
   }
 
-  const Course& from_;
+  const LaneSchedule& from_;
   Announcements& announcements_;
-  Course out_;
+  LaneSchedule out_;
   /// Counts of the lane's steps that others wait for.
   std::set<int32_t> awaited_;
   /// The number of joined steps up to each step of the lane, its own included.
@@ -236,18 +237,18 @@ class Joining {
 
 }  // namespace
 
-Course joined(const Course& collectives, Announcements& announcements) {
-  return Joining(collectives, announcements).run();
+LaneSchedule joined(const LaneSchedule& collectives, Announcements& announcements) {
+  return CollectiveJoiner(collectives, announcements).run();
 }
 
-Walk::Walk(const World& world, std::span<const Course> courses)
-    : world_(world), meetings_(world.groups.size()) {
-  require(courses.size() == world.programs.size(), "there is a course for each program");
+Walk::Walk(const World& world, std::span<const LaneSchedule> schedules)
+    : world_(world), collectives_(world.groups.size()) {
+  require(schedules.size() == world.programs.size(), "there is a schedule for each program");
   size_t lanes = 0;
   for (const World::Rank& rank : world.ranks) {
-    const Course& course = courses[static_cast<size_t>(rank.program)];
-    ranks_.push_back({.course = &course, .first_lane = lanes});
-    lanes += course.lanes.size();
+    const LaneSchedule& schedule = schedules[static_cast<size_t>(rank.program)];
+    ranks_.push_back({.schedule = &schedule, .first_lane = lanes});
+    lanes += schedule.lanes.size();
   }
   lanes_.resize(lanes);
 }
@@ -258,24 +259,24 @@ void Walk::begin(bool finite) {
   ready_.clear();
   for (WalkedRank& rank : ranks_) rank.decided = false;
   std::fill(lanes_.begin(), lanes_.end(), LaneState());
-  std::fill(meetings_.begin(), meetings_.end(), Meeting());
+  std::fill(collectives_.begin(), collectives_.end(), PendingCollective());
   for (size_t r = 0; r < ranks_.size(); ++r) advance_lanes(static_cast<int32_t>(r));
 }
 
-const Instr& Walk::instr(Turn turn) const {
-  return world_.program_of(static_cast<size_t>(turn.rank)).instr(step(turn).instr);
+const Instr& Walk::instr(LaneStep lane_step) const {
+  return world_.program_of(static_cast<size_t>(lane_step.rank)).instr(step(lane_step).instr);
 }
 
-std::span<const int32_t> Walk::members(const Turn& turn) const {
-  const Course::Step& now = step(turn);
-  if (now.group == kNoGroup || !takes_part(now)) return {&turn.rank, 1};
-  const int32_t group = world_.group_of(static_cast<size_t>(turn.rank), now.group);
+std::span<const int32_t> Walk::members(const LaneStep& lane_step) const {
+  const LaneSchedule::Step& now = step(lane_step);
+  if (now.group == kNoGroup || !takes_part(now)) return {&lane_step.rank, 1};
+  const int32_t group = world_.group_of(static_cast<size_t>(lane_step.rank), now.group);
   return world_.groups[static_cast<size_t>(group)].members;
 }
 
-bool Walk::waits_done(const WalkedRank& rank, const Course::Step& step) const {
+bool Walk::waits_done(const WalkedRank& rank, const LaneSchedule::Step& step) const {
   for (int32_t w = step.first_wait; w < step.end_wait; ++w) {
-    const Course::Wait& wait = rank.course->waits[static_cast<size_t>(w)];
+    const LaneSchedule::Wait& wait = rank.schedule->waits[static_cast<size_t>(w)];
     if (lane_at(rank, wait.lane).next < wait.steps) return false;
   }
   return true;
@@ -284,112 +285,115 @@ bool Walk::waits_done(const WalkedRank& rank, const Course::Step& step) const {
 /// Advances the lanes of a rank that may go on now.
 void Walk::advance_lanes(int32_t number) {
   WalkedRank& rank = at(number);
-  for (const int32_t lane : rank.course->used) {
-    const Turn turn{number, lane};
-    if (has_arrived(turn) || at_end(turn) || !waits_done(rank, step(turn))) continue;
+  for (const int32_t lane : rank.schedule->used) {
+    const LaneStep lane_step{number, lane};
+    if (has_arrived(lane_step) || at_end(lane_step) || !waits_done(rank, step(lane_step))) continue;
     lane_at(rank, lane).arrived = true;
-    arrive(turn);
+    arrive(lane_step);
   }
 }
 
-void Walk::arrive(Turn turn) {
-  const Course::Step& now = step(turn);
-  if (now.if_finite && !at(turn.rank).decided)
-    return set_fault(cat("rank ", number(turn), ": ", place(turn), " starts before the decision"));
-  if (now.group != kNoGroup && takes_part(now)) return join_collective(turn, now.group);
-  ready_.push_back(turn);
+void Walk::arrive(LaneStep lane_step) {
+  const LaneSchedule::Step& now = step(lane_step);
+  if (now.if_finite && !at(lane_step.rank).decided)
+    return set_fault(cat("rank ", number(lane_step), ": ", instr_text(lane_step),
+                         " starts before the decision"));
+  if (now.group != kNoGroup && takes_part(now)) return join_collective(lane_step, now.group);
+  ready_.push_back(lane_step);
 }
 
-void Walk::join_collective(Turn turn, GroupId id) {
-  const int32_t group = world_.group_of(static_cast<size_t>(turn.rank), id);
-  if (group == World::kStranger)
-    return set_fault(
-        cat("rank ", number(turn), " ", doing(turn), ", but is not a member of the group"));
-  Meeting& meeting = meetings_[static_cast<size_t>(group)];
-  if (meeting.arrived == 0)
-    meeting.first = turn;
-  else if (step(meeting.first).announced != step(turn).announced)
-    return set_fault(difference(meeting.first, turn));
+void Walk::join_collective(LaneStep lane_step, GroupId id) {
+  const int32_t group = world_.group_of(static_cast<size_t>(lane_step.rank), id);
+  if (group == World::kNotMember)
+    return set_fault(cat("rank ", number(lane_step), " ", activity_text(lane_step),
+                         ", but is not a member of the group"));
+  PendingCollective& pending = collectives_[static_cast<size_t>(group)];
+  if (pending.arrived == 0)
+    pending.first = lane_step;
+  else if (step(pending.first).announced != step(lane_step).announced)
+    return set_fault(mismatch_text(pending.first, lane_step));
   const auto& members = world_.groups[static_cast<size_t>(group)].members;
-  if (++meeting.arrived < static_cast<int32_t>(members.size())) return;
-  meeting.arrived = 0;
-  ready_.push_back(turn);
+  if (++pending.arrived < static_cast<int32_t>(members.size())) return;
+  pending.arrived = 0;
+  ready_.push_back(lane_step);
 }
 
 void Walk::finish(size_t which) {
-  const Turn turn = ready_[which];
+  const LaneStep lane_step = ready_[which];
   ready_[which] = ready_.back();
   ready_.pop_back();
-  const std::span<const int32_t> all = members(turn);
-  if (all.size() == 1) return advance(turn);
-  // All turns are marked first, because a rank that continues may reach the group again.
-  std::vector<Turn>& turns = meeting_turns_;
-  turns.clear();
-  for (const int32_t member : all) turns.push_back(turn_of(member, turn));
-  for (const Turn of_member : turns) advance(of_member);
+  const std::span<const int32_t> all = members(lane_step);
+  if (all.size() == 1) return advance(lane_step);
+  // All lane steps are marked first, because a rank that continues may reach the group again.
+  std::vector<LaneStep>& lane_steps = member_steps_;
+  lane_steps.clear();
+  for (const int32_t member : all) lane_steps.push_back(lane_step_of(member, lane_step));
+  for (const LaneStep of_member : lane_steps) advance(of_member);
 }
 
-/// Tries the turn's own lane first: most groups have the same lane on all their members.
-Walk::Turn Walk::turn_of(int32_t member, Turn turn) const {
-  if (step(turn).group == kNoGroup) return turn;
-  const int32_t group = group_at(turn);
-  if (is_at({member, turn.lane}, group)) return {member, turn.lane};
-  for (const int32_t lane : at(member).course->used)
+/// Tries the lane step's own lane first: most groups have the same lane on all their members.
+Walk::LaneStep Walk::lane_step_of(int32_t member, LaneStep lane_step) const {
+  if (step(lane_step).group == kNoGroup) return lane_step;
+  const int32_t group = group_at(lane_step);
+  if (is_at({member, lane_step.lane}, group)) return {member, lane_step.lane};
+  for (const int32_t lane : at(member).schedule->used)
     if (is_at({member, lane}, group)) return {member, lane};
   bug("a member has not reached the collective of its group");
 }
 
-void Walk::advance(Turn turn) {
-  WalkedRank& rank = at(turn.rank);
-  rank.decided |= step(turn).decides;
-  LaneState& lane = lane_at(rank, turn.lane);
+void Walk::advance(LaneStep lane_step) {
+  WalkedRank& rank = at(lane_step.rank);
+  rank.decided |= step(lane_step).decides;
+  LaneState& lane = lane_at(rank, lane_step.lane);
   lane.arrived = false;
   ++lane.next;
-  advance_lanes(turn.rank);
+  advance_lanes(lane_step.rank);
 }
 
-// The words for faults.
+// The functions below describe faults.
 
 void Walk::set_fault(const std::string& fault) {
   if (fault_.empty()) fault_ = fault;
 }
 
-int Walk::number(Turn turn) const {
-  return world_.ranks[static_cast<size_t>(turn.rank)].number;
+int Walk::number(LaneStep lane_step) const {
+  return world_.ranks[static_cast<size_t>(lane_step.rank)].number;
 }
 
-std::string Walk::place(Turn turn) const {
-  return instr_place(world_.program_of(static_cast<size_t>(turn.rank)), step(turn).instr);
+std::string Walk::instr_text(LaneStep lane_step) const {
+  return instr_place(world_.program_of(static_cast<size_t>(lane_step.rank)), step(lane_step).instr);
 }
 
-std::string Walk::group_name(Turn turn) const {
-  const auto rank = static_cast<size_t>(turn.rank);
-  const GroupId id = step(turn).group;
+std::string Walk::group_name(LaneStep lane_step) const {
+  const auto rank = static_cast<size_t>(lane_step.rank);
+  const GroupId id = step(lane_step).group;
   const int32_t group = world_.group_of(rank, id);
-  return group == World::kStranger ? world_.program_of(rank).group(id).ranks.name()
-                                   : world_.groups[static_cast<size_t>(group)].name;
+  return group == World::kNotMember ? world_.program_of(rank).group(id).ranks.name()
+                                    : world_.groups[static_cast<size_t>(group)].name;
 }
 
 /// Returns "instruction 14 (all_reduce unit 2) with 16384 bytes of gradients as F32 over
 /// dp_shard@0".
-std::string Walk::entry(Turn turn) const {
-  const Program& program = world_.program_of(static_cast<size_t>(turn.rank));
-  const Instr& now = instr(turn);
+std::string Walk::entry(LaneStep lane_step) const {
+  const Program& program = world_.program_of(static_cast<size_t>(lane_step.rank));
+  const Instr& now = instr(lane_step);
   int64_t bytes = 0;
   const std::vector<Range>& ranges = now.writes.empty() ? now.reads : now.writes;
   for (const Range& range : ranges) bytes += range.bytes;
-  return cat(place(turn), " with ", bytes, " bytes of ", program.at(ranges[0].buffer).name, " as ",
-             dtype_name(now.exchange().dtype), " over ", group_name(turn));
+  return cat(instr_text(lane_step), " with ", bytes, " bytes of ",
+             program.at(ranges[0].buffer).name, " as ", dtype_name(now.exchange().dtype), " over ",
+             group_name(lane_step));
 }
 
 /// Describes what a rank does on a lane: "enters ...".
-std::string Walk::doing(Turn turn) const {
-  if (at_end(turn)) return "has no further collective";
-  return has_arrived(turn) && step(turn).group != kNoGroup ? "enters " + entry(turn)
-                                                           : "has not reached " + place(turn);
+std::string Walk::activity_text(LaneStep lane_step) const {
+  if (at_end(lane_step)) return "has no further collective";
+  return has_arrived(lane_step) && step(lane_step).group != kNoGroup
+             ? "enters " + entry(lane_step)
+             : "has not reached " + instr_text(lane_step);
 }
 
-std::string Walk::difference(Turn one, Turn other) const {
+std::string Walk::mismatch_text(LaneStep one, LaneStep other) const {
   if (one.rank > other.rank) std::swap(one, other);
   const auto& instrs = world_.program_of(static_cast<size_t>(one.rank)).instrs;
   const bool transfer = instr(one).is_transfer();
@@ -398,21 +402,21 @@ std::string Walk::difference(Turn one, Turn other) const {
         return earlier.communicates() && earlier.is_transfer() == transfer;
       });
   return cat(transfer ? "transfer " : "collective ", before, ": rank ", number(one), " ",
-             doing(one), ", rank ", number(other), " ", doing(other));
+             activity_text(one), ", rank ", number(other), " ", activity_text(other));
 }
 
 /// Finds the first member for which a rank waits that has reached a collective.
-Walk::Turn Walk::missing(Turn turn) const {
-  const int32_t group = group_at(turn);
-  for (const int32_t member : members(turn)) {
+Walk::LaneStep Walk::missing_member(LaneStep lane_step) const {
+  const int32_t group = group_at(lane_step);
+  for (const int32_t member : members(lane_step)) {
     const WalkedRank& rank = at(member);
     const auto has_entered = [&](int32_t lane) { return is_at({member, lane}, group); };
-    if (std::any_of(rank.course->used.begin(), rank.course->used.end(), has_entered)) continue;
+    if (std::any_of(rank.schedule->used.begin(), rank.schedule->used.end(), has_entered)) continue;
     // The result is the rank's lane for the group, or lane 0 if the rank has no steps on that lane.
     const auto& groups = world_.ranks[static_cast<size_t>(member)].groups;
     const auto known = std::find(groups.begin(), groups.end(), group);
     // The rank's program may not know the group.
-    if (known == groups.end()) return {member, turn.lane};
+    if (known == groups.end()) return {member, lane_step.lane};
     const auto lane = static_cast<int32_t>(lane_of(static_cast<GroupId>(known - groups.begin())));
     return {member, steps(rank, lane).empty() ? 0 : lane};
   }
@@ -421,57 +425,58 @@ Walk::Turn Walk::missing(Turn turn) const {
 
 /// Finds, for a step that is not ready, a lane of its rank that has not yet done what the step
 /// waits for.
-Walk::Turn Walk::held_by(Turn turn) const {
-  const WalkedRank& rank = at(turn.rank);
-  const Course::Step& now = step(turn);
+Walk::LaneStep Walk::blocking_lane(LaneStep lane_step) const {
+  const WalkedRank& rank = at(lane_step.rank);
+  const LaneSchedule::Step& now = step(lane_step);
   for (int32_t w = now.first_wait; w < now.end_wait; ++w) {
-    const Course::Wait& wait = rank.course->waits[static_cast<size_t>(w)];
-    if (lane_at(rank, wait.lane).next < wait.steps) return {turn.rank, wait.lane};
+    const LaneSchedule::Wait& wait = rank.schedule->waits[static_cast<size_t>(w)];
+    if (lane_at(rank, wait.lane).next < wait.steps) return {lane_step.rank, wait.lane};
   }
   bug("a step whose waits are done has come");
 }
 
 /// Describes which ranks wait for which, from the first rank that has not reached its end: a ring
 /// of ranks that wait for each other, or a rank that never arrives.
-std::string Walk::stalled() const {
-  const auto unfinished = [&]() -> std::optional<Turn> {
+std::string Walk::deadlock_text() const {
+  const auto unfinished = [&]() -> std::optional<LaneStep> {
     for (size_t r = 0; r < ranks_.size(); ++r)
-      for (const int32_t lane : ranks_[r].course->used)
-        if (const Turn turn{static_cast<int32_t>(r), lane}; !at_end(turn)) return turn;
+      for (const int32_t lane : ranks_[r].schedule->used)
+        if (const LaneStep lane_step{static_cast<int32_t>(r), lane}; !at_end(lane_step))
+          return lane_step;
     return std::nullopt;
   };
-  std::optional<Turn> turn = unfinished();
-  if (!turn) return "";
+  std::optional<LaneStep> lane_step = unfinished();
+  if (!lane_step) return "";
   std::set<std::pair<int32_t, int32_t>> seen;
-  std::optional<Turn> waits;
-  while (!at_end(*turn) && seen.emplace(turn->rank, turn->lane).second) {
-    if (has_arrived(*turn)) waits = turn;
-    turn = has_arrived(*turn) ? missing(*turn) : held_by(*turn);
+  std::optional<LaneStep> waits;
+  while (!at_end(*lane_step) && seen.emplace(lane_step->rank, lane_step->lane).second) {
+    if (has_arrived(*lane_step)) waits = lane_step;
+    lane_step = has_arrived(*lane_step) ? missing_member(*lane_step) : blocking_lane(*lane_step);
   }
-  // The path is a cycle from the turn that it returns to; the cycle lies within one rank where
+  // The path is a cycle from the lane step that it returns to; the cycle lies within one rank where
   // waits do not point backwards.
-  if (!at_end(*turn)) {
-    const Turn round = *turn;
-    while (!has_arrived(*turn)) {
-      turn = held_by(*turn);
-      if (turn->rank == round.rank && turn->lane == round.lane && !has_arrived(round))
-        return cat("rank ", number(round), " ", doing(round));
+  if (!at_end(*lane_step)) {
+    const LaneStep round = *lane_step;
+    while (!has_arrived(*lane_step)) {
+      lane_step = blocking_lane(*lane_step);
+      if (lane_step->rank == round.rank && lane_step->lane == round.lane && !has_arrived(round))
+        return cat("rank ", number(round), " ", activity_text(round));
     }
-    waits = turn;
+    waits = lane_step;
   }
-  const Turn other = missing(*waits);
-  return cat("rank ", number(*waits), " ", doing(*waits), " and waits for rank ", number(other),
-             ", which ", doing(other));
+  const LaneStep other = missing_member(*waits);
+  return cat("rank ", number(*waits), " ", activity_text(*waits), " and waits for rank ",
+             number(other), ", which ", activity_text(other));
 }
 
 std::string Walk::fault() const {
-  return !fault_.empty() || !ready_.empty() ? fault_ : stalled();
+  return !fault_.empty() || !ready_.empty() ? fault_ : deadlock_text();
 }
 
 namespace {
 
-std::string walk_to_the_end(const World& world, const std::vector<Course>& courses) {
-  Walk walk(world, courses);
+std::string walk_to_the_end(const World& world, const std::vector<LaneSchedule>& schedules) {
+  Walk walk(world, schedules);
   walk.begin();
   while (!walk.has_fault() && !walk.ready().empty()) walk.finish(walk.ready().size() - 1);
   return walk.fault();
@@ -479,20 +484,20 @@ std::string walk_to_the_end(const World& world, const std::vector<Course>& cours
 
 }  // namespace
 
-std::vector<int32_t> course_numbers(std::span<const Course> courses) {
+std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules) {
   Numbering<std::map<std::vector<int32_t>, int32_t>> known;
   std::vector<int32_t> numbers;
-  for (const Course& course : courses) {
+  for (const LaneSchedule& schedule : schedules) {
     std::vector<int32_t> key;
-    for (const int32_t lane : course.used) {
-      const auto& steps = course.lanes[static_cast<size_t>(lane)];
+    for (const int32_t lane : schedule.used) {
+      const auto& steps = schedule.lanes[static_cast<size_t>(lane)];
       key.insert(key.end(), {lane, static_cast<int32_t>(steps.size())});
-      for (const Course::Step& step : steps) {
+      for (const LaneSchedule::Step& step : steps) {
         key.insert(key.end(), {step.group, step.announced, step.if_finite ? 1 : 0,
                                step.decides ? 1 : 0, step.end_wait - step.first_wait});
         for (int32_t w = step.first_wait; w < step.end_wait; ++w)
-          key.insert(key.end(), {course.waits[static_cast<size_t>(w)].lane,
-                                 course.waits[static_cast<size_t>(w)].steps});
+          key.insert(key.end(), {schedule.waits[static_cast<size_t>(w)].lane,
+                                 schedule.waits[static_cast<size_t>(w)].steps});
       }
     }
     numbers.push_back(known.number_of(std::move(key)));
@@ -502,16 +507,16 @@ std::vector<int32_t> course_numbers(std::span<const Course> courses) {
 
 std::string walk_collectives(const World& world) {
   Announcements announcements;
-  std::vector<Course> courses;
-  std::vector<Course> runs;
+  std::vector<LaneSchedule> schedules;
+  std::vector<LaneSchedule> runs;
   for (const Program* program : world.programs) {
-    courses.push_back(collective_course(*program, announcements));
-    runs.push_back(joined(courses.back(), announcements));
+    schedules.push_back(collective_schedule(*program, announcements));
+    runs.push_back(joined(schedules.back(), announcements));
   }
-  const std::optional<World> folded = folded_world(world, course_numbers(runs));
+  const std::optional<World> folded = folded_world(world, schedule_numbers(runs));
   if (walk_to_the_end(folded ? *folded : world, runs).empty()) return "";
   // The folded, joined walk found a fault; the full walk over all ranks words it.
-  return walk_to_the_end(world, courses);
+  return walk_to_the_end(world, schedules);
 }
 
 }  // namespace ftrun

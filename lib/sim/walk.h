@@ -12,9 +12,9 @@
 
 namespace ftrun {
 
-/// A Course is a program as a walk sees it: the steps of each lane, what they wait for, and in
-/// which of them ranks meet.
-struct Course {
+/// LaneSchedule is a program as a walk sees it: the steps of each lane, what they wait for, and the
+/// collectives and transfers among them.
+struct LaneSchedule {
   struct Step {
     InstrId instr = -1;
     /// The group of a collective, and what all members must announce when they reach it.
@@ -39,36 +39,39 @@ struct Course {
   std::vector<Wait> waits;
 };
 
-/// Announcements gives numbers to what ranks announce: ranks with equal numbers meet.
+/// Announcements gives numbers to what ranks announce: ranks with equal numbers may enter one
+/// collective.
 using Announcements = Numbering<std::unordered_map<std::string, int32_t>>;
 
-/// Makes the course of all instructions of a program, on their lanes.
-Course whole_course(const Program& program, Announcements& announcements);
+/// Makes the schedule of all instructions of a program, on their lanes.
+LaneSchedule whole_schedule(const Program& program, Announcements& announcements);
 
-/// Makes the course of a program's communication: all collectives on one lane, in the order of the
-/// list, and transfers on the lanes of their links, with all that must be done before. If all ranks
-/// reach the end of these courses, no order that the waits allow can hang, and collectives can be
-/// launched in one order everywhere: waits point backwards in the list, so the first step of this
-/// walk that has not run always can.
-Course collective_course(const Program& program, Announcements& announcements);
+/// Makes the schedule of a program's communication: all collectives on one lane, in the order of
+/// the list, and transfers on the lanes of their links, with all that must be done before. If all
+/// ranks reach the end of these schedules, no order that the waits allow can hang, and collectives
+/// can be launched in one order everywhere: waits point backwards in the list, so the first step of
+/// this walk that has not run always can.
+LaneSchedule collective_schedule(const Program& program, Announcements& announcements);
 
-/// Joins collectives of a collective_course() that follow each other in one group into one step,
+/// Joins collectives of a collective_schedule() that follow each other in one group into one step,
 /// except those that transfers wait for or that wait for transfers. If all ranks reach the end of
-/// the joined courses, they also do without joining; if they do not, the cause may be the joining.
-Course joined(const Course& collectives, Announcements& announcements);
+/// the joined schedules, they also do without joining; if they do not, the cause may be
+/// the joining.
+LaneSchedule join_collectives(const LaneSchedule& collectives, Announcements& announcements);
 
-/// Walk moves all ranks along their courses. An instruction may run when what it waits for is done,
-/// a collective or a transfer when all members of its group have reached it (so a send lasts until
-/// it is received). The caller chooses which of the instructions that may run goes next: the
+/// Walk moves all ranks along their schedules. An instruction may run when what it waits for is
+/// done, a collective or a transfer when all members of its group have reached it (so a send lasts
+/// until it is received). The caller chooses which of the instructions that may run goes next: the
 /// interpreter picks at random, the checker picks any, the simulator picks the earliest.
 class Walk {
  public:
-  /// Prepares a walk, which begin() starts. `courses[p]` is that of world.programs[p]; both are
+  /// Prepares a walk, which begin() starts. `schedules[p]` is that of world.programs[p]; both are
   /// borrowed.
-  Walk(const World& world, std::span<const Course> courses);
+  Walk(const World& world, std::span<const LaneSchedule> schedules);
 
-  /// Turn is a rank's next step on a lane. The last member to reach a collective stands for all.
-  struct Turn {
+  /// LaneStep is a rank's next step on a lane. The last member to reach a collective stands for
+  /// all.
+  struct LaneStep {
     int32_t rank = 0;
     int32_t lane = 0;
   };
@@ -77,14 +80,15 @@ class Walk {
   /// only in finite steps take no part.
   void begin(bool finite = true);
   /// Lists the turns that may go now, in no order.
-  const std::vector<Turn>& ready() const { return ready_; }
-  const Instr& instr(Turn turn) const;
-  /// Returns whether the turn's instruction runs: some do not where the step is not finite.
-  bool takes_part(Turn turn) const { return takes_part(step(turn)); }
-  /// Returns the ranks that run the turn together: indices, ascending.
-  std::span<const int32_t> members(const Turn& turn) const;
-  /// Returns the turn of one of the members that run `turn` together, on that member's lane.
-  Turn turn_of(int32_t member, Turn turn) const;
+  const std::vector<LaneStep>& ready() const { return ready_; }
+  const Instr& instr(LaneStep lane_step) const;
+  /// Returns whether the lane step's instruction runs: some do not where the step is not finite.
+  bool takes_part(LaneStep lane_step) const { return takes_part(step(lane_step)); }
+  /// Returns the ranks that run the lane step together: indices, ascending.
+  std::span<const int32_t> members(const LaneStep& lane_step) const;
+  /// Returns the lane step of one of the members that run `lane_step` together, on that member's
+  /// lane.
+  LaneStep lane_step_of(int32_t member, LaneStep lane_step) const;
   /// Marks ready()[which] as done.
   void finish(size_t which);
 
@@ -97,7 +101,7 @@ class Walk {
 
  private:
   struct WalkedRank {
-    const Course* course = nullptr;
+    const LaneSchedule* schedule = nullptr;
     /// Index of its first lane in `lanes_`.
     size_t first_lane = 0;
     bool decided = false;
@@ -108,10 +112,10 @@ class Walk {
     int32_t next = 0;
     bool arrived = false;
   };
-  struct Meeting {
+  struct PendingCollective {
     int32_t arrived = 0;
-    /// The turn that came first.
-    Turn first;
+    /// The lane step that came first.
+    LaneStep first;
   };
 
   // The small functions below are called tens of millions of times.
@@ -123,61 +127,63 @@ class Walk {
   const LaneState& lane_at(const WalkedRank& rank, int32_t lane) const {
     return lanes_[rank.first_lane + static_cast<size_t>(lane)];
   }
-  static const std::vector<Course::Step>& steps(const WalkedRank& rank, int32_t lane) {
-    return rank.course->lanes[static_cast<size_t>(lane)];
+  static const std::vector<LaneSchedule::Step>& steps(const WalkedRank& rank, int32_t lane) {
+    return rank.schedule->lanes[static_cast<size_t>(lane)];
   }
   size_t next(const WalkedRank& rank, int32_t lane) const {
     return static_cast<size_t>(lane_at(rank, lane).next);
   }
   /// Returns whether a lane is at its end; lanes that the rank's program does not have always are.
-  bool at_end(Turn turn) const {
-    const WalkedRank& rank = at(turn.rank);
-    return static_cast<size_t>(turn.lane) >= rank.course->lanes.size() ||
-           next(rank, turn.lane) == steps(rank, turn.lane).size();
+  bool at_end(LaneStep lane_step) const {
+    const WalkedRank& rank = at(lane_step.rank);
+    return static_cast<size_t>(lane_step.lane) >= rank.schedule->lanes.size() ||
+           next(rank, lane_step.lane) == steps(rank, lane_step.lane).size();
   }
-  const Course::Step& step(Turn turn) const {
-    const WalkedRank& rank = at(turn.rank);
-    return steps(rank, turn.lane)[next(rank, turn.lane)];
+  const LaneSchedule::Step& step(LaneStep lane_step) const {
+    const WalkedRank& rank = at(lane_step.rank);
+    return steps(rank, lane_step.lane)[next(rank, lane_step.lane)];
   }
-  bool has_arrived(Turn turn) const { return lane_at(at(turn.rank), turn.lane).arrived; }
-  bool takes_part(const Course::Step& step) const { return finite_ || !step.if_finite; }
-  bool waits_done(const WalkedRank& rank, const Course::Step& step) const;
+  bool has_arrived(LaneStep lane_step) const {
+    return lane_at(at(lane_step.rank), lane_step.lane).arrived;
+  }
+  bool takes_part(const LaneSchedule::Step& step) const { return finite_ || !step.if_finite; }
+  bool waits_done(const WalkedRank& rank, const LaneSchedule::Step& step) const;
   void advance_lanes(int32_t rank);
-  void arrive(Turn turn);
-  void join_collective(Turn turn, GroupId group);
-  void advance(Turn turn);
-  int32_t group_at(Turn turn) const {
-    return world_.group_of(static_cast<size_t>(turn.rank), step(turn).group);
+  void arrive(LaneStep lane_step);
+  void join_collective(LaneStep lane_step, GroupId group);
+  void advance(LaneStep lane_step);
+  int32_t group_at(LaneStep lane_step) const {
+    return world_.group_of(static_cast<size_t>(lane_step.rank), step(lane_step).group);
   }
-  bool is_at(Turn turn, int32_t group) const {
-    return !at_end(turn) && has_arrived(turn) && step(turn).group != kNoGroup &&
-           group_at(turn) == group;
+  bool is_at(LaneStep lane_step, int32_t group) const {
+    return !at_end(lane_step) && has_arrived(lane_step) && step(lane_step).group != kNoGroup &&
+           group_at(lane_step) == group;
   }
-  Turn missing(Turn turn) const;
-  Turn held_by(Turn turn) const;
+  LaneStep missing_member(LaneStep lane_step) const;
+  LaneStep blocking_lane(LaneStep lane_step) const;
   void set_fault(const std::string& fault);
-  int number(Turn turn) const;
-  std::string place(Turn turn) const;
-  std::string group_name(Turn turn) const;
-  std::string entry(Turn turn) const;
-  std::string doing(Turn turn) const;
-  std::string difference(Turn one, Turn other) const;
-  std::string stalled() const;
+  int number(LaneStep lane_step) const;
+  std::string instr_text(LaneStep lane_step) const;
+  std::string group_name(LaneStep lane_step) const;
+  std::string entry(LaneStep lane_step) const;
+  std::string activity_text(LaneStep lane_step) const;
+  std::string mismatch_text(LaneStep one, LaneStep other) const;
+  std::string deadlock_text() const;
 
   const World& world_;
   std::vector<WalkedRank> ranks_;
   /// Lanes of all ranks, one rank's after another's.
   std::vector<LaneState> lanes_;
-  std::vector<Meeting> meetings_;
-  std::vector<Turn> ready_;
-  std::vector<Turn> meeting_turns_;
+  std::vector<PendingCollective> collectives_;
+  std::vector<LaneStep> ready_;
+  std::vector<LaneStep> member_steps_;
   bool finite_ = true;
   std::string fault_;
 };
 
-/// Numbers courses: those that differ only in the positions of their steps in their
+/// Numbers schedules: those that differ only in the positions of their steps in their
 /// programs have the same number.
-std::vector<int32_t> course_numbers(std::span<const Course> courses);
+std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules);
 
 /// Walks the communication of all ranks to the end: first, which is quick, with collectives on one
 /// lane, joined, and one rank for all that are alike. Returns what stops them, or "".

@@ -28,14 +28,14 @@ SlowRank parse_slow_rank(const std::string& text) {
   const size_t colon = text.find(':');
   if (!text.starts_with(kKey) || colon == std::string::npos)
     throw Error(ExitCode::kUsage, cat("--slow ", text, ": expected a rank and how slow it is"),
-                "such as --slow rank=5:1.3");
+                "write for example --slow rank=5:1.3");
   const std::string_view rest(text);
   const auto rank = whole_number(rest.substr(kKey.size(), colon - kKey.size()));
   if (!rank || *rank < 0)
     throw Error(ExitCode::kUsage,
                 cat("--slow ", text, ": \"", rest.substr(kKey.size(), colon - kKey.size()),
                     "\" is not a rank"),
-                "give a rank, counted from 0, such as --slow rank=5:1.3");
+                "give a rank, counted from 0: for example --slow rank=5:1.3");
   std::string_view after = rest.substr(colon + 1);
   const double times = take_number(after).value_or(0);
   if (!after.empty() || times < 1 / kMostTimes || times > kMostTimes)
@@ -79,7 +79,8 @@ void require_ranks(const std::vector<SlowRank>& slow, int64_t ranks) {
 void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine) {
   std::string why;
   const std::optional<double> rate = parse_quantity(bandwidth, QuantityUnit::kNetworkRate, why);
-  if (!rate) throw Error(ExitCode::kUsage, cat("--network ", why), "such as --network 200Gb/s");
+  if (!rate)
+    throw Error(ExitCode::kUsage, cat("--network ", why), "write for example --network 200Gb/s");
   if (nodes == 1)
     throw Error(ExitCode::kUsage,
                 cat("--network ", bandwidth, ": there is one node, so nothing goes between nodes"),

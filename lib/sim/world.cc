@@ -25,7 +25,7 @@ class WorldBuilder {
  private:
   void add(const RankProgram& given) {
     World::Rank rank{.number = given.rank, .program = program(given.program)};
-    rank.groups.assign(given.program->groups.size(), World::kStranger);
+    rank.groups.assign(given.program->groups.size(), World::kNotMember);
     for (size_t g = 0; g < given.program->groups.size(); ++g) {
       const RankGroup& group = given.program->groups[g].ranks;
       if (group.index_of(given.rank) >= 0) rank.groups[g] = index_of(group);

@@ -19,13 +19,13 @@ struct RankProgram {
 /// each program and each group once, whatever the number of ranks.
 struct World {
   /// Marks groups that a rank's program names though the rank is not in them.
-  static constexpr int32_t kStranger = -1;
+  static constexpr int32_t kNotMember = -1;
 
   struct Rank {
     int number = 0;
     /// Index in `programs`.
     int32_t program = 0;
-    /// Indices in `groups`, or kStranger, by GroupId of that program.
+    /// Indices in `groups`, or kNotMember, by GroupId of that program.
     std::vector<int32_t> groups;
   };
   struct Group {
@@ -45,7 +45,7 @@ struct World {
   int32_t group_of(size_t rank, GroupId group) const {
     const std::vector<int32_t>& known = ranks[rank].groups;
     const auto at = static_cast<size_t>(group);
-    return at < known.size() ? known[at] : kStranger;
+    return at < known.size() ? known[at] : kNotMember;
   }
 };
 

@@ -17,8 +17,8 @@ constexpr int64_t swap_align(int64_t bytes) {
   return round_up(bytes, kSwapAlignment);
 }
 
-/// AioOptions say how a swap file is read and written. Names and defaults are those of DeepSpeed's
-/// section `aio`.
+/// AioOptions describe how a swap file is read and written. Names and defaults are those of
+/// DeepSpeed's section `aio`.
 struct AioOptions {
   /// The size of one operation in bytes, a multiple of 4096; requests are cut into blocks of this
   /// size.

@@ -17,7 +17,7 @@ struct IoBlock {
   uint32_t slot = 0;
 };
 
-/// BlockResult says how a block ended: the number of bytes moved (which may be fewer than
+/// BlockResult describes how a block ended: the number of bytes moved (which may be fewer than
 /// requested), or minus an errno.
 struct BlockResult {
   uint32_t slot = 0;

@@ -36,7 +36,8 @@ void make_folder(const std::string& folder, StorageSystem& system) {
                    mount_point_of(folder), " (", human_bytes(system.free_bytes(folder)), " free)"));
   if (system.in_memory(folder))
     log_notice(cat("nvme_path ", folder,
-                   " lies in memory (tmpfs): what is offloaded to it still takes memory"));
+                   " lies in memory (tmpfs): what is offloaded to it still takes memory; "
+                   "set nvme_path to a folder on a disk"));
 }
 
 /// Opens a file and removes its name at once, while it is still empty: whatever ends this process,

@@ -22,18 +22,18 @@ ShadowMap::ShadowMap(int64_t bytes, int64_t home, int64_t shadow) : home_(home),
 }
 
 void ShadowMap::begin() {
-  require(!keeps_, "one checkpoint at a time is written from the disk tier");
+  require(!has_snapshot_, "one checkpoint at a time is written from the disk tier");
   saved_ = now_;
-  keeps_ = true;
+  has_snapshot_ = true;
 }
 
 void ShadowMap::end() {
-  keeps_ = false;
+  has_snapshot_ = false;
 }
 
 /// Returns whether the newest bytes lie in the shadow; sectors that were never written read as
 /// zeros from either place.
-bool ShadowMap::is_in_shadow(const Sectors& sectors, int64_t offset, int64_t bytes) const {
+bool ShadowMap::is_in_shadow(const SectorFlags& sectors, int64_t offset, int64_t bytes) const {
   if (shadow_ < 0 || bytes == 0) return false;
   const bool first = sectors.in_shadow[first_sector(offset)];
   for (size_t s = first_sector(offset); s < end_sector(offset, bytes); ++s)
@@ -47,13 +47,14 @@ int64_t ShadowMap::read_place(int64_t offset, int64_t bytes) const {
 }
 
 int64_t ShadowMap::saved_place(int64_t offset, int64_t bytes) const {
-  require(keeps_, "saved_place() is called only between begin() and end()");
+  require(has_snapshot_, "saved_place() is called only between begin() and end()");
   return place(is_in_shadow(saved_, offset, bytes), offset);
 }
 
 int64_t ShadowMap::write_place(int64_t offset, int64_t bytes) {
   if (shadow_ < 0 || bytes == 0) return place(false, offset);
-  const bool to = keeps_ ? !is_in_shadow(saved_, offset, bytes) : is_in_shadow(now_, offset, bytes);
+  const bool to =
+      has_snapshot_ ? !is_in_shadow(saved_, offset, bytes) : is_in_shadow(now_, offset, bytes);
   for (size_t s = first_sector(offset); s < end_sector(offset, bytes); ++s) {
     now_.in_shadow[s] = to;
     now_.written[s] = true;

@@ -5,9 +5,9 @@
 
 namespace ftrun {
 
-/// ShadowMap keeps two places on disk for the same bytes, and reads one while the other is written:
-/// the data of a checkpoint in progress stays unchanged without a copy (shadow paging; Lorie 1977).
-/// It works by sectors of 4096 bytes; ranges are whole sectors.
+/// ShadowMap keeps two places on disk for the same bytes, and reads one while the other is
+/// written: the data of a checkpoint in progress stays unchanged without a copy (shadow paging;
+/// Lorie 1977). It works by sectors of 4096 bytes; ranges are whole sectors.
 ///
 /// Threads: saved_place() may be called from any thread between begin() and end(); the rest from
 /// one at a time.
@@ -22,7 +22,7 @@ class ShadowMap {
   void begin();
   /// Ends the keeping: later writes use the place of the newest bytes.
   void end();
-  bool keeps() const { return keeps_; }
+  bool has_snapshot() const { return has_snapshot_; }
 
   /// Returns the place of the newest bytes of [offset, offset + bytes). Bytes that are read
   /// together must have been written together, or never; anything else is a bug.
@@ -33,22 +33,22 @@ class ShadowMap {
   int64_t saved_place(int64_t offset, int64_t bytes) const;
 
  private:
-  /// Sectors holds, for each sector, which place has its newest bytes, and whether it was ever
+  /// SectorFlags holds, for each sector, which place has its newest bytes, and whether it was ever
   /// written.
-  struct Sectors {
+  struct SectorFlags {
     std::vector<bool> in_shadow;
     std::vector<bool> written;
   };
-  bool is_in_shadow(const Sectors& sectors, int64_t offset, int64_t bytes) const;
+  bool is_in_shadow(const SectorFlags& sectors, int64_t offset, int64_t bytes) const;
   int64_t place(bool in_shadow, int64_t offset) const {
     return (in_shadow ? shadow_ : home_) + offset;
   }
 
   int64_t home_ = 0;
   int64_t shadow_ = -1;
-  bool keeps_ = false;
-  Sectors now_;
-  Sectors saved_;
+  bool has_snapshot_ = false;
+  SectorFlags now_;
+  SectorFlags saved_;
 };
 
 }  // namespace ftrun

@@ -180,8 +180,8 @@ void Checkpointer::save_in_background(TrainingProgress& progress,
        &files = parts_.files] { return save_checkpoint(files, options, meta, slices, group); });
   all_have_ended_ = false;
   if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
-  paused_seconds_ = parts_.clock() - start;
-  held_seconds_ += paused_seconds_;
+  pause_of_save_ = parts_.clock() - start;
+  paused_seconds_total_ += pause_of_save_;
 }
 
 /// Waits for a save in the background and logs how it ended. One that failed costs nothing but
@@ -194,7 +194,7 @@ void Checkpointer::finish_background_save(TrainingProgress& progress) {
   if (outcome.failure.empty())
     return report_saved(over->step(), outcome.result, outcome.seconds,
                         cat(" while training went on, which paused for ",
-                            std::llround(1e3 * paused_seconds_), " ms"));
+                            std::llround(1e3 * pause_of_save_), " ms"));
   ++failed_;
   progress.evaluations.forget_best(over->step());
   parts_.journal.warn(
@@ -225,7 +225,7 @@ void Checkpointer::save(TrainingProgress& progress, const std::string& data_fing
                       parts_.model.slices(), session_.checkpoint_group());
   report_saved(progress.step, result, parts_.clock() - start, "");
   if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
-  held_seconds_ += parts_.clock() - start;
+  paused_seconds_total_ += parts_.clock() - start;
 }
 
 /// Records that the state saved last, which was not known to be the best then, is the best.
@@ -288,7 +288,7 @@ void Checkpointer::add_to(RunManifest& manifest) const {
   manifest.counters["checkpoints_saved"] = saved_;
   manifest.counters["checkpoints_failed"] = failed_;
   manifest.counters["checkpoints_skipped"] = skipped_;
-  manifest.counters["checkpoint_wait_milliseconds"] = std::llround(1e3 * held_seconds_);
+  manifest.counters["checkpoint_wait_milliseconds"] = std::llround(1e3 * paused_seconds_total_);
 }
 
 /// Abandons the saves of a run that fails: if a peer is lost, no checkpoint can be completed, and a

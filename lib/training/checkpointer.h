@@ -121,9 +121,9 @@ class Checkpointer : public Saver {
   int64_t failed_ = 0;
   int64_t skipped_ = 0;
   double longest_save_ = 0;
-  double held_seconds_ = 0;
+  double paused_seconds_total_ = 0;
   /// Seconds that training paused for the save in progress.
-  double paused_seconds_ = 0;
+  double pause_of_save_ = 0;
   /// The thread that touches the snapshot's pages once, so that the first copy does not wait for
   /// them.
   std::optional<std::jthread> room_;

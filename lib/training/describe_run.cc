@@ -43,9 +43,8 @@ void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
   else if (choice == AttentionChoice::kCudnn)
     notes.push_back(
         "kernels.attention: cudnn has no effect: it computes bf16 with heads of a multiple of 8 up "
-        "to 128, on "
-        "GPUs of compute capability 9 up to 256 and documents too (packing), with a workspace of "
-        "an eighth of the GPU's memory at most");
+        "to 128, on GPUs of compute capability 9 up to 256 and documents too (packing), with a "
+        "workspace of an eighth of the GPU's memory at most");
   if (const std::string why = gpu.kernels().attention_notice();
       choice == AttentionChoice::kAuto && !why.empty())
     notes.push_back(
@@ -78,7 +77,7 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
         "their lane");
 }
 
-/// Adds a note where a control group grants less processor time than there are processors.
+/// Adds a note where a control group grants less CPU time than there are cores.
 void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& notes) {
   if (threads.limited_by.empty()) return;
   const auto plural = [](int count) { return cat(count, count == 1 ? " thread" : " threads"); };
@@ -112,7 +111,7 @@ void add_product_notes(const std::optional<ProductsInUse>& products,
   if (!products || products->missing.empty()) return;
   notes.push_back(
       cat("matrix products: ", products->fp32, ", as ", products->missing,
-          ", which is faster on this processor, cannot be loaded; scripts/setup.sh installs it"));
+          ", which is faster on this CPU, cannot be loaded; scripts/setup.sh installs it"));
 }
 
 /// Writes "validation on 64 of 812 sequences (train.evaluation.samples)".

@@ -16,7 +16,7 @@ namespace ftrun {
 /// ThreadsInUse holds the number of threads on which this rank computes.
 struct ThreadsInUse {
   int used = 1;
-  /// The number of processors that the rank may use, and the reason for this limit other than the
+  /// The number of cores that the rank may use, and the reason for this limit other than the
   /// machine's size; "" for none.
   int share = 1;
   std::string limited_by;

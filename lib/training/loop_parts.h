@@ -103,7 +103,7 @@ class Journal {
   virtual void record(const TracedStep& step) = 0;
   /// Records that a step has its data; the first call records how long the start took.
   virtual void record_ready() = 0;
-  /// Shows the figures of a step that the config asks for.
+  /// Shows the figures of a step that the config requests.
   virtual void show_step(const TrainingProgress& progress, const StepRun& step,
                          const StepMetrics& metrics) = 0;
   /// Shows what this rank does from now on, for ranks that would wait for it.

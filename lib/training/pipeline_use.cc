@@ -56,7 +56,7 @@ std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement pla
                                    const std::vector<StageActionSeconds>& stages) {
   ActionSeconds seconds;
   for (const StageActionSeconds& stage : stages) seconds.push_back(stage.actions);
-  const ScheduleTimeline timeline = run_timeline(lists, placement, seconds);
+  const ScheduleTimeline timeline = simulate_timeline(lists, placement, seconds);
   double makespan = 0;
   for (size_t s = 0; s < stages.size(); ++s)
     makespan = std::max(makespan, timeline.stages[s].actions.back().end + stages[s].after);

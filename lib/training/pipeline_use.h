@@ -35,8 +35,8 @@ struct IdleShare {
   /// The share measured in the run.
   double measured = 0;
   /// The share that follows from the schedule, if only the stages' own work takes time:
-  /// run_timeline() computes it from the measured time of each action, without waits. A delay of
-  /// one action counts where it occurs, not in the mean of a phase.
+  /// simulate_timeline() computes it from the measured time of each action, without waits. A delay
+  /// of one action counts where it occurs, not in the mean of a phase.
   double by_schedule = 0;
 };
 std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement placement,

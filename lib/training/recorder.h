@@ -43,10 +43,10 @@ class Recorder {
   /// record.
   void admit(const std::string& folder, const CheckpointMeta& saved, const RunManifest& now);
   /// Reports, and notes for run.json, that training starts from the model's weights although a
-  /// resume was asked for.
+  /// resume was requested.
   void record_new_start();
   /// Throws Error(kBadInput) for a resumed run whose saved checkpoints are gone: a run never starts
-  /// over unless the user asks for it.
+  /// over unless the user requests it.
   void refuse_if_checkpoints_are_gone() const;
 
   /// Writes run.json and config.yaml and opens the files that record steps. It is called when the

@@ -43,11 +43,11 @@ std::vector<size_t> document_bounds(const Batch& row) {
   return bounds;
 }
 
-/// BeginningOfTraining reads what the trained tensors held when training began, for MovedTensors;
+/// InitialWeightsReader reads what the trained tensors held when training began, for MovedTensors;
 /// nothing if that cannot be read any more, as an export must not fail for it.
-class BeginningOfTraining {
+class InitialWeightsReader {
  public:
-  BeginningOfTraining(const Config& config, const TrainingSetup& setup, DType dtype) {
+  InitialWeightsReader(const Config& config, const TrainingSetup& setup, DType dtype) {
     if (!setup.folder().is_as_long()) return;
     try {
       const std::string& begun_from = config.adapter.path;
@@ -64,7 +64,7 @@ class BeginningOfTraining {
 
  private:
   std::optional<AdapterFolder> adapter_;
-  std::optional<FirstWeights> first_;
+  std::optional<InitialWeights> first_;
   std::optional<MovedTensors> moved_;
 };
 
@@ -156,7 +156,7 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   ExportOptions options = export_options(config, setup.model_config());
   if (options.format == ExportFormat::kModel) options.config_json = setup.folder().config_json();
   const std::vector<ExportTensor> tensors = export_tensors(options, setup.train().model);
-  std::optional<BeginningOfTraining> beginning;
+  std::optional<InitialWeightsReader> beginning;
   if (writes) beginning.emplace(config, setup, options.dtype);
   Pieces pieces(setup, writes, stop, beginning ? beginning->moved() : nullptr);
   ExportOutcome outcome;

@@ -28,7 +28,7 @@ struct ExportOutcome {
 };
 
 /// Writes the trained weights as a Hugging Face folder, export_folder(), in the dtype the config
-/// asks for. Collective: the rank with `writes` receives the other ranks' state piece by piece,
+/// requests. Collective: the rank with `writes` receives the other ranks' state piece by piece,
 /// never a whole model. All ranks call `stop` (collective, the same result for all) before each
 /// piece. Throws a failure of the ranks' joint work; the groups are then aborted, and the other
 /// ranks fail at once.

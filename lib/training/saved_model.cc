@@ -32,13 +32,13 @@ class SetupModel : public SavedModel {
   std::vector<StateSlice> snapshot() override { return setup_.state().snapshot(room()->sectors()); }
   void release_snapshot() override { setup_.state().release_snapshot(); }
   void populate_snapshot() override { setup_.state().populate_snapshot(); }
-  const SaveRoom* room() const override { return &setup_.save_room(); }
+  const SaveBuffers* room() const override { return &setup_.save_buffers(); }
   ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) override {
     return ftrun::export_weights(config_, setup_, writes, stop);
   }
 
  private:
-  FirstWeights first(const AdapterFolder* adapter) const {
+  InitialWeights first(const AdapterFolder* adapter) const {
     return {setup_.folder(), static_cast<uint64_t>(config_.train.seed), adapter};
   }
 

@@ -141,7 +141,7 @@ void Session::choose_device(const TrainRequest& request) {
   run_together("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
   const std::vector<int> near = bind_near(gpu_->info().bus_id);
   if (!near.empty())
-    log_debug(cat("runs on ", near.size(), " processors beside GPU ", gpu_->info().bus_id));
+    log_debug(cat("runs on ", near.size(), " cores beside GPU ", gpu_->info().bus_id));
   require_own_gpus(exchange("GPU", gpu_label(gpu_->info(), rendezvous_->identity(rank_).host)));
   gpu_names_ = exchange("GPU name", gpu_->info().name);
   const LaunchEnvironment& launch = request.launch;
@@ -247,7 +247,7 @@ void Session::require_equal_configs(const TrainRequest& request) {
 
 CheckpointGroup Session::checkpoint_group() {
   return {rank_, world_, [this](const std::string& text) {
-            return rendezvous_->exchange_text("together", text, Patience::kWhileAlive);
+            return rendezvous_->exchange_text("together", text, WaitPolicy::kWhileAlive);
           }};
 }
 
@@ -255,7 +255,7 @@ CheckpointGroup Session::background_group() {
   return {rank_, world_,
           [rendezvous = std::shared_ptr<Rendezvous>(rendezvous_->make_connection_for_thread())](
               const std::string& text) {
-            return rendezvous->exchange_text("together", text, Patience::kWhileAlive);
+            return rendezvous->exchange_text("together", text, WaitPolicy::kWhileAlive);
           }};
 }
 

@@ -42,10 +42,10 @@ class Session {
   /// Collective: returns the number of threads that this rank computes on, which follows from what
   /// all ranks may use of their machines (cluster/processor_share).
   int share_processors(const ProcessorLimit& own);
-  /// Returns the GPU; null when the ranks compute on processors. All ranks compute on the same kind
+  /// Returns the GPU; null when the ranks compute on CPUs. All ranks compute on the same kind
   /// of device.
   Gpu* gpu() { return gpu_.get(); }
-  /// Returns the name of every rank's GPU; empty on processors.
+  /// Returns the name of every rank's GPU; empty on CPUs.
   const std::vector<std::string>& gpu_names() const { return gpu_names_; }
   /// Collective: opens the groups of this rank's programs, which groups() then returns.
   void open_groups(const Config& config, const StateOptions& state);

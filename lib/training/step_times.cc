@@ -17,9 +17,9 @@ namespace ftrun {
 namespace {
 
 constexpr int64_t kLeftOut = 2;
-/// A difference beyond which the part that is off most is named.
+/// Above this difference, the part with the largest deviation is named.
 constexpr double kNotable = 0.15;
-/// The share of a step from which on a part has its line.
+/// Parts below this share of a step are not printed.
 constexpr double kShown = 0.005;
 
 int64_t microseconds(double seconds) {
@@ -35,13 +35,13 @@ std::string difference_text(double predicted, double measured) {
 /// Describes the other work of the run's time. It explains only a step that took longer.
 std::string load_text(bool took_longer, const LoadShares& load) {
   constexpr double kMuch = 0.05;
-  if (load.others + load.stolen < kMuch) return "; other work took less than 5 % of the processors";
+  if (load.others + load.stolen < kMuch) return "; other work took less than 5 % of the cores";
   std::vector<std::string> loads;
   if (load.others >= kMuch / 2)
     loads.push_back(cat("other programs took ", percent_text(load.others, 0)));
   if (load.stolen >= kMuch / 2)
     loads.push_back(cat("other machines took ", percent_text(load.stolen, 0)));
-  return cat("; meanwhile ", join(loads, " and "), " of the processors",
+  return cat("; meanwhile ", join(loads, " and "), " of the cores",
              took_longer ? ", which explains some of it" : "");
 }
 
@@ -53,7 +53,7 @@ std::string events_of(const StepRecord& record, const RankClasses& classes,
     if (std::any_of(traced.begin(), traced.end(), [&](int other) {
           return classes.class_of(other) == classes.class_of(rank.rank);
         }))
-      add_predicted(events, rank);
+      add_predicted_rank(events, rank);
   return events.text();
 }
 
@@ -69,8 +69,9 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t th
       predicted.why_not = "ftrun bench machine has not measured this machine";
     } else if (machine->processor != read_machine().cpu_model ||
                machine->devices != usable_processors()) {
-      predicted.why_not =
-          cat(path, " describes other processors; run ftrun bench machine to measure these");
+      predicted.why_not = cat(
+          path,
+          " describes another CPU or number of cores; run ftrun bench machine to measure this one");
     } else if (ranks_here != all.classes().ranks()) {
       predicted.why_not = cat(path, " describes one machine, and the run uses several");
     } else {
@@ -149,18 +150,18 @@ std::string StepTimes::text(const LoadShares& load) const {
   if (steps_.empty()) return "";
   const double measured = median(steps_);
   const std::string found =
-      cat(short_seconds(measured), " measured (median of ", steps_.size(), " steps)");
+      cat(seconds_text(measured), " measured (median of ", steps_.size(), " steps)");
   if (!predicted_.time)
     return cat("time of a step: ", found, "; not predicted: ", predicted_.why_not);
   const StepTime& time = *predicted_.time;
   std::string text =
-      cat("time of a step: ", short_seconds(time.seconds), " predicted (", predicted_.machine,
-          "), ", found, ": ", difference_text(time.seconds, measured));
+      cat("time of a step: ", seconds_text(time.seconds), " predicted (", predicted_.machine, "), ",
+          found, ": ", difference_text(time.seconds, measured));
   const std::vector<PartTimes> all = parts();
   for (const PartTimes& part : all)
     if (std::max(part.predicted, part.measured) >= kShown * measured)
-      text += cat("\n  ", part.name.name, ": ", short_seconds(part.predicted), " predicted, ",
-                  short_seconds(part.measured), " measured");
+      text += cat("\n  ", part.name.name, ": ", seconds_text(part.predicted), " predicted, ",
+                  seconds_text(part.measured), " measured");
   if (std::abs(time.seconds - measured) > kNotable * measured) {
     const auto most =
         std::max_element(all.begin(), all.end(), [](const PartTimes& a, const PartTimes& b) {

@@ -26,7 +26,7 @@ struct PredictedStep {
 };
 
 /// Predicts the time of a step with the machine file of this machine (own_machine_path()), if it
-/// describes these processors and all `ranks_here` ranks of the run are on this machine. The events
+/// describes these cores and all `ranks_here` ranks of the run are on this machine. The events
 /// are those of the lowest rank of each class of `traced` ranks.
 PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t threads,
                            const std::vector<int>& traced = {});
@@ -39,14 +39,14 @@ struct StepSeconds {
   double stages = 0;
 };
 
-/// LoadShares are shares of the processor time of this machine during a run: the share of processes
+/// LoadShares are shares of the CPU time of this machine during a run: the share of processes
 /// other than the run's ranks, and the share that a hypervisor gave to other machines.
 struct LoadShares {
   double others = 0;
   double stolen = 0;
 };
 
-/// UsedTimes holds the processor time of this machine, and this process's seconds of it.
+/// UsedTimes holds the CPU time of this machine, and this process's seconds of it.
 struct UsedTimes {
   MachineTimes machine;
   double own_seconds = 0;
@@ -59,7 +59,7 @@ class LoadWatch {
   using Reader = std::function<UsedTimes()>;
 
   /// Begins the measurement. All `ranks` ranks of the run are on this machine and use as much
-  /// processor time as this one.
+  /// CPU time as this one.
   explicit LoadWatch(int64_t ranks, Reader read = read_used_times);
 
   /// Returns the shares since the beginning of the measurement.

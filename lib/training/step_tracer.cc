@@ -95,16 +95,16 @@ std::vector<ClockOffset> StepTracer::compare_clocks() {
     within = std::max(within, offsets[rank].within);
   }
   clocks_ = cat("the clocks of nodes were compared by ", kComparisons,
-                " collectives; comparisons differ by about ", short_seconds(within));
+                " collectives; comparisons differ by about ", seconds_text(within));
   return offsets;
 }
 
 std::string StepTracer::measured(int64_t step, const RunTrace& trace, double late) const {
   TraceEvents events(step);
   const int rank = session_.rank();
-  add_instrs(events, (step * session_.world() + rank) % kMostNewProcesses,
-             cat("measured rank ", rank, ", step ", step), program_,
-             instrs_that_ran(program_, trace, late));
+  add_instr_events(events, (step * session_.world() + rank) % kMostNewProcesses,
+                   cat("measured rank ", rank, ", step ", step), program_,
+                   instrs_that_ran(program_, trace, late));
   return events.text();
 }
 

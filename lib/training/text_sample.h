@@ -28,7 +28,7 @@ class TextSamples {
         journal_(journal) {}
 
   /// Generates texts with the present weights. Collective; rank 0 returns the texts. Returns none
-  /// where the config asks for none, after a signal, or if they cannot be generated: rank 0 then
+  /// where the config requests none, after a signal, or if they cannot be generated: rank 0 then
   /// reports the reason once, because a run without texts can still train. Where all ranks generate
   /// together and a single one fails, its Error is thrown.
   std::vector<TextSample> write();

@@ -271,7 +271,7 @@ TEST_CASE("files that were swapped, cut, renamed or added are named") {
   REQUIRE(verify_checkpoint(run / "step-00000002") ==
           std::vector<std::string>{
               (run / "step-00000002") +
-              "/checkpoint.json: is of step 1, but the folder's name says step 2"});
+              "/checkpoint.json: records step 1, but the folder's name says step 2"});
 }
 
 TEST_CASE("files of another checkpoint of the same layout are refused") {

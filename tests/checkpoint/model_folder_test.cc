@@ -232,7 +232,7 @@ TEST_CASE("asking for what the weights do not hold is refused") {
           folder.path() + ": the weights have no tensor \"model.norm.weight\"");
   REQUIRE(bad_input([&] { model.read_f32("model.embed_tokens.weight", 0, 9, values); }) ==
           (folder / "model.safetensors") +
-              ": tensor \"model.embed_tokens.weight\" has 6 elements, 0 to 9 were asked for");
+              ": tensor \"model.embed_tokens.weight\" has 6 elements, 0 to 9 were requested");
   REQUIRE(bad_input([&] { model.read_f32("ids", 0, 0, {}); }) ==
           (folder / "model.safetensors") +
               ": tensor \"ids\" holds I64, weights must be F32, BF16 or F16");

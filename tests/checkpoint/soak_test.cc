@@ -49,7 +49,7 @@ struct Life {
     begun = std::max(begun, step);
     const auto errors = run_ranks(ranks, [&](const CheckpointGroup& group) {
       ToyState state(ranks, group.rank, static_cast<int>(step));
-      const SaveRoom room(4 * 4096);  // so that a file has several pieces
+      const SaveBuffers room(4 * 4096);  // so that a file has several pieces
       save_checkpoint(files, {.root = root, .keep_last = keep_last, .room = &room},
                       toy_meta(step, ranks), state.slices(), group);
     });

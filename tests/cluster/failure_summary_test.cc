@@ -1,6 +1,6 @@
+#include "cluster/failure_summary.h"
 #include "base/rank_error.h"
 #include "base/text.h"
-#include "cluster/failure_summary.h"
 
 #include <csignal>
 
@@ -266,7 +266,7 @@ TEST_CASE("a rank that used up its processor time was not ended for memory") {
         .reason;
   };
   REQUIRE(how(20.01, SIGKILL) ==
-          "killed by signal 9 (Killed; it has used the 20 s of processor time that a process may "
+          "killed by signal 9 (Killed; it has used the 20 s of CPU time that a process may "
           "use: raise ulimit -t)");
   REQUIRE(how(20.01, SIGXCPU) ==
           "killed by signal 24 (CPU time limit exceeded; it has used the 20 s of processor time "
@@ -274,7 +274,7 @@ TEST_CASE("a rank that used up its processor time was not ended for memory") {
   REQUIRE(how(18.5, SIGKILL) == how(20.01, SIGKILL));
   REQUIRE(how(5, SIGKILL) ==
           "killed by signal 9 (Killed; the kernel does this when memory runs out, and after the 20 "
-          "s of processor time that a process may use (ulimit -t), of which it has used 5.0)");
+          "s of CPU time that a process may use (ulimit -t), of which it has used 5.0)");
   REQUIRE(how(5000, SIGKILL, 0) ==
           "killed by signal 9 (Killed; the kernel does this when memory runs out)");
   REQUIRE(how(20.01, SIGSEGV) == "killed by signal 11 (Segmentation fault)");

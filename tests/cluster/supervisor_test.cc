@@ -584,10 +584,9 @@ TEST_CASE("a rank that is killed for the processor time it used is told so") {
                     .write = [](OutputStream, std::string_view) {}});
     return told;
   });
-  CHECK_THAT(reason,
-             Catch::Matches(
-                 R"(killed by signal 9 \(Killed; .*the 1 s of processor time that a process may )"
-                 R"(use.*ulimit -t.*\))"));
+  CHECK_THAT(reason, Catch::Matches(
+                         R"(killed by signal 9 \(Killed; .*the 1 s of CPU time that a process may )"
+                         R"(use.*ulimit -t.*\))"));
 }
 
 TEST_CASE(

@@ -253,7 +253,7 @@ TEST_CASE("what is left of an answer without sense is no answer to the next ques
 
 TEST_CASE(
     "garbage, half requests, floods and connections that say nothing keep no rank from the store") {
-  const Served served({.strangers = 16, .handshake_ms = 60'000, .members = 64});
+  const Served served({.max_unauthenticated = 16, .handshake_ms = 60'000, .members = 64});
   std::atomic<bool> over = false;
   std::atomic<int64_t> tries = 0;
   std::vector<std::thread> attackers;

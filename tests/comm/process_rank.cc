@@ -41,7 +41,7 @@ void wait_for_last(Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
   say("waiting");
   if (rendezvous.rank() == rendezvous.world() - 1)
     std::this_thread::sleep_for(timeout + timeout / 2);
-  rendezvous.exchange_text("patient", "done", Patience::kWhileAlive);
+  rendezvous.exchange_text("patient", "done", WaitPolicy::kWhileAlive);
   say("all came");
   rendezvous.shutdown();
 }

@@ -45,7 +45,7 @@ TEST_CASE(
     std::thread other([&] {
       // Rank 0 waits here for what rank 1 gives once both have come far.
       while (rendezvous.rank() == 1 && !came) std::this_thread::sleep_for(1ms);
-      slow = beside->exchange_text("text", "beside " + me, Patience::kWhileAlive);
+      slow = beside->exchange_text("text", "beside " + me, WaitPolicy::kWhileAlive);
     });
     for (int i = 0; i < 20; ++i)
       require(rendezvous.exchange_text("text", cat(i, me)) ==
@@ -238,7 +238,7 @@ GroupUse group_use_of(int world) {
 
 /// Returns what a rank throws that exchanges a text; "" if it gets all.
 std::string heard_in(Rendezvous& rendezvous, const std::string& key, const std::string& text,
-                     Patience patience = Patience::kWhileAlive) {
+                     WaitPolicy patience = WaitPolicy::kWhileAlive) {
   try {
     rendezvous.exchange_text(key, text, patience);
     return "";
@@ -324,7 +324,7 @@ TEST_CASE("a rank whose text the store refuses tells the others, though it lives
 
 TEST_CASE("ranks that come when the first one has given up are told so, and do not wait for it") {
   auto all = Rendezvous::in_process(3, 300ms, 20ms);
-  const std::string first = heard_in(*all[0], "program", "x", Patience::kTimeout);
+  const std::string first = heard_in(*all[0], "program", "x", WaitPolicy::kTimeout);
   CHECK_THAT(first, Catch::StartsWith("rank 0 waited ") &&
                         Catch::EndsWith("s for \"program\": rank 1, 2 did not arrive in time"));
   for (const size_t rank : {size_t{1}, size_t{2}})
@@ -340,11 +340,11 @@ TEST_CASE(
     std::this_thread::sleep_for(800ms);
     all[0]->exchange_text("program", "a");
   });
-  const std::string heard = heard_in(*all[1], "program", "b", Patience::kTimeout);
+  const std::string heard = heard_in(*all[1], "program", "b", WaitPolicy::kTimeout);
   first.join();
   REQUIRE(heard.empty());
   come(*all[0], "export", 0);
-  CHECK_THAT(heard_in(*all[1], "export", "b", Patience::kTimeout),
+  CHECK_THAT(heard_in(*all[1], "export", "b", WaitPolicy::kTimeout),
              Catch::EndsWith("s for \"export\": rank 0 has not finished collecting the replies"));
 }
 
@@ -412,9 +412,9 @@ TEST_CASE("an exchange with patience waits for ranks that live, however long the
   std::vector<std::string> texts;
   std::thread worker([&] {
     std::this_thread::sleep_for(1500ms);
-    all[0]->exchange_text("export", "done", Patience::kWhileAlive);
+    all[0]->exchange_text("export", "done", WaitPolicy::kWhileAlive);
   });
-  REQUIRE_NOTHROW(texts = all[1]->exchange_text("export", "waited", Patience::kWhileAlive));
+  REQUIRE_NOTHROW(texts = all[1]->exchange_text("export", "waited", WaitPolicy::kWhileAlive));
   worker.join();
   REQUIRE(texts == std::vector<std::string>{"done", "waited"});
 }
@@ -422,7 +422,7 @@ TEST_CASE("an exchange with patience waits for ranks that live, however long the
 TEST_CASE("an exchange with patience gives up a rank that shows no sign of life") {
   auto all = Rendezvous::in_process(2, 300ms, 20ms);
   all[0].reset();
-  REQUIRE_THROWS_WITH(all[1]->exchange_text("export", "x", Patience::kWhileAlive),
+  REQUIRE_THROWS_WITH(all[1]->exchange_text("export", "x", WaitPolicy::kWhileAlive),
                       Catch::StartsWith("rank 1 waited ") &&
                           Catch::Contains("s for \"export\": rank 0 did not arrive in time\n"));
 }

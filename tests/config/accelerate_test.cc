@@ -54,10 +54,10 @@ TEST_CASE("every key of an Accelerate file that has no meaning here is named") {
   CHECK(
       problems_in("zero3.yaml") ==
       Lines{"zero3.yaml:1:1: notice: a launcher file of Accelerate; its keys without meaning here: "
-            "compute_environment, debug, downcast_bf16 (of TPUs), machine_rank (the launcher says "
-            "it), main_training_function, rdzv_backend (the launcher says it), same_network, "
-            "tpu_env (of TPUs), tpu_use_cluster (of TPUs), tpu_use_sudo (of TPUs), "
-            "deepspeed_config.deepspeed_multinode_launcher (the launcher says it), "
+            "compute_environment, debug, downcast_bf16 (for TPUs only), machine_rank (set by the "
+            "launcher), main_training_function, rdzv_backend (set by the launcher), same_network, "
+            "tpu_env (for TPUs only), tpu_use_cluster (for TPUs only), tpu_use_sudo (for TPUs "
+            "only), deepspeed_config.deepspeed_multinode_launcher (set by the launcher), "
             "deepspeed_config.zero3_init_flag (ranks read their own parts of the weights)"});
   CHECK(problems_of("c.yaml",
                     kHead + "deepspeed_config: {zero_stage: 1, zero_stagee: 1}\nnproc: 2") ==

@@ -170,8 +170,8 @@ TEST_CASE("PEFT's own file is taken in place of the section, with the folder to 
   CHECK(adapter.alpha_pattern == std::vector<std::string>{"v_proj"});
   const Folder foreign(R"({"r": 4, "path": "/etc", "target_pattern": "x"})");
   CHECK(errors(cat("adapter: ", foreign.path.string())) ==
-        "adapter.path: not a key of PEFT's files\nadapter.target_pattern: not a key of PEFT's "
-        "files\n");
+        "adapter.path: not a key of PEFT's adapter_config.json\nadapter.target_pattern: not a key "
+        "of PEFT's adapter_config.json\n");
   CHECK(errors("adapter: /not/there").find("neither here nor beside") != std::string::npos);
 }
 

@@ -136,7 +136,7 @@ TEST_CASE("contradictory elasticity is explained") {
   REQUIRE(elastic("max_train_batch_size: 3, micro_batch_sizes: [2, 4]", 1) ==
           "c.yaml:1:73: error: micro-batch 4 × 1 data-parallel rank is more than "
           "elasticity.max_train_batch_size 3\n"
-          "  remedy: raise the one or remove the other");
+          "  remedy: raise max_train_batch_size or remove that micro-batch size");
   REQUIRE(elastic(both + ", version: 0.15", 1) ==
           "c.yaml:1:91: error: elasticity.version: expected 0.1 or 0.2, found 0.15\n"
           "  remedy: use 0.2");

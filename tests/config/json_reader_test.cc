@@ -143,14 +143,15 @@ TEST_CASE("a JSON reader stops at what no config holds: keys, values and names w
     same += "\"k\": 1,\n";
   }
   REQUIRE(faults(keys + "}") ==
-          Lines{"c.json:1002:1: error: this section holds more than 1000 keys: not a config"});
+          Lines{"c.json:1002:1: error: this section holds more than 1000 keys: is this a config?"});
   REQUIRE(faults(same + "}").size() == 1000);  // one key, written twice a thousand times
   std::string list = "[";
   for (int i = 0; i < 100'000; ++i) list += "1,\n";
   REQUIRE(faults(list + "]") ==
-          Lines{"c.json:100000:1: error: holds more than 100000 values: not a config"});
+          Lines{"c.json:100000:1: error: holds more than 100000 values: is this a config?"});
   REQUIRE(faults("{\"" + std::string(257, 'k') + "\": 1}") ==
-          Lines{"c.json:1:2: error: this key has 257 bytes: not a config"});
+          Lines{"c.json:1:2: error: this key has 257 bytes, at most 256 are allowed: is "
+                "this a config?"});
 }
 
 TEST_CASE("a JSON reader tells no word that stands under the name of a secret") {

@@ -88,9 +88,10 @@ TEST_CASE("a file that cannot be read is a problem like any other") {
   REQUIRE(to_text(loaded.problems[1]) ==
           "--set train.stpes=1: error: train.stpes: unknown key (did you mean \"steps\"?)");
   REQUIRE(problems_of("c.yaml", std::string("a\0b", 3)) ==
-          Lines{"c.yaml: error: is a binary file, not a config"});
+          Lines{"c.yaml: error: the file is binary, not a config"});
   REQUIRE(problems_of("c.yaml", std::string("\xFF\xFE\x61\0:\0", 6)) ==
-          Lines{"c.yaml: error: is UTF-16 (little-endian), expected UTF-8\n  remedy: save the file "
+          Lines{"c.yaml: error: the file is UTF-16 (little-endian), expected UTF-8\n  remedy: save "
+                "the file "
                 "in UTF-8"});
   REQUIRE(problems_of("c.yaml", "[1, 2]") ==
           Lines{"c.yaml:1:1: error: expected a config with keys, found a list of 2"});

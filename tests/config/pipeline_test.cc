@@ -100,8 +100,8 @@ TEST_CASE("a schedule decides the parts of a stage unless the config does") {
       "  remedy: remove it, or write parallel.schedule: interleaved");
   REQUIRE(
       pipeline_problem("parallel: {pipeline: 2, schedule: interleaved, virtual_stages: 1}\n", 2) ==
-      "c.yaml:3:64: error: parallel.virtual_stages 1 leaves schedule interleaved nothing to "
-      "interleave\n  remedy: write 2 or more, or parallel.schedule: 1f1b");
+      "c.yaml:3:64: error: parallel.virtual_stages is 1, but schedule interleaved needs at "
+      "least 2 parts of the model a stage\n  remedy: write 2 or more, or parallel.schedule: 1f1b");
   const Lines typo = problems_of("c.yaml", "parallel: {schedule: zb-v}\n");
   REQUIRE(typo.size() == 1);
   REQUIRE(typo.front() ==

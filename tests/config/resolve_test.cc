@@ -361,9 +361,9 @@ TEST_CASE("a text that continues nothing is a notice") {
         resolved("train_batch_size: 1\ntrain: {generate: {prompt_tokens: 4}}\n" + text).problems);
   };
   REQUIRE(messages_of("") ==
-          Lines{"c.yaml:2:35: notice: train.generate: no text is written: it continues "
-                "documents of data.validation, and there is none\n"
-                "  remedy: give data.validation"});
+          Lines{"c.yaml:2:35: notice: train.generate has no effect: it continues documents "
+                "of data.validation, which is not set\n"
+                "  remedy: set data.validation"});
   REQUIRE(messages_of("data: {validation: [v.bin]}\n") == Lines{});
 }
 
@@ -499,7 +499,8 @@ TEST_CASE("a run needs a model and data, a check does not") {
           Lines{"config: error: model.path is missing: it names the model to train\n  remedy: name "
                 "a Hugging Face folder, for example --set model.path=models/SmolLM2-135M",
                 "config: error: data.train is missing: it names the data to train on\n  remedy: "
-                "name a tokenised file, for example --set data.train=data/train.bin"});
+                "name a tokenised data set, as scripts/prepare_data.py writes it: --set "
+                "data.train=data/train.bin"});
   const Resolution r =
       resolved(text + "model: {path: m}\ndata: {train: d.bin}\n", {.for_training = true});
   REQUIRE(texts(r.problems) == Lines{});

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "config/schema_docs.h"
 #include "config/schema.h"
+#include "config/schema_docs.h"
 #include "corpus.h"
 #include "helpers.h"
 #include "places.h"

@@ -113,14 +113,17 @@ TEST_CASE("a YAML reader stops at what no config holds: keys and names without e
   for (int i = 0; i <= 1000; ++i) keys += cat("k", i, ": 1\n");
   REQUIRE(
       yaml_faults(keys) ==
-      Lines{"c.yaml:1:1: error: a section holds more than 1000 keys (line 1001): not a config"});
+      Lines{
+          "c.yaml:1:1: error: a section holds more than 1000 keys (line 1001): is this a config?"});
   for (int i = 0; i < 600; ++i) merged += cat("k", i, ": 1, ");
   merged += "}\nb: &b {";
   for (int i = 600; i < 1200; ++i) merged += cat("k", i, ": 1, ");
-  REQUIRE(yaml_faults(merged + "}\nc: {<<: [*a, *b]}\n") ==
-          Lines{"c.yaml:1:1: error: a section holds more than 1000 keys (line 2): not a config"});
+  REQUIRE(
+      yaml_faults(merged + "}\nc: {<<: [*a, *b]}\n") ==
+      Lines{"c.yaml:1:1: error: a section holds more than 1000 keys (line 2): is this a config?"});
   REQUIRE(yaml_faults(std::string(257, 'k') + ": 1\n") ==
-          Lines{"c.yaml:1:1: error: a key has 257 bytes (line 1): not a config"});
+          Lines{"c.yaml:1:1: error: the key in line 1 has 257 bytes, at most 256 are allowed: "
+                "is this a config?"});
 }
 
 TEST_CASE("a YAML reader counts columns in characters wherever in a line they stand") {

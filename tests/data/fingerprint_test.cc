@@ -120,7 +120,7 @@ TEST_CASE("raw data beside a data file is not read in search of a record", "[fin
   for (const char* name : {"x.json", "meta.json"}) folder.write(name, raw + "{}]");
   const int64_t before = allocations_so_far();
   REQUIRE_FALSE(read_sidecar(path).has_value());
-  REQUIRE(raw_facts(path).origin.empty());
+  REQUIRE(read_flat_file_info(path).origin.empty());
   REQUIRE(allocations_so_far() - before < 100);
 }
 

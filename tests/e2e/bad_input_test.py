@@ -142,7 +142,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def features_that_are_not_there():
         refused("features", 3,
-                "ftrun: the config is valid, but this build cannot do what it asks for:\n"
+                "ftrun: the config is valid, but this build cannot do what it requests:\n"
                 "CONFIG:43:14: not supported yet: context parallelism (parallel.context)\n"
                 "CONFIG:31:29: not supported yet: checkpoints on every node's own disk "
                 "(checkpoint.use_node_local_storage)\n  remedy: remove these keys, or wait for a "
@@ -183,10 +183,10 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def what_cannot_be_done_yet():
-        refused("lamb", 3, "ftrun: the config is valid, but this build cannot do what it asks "
-                           "for:\n--set optimizer.type=lamb: not supported yet: the optimizer Lamb "
-                           "(optimizer.type)\n  remedy: remove these keys, or wait for a version "
-                           "that has them\n",
+        refused("lamb", 3, "ftrun: the config is valid, but this build cannot do what it "
+                           "requests:\n--set optimizer.type=lamb: not supported yet: the "
+                           "optimizer Lamb (optimizer.type)\n  remedy: remove these keys, or "
+                           "wait for a version that has them\n",
                 "--set", "optimizer.type=lamb")
 
     @case
@@ -199,7 +199,7 @@ with tempfile.TemporaryDirectory() as scratch:
         must(process, 3 if without_cuda else 5)
         why = ("this ftrun was built without CUDA" if without_cuda
                else "CUDA cannot use this machine: ")
-        assert f"GPU 0 was asked for, but {why}" in said(process), process.stderr
+        assert f"the config requests GPU 0, but {why}" in said(process), process.stderr
         assert 'or set "device": "cpu"' in said(process), process.stderr
 
     @case
@@ -245,12 +245,12 @@ with tempfile.TemporaryDirectory() as scratch:
                                '  remedy: yarn reaches them: "rope_scaling": {"rope_type": "yarn", '
                                '"factor": 2, "original_max_position_embeddings": 16} in '
                                'config.json\n') == 1), text
-        assert "not on this machine" not in shown, shown
+        assert "this machine cannot run" not in shown, shown
         large = must(ftrun("check", "--config",
                            job.config("check-much", train_micro_batch_size_per_gpu=50_000_000),
                            "-q")).stdout
-        assert re.search(r"^notice: not on this machine: this rank needs [\d.]+ TiB of main memory "
-                         r"\([\d.]+ TiB a rank; most of it "
+        assert re.search(r"^notice: this machine cannot run the config: this rank needs [\d.]+ TiB "
+                         r"of main memory \([\d.]+ TiB a rank; most of it "
                          r"activations [\d.]+ TiB a rank\), .* has [\d.]+ GiB$", large, re.M), large
 
     @case

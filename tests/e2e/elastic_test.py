@@ -159,7 +159,7 @@ with tempfile.TemporaryDirectory() as scratch:
         # Whichever rank is the first to tell what all do.
         assert ([line for line in running.lines if "restart 2 (" in line
                  and "rank 0: writing the run folder: rank 0: " in line]), text
-        assert ("given up after 2 restarts without a new checkpoint; the last failure: rank 0: "
+        assert ("gave up after 2 restarts without a new checkpoint; the last failure: rank 0: "
                 "writing the run folder: rank 0:" in text), text
 
     @waiting

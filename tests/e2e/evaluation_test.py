@@ -227,7 +227,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert message in refused.stderr and names in refused.stderr, refused.stderr
         refused = must(ftrun("--config",
                              job.config("refused", **settings(export={"which": "best"}))), 2)
-        assert "export.which: best, and no best checkpoint is kept" in refused.stderr, (
+        assert "export.which is best, but checkpoint.keep_best is not set" in refused.stderr, (
             refused.stderr)
         for name in ("train", "a/b"):
             refused = must(ftrun("--config",

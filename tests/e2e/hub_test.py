@@ -193,7 +193,7 @@ with tempfile.TemporaryDirectory() as scratch:
         publish("acme/part", job.model, FIRST)
         (cache / "models--acme--part" / "snapshots" / FIRST / "model.safetensors").unlink()
         refused("acme/part", "has neither model.safetensors",
-                f"hf download acme/part --revision {FIRST} brings what is missing")
+                f"hf download acme/part --revision {FIRST} downloads the missing files")
         said = must(ftrun("--config", job.config("no-adapter", adapter="acme/none"), env=variables),
                     2).stderr
         assert ("adapter: acme/none: there is no such folder" in said

@@ -66,7 +66,7 @@ with tempfile.TemporaryDirectory() as scratch:
         remedy = r".*; or raise that limit"
         for command in ("check", "plan"):
             told = must(limited("-v 1000000", command, "--config", config)).stdout
-            remedied(told, "notice: not on this machine: " + needs_more, remedy)
+            remedied(told, "notice: this machine cannot run the config: " + needs_more, remedy)
         assert must(limited("-v 1000000", "check", "--config",
                             config)).stdout.endswith("the config is good, but this machine cannot "
                                                      "run it\n")
@@ -101,8 +101,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def limit_of_processor_time_is_told_at_the_start():
         told = must(limited("-t 600", "--config", job.config("time", **FEW))).stderr
-        assert ("warning: a process may use 600 seconds of processor time (ulimit -t), and is "
-                "killed then; checkpoint.every and --resume auto keep what was trained\n"
+        assert ("warning: the limit on CPU time (ulimit -t) kills each process after 600 seconds; "
+                "set checkpoint.every and continue with --resume auto\n"
                 in told), told
 
     run_cases()

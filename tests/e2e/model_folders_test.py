@@ -143,9 +143,9 @@ with tempfile.TemporaryDirectory() as scratch:
                 "continues from it\n") in said, said
         (folder / "config.json").unlink()
         said = check(folder, 4)
-        assert (f"error: {folder}: is an adapter (adapter_config.json), no model\n  remedy: write "
-                f"adapter: {folder} to continue from it, and its base model as model.path (its "
-                "file says acme/base)\n") in said, said
+        assert (f"error: {folder}: is an adapter (adapter_config.json), not a model\n  remedy: "
+                f"write adapter: {folder} to continue from it, and its base model as model.path "
+                "(its file says acme/base)\n") in said, said
 
     @case
     def a_file_of_a_model_is_no_model_folder():

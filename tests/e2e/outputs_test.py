@@ -437,8 +437,8 @@ with tempfile.TemporaryDirectory() as scratch:
         shutil.copytree(step, alone / step.name)
         remedy = "  remedy: give the folder that training began from with --model\n"
         assert must(ftrun("convert", alone.parent, "--out", target), 4).stderr == (
-            f"ftrun: {alone.parent}/run.json: not there, so nothing says which model was trained\n"
-            f"{remedy}")
+            f"ftrun: {alone.parent}/run.json: does not exist, so the model that was trained is "
+            f"unknown\n{remedy}")
         record = manifest(job.out("run"))
         record["model"]["path"] = "/gone/model"
         (alone.parent / "run.json").write_text(json.dumps(record))
@@ -610,8 +610,8 @@ with tempfile.TemporaryDirectory() as scratch:
         (hub / "blobs" / "tokenizer.json").unlink()
         message = (f"ftrun: {snapshot}: files that the exported model needs cannot be read:\n"
                    "  tokenizer.json: it is a link to ../../blobs/tokenizer.json, which is not "
-                   "there\n  remedy: restore them (of a hub's cache: fetch the model again), or "
-                   "remove them from the folder\n")
+                   "there\n  remedy: restore them (in the Hub's cache: download the model again), "
+                   "or remove them from the folder\n")
         config = job.config("dead-link", **changes)
         for command in (("check", "-q", "--config", config), ("--config", config),
                         ("convert", job.out("linked"), "--out", converted)):

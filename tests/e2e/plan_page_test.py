@@ -61,17 +61,17 @@ with tempfile.TemporaryDirectory() as scratch:
         device, = rank["memory"]
         assert device["limit"] == 2 << 30
         assert device["allocated"] == answer["memory"]["device"]["total"]
-        # The fullest moment has the bytes that the plan prints for it.
-        fullest = max(range(len(device["begin"])),
+        # The peak has the bytes that the plan prints for it.
+        peak = max(range(len(device["begin"])),
                       key=lambda i: sum(column[i] for column in device["moments"].values()))
-        printed = re.search(r"^device: fullest at .*?, with .*? beside .*?: (.*)$", told.stdout,
+        printed = re.search(r"^device: peak at .*?, with .*? beside .*?: (.*)$", told.stdout,
                             re.M)[1]
         units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
         planned = {name: float(size) * units[unit] for name, size, unit in re.findall(
             r"(\w+) ([\d.]+) (B|KiB|MiB)", printed)}
         planned.pop("unused", None)
-        shown = {name: column[fullest] for name, column in device["moments"].items()
-                 if column[fullest] > 0}
+        shown = {name: column[peak] for name, column in device["moments"].items()
+                 if column[peak] > 0}
         assert shown.keys() == planned.keys() and len(shown) >= 2, (shown, printed)
         assert all(abs(shown[name] - size) < 0.01 * size for name, size in planned.items()), (
             shown, printed)

@@ -46,7 +46,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (sum(tier["total"] for tier in again["memory"].values())
                 == best["memory"]["device"]), (again["memory"], best)
         text = found.read_text()
-        assert "# Found by ftrun plan --search for 2 processors (two): " in text, text
+        assert "# Found by ftrun plan --search for 2 cores (two): " in text, text
         assert (re.search(r"^train_batch_size: 8  # sequences of a step, as before the search$",
                           text, re.M)), text
         must(ftrun("check", "--config", found))
@@ -56,7 +56,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def what_is_found_is_told_to_people():
         told = search(job.config("told", **settings)).stdout
         assert re.match(r"search: the memory of the machine is unknown: all layouts count as "
-                        r"fitting\nsearch: \d+ layouts on 2 processors \(two\), 8 "
+                        r"fitting\nsearch: \d+ layouts on 2 cores \(two\), 8 "
                         r"sequences a step: \d+ legal, 0 need too much memory by "
                         r"their bounds, \d+ planned exactly\nproved: no other layout takes less\n",
                         told), told
@@ -72,7 +72,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def memory_that_is_too_small_is_told_with_what_is_short():
         config = job.config("small", **settings)
         told = search(config, "--device-memory", "1KiB", code=5).stderr
-        assert re.search(r"none of \d+ layouts fits on 2 processors \(two\): the nearest needs "
+        assert re.search(r"none of \d+ layouts fits on 2 cores \(two\): the nearest needs "
                          r"[\d.]+ [KM]iB of a rank's 1.00 KiB, "
                          r"[\d.]+ [KM]iB too much \(", told), told
         assert "remedy: train an adapter" in told, told
@@ -125,8 +125,8 @@ with tempfile.TemporaryDirectory() as scratch:
         config = job.config("clock", **settings)
         told = search(config, "--device-memory", "1KiB", "--seconds", 0.001, code=5).stderr
         assert re.search(r"none of (\d+ layouts|the \d+ layouts planned so far \(of \d+\)) fits "
-                         r"on 2 processors ", told), told
-        assert ("remedy: give more time (--seconds): it ended before 2 nodes were searched; "
+                         r"on 2 cores ", told), told
+        assert ("remedy: raise --seconds: the time ended before 2 numbers of nodes were searched; "
                 "or train an adapter" in told), told
 
     @case

@@ -207,11 +207,11 @@ with tempfile.TemporaryDirectory() as scratch:
                         code)
 
         told = re.search(r"notice: gradient_accumulation_steps .*", checked().stdout)
-        assert (told and told[0] == ("notice: gradient_accumulation_steps 4 with pipeline 2: in "
-                                     "schedule 1f1b each stage waits 20 % of a step, with 8 "
-                                     "micro-batches 11 % (parts that take equally long)")), told
+        assert (told and told[0] == ("notice: gradient_accumulation_steps 4 with pipeline 2: "
+                                     "stages are idle 20 % of a step (schedule 1f1b, "
+                                     "equal parts); raise it to 8 for 11 %")), told
         assert "notice: gradient" not in checked("--set", "gradient_accumulation_steps=8").stdout
-        assert "waits 11 % of a step" in checked("--set", "parallel.schedule=interleaved").stdout
+        assert "are idle 11 % of a step" in checked("--set", "parallel.schedule=interleaved").stdout
         refused = checked("--set", "parallel.pipeline=8", code=2).stderr
         assert ("--set parallel.pipeline=8: error: the model's 4 decoder layers cannot be cut into "
                 "8 parts (pipeline 8)\n  remedy: use parallel.pipeline 4 or less\n") in refused, (

@@ -108,7 +108,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert text.count(" without a new checkpoint) in ") == 3, text[-3000:]
         assert ([line for line in running.lines if "restart 3 (3 of 3 without a new checkpoint) in "
                                                    "4.0s, from the start: rank 1: " in line]), text
-        assert re.search(r"error: rank 1: killed by signal 9 .*(\n.*)*\n  given up after 3 "
+        assert re.search(r"error: rank 1: killed by signal 9 .*(\n.*)*\n  gave up after 3 "
                          r"restarts without a new checkpoint; the last "
                          r"failure: rank 1: killed by signal 8", text), text[-3000:]
 

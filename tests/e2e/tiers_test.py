@@ -124,7 +124,7 @@ with tempfile.TemporaryDirectory() as scratch:
             # Training may be meant for another machine.
             told = must(ftrun("check", "--quiet", "--config", on_disk("file", folder))).stdout
             assert (f": nvme_path {folder}: {job.data} is not a folder\n" + FOLDER_REMEDY in told
-                    and "notice: not on this machine: " in told), told
+                    and "notice: this machine cannot run the config: " in told), told
 
     @case
     def folder_that_is_not_given():

@@ -25,7 +25,8 @@ bool is_possible(const LatticeCell& cell) {
   if (mesh.stages == 1 && cell.schedule != k1F1B) return false;
   if (cell.stage == 0 && cell.place != OffloadDevice::kNone) return false;
   return cell.schedule != kInterleaved ||
-         fits(PipelineSchedule::kInterleaved, mesh.stages, mesh.micro_batches / mesh.data());
+         accepts_micro_batches(PipelineSchedule::kInterleaved, mesh.stages,
+                               mesh.micro_batches / mesh.data());
 }
 
 std::vector<LatticeCell> possible_cells(const std::vector<TrainingMesh>& meshes) {

@@ -69,7 +69,7 @@ std::string failure_of(int rank, const std::function<void()>& check) {
 }
 
 constexpr const char* kRemedy =
-    "\n  remedy: check the memory, processors and GPUs of these machines (dmesg, nvidia-smi -q); "
+    "\n  remedy: check the memory, CPUs and GPUs of these machines (dmesg, nvidia-smi -q); "
     "--resume auto continues from the last checkpoint, before which this was compared too (if the "
     "ranks run on different CPU models, rounding may differ: set train.check_replicas: 0)";
 

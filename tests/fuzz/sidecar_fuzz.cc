@@ -7,6 +7,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return ftrun::fuzz::judge([&] {
     if (const auto sidecar = ftrun::read_sidecar(folder.file("x.bin")))
       ftrun::sidecar_text(*sidecar);
-    ftrun::raw_facts(folder.file("x.bin"));
+    ftrun::read_flat_file_info(folder.file("x.bin"));
   });
 }

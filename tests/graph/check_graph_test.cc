@@ -113,21 +113,22 @@ TEST_CASE("shapes that do not fit their kind are named with the shapes it needs"
   g.values[static_cast<size_t>(named(g, "qkv"))].dims = {32, 15};
   CHECK(fault(g) ==
         "block: linear n1.out:[8,16] qkv:[32,15] -> qkv.out:[8,32] needs N,I O,I [O] -> N,O: qkv "
-        "is no O,I");
+        "does not have shape O,I");
   g = block({});
   g.values[static_cast<size_t>(named(g, "gated.out"))].dims = {8, 23};
   CHECK(fault(g) ==
-        "block: gated_activation gu.out:[8,48] -> gated.out:[8,23] needs N,G -> N,F: gated.out is "
-        "no N,F");
+        "block: gated_activation gu.out:[8,48] -> gated.out:[8,23] needs N,G -> N,F: gated.out "
+        "does not have shape N,F");
   g = block({});
   g.values[static_cast<size_t>(named(g, "attention.lse"))].dims = {8, 4};
   CHECK(fault(g) ==
         "block: attention rope.out:[8,32] starts:[8] -> attention.out:[8,16] attention.lse:[8,4] "
-        "needs N,Q N -> N,A H,N: attention.lse is no H,N");
+        "needs N,Q N -> N,A H,N: attention.lse does not have shape H,N");
   g = block({});
   g.values[static_cast<size_t>(named(g, "sum"))].dims = {16, 8};
   CHECK(fault(g) ==
-        "block: add n2.sum:[8,16] down.out:[8,16] -> sum:[16,8] needs S S -> S: sum is no S");
+        "block: add n2.sum:[8,16] down.out:[8,16] -> sum:[16,8] needs S S -> S: sum does not have "
+        "shape S");
 }
 
 TEST_CASE("operands that are missing or too many are counted") {
@@ -264,7 +265,7 @@ TEST_CASE("an all-gather's blocks lie one after another or apart, and no other w
   dims = {8, 3, 5};
   CHECK(fault(g) ==
         "logits: all_gather w.out:[8,5] -> w.out.gathered:[8,3,5] needs S -> tS: "
-        "w.out.gathered is no tS");
+        "w.out.gathered does not have shape tS");
 }
 
 TEST_CASE("an operation may change a value that it reads, unless the value is given to the layer") {

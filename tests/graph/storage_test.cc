@@ -116,9 +116,9 @@ TEST_CASE("placing thousands of requests takes work by how many live together, n
   for (const int64_t micro_batches : {4, 64, 256}) {
     const std::vector<StorageRequest> requests = step_requests(80, micro_batches);
     const StorageLayout layout = pack_storage(requests, 64);
-    INFO(micro_batches << " micro-batches, " << requests.size() << " requests, " << layout.looks
+    INFO(micro_batches << " micro-batches, " << requests.size() << " requests, " << layout.examined
                        << " looks");
-    CHECK(layout.looks < micro_batches * once.looks * 5 / 4);
+    CHECK(layout.examined < micro_batches * once.examined * 5 / 4);
     CHECK(layout.bytes == once.bytes);
   }
 }
@@ -131,7 +131,7 @@ TEST_CASE("where no order reaches the bound, few are tried of very many requests
     r.first = static_cast<int64_t>(random() % 20'000);
     r.last = r.first + static_cast<int64_t>(random() % 200);
   }
-  CHECK(pack_storage(requests, 64).looks < 120'000'000);
+  CHECK(pack_storage(requests, 64).examined < 120'000'000);
 }
 
 TEST_CASE("requests of no bytes or no life get no place") {
@@ -161,7 +161,7 @@ TEST_CASE("a hole between two that live on is used") {
   CHECK(pack_storage(requests, 64).bytes == 384);
 }
 
-int64_t fullest_of(const std::vector<StorageRequest>& requests, const std::vector<int64_t>& moved) {
+int64_t peak_of(const std::vector<StorageRequest>& requests, const std::vector<int64_t>& moved) {
   int64_t fullest = 0;
   for (int64_t at = -1; at < 64; ++at) {
     int64_t live = 0;
@@ -181,15 +181,15 @@ TEST_CASE("what fills gaps of another arena meets nothing there, and makes its o
     const StorageLayout layout = pack_storage(hosts, 64);
     const int64_t room = layout.bytes + (round % 3 == 0 ? 700 : 0);
     const std::vector<int64_t> stay(guests.size(), -1);
-    const int64_t whole = fullest_of(guests, stay);
+    const int64_t whole = peak_of(guests, stay);
     const int64_t enough = round % 2 == 0 ? 0 : whole * 9 / 10;
     const std::vector<int64_t> gap = fill_gaps(guests, {hosts, layout.offset, room}, 64, enough);
     REQUIRE(gap.size() == guests.size());
     if (gap == stay) continue;
     ++filled;
-    REQUIRE(fullest_of(guests, gap) < whole);
+    REQUIRE(peak_of(guests, gap) < whole);
     // The last one moved was needed.
-    if (fullest_of(guests, gap) <= enough) ++enough_was;
+    if (peak_of(guests, gap) <= enough) ++enough_was;
     std::vector<StorageRequest> all = hosts;
     StorageLayout both{layout.offset, room, 0};
     for (size_t i = 0; i < guests.size(); ++i) {

@@ -21,9 +21,9 @@ TEST_CASE("asking for a GPU that is not there says so and what to do") {
   } catch (const Error& e) {
     const bool without_cuda = e.code() == ExitCode::kUnsupported;
     REQUIRE((without_cuda || e.code() == ExitCode::kEnvironment));
-    REQUIRE_THAT(e.message(), Catch::StartsWith("GPU 9999 was asked for, but "));
+    REQUIRE_THAT(e.message(), Catch::StartsWith("the config requests GPU 9999, but "));
     if (without_cuda)
-      REQUIRE(e.message() == "GPU 9999 was asked for, but this ftrun was built without CUDA");
+      REQUIRE(e.message() == "the config requests GPU 9999, but this ftrun was built without CUDA");
     REQUIRE_FALSE(e.remedy().empty());
   }
 }

@@ -37,7 +37,7 @@ TEST_CASE("names that are the model's own are kept", "[names]") {
                         "model.norm.weight", "lm_head.weight"});
   CHECK(names.stored.empty());
   CHECK(names.cause.empty());
-  CHECK(spelling_text(model_of(false), names).empty());
+  CHECK(stored_name_example(model_of(false), names).empty());
 }
 
 TEST_CASE("a prefix of all tensors, and wrappers anywhere, are seen through", "[names]") {
@@ -95,7 +95,7 @@ TEST_CASE("a tied matrix may be stored as the head alone, under any prefix", "[n
   stored.emplace_back("lm_head.weight");
   const StoredNames tied = find_stored_names(model_of(true), stored);
   CHECK(tied.stored == Names{{"model.embed_tokens.weight", "lm_head.weight"}});
-  CHECK(spelling_text(model_of(true), tied).empty());
+  CHECK(stored_name_example(model_of(true), tied).empty());
   CHECK(find_stored_names(model_of(false), stored).stored.empty());
   stored.emplace_back("model.embed_tokens.weight");
   CHECK(find_stored_names(model_of(true), stored).stored.empty());
@@ -104,7 +104,7 @@ TEST_CASE("a tied matrix may be stored as the head alone, under any prefix", "[n
                                          "_orig_mod.model.layers.0.self_attn.q_proj.weight",
                                          "_orig_mod.model.norm.weight"});
   CHECK(wrapped.stored.at("model.embed_tokens.weight") == "_orig_mod.lm_head.weight");
-  CHECK(spelling_text(model_of(false), wrapped) ==
+  CHECK(stored_name_example(model_of(false), wrapped) ==
         "\"_orig_mod.model.layers.0.self_attn.q_proj.weight\" for "
         "\"model.layers.0.self_attn.q_proj.weight\"");
 }

@@ -259,7 +259,7 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
                                 {pick<int64_t>(random, {0, 64, 500, 10'000}), INT64_MAX});
   StepOptions options = random_options(random, built, mesh);
   options.micro_batches = static_cast<int32_t>(1 + random() % 5);
-  while (!fits(kind, stages, options.micro_batches)) ++options.micro_batches;
+  while (!accepts_micro_batches(kind, stages, options.micro_batches)) ++options.micro_batches;
   mesh.secondary_shards = options.state.secondary_shards = random_divisor(random, mesh.shards);
   Choice choice{std::move(built), std::move(options), mesh, std::move(config)};
   choose_pipeline(random, choice, kind, stages, chunks);

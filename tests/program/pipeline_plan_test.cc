@@ -113,15 +113,14 @@ TEST_CASE("too few micro-batches are reported, with what they cost") {
   CHECK(bubble_notice(config) == "");
   config.gradient_accumulation_steps = 7;
   // 1 of 8 slots, 1 of 9.
-  CHECK(
-      bubble_notice(config) ==
-      "gradient_accumulation_steps 7 with pipeline 2: in schedule 1f1b each stage waits 12 % of a "
-      "step, with 8 micro-batches 11 % (parts that take equally long)");
+  CHECK(bubble_notice(config) ==
+        "gradient_accumulation_steps 7 with pipeline 2: stages are idle 12 % of a step (schedule "
+        "1f1b, equal parts); raise it to 8 for 11 %");
   config = piped(4, PipelineSchedule::kInterleaved, 2);
   // 3 / 2 of 8 + 3 / 2, and of 16 + 3 / 2.
   CHECK(bubble_notice(config) ==
-        "gradient_accumulation_steps 8 with pipeline 4: in schedule interleaved each stage waits "
-        "16 % of a step, with 16 micro-batches 9 % (parts that take equally long)");
+        "gradient_accumulation_steps 8 with pipeline 4: stages are idle 16 % of a step (schedule "
+        "interleaved, equal parts); raise it to 16 for 9 %");
 }
 
 }  // namespace

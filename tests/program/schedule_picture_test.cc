@@ -12,8 +12,8 @@ namespace {
 std::string picture(PipelineSchedule kind, int stages, int chunks, int32_t micro_batches,
                     size_t width, PhaseSeconds part = {1, 2, 1, 1}) {
   const std::vector<PhaseSeconds> parts(static_cast<size_t>(stages * chunks), part);
-  return schedule_picture(run_timeline(make_schedules(kind, stages, chunks, micro_batches),
-                                       traits_of(kind).placement, parts),
+  return schedule_picture(simulate_timeline(make_schedules(kind, stages, chunks, micro_batches),
+                                            traits_of(kind).placement, parts),
                           width);
 }
 
@@ -133,9 +133,10 @@ TEST_CASE("the begin of a deep pipeline is drawn up to the first backward pass o
 
 TEST_CASE("actions too short for a name are drawn without one") {
   const std::vector<PhaseSeconds> parts{{1e-6, 2e-6, 1e-6, 1e-6}, {1, 2, 1, 1}};
-  const std::string drawn = schedule_picture(
-      run_timeline(make_schedules(PipelineSchedule::k1F1B, 2, 1, 2), ChunkPlacement::kLoop, parts),
-      60);
+  const std::string drawn =
+      schedule_picture(simulate_timeline(make_schedules(PipelineSchedule::k1F1B, 2, 1, 2),
+                                         ChunkPlacement::kLoop, parts),
+                       60);
   CHECK(drawn ==
         "stage 0 | .................. |\n"
         "stage 1 | F0 B0    F1 B1     |\n");

@@ -69,7 +69,7 @@ void for_all_schedules(const Check& check) {
       for (int chunks = 1; chunks < 4; ++chunks)
         for (int32_t count = 1; count < 14; ++count) {
           const bool has = traits.has_any_chunks || traits.usual_chunks == chunks;
-          if (has && fits(traits.schedule, stages, count))
+          if (has && accepts_micro_batches(traits.schedule, stages, count))
             check(traits.schedule, stages, chunks, count);
         }
 }
@@ -170,11 +170,11 @@ TEST_CASE("a pipeline that runs a schedule comes to its end") {
 }
 
 TEST_CASE("interleaved schedules need rounds of equal size") {
-  CHECK(fits(PipelineSchedule::kInterleaved, 4, 8));
-  CHECK(fits(PipelineSchedule::kInterleaved, 4, 3));
-  CHECK(fits(PipelineSchedule::kInterleaved, 4, 10));  // two rounds of 5
-  CHECK_FALSE(fits(PipelineSchedule::kInterleaved, 4, 9));
-  CHECK(fits(PipelineSchedule::k1F1B, 4, 9));
+  CHECK(accepts_micro_batches(PipelineSchedule::kInterleaved, 4, 8));
+  CHECK(accepts_micro_batches(PipelineSchedule::kInterleaved, 4, 3));
+  CHECK(accepts_micro_batches(PipelineSchedule::kInterleaved, 4, 10));  // two rounds of 5
+  CHECK_FALSE(accepts_micro_batches(PipelineSchedule::kInterleaved, 4, 9));
+  CHECK(accepts_micro_batches(PipelineSchedule::k1F1B, 4, 9));
   CHECK_THROWS(make_schedule(PipelineSchedule::kInterleaved, 4, 2, 0, 9));
   CHECK_THROWS(make_schedule(PipelineSchedule::kZbV, 4, 1, 0, 8));
   CHECK_THROWS(make_schedule(PipelineSchedule::k1F1B, 4, 2, 0, 8));

@@ -15,8 +15,8 @@ using namespace fixtures;
 ScheduleTimeline timeline(PipelineSchedule kind, int stages, int chunks, int32_t micro_batches,
                           const PhaseSeconds& part = {1, 2, 1, 1}, double transfer = 0) {
   const std::vector<PhaseSeconds> parts(static_cast<size_t>(stages * chunks), part);
-  return run_timeline(make_schedules(kind, stages, chunks, micro_batches),
-                      traits_of(kind).placement, parts, transfer);
+  return simulate_timeline(make_schedules(kind, stages, chunks, micro_batches),
+                           traits_of(kind).placement, parts, transfer);
 }
 
 TEST_CASE("timelines of equal parts are those of another simulator", "[.needs-reference]") {
@@ -25,8 +25,8 @@ TEST_CASE("timelines of equal parts are those of another simulator", "[.needs-re
     INFO(text(golden));
     const auto lists =
         make_schedules(golden.kind, golden.stages, golden.chunks, golden.micro_batches);
-    const ScheduleTimeline line = run_timeline(lists, traits_of(golden.kind).placement,
-                                               equal_parts(golden.stages * golden.chunks));
+    const ScheduleTimeline line = simulate_timeline(lists, traits_of(golden.kind).placement,
+                                                    equal_parts(golden.stages * golden.chunks));
     const double work = golden.run.at("work");
     REQUIRE(line.makespan == golden.run.at("makespan").get<double>());
     REQUIRE(line.makespan - work == golden.run.at("bubble").get<double>());
@@ -36,8 +36,8 @@ TEST_CASE("timelines of equal parts are those of another simulator", "[.needs-re
       REQUIRE(line.stages[s].busy == work);
       REQUIRE(line.makespan - line.stages[s].busy == idle);
       REQUIRE(line.idle_share(static_cast<int>(s)) == Approx(idle / line.makespan));
-      REQUIRE(most_in_flight(lists[s]) == golden.run.at("peak_in_flight")[s].get<int32_t>());
-      REQUIRE(most_before_input_grad(lists[s]) ==
+      REQUIRE(max_in_flight(lists[s]) == golden.run.at("peak_in_flight")[s].get<int32_t>());
+      REQUIRE(max_awaiting_input_grad(lists[s]) ==
               golden.run.at("peak_before_input_grad")[s].get<int32_t>());
       span = std::max(span, line.stages[s].own_span());
     }
@@ -103,7 +103,7 @@ TEST_CASE("bubbles are those of the papers' formulas") {
 
 TEST_CASE("stages keep as many micro-batches as the papers say") {
   const auto most = [](PipelineSchedule kind, int stages, int chunks, int stage, int32_t count) {
-    return most_in_flight(make_schedule(kind, stages, chunks, stage, count));
+    return max_in_flight(make_schedule(kind, stages, chunks, stage, count));
   };
   for (int stages = 1; stages < 9; ++stages)
     for (int stage = 0; stage < stages; ++stage)
@@ -154,8 +154,8 @@ TEST_CASE("each action begins when the one before it has ended and its inputs ar
 
 TEST_CASE("unequal parts: the dearest is never idle once its inputs come in time") {
   const std::vector<PhaseSeconds> parts{{1, 2, 1, 1}, {3, 6, 3, 3}};
-  const ScheduleTimeline line =
-      run_timeline(make_schedules(PipelineSchedule::k1F1B, 2, 1, 8), ChunkPlacement::kLoop, parts);
+  const ScheduleTimeline line = simulate_timeline(make_schedules(PipelineSchedule::k1F1B, 2, 1, 8),
+                                                  ChunkPlacement::kLoop, parts);
   CHECK(line.makespan == 1 + 8 * 9 + 2);
   CHECK(line.stages[1].own_span() == line.stages[1].busy);
   CHECK(line.idle_share(0) == Approx(1 - 24.0 / 75));
@@ -164,7 +164,7 @@ TEST_CASE("unequal parts: the dearest is never idle once its inputs come in time
 TEST_CASE("lists that wait for each other have no timeline") {
   auto lists = make_schedules(PipelineSchedule::k1F1B, 2, 1, 2);
   std::swap(lists[1][0], lists[1][1]);
-  CHECK_THROWS(run_timeline(lists, ChunkPlacement::kLoop, equal_parts(2)));
+  CHECK_THROWS(simulate_timeline(lists, ChunkPlacement::kLoop, equal_parts(2)));
 }
 
 }  // namespace

@@ -97,17 +97,17 @@ TEST_CASE("a run whose run.json cannot be written has begun nevertheless") {
   const std::string path = folder / "run.json";
   RefusingFiles refusing;
   LaunchRecord record(path, {77, kStarted, kStarted}, refusing);
-  record.note({137, 0, "killed by signal 9"});
-  REQUIRE(record.begun() == LaunchRecord::Begun::kNo);
+  record.record_failure({137, 0, "killed by signal 9"});
+  REQUIRE(record.run_file() == LaunchRecord::RunFile::kNone);
   const std::string text = manifest_text(running("77", kStarted + 2));
   put_file(path, text);
-  record.note({5, 0, "disk full"});
-  REQUIRE(record.begun() == LaunchRecord::Begun::kYes);
+  record.record_failure({5, 0, "disk full"});
+  REQUIRE(record.run_file() == LaunchRecord::RunFile::kOurs);
   REQUIRE(read_file(path) == text);
   // The record stays so, whatever happens to the file.
   put_file(path, "{");
-  record.note({5, 0, "disk full"});
-  REQUIRE(record.begun() == LaunchRecord::Begun::kYes);
+  record.record_failure({5, 0, "disk full"});
+  REQUIRE(record.run_file() == LaunchRecord::RunFile::kOurs);
 }
 
 TEST_CASE("a run.json that cannot be read belongs to an unknown run") {
@@ -115,11 +115,11 @@ TEST_CASE("a run.json that cannot be read belongs to an unknown run") {
   const std::string path = folder / "run.json";
   LaunchRecord record(path, {77, kStarted, kStarted});
   put_file(path, "{");
-  record.note({137, 0, "killed by signal 9"});
-  REQUIRE(record.begun() == LaunchRecord::Begun::kUnreadable);
+  record.record_failure({137, 0, "killed by signal 9"});
+  REQUIRE(record.run_file() == LaunchRecord::RunFile::kUnreadable);
   put_file(path, manifest_text(running("78", kStarted + 2)));
-  record.note({137, 0, "killed by signal 9"});
-  REQUIRE(record.begun() == LaunchRecord::Begun::kNo);
+  record.record_failure({137, 0, "killed by signal 9"});
+  REQUIRE(record.run_file() == LaunchRecord::RunFile::kNone);
 }
 
 TEST_CASE("a start that came to write no manifest is noted with its ranks") {
@@ -127,9 +127,9 @@ TEST_CASE("a start that came to write no manifest is noted with its ranks") {
   const std::string path = folder / "run.json";
   LaunchRecord record(path, {77, kStarted, kStarted});
   put_file(path, manifest_text(running("77", kStarted)));
-  record.note({137, 1, "killed by signal 9"});
+  record.record_failure({137, 1, "killed by signal 9"});
   record.record_start(kStarted + 20, {.count = 1, .left = {1}, .why_left = "rank 1 failed twice"});
-  record.note({6, 0, "nobody came"});
+  record.record_failure({6, 0, "nobody came"});
   const RunManifest after = read_manifest(path);
   REQUIRE(after.restarts.size() == 1);
   REQUIRE(after.restarts[0].ranks.count == 1);

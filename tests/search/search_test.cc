@@ -175,7 +175,8 @@ TEST_CASE("main memory beside GPUs bounds the layouts that keep state there") {
     for (const Layout& layout : all_layouts(task)) {
       const LayoutRules::Verdict verdict = rules.of(layout);
       if (verdict.refusal != nullptr || layout.optimizer != OffloadDevice::kCpu) continue;
-      fitting += fits(task, bounds.of(layout, *verdict.facts).memory, layout.ranks()) ? 1 : 0;
+      fitting +=
+          fits_memory(task, bounds.of(layout, *verdict.facts).memory, layout.ranks()) ? 1 : 0;
     }
     return fitting;
   };

@@ -15,16 +15,16 @@ namespace {
 
 using namespace fixtures;
 
-TEST_CASE("the course's formulas give its own figures") {
+TEST_CASE("textbook formulas give the textbooks' own figures") {
   // The state has 12 bytes a parameter, 84 GB for 7 B and 840 GB for 70 B, and is divided by stage.
   CHECK(formula_state_bytes(0, 1) * 7 == 84);
   CHECK(formula_state_bytes(0, 64) * 70 == 840);
   CHECK(formula_state_bytes(1, 8) * 7 == 35);
   CHECK(formula_state_bytes(2, 8) * 7 == 22.75);
   CHECK(formula_state_bytes(3, 8) * 7 == 10.5);
-  SizeModel model{"seven", 7'000'000'000, small_config(2, false)};
+  MemoryTableModel model{"seven", 7'000'000'000, small_config(2, false)};
   model.config.hidden = 64;
-  const SizeRow row = size_row(model, {.zero = 1, .ranks = 4, .row = 32});
+  const MemoryTableRow row = size_row(model, {.zero = 1, .ranks = 4, .row = 32});
   CHECK(row.lines[0].formula == 14e9);
   CHECK(row.lines[1].formula == 14e9);
   CHECK(row.lines[2].formula == 14e9);
@@ -36,15 +36,16 @@ TEST_CASE("the course's formulas give its own figures") {
 TEST_CASE("the lines of a size add up to what the fullest rank of the plan needs") {
   std::mt19937_64 random(38);
   for (int t = 0; t < 24; ++t) {
-    SizeModel model{"small", 1'000'000, small_config(one_of<int64_t>(random, {1, 3}), t % 2 == 0)};
+    MemoryTableModel model{"small", 1'000'000,
+                           small_config(one_of<int64_t>(random, {1, 3}), t % 2 == 0)};
     model.config.hidden = one_of<int64_t>(random, {16, 64});
     model.config.vocab_rows = one_of<int64_t>(random, {32, 5000});
-    const SizeQuestion question{.zero = t % 4,
-                                .ranks = one_of<int64_t>(random, {1, 2, 8}),
-                                .row = one_of<int64_t>(random, {16, 128}),
-                                .recompute = one_of<RecomputeLevel>(
-                                    random, {RecomputeLevel::kNone, RecomputeLevel::kFull})};
-    const SizeRow row = size_row(model, question);
+    const MemoryTableQuery question{.zero = t % 4,
+                                    .ranks = one_of<int64_t>(random, {1, 2, 8}),
+                                    .row = one_of<int64_t>(random, {16, 128}),
+                                    .recompute = one_of<RecomputeLevel>(
+                                        random, {RecomputeLevel::kNone, RecomputeLevel::kFull})};
+    const MemoryTableRow row = size_row(model, question);
 
     SearchTask task;
     task.model = model.config;
@@ -63,7 +64,7 @@ TEST_CASE("the lines of a size add up to what the fullest rank of the plan needs
     const Evaluation planned = evaluate(task, layout, false);
     INFO(layout_text(layout));
     CHECK(std::llround(row.planned()) == planned.memory.device);
-    for (const SizeLine& line : row.lines) {
+    for (const MemoryTablePart& line : row.lines) {
       INFO(line.part);
       CHECK(line.planned >= 0);
       if (std::abs(line.planned - line.formula) > 1e6) CHECK(line.why != "");
@@ -73,10 +74,10 @@ TEST_CASE("the lines of a size add up to what the fullest rank of the plan needs
 
 TEST_CASE("each line of a size is its category of the plan") {
   for (const int zero : {0, 1, 2, 3}) {
-    SizeModel model{"small", 1'000'000, small_config(2, false)};
+    MemoryTableModel model{"small", 1'000'000, small_config(2, false)};
     model.config.hidden = 64;
     model.config.vocab_rows = 5000;
-    const SizeRow row = size_row(model, {.zero = zero, .ranks = 4, .row = 128});
+    const MemoryTableRow row = size_row(model, {.zero = zero, .ranks = 4, .row = 128});
     SearchTask task;
     task.model = model.config;
     std::vector<std::string> overrides = layout_overrides(4);
@@ -88,10 +89,10 @@ TEST_CASE("each line of a size is its category of the plan") {
     const TierPlan tier = memory_plan(plan_steps(config, model.config, 0)).at(Tier::kDevice);
     const auto category = [&](Category which) {
       const auto c = static_cast<size_t>(which);
-      return static_cast<double>(tier.persistent[c] + tier.at_fullest[c]);
+      return static_cast<double>(tier.persistent[c] + tier.at_peak[c]);
     };
     INFO("ZeRO " << zero);
-    CHECK(row.fullest == tier.fullest);
+    CHECK(row.peak_instr == tier.peak_instr);
     CHECK(row.lines[0].planned == category(Category::kParameters));
     CHECK(row.lines[1].planned == category(Category::kGradients));
     // Two moments and a master copy in fp32, 4 bytes each.
@@ -114,14 +115,14 @@ TEST_CASE("each line of a size is its category of the plan") {
 }
 
 TEST_CASE("a model of the exercises is told by line: a master copy is 4 bytes a parameter") {
-  const SizeModel model = size_model("1B");
-  const SizeRow row = size_row(model, {.zero = 3, .ranks = 8});
+  const MemoryTableModel model = size_model("1B");
+  const MemoryTableRow row = size_row(model, {.zero = 3, .ranks = 8});
   const auto counted = static_cast<double>(row.counted);
   CHECK(std::abs(counted / 1e9 - 1) < 0.005);
   CHECK(row.lines[3].planned / (counted / 8) == Approx(4).epsilon(0.01));
   CHECK(row.lines[2].planned / (counted / 8) == Approx(8).epsilon(0.01));
   CHECK(row.lines[2].planned / row.lines[2].formula == Approx(1).epsilon(0.01));
-  CHECK(row.waits < 0);
+  CHECK_FALSE(row.communication_wait_share);
 }
 
 }  // namespace

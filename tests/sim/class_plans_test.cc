@@ -150,10 +150,10 @@ int64_t walked_steps(const ClassPlans& all) {
   std::vector<int64_t> steps;  // of a rank of each class
   Announcements announcements;
   for (int32_t c = 0; c < all.classes().count(); ++c) {
-    const Course course =
-        joined(collective_course(all.plan(c).train.program, announcements), announcements);
+    const LaneSchedule schedule = join_collectives(
+        collective_schedule(all.plan(c).train.program, announcements), announcements);
     steps.push_back(0);
-    for (const auto& lane : course.lanes) steps.back() += static_cast<int64_t>(lane.size());
+    for (const auto& lane : schedule.lanes) steps.back() += static_cast<int64_t>(lane.size());
   }
   int64_t sum = 0;
   for (const int32_t of_class : all.classes().of_rank) sum += steps[static_cast<size_t>(of_class)];

@@ -60,11 +60,11 @@ TEST_CASE("one replica of a pipeline stands for all of them") {
   CHECK(folded->group_of(0, 1) == folded->group_of(1, 1));
   CHECK(folded->groups[static_cast<size_t>(folded->group_of(0, 1))].members ==
         std::vector<int32_t>{0, 1});
-  CHECK(folded->group_of(0, 2) == World::kStranger);
+  CHECK(folded->group_of(0, 2) == World::kNotMember);
 }
 
-TEST_CASE("ranks on equal courses are told apart by whom they meet") {
-  // Ranks 0 to 3 are on one course; 0 and 1 meet a rank on another, 2 and 3 each other.
+TEST_CASE("ranks on equal schedules are told apart by whom they meet") {
+  // Ranks 0 to 3 are on one schedule; 0 and 1 meet a rank on another, 2 and 3 each other.
   const World world = handmade_world({0, 0, 0, 0, 1}, {{0}, {0}, {1}, {1}, {0}});
   const auto folded = folded_world(world, numbers_up_to(5));
   REQUIRE(folded);
@@ -86,17 +86,17 @@ TEST_CASE("a member that does not know the group tells its group from others") {
   CHECK(folded->groups[static_cast<size_t>(folded->group_of(1, 0))].members.size() == 2);
 }
 
-bool reach_end(const World& world, const std::vector<Course>& courses) {
-  Walk walk(world, courses);
+bool reach_end(const World& world, const std::vector<LaneSchedule>& schedules) {
+  Walk walk(world, schedules);
   walk.begin();
   while (!walk.has_fault() && !walk.ready().empty()) walk.finish(walk.ready().size() - 1);
   return walk.fault().empty();
 }
 
-/// Damages a course by a step less, two in another order, another announcement, or a wait for more:
+/// Damages a schedule: a step less, two in another order, another announcement, or a wait for more:
 /// of all ranks of a class alike.
-void damage(Course& course, std::mt19937_64& random) {
-  auto& lane = course.lanes[static_cast<size_t>(course.used[random() % course.used.size()])];
+void damage(LaneSchedule& schedule, std::mt19937_64& random) {
+  auto& lane = schedule.lanes[static_cast<size_t>(schedule.used[random() % schedule.used.size()])];
   if (lane.empty()) return;
   const size_t at = random() % lane.size();
   const auto kind = random() % 4;
@@ -106,8 +106,9 @@ void damage(Course& course, std::mt19937_64& random) {
     std::swap(lane[at], lane[random() % lane.size()]);
   } else if (kind == 2) {
     lane[at].announced += 1 + static_cast<int32_t>(random() % 3);
-  } else if (!course.waits.empty()) {
-    course.waits[random() % course.waits.size()].steps += 1 + static_cast<int32_t>(random() % 3);
+  } else if (!schedule.waits.empty()) {
+    schedule.waits[random() % schedule.waits.size()].steps +=
+        1 + static_cast<int32_t>(random() % 3);
   }
 }
 
@@ -125,19 +126,19 @@ TEST_CASE("the folded world comes to its end where all ranks do, and only there"
       programs.push_back(&steps[static_cast<size_t>(rank)].program);
     const World world = world_of(classes, programs, state);
     Announcements announcements;
-    std::vector<Course> courses;
+    std::vector<LaneSchedule> schedules;
     for (const Program* program : programs)
-      courses.push_back(collective_course(*program, announcements));
+      schedules.push_back(collective_schedule(*program, announcements));
     for (int damages = 0; damages < 6; ++damages) {
       INFO("round " << round << ", " << damages << " damages: " << choice.text());
-      std::vector<Course> changed = courses;
+      std::vector<LaneSchedule> changed = schedules;
       for (int i = 0; i < damages; ++i) {
-        Course& course = changed[random() % changed.size()];
-        if (!course.used.empty()) damage(course, random);
+        LaneSchedule& schedule = changed[random() % changed.size()];
+        if (!schedule.used.empty()) damage(schedule, random);
         // The same on all ranks now and then, which harms nobody.
-        if (damages % 2 == 0) changed.assign(changed.size(), Course(course)), i = damages;
+        if (damages % 2 == 0) changed.assign(changed.size(), LaneSchedule(schedule)), i = damages;
       }
-      const auto folded = folded_world(world, course_numbers(changed));
+      const auto folded = folded_world(world, schedule_numbers(changed));
       if (!folded) continue;
       folds += folded->ranks.size() < world.ranks.size();
       const bool end = reach_end(world, changed);

@@ -35,7 +35,8 @@ MutatedCase staged(PipelineSchedule kind, int zero, bool overlap, Mesh mesh, int
   choice.options.state.stage = zero;
   choice.options.state.decays = decays_matrices;
   choice.options.state.optimizer_states.resize(1);
-  while (!fits(kind, mesh.stages, choice.options.micro_batches)) ++choice.options.micro_batches;
+  while (!accepts_micro_batches(kind, mesh.stages, choice.options.micro_batches))
+    ++choice.options.micro_batches;
   std::mt19937_64 random(7);
   const int fixed = fixed_chunks(kind);
   choose_pipeline(random, choice, kind, mesh.stages, fixed > 0 ? fixed : 2);

@@ -66,7 +66,7 @@ using Groups = std::vector<std::pair<std::string, std::vector<int32_t>>>;
 Groups groups_of(const World& world, size_t rank) {
   Groups groups;
   for (const int32_t group : world.ranks[rank].groups)
-    if (group != World::kStranger) {
+    if (group != World::kNotMember) {
       const World::Group& found = world.groups[static_cast<size_t>(group)];
       groups.emplace_back(found.name, found.members);
     }

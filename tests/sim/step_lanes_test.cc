@@ -164,7 +164,7 @@ TEST_CASE("memory over a step has the fullest moment that the plan knows") {
         }
         CHECK(points[i].begin < step.record.end);
       }
-      CHECK(fullest == sum_of(memory_plan({rank.program}).at(Tier::kDevice).at_fullest));
+      CHECK(fullest == sum_of(memory_plan({rank.program}).at(Tier::kDevice).at_peak));
     }
 }
 

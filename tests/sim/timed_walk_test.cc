@@ -23,10 +23,10 @@ using namespace fixtures;
 /// Returns a rank alone, whose instruction i takes costs[i].
 RankTime timed(const Program& program, const std::vector<InstrCost>& costs, int processors) {
   Announcements announcements;
-  const std::vector<Course> courses{whole_course(program, announcements)};
+  const std::vector<LaneSchedule> schedules{whole_schedule(program, announcements)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
-  return timed_walk(world, courses, {1, processors},
+  return timed_walk(world, schedules, {1, processors},
                     [&](int32_t, const Instr& instr) {
                       return costs[static_cast<size_t>(&instr - program.instrs.data())];
                     })
@@ -90,16 +90,16 @@ Picoseconds walked(const Config& config, const ModelConfig& model) {
   const StepPlan own = plan_steps(config, model, 0);
   const ClassPlans all(config, model, 0, own);
   std::vector<const Program*> programs;
-  std::vector<Course> courses;
+  std::vector<LaneSchedule> schedules;
   Announcements announcements;
   for (int32_t c = 0; c < all.classes().count(); ++c) {
     programs.push_back(&all.plan(c).train.program);
-    courses.push_back(whole_course(*programs.back(), announcements));
+    schedules.push_back(whole_schedule(*programs.back(), announcements));
   }
   const World world = world_of(all.classes(), programs, own.options.state);
   const auto blocks = static_cast<int32_t>(model.layers);
   const std::vector<RankTime> times =
-      timed_walk(world, courses, {1, 1}, [&](int32_t, const Instr& instr) {
+      timed_walk(world, schedules, {1, 1}, [&](int32_t, const Instr& instr) {
         const bool is_block = instr.layer >= 1 && instr.layer <= blocks;
         if (!is_block) return InstrCost{};
         switch (instr.kind) {
@@ -133,7 +133,8 @@ TEST_CASE("pipelines take what their schedules' timelines say, to the picosecond
         const double f = 1000.0 * 8 / stages;
         const std::vector<PhaseSeconds> parts(static_cast<size_t>(stages), {f, 2 * f, f, f});
         const double expected =
-            run_timeline(lists, traits_of(pipeline_schedule(config)).placement, parts).makespan;
+            simulate_timeline(lists, traits_of(pipeline_schedule(config)).placement, parts)
+                .makespan;
         CHECK(static_cast<double>(walked(config, model)) == expected);
         // Narayanan et al. 2019: stages - 1 micro-batches of forward and backward stand idle.
         if (name == PipelineSchedule::k1F1B)
@@ -149,12 +150,12 @@ struct TwoWalks {
 };
 std::optional<TwoWalks> walked_twice(const ClassPlans& plans) {
   std::vector<const Program*> programs;
-  std::vector<Course> courses;
+  std::vector<LaneSchedule> schedules;
   std::vector<int32_t> numbers;
   Announcements announcements;
   for (int32_t c = 0; c < plans.classes().count(); ++c) {
     programs.push_back(&plans.plan(c).train.program);
-    courses.push_back(whole_course(*programs.back(), announcements));
+    schedules.push_back(whole_schedule(*programs.back(), announcements));
     numbers.push_back(c);
   }
   const auto cost = [&](int32_t program, const Instr& instr) {
@@ -167,8 +168,8 @@ std::optional<TwoWalks> walked_twice(const ClassPlans& plans) {
   std::optional<World> folded = folded_world(world, numbers);
   if (!folded) return std::nullopt;
   TwoWalks walks;
-  walks.all = timed_walk(world, courses, {1, 1}, cost);
-  walks.folded = timed_walk(*folded, courses, {1, 1}, cost);
+  walks.all = timed_walk(world, schedules, {1, 1}, cost);
+  walks.folded = timed_walk(*folded, schedules, {1, 1}, cost);
   walks.folded_world = std::move(*folded);
   return walks;
 }

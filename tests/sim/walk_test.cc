@@ -148,15 +148,15 @@ TEST_CASE("an instruction is ready when what it waits for is done, whatever else
                                     {.lane = Lane::kDisk, .buffer = 2, .waits = {0, 1}},
                                     {.lane = Lane::kCompute, .buffer = 3}});
   Announcements announcements;
-  const std::vector<Course> courses{whole_course(program, announcements)};
+  const std::vector<LaneSchedule> schedules{whole_schedule(program, announcements)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
-  Walk walk(world, courses);
+  Walk walk(world, schedules);
   walk.begin();
   const auto ready = [&] {
     std::vector<InstrId> found;
-    for (const Walk::Turn turn : walk.ready())
-      found.push_back(static_cast<InstrId>(&walk.instr(turn) - program.instrs.data()));
+    for (const Walk::LaneStep lane_step : walk.ready())
+      found.push_back(static_cast<InstrId>(&walk.instr(lane_step) - program.instrs.data()));
     std::sort(found.begin(), found.end());
     return found;
   };
@@ -185,8 +185,8 @@ TEST_CASE("what depends on the decision may not come before it, and is left out 
   const World world = world_of(ranks);
   const auto walk_to = [&](bool finite, size_t steps) {
     Announcements announcements;
-    const std::vector<Course> courses{whole_course(program, announcements)};
-    Walk walk(world, courses);
+    const std::vector<LaneSchedule> schedules{whole_schedule(program, announcements)};
+    Walk walk(world, schedules);
     walk.begin(finite);
     for (size_t i = 0; i < steps; ++i) walk.finish(0);
     return walk.ready().empty()

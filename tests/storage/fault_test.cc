@@ -167,7 +167,8 @@ TEST_CASE("each thing the machine refuses is one notice") {
   });
   REQUIRE(lines ==
           Lines{"I notice: nvme_path " + f.folder.path() +
-                    " lies in memory (tmpfs): what is offloaded to it still takes memory",
+                    " lies in memory (tmpfs): what is offloaded to it still takes memory; set "
+                    "nvme_path to a folder on a disk",
                 "I notice: nvme_path " + f.folder.path() +
                     ": its file system refuses direct I/O (Invalid argument): reads and writes go "
                     "through the page cache, which takes memory and time",

@@ -70,7 +70,7 @@ TEST_CASE("any order of writes, reads and checkpoints is what a disk with copies
       };
       switch (random() % 5) {
         case 0:
-          if (map.keeps()) {
+          if (map.has_snapshot()) {
             map.end();
           } else {
             map.begin();
@@ -89,7 +89,7 @@ TEST_CASE("any order of writes, reads and checkpoints is what a disk with copies
       }
       REQUIRE(read(map.read_place(offset, kStretch * kSector)) ==
               now[static_cast<size_t>(stretch)]);
-      if (map.keeps())
+      if (map.has_snapshot())
         REQUIRE(read(map.saved_place(offset, kStretch * kSector)) ==
                 kept[static_cast<size_t>(stretch)]);
     }

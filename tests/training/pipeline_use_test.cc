@@ -33,7 +33,7 @@ class TimedWorld {
       ranks.push_back({static_cast<int>(r), &steps[r].program});
     world_ = world_of(ranks);
     for (const Program* program : world_.programs)
-      courses_.push_back(whole_course(*program, announcements_));
+      schedules_.push_back(whole_schedule(*program, announcements_));
     for (const RankProgram& rank : ranks)
       ranks_.push_back({rank.program, PhaseClock(*rank.program), {}, {}});
     for (Rank& rank : ranks_) {
@@ -44,7 +44,7 @@ class TimedWorld {
   }
 
   std::vector<PipelineSeconds> run() {
-    Walk walk(world_, courses_);
+    Walk walk(world_, schedules_);
     walk.begin();
     while (!walk.ready().empty()) {
       run_together(walk, walk.ready().front());
@@ -66,13 +66,13 @@ class TimedWorld {
   };
 
   /// Runs a collective or a transfer, which begins when the last of its ranks has reached it.
-  void run_together(const Walk& walk, Walk::Turn turn) {
-    const std::span<const int32_t> members = walk.members(turn);
+  void run_together(const Walk& walk, Walk::LaneStep lane_step) {
+    const std::span<const int32_t> members = walk.members(lane_step);
     double start = 0;
     for (const int32_t member : members)
-      start = std::max(start, come(member, walk.instr(walk.turn_of(member, turn))));
+      start = std::max(start, come(member, walk.instr(walk.lane_step_of(member, lane_step))));
     for (const int32_t member : members) {
-      const Instr& instr = walk.instr(walk.turn_of(member, turn));
+      const Instr& instr = walk.instr(walk.lane_step_of(member, lane_step));
       Rank& rank = ranks_[static_cast<size_t>(member)];
       const double end = start + seconds_(member, instr);
       if (instr.lane == Lane::kCompute) record_instr(rank, instr, end - start);
@@ -102,7 +102,7 @@ class TimedWorld {
   const InstrSeconds seconds_;
   World world_;
   Announcements announcements_;
-  std::vector<Course> courses_;
+  std::vector<LaneSchedule> schedules_;
   std::vector<Rank> ranks_;
 };
 

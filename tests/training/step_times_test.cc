@@ -54,7 +54,7 @@ std::string last_line(const std::string& text) {
 TEST_CASE("the part that is off most is named beyond 15 %, and what else ran") {
   const StepTimes shorter = step_times_of(predicted(2.0, 0), {0, 0, 1.5}, 0);
   CHECK(last_line(shorter.text({})) ==
-        "  most of the difference is in: layers; other work took less than 5 % of the processors");
+        "  most of the difference is in: layers; other work took less than 5 % of the cores");
   // Other load on the machine never makes a step shorter.
   CHECK(last_line(shorter.text({.others = 0.5})) ==
         "  most of the difference is in: layers; meanwhile other programs took 50 % of the "
@@ -62,10 +62,10 @@ TEST_CASE("the part that is off most is named beyond 15 %, and what else ran") {
   const StepTimes longer = step_times_of(predicted(1.0, 0.1), {0, 0, 2.5}, 1.0);
   CHECK(last_line(longer.text({.others = 0.3, .stolen = 0.1})) ==
         "  most of the difference is in: waits for collectives; meanwhile other programs took 30 % "
-        "and other machines took 10 % of the processors, which explains some of it");
+        "and other machines took 10 % of the cores, which explains some of it");
   CHECK(last_line(longer.text({.stolen = 0.06})) ==
         "  most of the difference is in: waits for collectives; meanwhile other machines took 6 % "
-        "of the processors, which explains some of it");
+        "of the cores, which explains some of it");
   CHECK(step_times_of(predicted(1.0, 0.1), {0, 0, 1.6}, 0.1).text({}).find("most of") ==
         std::string::npos);
 }

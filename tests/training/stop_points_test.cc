@@ -228,7 +228,7 @@ class RankRun : public fixtures::FakeRun {
 
   CheckpointGroup group(Rendezvous& rendezvous) const {
     return {rendezvous_.rank(), rendezvous_.world(), [&rendezvous](const std::string& text) {
-              return rendezvous.exchange_text("save", text, Patience::kWhileAlive);
+              return rendezvous.exchange_text("save", text, WaitPolicy::kWhileAlive);
             }};
   }
 

@@ -9,13 +9,13 @@ namespace ftrun {
 constinit const AxisKeys keys::context{
     .key = "parallel.context",
     .degree = &ParallelConfig::context,
-    .other_key = "sequence_parallel_size",
-    .other_degree = [](const Config& c) { return c.sequence_parallel_size; },
+    .deepspeed_key = "sequence_parallel_size",
+    .deepspeed_degree = [](const Config& c) { return c.sequence_parallel_size; },
     .ranks = AxisRanks::kModel,
     .support = AxisSupport::kRefused,
     .feature = "context parallelism",
     .check = nullptr,
-    .other_degrees = nullptr};
+    .suggest_degrees = nullptr};
 
 int64_t mesh_sizes::cp(const Config& config) {
   return std::max<int64_t>(1, config.parallel.context);

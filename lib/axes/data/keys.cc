@@ -92,13 +92,13 @@ void check_shard_groups(Resolving& r) {
 
 constinit const AxisKeys keys::data{.key = "parallel.data",
                                     .degree = &ParallelConfig::data,
-                                    .other_key = nullptr,
-                                    .other_degree = nullptr,
+                                    .deepspeed_key = nullptr,
+                                    .deepspeed_degree = nullptr,
                                     .ranks = AxisRanks::kData,
                                     .support = AxisSupport::kEmulated,
                                     .feature = "several GPUs",
                                     .check = check_shard_groups,
-                                    .other_degrees = nullptr};
+                                    .suggest_degrees = nullptr};
 
 int64_t mesh_sizes::dp_replicate(const Config& config) {
   return config.zero.stage > 0 ? config.parallel.data_replicate : 1;

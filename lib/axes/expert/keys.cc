@@ -20,12 +20,12 @@ void check_experts(Resolving& r) {
 
 constinit const AxisKeys keys::expert{.key = "parallel.expert",
                                       .degree = &ParallelConfig::expert,
-                                      .other_key = nullptr,
-                                      .other_degree = nullptr,
+                                      .deepspeed_key = nullptr,
+                                      .deepspeed_degree = nullptr,
                                       .ranks = AxisRanks::kWithinOthers,
                                       .support = AxisSupport::kRefused,
                                       .feature = "expert parallelism",
                                       .check = check_experts,
-                                      .other_degrees = nullptr};
+                                      .suggest_degrees = nullptr};
 
 }  // namespace ftrun

@@ -60,7 +60,9 @@ void resolve_chunks(Resolving& r) {
     if (schedule.has_any_chunks || r.is_auto(path))
       r.decide(path, std::to_string(usual), cat("schedule ", schedule.name));
   } else if (schedule.has_any_chunks && p.virtual_stages == 1) {
-    r.error(path, cat(path, " 1 leaves schedule ", schedule.name, " nothing to interleave"),
+    r.error(path,
+            cat(path, " is 1, but schedule ", schedule.name,
+                " needs at least 2 parts of the model a stage"),
             cat("write 2 or more, or parallel.schedule: ", name_of(kDefaultSchedule)));
   } else if (!schedule.has_any_chunks && p.virtual_stages != usual) {
     r.error(path,
@@ -148,13 +150,13 @@ void name_unused(Resolving& r) {
 constinit const AxisKeys keys::pipeline{
     .key = "parallel.pipeline",
     .degree = &ParallelConfig::pipeline,
-    .other_key = "pipeline.stages",
-    .other_degree = [](const Config& c) { return c.pipeline.stages; },
+    .deepspeed_key = "pipeline.stages",
+    .deepspeed_degree = [](const Config& c) { return c.pipeline.stages; },
     .ranks = AxisRanks::kModel,
     .support = AxisSupport::kEmulated,
     .feature = "pipelines",
     .check = nullptr,  // resolve_pipeline() needs the batch
-    .other_degrees = nullptr};
+    .suggest_degrees = nullptr};
 
 int64_t mesh_sizes::pp(const Config& config) {
   return std::max<int64_t>(1, config.parallel.pipeline);

@@ -18,9 +18,9 @@ struct LayerRange {
   bool operator==(const LayerRange&) const = default;
 };
 
-/// PipelineLayout says which layers each stage of a pipeline runs. The model is cut into parts,
-/// `chunks` a stage; part k sends its last layer's output to part k+1 and receives the gradient
-/// with respect to it.
+/// PipelineLayout specifies which layers each stage of a pipeline runs. The model is cut into
+/// parts, `chunks` a stage; part k sends its last layer's output to part k+1 and receives the
+/// gradient with respect to it.
 class PipelineLayout {
  public:
   /// Makes a layout of one stage that runs all layers, however many.

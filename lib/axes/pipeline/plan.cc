@@ -15,8 +15,8 @@ constexpr int kMicroBatchesAStage = 4;
 double idle_share(const Config& config, int32_t micro_batches) {
   const int stages = pipeline_stages(config), chunks = pipeline_chunks(config);
   const PipelineSchedule schedule = pipeline_schedule(config);
-  return run_timeline(make_schedules(schedule, stages, chunks, micro_batches),
-                      traits_of(schedule).placement, equal_parts(stages * chunks))
+  return simulate_timeline(make_schedules(schedule, stages, chunks, micro_batches),
+                           traits_of(schedule).placement, equal_parts(stages * chunks))
       .idle_share();
 }
 
@@ -82,11 +82,11 @@ std::string bubble_notice(const Config& config) {
   const auto count = static_cast<int64_t>(config.gradient_accumulation_steps);
   const int32_t enough = kMicroBatchesAStage * stages;
   if (stages == 1 || count >= enough) return "";
-  return cat("gradient_accumulation_steps ", count, " with pipeline ", stages, ": in schedule ",
-             name_of(config.parallel.schedule), " each stage waits ",
-             percent_text(idle_share(config, static_cast<int32_t>(count)), 0), " of a step, with ",
-             enough, " micro-batches ", percent_text(idle_share(config, enough), 0),
-             " (parts that take equally long)");
+  return cat("gradient_accumulation_steps ", count, " with pipeline ", stages, ": stages are idle ",
+             percent_text(idle_share(config, static_cast<int32_t>(count)), 0),
+             " of a step (schedule ", name_of(config.parallel.schedule),
+             ", equal parts); raise it to ", enough, " for ",
+             percent_text(idle_share(config, enough), 0));
 }
 
 }  // namespace ftrun

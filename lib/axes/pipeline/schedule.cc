@@ -48,13 +48,13 @@ class ScheduleWriter {
   std::vector<ScheduleAction> actions_;
 };
 
-void gpipe(ScheduleWriter& out, int32_t micro_batches) {
+void write_gpipe(ScheduleWriter& out, int32_t micro_batches) {
   for (int32_t m = 0; m < micro_batches; ++m) out.add(Phase::kForward);
   for (int32_t m = 0; m < micro_batches; ++m) out.add(Phase::kBackward);
 }
 
 /// Runs `warm` forward passes, then one forward for each backward.
-void one_forward_one_backward(ScheduleWriter& out, int32_t warm, int32_t micro_batches) {
+void write_1f1b(ScheduleWriter& out, int32_t warm, int32_t micro_batches) {
   for (int32_t m = 0; m < warm; ++m) out.add(Phase::kForward);
   for (int32_t m = 0; m < micro_batches; ++m) {
     out.add(Phase::kBackward);
@@ -64,7 +64,7 @@ void one_forward_one_backward(ScheduleWriter& out, int32_t warm, int32_t micro_b
 
 /// Writes a schedule with backward in two: up to `delayed` micro-batches wait for their weight
 /// gradients.
-void zero_bubble(ScheduleWriter& out, int32_t warm, int32_t delayed, int32_t micro_batches) {
+void write_zero_bubble(ScheduleWriter& out, int32_t warm, int32_t delayed, int32_t micro_batches) {
   for (int32_t m = 0; m < warm; ++m) out.add(Phase::kForward);
   for (int32_t m = 0; m < micro_batches; ++m) {
     out.add(Phase::kInputGrad);
@@ -74,7 +74,8 @@ void zero_bubble(ScheduleWriter& out, int32_t warm, int32_t delayed, int32_t mic
   out.catch_up(0);
 }
 
-/// Counts the micro-batches that pass a chunk before the stage turns to its next one.
+/// Returns the number of micro-batches that a stage runs through one chunk before it switches to
+/// the next chunk.
 int32_t round_size(int stages, int32_t micro_batches) {
   return micro_batches / std::max(1, micro_batches / stages);
 }
@@ -82,8 +83,8 @@ int32_t round_size(int stages, int32_t micro_batches) {
 /// Runs forward passes of the chunks in turn, a round of micro-batches each, and backward passes
 /// likewise from the last chunk. The warm-up includes twice the distance to the last stage, so that
 /// every other transfer has the time of an action.
-void interleaved(ScheduleWriter& out, int stages, int32_t chunks, int stage,
-                 int32_t micro_batches) {
+void write_interleaved(ScheduleWriter& out, int stages, int32_t chunks, int stage,
+                       int32_t micro_batches) {
   const int32_t round = round_size(stages, micro_batches);
   const int32_t all = chunks * micro_batches;
   const int32_t warm = std::min((chunks - 1) * round + 2 * (stages - 1 - stage), all);
@@ -98,7 +99,7 @@ void interleaved(ScheduleWriter& out, int stages, int32_t chunks, int stage,
 /// Runs chunk 0 down the stages and chunk 1 up again, so that the first stage has the loss and
 /// starts its backward passes first. The order is made for at least 2 x stages - 1 micro-batches;
 /// with fewer the missing ones are left out.
-void v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_batches) {
+void write_v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_batches) {
   const int32_t full = std::max(2 * stages - 1, micro_batches);
   const int32_t rest = stages - stage;
   for (int32_t i = 0; i < 2 * rest - 1; ++i) out.add(Phase::kForward, 0);
@@ -138,7 +139,7 @@ int fixed_chunks(PipelineSchedule schedule) {
   return traits.has_any_chunks ? 0 : traits.usual_chunks;
 }
 
-bool fits(PipelineSchedule schedule, int stages, int32_t micro_batches) {
+bool accepts_micro_batches(PipelineSchedule schedule, int stages, int32_t micro_batches) {
   return !traits_of(schedule).runs_in_rounds ||
          micro_batches % round_size(stages, micro_batches) == 0;
 }
@@ -148,25 +149,25 @@ std::vector<ScheduleAction> make_schedule(PipelineSchedule schedule, int stages,
   require(stage >= 0 && stage < stages, "the pipeline has this stage");
   require(chunks > 0 && (fixed_chunks(schedule) == 0 || fixed_chunks(schedule) == chunks),
           "there are as many chunks as the schedule has");
-  require(micro_batches > 0 && fits(schedule, stages, micro_batches),
+  require(micro_batches > 0 && accepts_micro_batches(schedule, stages, micro_batches),
           "there are as many micro-batches as the schedule is made for");
   const int32_t warm = std::min<int32_t>(stages - stage, micro_batches);
   ScheduleWriter out(chunks, micro_batches);
   switch (schedule) {
     case PipelineSchedule::kGpipe:
-      gpipe(out, micro_batches);
+      write_gpipe(out, micro_batches);
       break;
     case PipelineSchedule::k1F1B:
-      one_forward_one_backward(out, warm, micro_batches);
+      write_1f1b(out, warm, micro_batches);
       break;
     case PipelineSchedule::kInterleaved:
-      interleaved(out, stages, chunks, stage, micro_batches);
+      write_interleaved(out, stages, chunks, stage, micro_batches);
       break;
     case PipelineSchedule::kZbH1:
-      zero_bubble(out, warm, stage, micro_batches);
+      write_zero_bubble(out, warm, stage, micro_batches);
       break;
     case PipelineSchedule::kZbV:
-      v_shaped(out, stages, stage, micro_batches);
+      write_v_shaped(out, stages, stage, micro_batches);
       break;
   }
   return out.release();

@@ -12,7 +12,7 @@ namespace ftrun {
 enum class Phase : uint8_t {
   kForward,
   kBackward,    // input and weight gradients, interleaved
-  kInputGrad,   // what the stage before waits for
+  kInputGrad,   // the gradient of the chunk's input, which the previous stage waits for
   kWeightGrad,  // the rest of backward
 };
 
@@ -30,8 +30,8 @@ int part_of(ChunkPlacement placement, int stages, int stage, int chunk);
 /// Returns the number of chunks that the schedule requires of a stage; 0: any number.
 int fixed_chunks(PipelineSchedule schedule);
 /// Returns whether a schedule can run that many micro-batches. One that runs in rounds needs rounds
-/// of equal size; a round has as nearly one micro-batch for each stage as the number divides.
-bool fits(PipelineSchedule schedule, int stages, int32_t micro_batches);
+/// of equal size, of at least one micro-batch for each stage where there are that many.
+bool accepts_micro_batches(PipelineSchedule schedule, int stages, int32_t micro_batches);
 
 /// Lists the actions of stage `stage` of `stages`, `chunks` chunks each, for `micro_batches`
 /// micro-batches. Within a phase and chunk micro-batches come in ascending order, in which their

@@ -139,13 +139,13 @@ double ScheduleTimeline::idle_share() const {
   return stages.empty() ? 0 : sum / static_cast<double>(stages.size());
 }
 
-ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
-                              const ActionSeconds& seconds, double transfer) {
+ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
+                                   const ActionSeconds& seconds, double transfer) {
   return Timeline(lists, placement, seconds, transfer).run();
 }
 
-ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
-                              const std::vector<PhaseSeconds>& parts, double transfer) {
+ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
+                                   const std::vector<PhaseSeconds>& parts, double transfer) {
   require(!lists.empty() && parts.size() % lists.size() == 0,
           "a timeline has the seconds of stages x chunks parts");
   const auto stages = static_cast<int>(lists.size());
@@ -155,18 +155,18 @@ ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placemen
       const auto part = static_cast<size_t>(part_of(placement, stages, stage, action.chunk));
       seconds[static_cast<size_t>(stage)].push_back(parts.at(part).of(action.phase));
     }
-  return run_timeline(lists, placement, seconds, transfer);
+  return simulate_timeline(lists, placement, seconds, transfer);
 }
 
 std::vector<PhaseSeconds> equal_parts(int parts) {
   return std::vector<PhaseSeconds>(static_cast<size_t>(parts), {1, 2, 1, 1});
 }
 
-int32_t most_in_flight(const std::vector<ScheduleAction>& list) {
+int32_t max_in_flight(const std::vector<ScheduleAction>& list) {
   return most_until(list, Phase::kWeightGrad);
 }
 
-int32_t most_before_input_grad(const std::vector<ScheduleAction>& list) {
+int32_t max_awaiting_input_grad(const std::vector<ScheduleAction>& list) {
   return most_until(list, Phase::kInputGrad);
 }
 

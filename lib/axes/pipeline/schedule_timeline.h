@@ -7,9 +7,9 @@
 
 namespace ftrun {
 
-// The timeline of a pipeline: the lists of all stages run as soon as their inputs allow. It judges
-// a schedule before a run (by planned costs of the model's parts) and after it (by measured times
-// of each action), so it knows nothing of models.
+// The timeline of a pipeline: the lists of all stages run as soon as their inputs allow. It
+// evaluates a schedule before a run (by planned costs of the model's parts) and after it (by
+// measured times of each action), so it needs no model.
 
 /// PhaseSeconds are the seconds that the phases of a micro-batch take in one part of the model (a
 /// chunk of a stage).
@@ -24,7 +24,7 @@ struct PhaseSeconds {
 
 struct TimedAction {
   ScheduleAction action;
-  double start = 0;  // seconds from the begin of the step
+  double start = 0;  // seconds from the start of the step
   double end = 0;
 };
 
@@ -39,7 +39,7 @@ struct StageTimeline {
 
 struct ScheduleTimeline {
   std::vector<StageTimeline> stages;
-  double makespan = 0;  // seconds from the first action's begin to the last one's end
+  double makespan = 0;  // seconds from the first action's start to the last one's end
 
   /// Returns the share of the makespan in which the stage waits.
   double idle_share(int stage) const;
@@ -50,14 +50,15 @@ struct ScheduleTimeline {
 /// ActionSeconds are the seconds of each action of each stage's list.
 using ActionSeconds = std::vector<std::vector<double>>;
 
-/// Runs `lists`, one a stage, where each action takes its own seconds and an activation or gradient
-/// takes `transfer` seconds to another stage. Actions that wait for each other are a bug.
-ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
-                              const ActionSeconds& seconds, double transfer = 0);
-/// Runs the timeline where a phase takes equally long for each micro-batch; `parts` has an entry
+/// Simulates the lists, one for each stage, where each action takes its own seconds and an
+/// activation or gradient takes `transfer` seconds to another stage. Actions that wait for each
+/// other are a bug.
+ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
+                                   const ActionSeconds& seconds, double transfer = 0);
+/// Simulates the lists where a phase takes equally long for each micro-batch; `parts` has an entry
 /// for each part of the model, stages x chunks.
-ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
-                              const std::vector<PhaseSeconds>& parts, double transfer = 0);
+ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
+                                   const std::vector<PhaseSeconds>& parts, double transfer = 0);
 
 /// Returns the seconds of parts that take equally long: backward twice as long as forward, half of
 /// it for each kind of gradients.
@@ -65,9 +66,9 @@ std::vector<PhaseSeconds> equal_parts(int parts);
 
 /// Counts the most micro-batches of a chunk that a stage has begun and not finished: activations
 /// are kept from the forward pass to the end of the backward pass.
-int32_t most_in_flight(const std::vector<ScheduleAction>& list);
+int32_t max_in_flight(const std::vector<ScheduleAction>& list);
 /// Counts the most micro-batches of a chunk that a stage has begun and whose input gradients it has
 /// not finished: a micro-batch that waits only for its weight gradients keeps less.
-int32_t most_before_input_grad(const std::vector<ScheduleAction>& list);
+int32_t max_awaiting_input_grad(const std::vector<ScheduleAction>& list);
 
 }  // namespace ftrun

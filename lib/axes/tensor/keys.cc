@@ -39,13 +39,13 @@ std::string tensor_degrees(const Resolving& r) {
 constinit const AxisKeys keys::tensor{
     .key = "parallel.tensor",
     .degree = &ParallelConfig::tensor,
-    .other_key = "tensor_parallel.autotp_size",
-    .other_degree = [](const Config& c) { return c.tensor_parallel.autotp_size; },
+    .deepspeed_key = "tensor_parallel.autotp_size",
+    .deepspeed_degree = [](const Config& c) { return c.tensor_parallel.autotp_size; },
     .ranks = AxisRanks::kModel,
     .support = AxisSupport::kEmulated,
     .feature = "tensor parallelism",
     .check = nullptr,
-    .other_degrees = tensor_degrees};
+    .suggest_degrees = tensor_degrees};
 
 int64_t mesh_sizes::tp(const Config& config) {
   return std::max<int64_t>(1, config.parallel.tensor);

@@ -52,8 +52,8 @@ std::string crossing_text(const TensorCrossing& crossing, std::span<const std::s
       others == 0 ? "" : cat(", and ", others, others == 1 ? " more group" : " more groups"), ". ",
       human_bytes(crossing.bytes), " a step pass between nodes inside layers, which wait for them",
       "\n  remedy: place each tensor group on one node: as many ranks a node as a multiple of "
-      "parallel.tensor, in order "
-      "(sbatch --ntasks-per-node, srun --distribution=block), or a smaller parallel.tensor");
+      "parallel.tensor, in order (sbatch --ntasks-per-node, srun --distribution=block), or a "
+      "smaller parallel.tensor");
 }
 
 std::vector<std::string> nodes_in_order(int64_t ranks, int64_t nodes) {

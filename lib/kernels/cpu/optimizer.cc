@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "base/copy_past_caches.h"
+#include "base/copy_non_temporal.h"
 #include "base/error.h"
 #include "base/mix_bits.h"
 #include "kernels/copy.h"
@@ -154,7 +154,7 @@ void copy_streamed(std::span<const CopiedRange> ranges) {
                        std::min(kPart, range.bytes - at)});
   parallel_tasks(static_cast<int64_t>(parts.size()), [&](int64_t task) {
     const CopiedRange& part = parts[static_cast<size_t>(task)];
-    copy_past_caches(part.to, part.from, static_cast<size_t>(part.bytes));
+    copy_non_temporal(part.to, part.from, static_cast<size_t>(part.bytes));
   });
 }
 

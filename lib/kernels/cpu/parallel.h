@@ -35,8 +35,8 @@ void parallel_tasks(int64_t count, F f) {
   parallel_detail::run_tasks(count, parallel_detail::each_task<F>, &f);
 }
 
-/// Runs calls of libraries that have threads of their own in parallel. The libraries use none of
-/// these threads, because each call finds itself inside a parallel region of the one OpenMP
+/// Runs calls of multithreaded libraries in parallel, each on one thread: the library does not
+/// start its own threads, because each call finds itself inside a parallel region of the one OpenMP
 /// runtime.
 template <class F>
 void parallel_library_calls(int64_t count, F f) {

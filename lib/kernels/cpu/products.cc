@@ -34,20 +34,20 @@ char letter(bool transpose) {
   return transpose ? 'T' : 'N';
 }
 
-/// SignalsHeldBack delays signals to the calling thread while it exists. For calls of libraries:
-/// oneDNN's AVX-512 kernels of fp32 use the stack pointer as one register more, which points into
-/// their buffers on the heap, and a signal's handler would have its frame written over what lies
-/// before them. It is not known of the other libraries' kernels for other processors.
-class SignalsHeldBack {
+/// SignalBlocker delays signals to the calling thread while it exists. For calls of libraries:
+/// oneDNN's AVX-512 kernels of fp32 use the stack pointer as an additional register, which points
+/// into their buffers on the heap, and a signal's handler would have its frame written over what
+/// lies before them. Other libraries' kernels are not known to do so.
+class SignalBlocker {
  public:
-  SignalsHeldBack() {
+  SignalBlocker() {
     sigset_t all;
     sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
-  ~SignalsHeldBack() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsHeldBack(const SignalsHeldBack&) = delete;
-  SignalsHeldBack& operator=(const SignalsHeldBack&) = delete;
+  ~SignalBlocker() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalBlocker(const SignalBlocker&) = delete;
+  SignalBlocker& operator=(const SignalBlocker&) = delete;
 
  private:
   sigset_t before_{};
@@ -60,7 +60,7 @@ void multiply_column_major(const ProductCall<S, R>& p, Function function) {
   const char left = letter(p.transpose_b), right = letter(p.transpose_a);
   const R one = 1;
   // Calls run on one thread anyway. The setting is the calling thread's, and cheap: where MKL
-  // uses its AVX2 kernels on some Intel processors it computes otherwise, with other bits, when it
+  // uses its AVX2 kernels on some Intel CPUs it computes otherwise, with other bits, when it
   // believes that it has more threads.
   MKL_Set_Num_Threads_Local(1);
   function(&left, &right, &p.n, &p.m, &p.k, &one, p.b, &p.ldb, p.a, &p.lda, &p.beta, p.c, &p.ldc);
@@ -206,7 +206,7 @@ std::string describe_attention(Isa isa) {
   return isa == Isa::kAvx512Bf16 ? "bf16 by vdpbf16ps" : "bf16 widened to fp32";
 }
 
-/// Names the library that the rule would have taken, were it there.
+/// Names the library that the rule prefers and that cannot be loaded.
 std::string missing_library(const Processor& processor, const ProductRule& rule) {
   const ProductRule wanted = product_rule(processor, {});
   if (wanted.fp32 != rule.fp32) return std::string(product_library_name(wanted.fp32));
@@ -276,7 +276,7 @@ void set_product_rule(const ProductRule& rule) {
 }
 
 void multiply_with(ProductLibrary library, const ProductCall<float, float>& p) {
-  const SignalsHeldBack held_back;
+  const SignalBlocker held_back;
   switch (library) {
     case ProductLibrary::kMkl:
       return multiply_column_major(p, sgemm_);
@@ -295,7 +295,7 @@ void multiply_with(ProductLibrary library, const ProductCall<double, double>& p)
 }
 
 void multiply_with(ProductLibrary library, const ProductCall<BFloat16, float>& p) {
-  const SignalsHeldBack held_back;
+  const SignalBlocker held_back;
   if (library == ProductLibrary::kMkl) return multiply_column_major(p, gemm_bf16bf16f32_);
   require(library == ProductLibrary::kOneDnn, "bf16 is multiplied by MKL or oneDNN");
   multiply_onednn(onednn().bf16, p);

@@ -8,12 +8,12 @@
 #include "kernels/cpu/vector_kernels.h"
 
 // A rule chooses the library that multiplies matrices from vendor, instruction set and dtype, never
-// from a measurement, so one kind of processor always computes the same bits. Every library is
+// from a measurement, so one kind of CPU always computes the same bits. Every library is
 // called on one thread for fixed tiles of a product (gemm.h), so results do not depend on how the
 // library distributes work.
 namespace ftrun {
 
-/// Processor holds the properties of a processor on which the rule depends.
+/// Processor holds the properties of a CPU on which the rule depends.
 struct Processor {
   /// The vendor name that CPUID reports: "GenuineIntel", "AuthenticAMD", "HygonGenuine".
   std::string vendor;
@@ -23,7 +23,7 @@ struct Processor {
 };
 Processor this_processor();
 
-/// LibrariesAtHand says which libraries besides LibTorch's can be called on this machine.
+/// LibrariesAtHand specifies which libraries besides LibTorch's can be called on this machine.
 struct LibrariesAtHand {
   bool onednn = true;
   bool openblas = true;
@@ -38,14 +38,14 @@ struct ProductRule {
   bool operator==(const ProductRule&) const = default;
 };
 
-/// Chooses the libraries. MKL runs only its AVX2 kernel on processors of other makers. If they have
+/// Chooses the libraries. MKL runs only its AVX2 kernel on CPUs of other makers. If they have
 /// AVX-512, whole trainings are faster with oneDNN; if not, MKL is not slower (docs/benchmarks.md).
-/// bf16 is multiplied without widening on processors with instructions for it: by MKL on matrix
-/// units, else by oneDNN. `pinned` is the library to use on any processor.
+/// bf16 is multiplied without widening on CPUs with instructions for it: by MKL on matrix
+/// units, else by oneDNN. `pinned` is the library to use on any CPU.
 ProductRule product_rule(const Processor& processor, const LibrariesAtHand& at_hand,
                          std::optional<ProductLibrary> pinned = std::nullopt);
 
-/// Returns the rule that products follow: this processor's until set_product_rule().
+/// Returns the rule that products follow: this CPU's until set_product_rule().
 ProductRule product_rule_in_use();
 void set_product_rule(const ProductRule& rule);
 

@@ -15,8 +15,8 @@ namespace ftrun {
 
 namespace {
 
-/// Returns the best instruction set, or less where LibTorch's own variable limits its kernels, and
-/// so ours.
+/// Returns the best instruction set that the CPU and ATEN_CPU_CAPABILITY, which limits LibTorch's
+/// kernels too, allow.
 Isa wanted_isa() {
   const Isa best = best_isa();
   const char* const variable = std::getenv("ATEN_CPU_CAPABILITY");
@@ -66,8 +66,8 @@ Isa best_isa() {
   if (can_run(Isa::kAvx512)) return Isa::kAvx512;
   if (can_run(Isa::kAvx2)) return Isa::kAvx2;
   throw Error(ExitCode::kUnsupported,
-              "this processor has no AVX2, FMA and F16C, which ftrun's CPU kernels need",
-              "run on a processor of 2015 or later (Intel Haswell, AMD Zen), or on a GPU");
+              "this CPU has no AVX2, FMA and F16C, which ftrun's CPU kernels need",
+              "run on a CPU of 2015 or later (Intel Haswell, AMD Zen), or on a GPU");
 }
 
 void set_isa(Isa isa) {

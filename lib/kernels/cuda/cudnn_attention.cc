@@ -242,7 +242,7 @@ const void* element(const void* base, int64_t index) {
 
 }  // namespace
 
-bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens,
+bool cudnn_supports(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens,
                     bool documents) {
   const bool known = gpu.compute_major == 8 || gpu.compute_major == 9;
   const int64_t most = gpu.compute_major == 9 ? kMostCudnnHead : 128;
@@ -321,12 +321,12 @@ void CudnnAttention::prepare(const AttentionAttrs& attrs, int64_t tokens, bool d
       most_bytes = std::max(most_bytes, plan.workspace_bytes());
       made.parts.push_back({part, std::move(graph), std::move(plan), nullptr});
     }
-    // The workspace serves all parts, which run one behind the other.
+    // The workspace serves all parts, which run one after the other.
     void* const workspace = workspace_of(most_bytes);
     for (auto& part : made.parts) part.workspace = workspace;
   } catch (const Error& error) {
     if (required_ || error.code() != ExitCode::kUnsupported) throw;
-    refusal_ = error.message();
+    unsupported_reason_ = error.message();
     made.parts.clear();
   }
   prepared_.push_back(std::move(made));

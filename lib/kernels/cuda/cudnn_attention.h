@@ -21,8 +21,8 @@ namespace ftrun::cuda {
 /// multiple of 8, up to 128 elements on GPUs of compute capability 8.x and up to 256 on 9.x; rows
 /// of at least two tokens; any window; a workspace (cudnn_workspace_bytes) of at most an eighth of
 /// the GPU's memory. `documents` (rows may hold several) only on 9.x: on 8.x cuDNN's gradients of
-/// sequences from lists do not repeat their bits.
-bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens,
+/// variable-length sequences are not deterministic.
+bool cudnn_supports(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens,
                     bool documents);
 
 /// CudnnAttentionGraph holds a graph and the ids of its tensors.
@@ -69,7 +69,7 @@ class CudnnAttention {
   bool has_plans() const;
   /// Returns the reason why cuDNN does not compute a shape that it was asked to prepare; "" when it
   /// computes all.
-  const std::string& refusal() const { return refusal_; }
+  const std::string& unsupported_reason() const { return unsupported_reason_; }
   /// Returns the bytes of the workspace that the plans share; device memory.
   int64_t workspace_bytes() const;
   /// Computes attention of a shape that was prepared; `a` without lowest and first_block. One
@@ -116,7 +116,7 @@ class CudnnAttention {
   const int64_t part_bytes_;
   CudnnHandle handle_ = nullptr;
   std::vector<Prepared> prepared_;
-  std::string refusal_;
+  std::string unsupported_reason_;
   /// Workspaces, each larger than the previous one. A plan keeps the workspace that it was given,
   /// because recordings hold its address.
   std::vector<Workspace> workspaces_;

@@ -10,7 +10,7 @@ namespace ftrun::cuda {
 namespace {
 
 /// Returns cuDNN's message for a status, with the last message that it noted.
-std::string words_of(const CudnnApi& api, int status) {
+std::string error_text(const CudnnApi& api, int status) {
   char noted[512] = "";
   api.last_error(noted, sizeof noted);
   return cat(api.error_string(status), noted[0] == '\0' ? "" : ": ", noted);
@@ -74,7 +74,7 @@ CudnnDescriptor::~CudnnDescriptor() {
 
 void CudnnDescriptor::check(int status, const char* what) const {
   if (status == kCudnnSuccess) return;
-  throw_library_error(what, "cuDNN", words_of(api_, status));
+  throw_library_error(what, "cuDNN", error_text(api_, status));
 }
 
 void CudnnDescriptor::set(CudnnAttribute name, CudnnElement element, int64_t count,
@@ -91,7 +91,7 @@ void CudnnDescriptor::finalize() {
 std::optional<std::string> CudnnDescriptor::try_finalize() {
   const int status = api_.finalize(raw_);
   if (status == kCudnnSuccess) return std::nullopt;
-  return words_of(api_, status);
+  return error_text(api_, status);
 }
 
 int64_t CudnnDescriptor::get(CudnnAttribute name, CudnnElement element, int64_t room,
@@ -123,7 +123,7 @@ void CudnnPlan::run(CudnnHandle handle, std::span<const CudnnArgument> arguments
   pack.set(CudnnAttribute::kPackWorkspace, CudnnElement::kPointer, workspace);
   pack.finalize();
   const int status = api_.execute(handle, plan_.raw(), pack.raw());
-  if (status != kCudnnSuccess) throw_library_error("attention", "cuDNN", words_of(api_, status));
+  if (status != kCudnnSuccess) throw_library_error("attention", "cuDNN", error_text(api_, status));
 }
 
 int64_t CudnnGraph::tensor(const CudnnShape& shape, TensorStorage place) {

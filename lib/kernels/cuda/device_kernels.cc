@@ -40,7 +40,7 @@ cudaUUID_t uuid_of(const cudaDeviceProp& properties, int index) {
   const bool asked = cudaGetDriverEntryPointByVersion("cuDeviceGetUuid", &entry, kKnowsSlices,
                                                       cudaEnableDefault, nullptr) == cudaSuccess &&
                      entry != nullptr && reinterpret_cast<Ask>(entry)(&found, index) == 0;
-  cudaGetLastError();  // a driver that does not know is no error
+  cudaGetLastError();  // a driver that does not know is not an error
   return asked ? found : properties.uuid;
 }
 
@@ -63,15 +63,15 @@ DeviceInfo device_info(int index) {
   if (found != cudaSuccess || count == 0) {
     const char* const why = found == cudaSuccess ? "it has no GPU" : cudaGetErrorString(found);
     throw Error(ExitCode::kEnvironment,
-                cat("GPU ", index, " was asked for, but CUDA cannot use this machine: ", why),
+                cat("the config requests GPU ", index, ", but CUDA cannot use this machine: ", why),
                 "check that nvidia-smi shows the GPU, or set \"device\": \"cpu\"");
   }
   if (index < 0 || index >= count)
     throw Error(ExitCode::kEnvironment,
-                cat("GPU ", index, " was asked for, but this process sees ", count),
+                cat("the config requests GPU ", index, ", but this process sees ", count),
                 "start one rank a GPU, and check CUDA_VISIBLE_DEVICES");
   cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, index), "asking for the GPU's properties");
+  check(cudaGetDeviceProperties(&properties, index), "reading the GPU's properties");
   DeviceInfo info{.name = properties.name,
                   .index = index,
                   .compute_major = properties.major,
@@ -107,7 +107,7 @@ class CudaKernels final : public DeviceKernels {
  public:
   CudaKernels(int index, const AttentionOptions& attention)
       : info_(device_info(index)), attention_(attention) {
-    // A thread that waits for the device sleeps: the processor has updates and disk requests to do
+    // A thread that waits for the device sleeps: the CPU has updates and disk requests to do
     // meanwhile.
     check(cudaInitDevice(index, cudaDeviceScheduleBlockingSync, cudaInitDeviceFlagsAreValid),
           "opening the GPU");
@@ -238,7 +238,7 @@ class CudaKernels final : public DeviceKernels {
     return cudnn_ ? cudnn_->workspace_bytes() : 0;
   }
   std::string attention_notice() const override {
-    return cudnn_ ? cudnn_->refusal() : without_cudnn_;
+    return cudnn_ ? cudnn_->unsupported_reason() : without_cudnn_;
   }
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                const KernelContext& context, DeviceStream stream) override {

@@ -6,7 +6,7 @@ namespace ftrun {
 std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptions&) {
   throw Error(
       ExitCode::kUnsupported,
-      cat("GPU ", index, " was asked for, but this ftrun was built without CUDA"),
+      cat("the config requests GPU ", index, ", but this ftrun was built without CUDA"),
       "build with -DFTRUN_CUDA=ON on a machine with a CUDA toolkit, or set \"device\": \"cpu\"");
 }
 

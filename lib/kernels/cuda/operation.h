@@ -71,7 +71,7 @@ class Operation {
                                 offset);
   }
   int64_t workspace_bytes() const { return graph_.at(op_.workspace).bytes(); }
-  /// Throws if the plan was made for the processor's kernels, whose workspace has another layout.
+  /// Throws if the plan was made for the CPU's kernels, whose workspace has another layout.
   void require_workspace(int64_t bytes) const {
     require(workspace_bytes() >= bytes, "the plan has the scratch of this device's kernels");
   }

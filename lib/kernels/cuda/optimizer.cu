@@ -114,8 +114,9 @@ struct Noise {
       DropoutKeys keys;
 #pragma unroll
       for (int k = 0; k < V; ++k) {
-        const int64_t place = (index + k) % kNoiseStretch;
-        if (k == 0 || place == 0) keys = rounding_keys(rounding_key, (index + k) / kNoiseStretch);
+        const int64_t place = (index + k) % kElementsPerNoiseKey;
+        if (k == 0 || place == 0)
+          keys = rounding_keys(rounding_key, (index + k) / kElementsPerNoiseKey);
         const RoundingNoise noise = rounding_noise(keys, static_cast<uint32_t>(place));
         states[0][k] = noise.first;
         states[1][k] = noise.first >> 16;
@@ -235,7 +236,7 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-/// Returns the code of a share in [-1, 1], the same as the processor's
+/// Returns the code of a share in [-1, 1], the same as the CPU's
 /// (kernels/cpu/flat_kernels.inc).
 __device__ inline uint8_t code_of(const float* least, float share) {
   int code = 0;

@@ -1,6 +1,6 @@
-// Falcon of TII with rotation: layer norms, a plain MLP, attention and MLP beside each other on one
-// norm or one each, or one behind the other; q, k and v are one matrix in files, whose rows stand
-// key head by key head.
+// Falcon of TII with RoPE: layer norms, an ungated MLP, attention and MLP in parallel (on one norm,
+// or one each) or in sequence; q, k and v are one matrix in files, whose rows are ordered by key
+// head.
 #include "model/families.h"
 
 namespace ftrun {

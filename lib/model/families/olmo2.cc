@@ -1,4 +1,4 @@
-// OLMo 2 of Ai2: norms behind attention and MLP and none before them, and norms of all query heads
+// OLMo 2 of Ai2: norms after attention and MLP and none before them, and norms of all query heads
 // and of all key heads of a token.
 #include "model/families.h"
 

@@ -12,7 +12,7 @@ void read_opt(ConfigReader& reader, ModelConfig& config) {
   config.qkv_bias = config.attention_out_bias = config.mlp_bias =
       reader.flag_or("enable_bias", true);
   if (!reader.flag_or("do_layer_norm_before", true))
-    reader.unsupported("do_layer_norm_before", "norms behind the sums are not supported yet");
+    reader.unsupported("do_layer_norm_before", "norms after the sums are not supported yet");
   if (reader.flag_or("_remove_final_layer_norm", false))
     reader.unsupported("_remove_final_layer_norm", "is not supported yet");
   if (reader.whole_or("word_embed_proj_dim", config.hidden, {}) != config.hidden)

@@ -11,7 +11,8 @@ namespace ftrun::cpu {
 
 namespace {
 
-/// Shapes of one attention and where things lie in qkv rows and in the workspace.
+/// Attention holds the shapes of one attention and the offsets of its data in qkv rows and in the
+/// workspace.
 template <class S>
 struct Attention {
   Attention(const OpCall& call, const Dims& qkv_dims, bool backward)
@@ -46,7 +47,7 @@ struct Attention {
     return ((row * attrs.kv_heads + kv_head) * place.blocks + block) * tile;
   }
 
-  void find_lowest(const int32_t* starts);
+  void compute_lowest_keys(const int32_t* starts);
 
   const OpCall& call;
   const AttentionAttrs& attrs;
@@ -60,7 +61,7 @@ struct Attention {
 /// Computes max(starts, window) of each token, and the first key block that each query block needs.
 /// A token always attends to itself, whatever `starts` says.
 template <class S>
-void Attention<S>::find_lowest(const int32_t* starts) {
+void Attention<S>::compute_lowest_keys(const int32_t* starts) {
   for (int64_t row = 0; row < place.batch_rows; ++row) {
     for (int64_t t = 0; t < attrs.row_tokens; ++t) {
       const int64_t n = row * attrs.row_tokens + t;
@@ -118,7 +119,7 @@ void forward_tile(const Attention<S>& a, const S* qkv, S* out, Stat<S>* lse, int
   });
 }
 
-/// Operands of the backward pass.
+/// Backward holds the operands of the backward pass.
 template <class S>
 struct Backward : Attention<S> {
   explicit Backward(const OpCall& call)
@@ -138,14 +139,14 @@ struct Backward : Attention<S> {
   }
   /// Blocks are distributed in the order 0 1 .. C-1 C-1 .. 1 0 0 1 .., so every class gets early
   /// and late ones.
-  int64_t class_of(int64_t block) const {
+  int64_t task_class_of_block(int64_t block) const {
     const int64_t round = block / this->place.classes, seat = block % this->place.classes;
     return round % 2 == 0 ? seat : this->place.classes - 1 - seat;
   }
   /// Returns whether the class has a key block in [first, last] (its sum of a dq tile exists then).
   bool class_has(int64_t row_class, int64_t first, int64_t last) const {
     for (int64_t block = first; block <= last; ++block)
-      if (class_of(block) == row_class) return true;
+      if (task_class_of_block(block) == row_class) return true;
     return false;
   }
 
@@ -159,9 +160,9 @@ struct Backward : Attention<S> {
   int64_t out_width;
 };
 
-/// delta = da . a of each head and token.
+/// Computes delta = da . a of each head and token.
 template <class S>
-void find_delta(const Backward<S>& b) {
+void compute_delta(const Backward<S>& b) {
   const auto& vec = vector_kernels<S>();
   parallel_ranges(b.tokens, 16, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n)
@@ -173,7 +174,8 @@ void find_delta(const Backward<S>& b) {
   });
 }
 
-/// Scratch of one task of the backward pass: one key block, packed, and its gradients.
+/// KeyBlock is the scratch of one task of the backward pass: one key block, packed, and its
+/// gradients.
 template <class T>
 struct KeyBlock {
   explicit KeyBlock(int64_t tile)
@@ -212,7 +214,7 @@ KeyBlock<Compute<S>> pack_key_block(const Backward<S>& b, int64_t row, int64_t k
 template <class S>
 void backward_tile(const Backward<S>& b, const KeyBlock<Compute<S>>& key, int64_t key_block,
                    int64_t row, int64_t head, int64_t block) {
-  const int64_t first = b.first_token(row, block), row_class = b.class_of(key_block);
+  const int64_t first = b.first_token(row, block), row_class = b.task_class_of_block(key_block);
   const int64_t first_needed = b.first_block[row * b.place.blocks + block];
   vector_kernels<S>().attention_backward({
       .q = b.qkv + first * b.width + b.query_column(head),
@@ -280,7 +282,7 @@ void attention(const OpCall& call) {
   const S* const qkv = call.in<S>(0);
   S* const out = call.out<S>(0);
   Stat<S>* const lse = call.out<Stat<S>>(1);
-  a.find_lowest(call.in<int32_t>(1));
+  a.compute_lowest_keys(call.in<int32_t>(1));
   pack_keys_and_values(a, qkv);
   const int64_t rows = a.place.batch_rows, heads = a.attrs.query_heads, blocks = a.place.blocks;
   // The longest tasks are first.
@@ -294,12 +296,12 @@ void attention(const OpCall& call) {
 template <class S>
 void attention_dgrad(const OpCall& call) {
   Backward<S> b(call);
-  b.find_lowest(call.in<int32_t>(4));
-  find_delta(b);
+  b.compute_lowest_keys(call.in<int32_t>(4));
+  compute_delta(b);
   const int64_t heads = b.attrs.kv_heads, classes = b.place.classes, blocks = b.place.blocks;
   parallel_tasks(b.place.batch_rows * heads * classes, [&](int64_t task) {
     for (int64_t block = 0; block < blocks; ++block)
-      if (b.class_of(block) == task % classes)
+      if (b.task_class_of_block(block) == task % classes)
         backward_key_block(b, task / classes / heads, task / classes % heads, block);
   });
   parallel_tasks(b.place.batch_rows * b.attrs.query_heads * blocks, [&](int64_t task) {

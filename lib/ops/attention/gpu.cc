@@ -114,7 +114,7 @@ void prepare(const LayerGraph& graph, const Op& op, bool backward, const Librari
   const int64_t tokens = made.dims[0];
   const bool computes =
       libraries.cudnn != nullptr &&
-      cudnn_computes(libraries.gpu, attrs, made.dtype, tokens, libraries.documents) &&
+      cudnn_supports(libraries.gpu, attrs, made.dtype, tokens, libraries.documents) &&
       (libraries.cudnn->required() ||
        cudnn_pays(libraries.gpu, attrs.head_size, libraries.documents));
   if (computes) libraries.cudnn->prepare(attrs, tokens, libraries.documents, backward);

@@ -21,7 +21,7 @@ namespace {
 /// The products of the head, only of tokens that count: a chunk is some of them, gathered into the
 /// workspace when masked tokens lie between them. Logits are of the type T that is computed with;
 /// 16-bit operands and gradients go through the workspace's rows and panel of that type. Where the
-/// processor multiplies bf16 as it is stored, all three products are of bf16: the gradient of the
+/// CPU multiplies bf16 as it is stored, all three products are of bf16: the gradient of the
 /// logits is rounded to it, as all other gradients of activations are, and sums are fp32. A 16-bit
 /// dw is rounded once a chunk. Operands 0, 1, 2 are x, w and labels; result 1 is dx.
 template <class S>

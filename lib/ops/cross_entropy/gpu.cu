@@ -58,7 +58,7 @@ struct LogitCap {
 };
 
 /// Loads V logits from element i of a row of `count` on. With V > 1 a row has room for whole
-/// vectors: elements behind its last one are read as minus infinity, which adds nothing to a
+/// vectors: elements after its last one are read as minus infinity, which adds nothing to a
 /// softmax.
 template <int V, class T>
 __device__ Floats<V> load_logits(const T* row, int64_t i, int64_t count, LogitCap cap) {

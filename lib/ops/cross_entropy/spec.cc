@@ -48,7 +48,7 @@ struct HeadPasses {
   /// The head has a bias.
   bool bias = false;
   /// The product of the logits adds to the bias on a GPU, where a separate pass has written the
-  /// bias; on a processor the pass of the losses adds it.
+  /// bias; on a CPU the pass of the losses adds it.
   bool on_gpu = false;
   double chunks = 1;
 

@@ -143,7 +143,7 @@ __device__ inline void sort_matches(Matches& m) {
   __syncthreads();
 }
 
-/// Claims places for the parts of a row's tokens, and links them behind those that
+/// Claims places for the parts of a row's tokens, and links them after those that
 /// the row has; one thread.
 __device__ inline void claim_parts(Matches& m, int r, int64_t first_row, const HotRows& hot) {
   const int count = m.first[r + 1] - m.first[r], parts = (count + kEmbedPart - 1) / kEmbedPart;
@@ -215,7 +215,7 @@ __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int6
     list_hot_rows(m, first_row, hot);
     add_matches<T, G, V>(m, dx, own, width, rows, accumulate);
     accumulate = true;
-    if (threadIdx.x == 0) m.count = 0;  // read next behind append_matches's barrier
+    if (threadIdx.x == 0) m.count = 0;  // read next after append_matches's barrier
   }
 }
 

@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(R == 1 ? kMostThreads : 32 * kPartLanes)
   }
 }
 
-/// RowLayout says how rms_norm_gradient_rows() shares rows out: by their width and type alone.
+/// RowLayout describes how rms_norm_gradient_rows() shares rows out: by their width and type alone.
 struct RowLayout {
   /// R == kPartLanes
   bool warps;

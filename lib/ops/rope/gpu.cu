@@ -30,7 +30,7 @@ __global__ void rope_table_rows(const int32_t* positions, float* table, TableAng
 }
 
 /// The angles that rope_rows() rotates by: `half` of a row of the table from `first` on, whose
-/// sines stand table_half elements behind the cosines.
+/// sines are table_half elements after the cosines.
 struct Angles {
   int first, half, table_half;
 };

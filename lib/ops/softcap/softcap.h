@@ -7,7 +7,7 @@ namespace ftrun {
 class GraphBuilder;
 
 // softcap
-//   Bounds the logits of a model that is asked for them; the loss bounds its own.
+//   Bounds the logits of a model whose config requests it; the loss bounds its own.
 //   in:  x
 //   out: y = c tanh(x / c), same shape (out may be x)
 // softcap_dgrad

@@ -145,12 +145,12 @@ function drawMemory() {
     };
     figures.push(draw);
     const fold = element('details');
-    let fullest = 0;
-    tier.begin.forEach((begin, i) => { if (sum(i) > sum(fullest)) fullest = i; });
-    const rows = categories.map(name => [name, bytes(tier.kept[name] || 0), bytes(Math.max(0, ...(tier.moments[name] || [0]))), bytes(at(name, fullest))]);
-    rows.push(['all', bytes(categories.reduce((all, name) => all + (tier.kept[name] || 0), 0)), '', bytes(sum(fullest))]);
+    let peak = 0;
+    tier.begin.forEach((begin, i) => { if (sum(i) > sum(peak)) peak = i; });
+    const rows = categories.map(name => [name, bytes(tier.kept[name] || 0), bytes(Math.max(0, ...(tier.moments[name] || [0]))), bytes(at(name, peak))]);
+    rows.push(['all', bytes(categories.reduce((all, name) => all + (tier.kept[name] || 0), 0)), '', bytes(sum(peak))]);
     fold.append(element('summary', 'as a table'), table([{ title: 'category' }, { title: 'kept from step to step', number: true },
-      { title: 'most beside it in the step', number: true }, { title: `together at the fullest moment (${time(tier.begin[fullest])})`, number: true }], rows));
+      { title: 'most beside it in the step', number: true }, { title: `together at the peak (${time(tier.begin[peak])})`, number: true }], rows));
     chart.append(fold);
   }
 }

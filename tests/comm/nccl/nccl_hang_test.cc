@@ -240,9 +240,10 @@ TEST_CASE(
     bug(own);
   });
   CAPTURE(failures[0], failures[1]);
-  REQUIRE_THAT(failures[0], Catch::Contains("asking for an event: CUDA says an error, of the "
-                                            "stand-in (noticed in all_reduce #2 (loss, "
-                                            "8 x F32) of group world)"));
+  REQUIRE_THAT(failures[0],
+               Catch::Contains("querying an event failed: CUDA reported an error, of the "
+                               "stand-in (noticed in all_reduce #2 (loss, "
+                               "8 x F32) of group world)"));
   REQUIRE_THAT(
       failures[1],
       Catch::Contains(
@@ -269,9 +270,10 @@ TEST_CASE("nccl: where CUDA fails in NCCL's own calls, no peer is lost") {
     rendezvous.exchange_text("noticed", "");
   });
   stand_in_reset();
-  REQUIRE(failures[0] ==
-          "a collective: NCCL says unhandled cuda error: socketProgress: Connection closed "
-          "(noticed in all_reduce #1 (loss, 8 x F32) of group world)");
+  REQUIRE(
+      failures[0] ==
+      "a collective failed: NCCL reported unhandled cuda error: socketProgress: Connection closed "
+      "(noticed in all_reduce #1 (loss, 8 x F32) of group world)");
   REQUIRE(failures[1] == "");
 }
 

@@ -99,7 +99,7 @@ TEST_CASE(
         for (const bool documents : {false, true}) {
           const int64_t tokens = rows * attrs.row_tokens;
           if (documents && rows == 1) continue;  // graphs of the same operations
-          if (!cuda::cudnn_computes(info_of(device), attrs, DType::kBF16, tokens, documents))
+          if (!cuda::cudnn_supports(info_of(device), attrs, DType::kBF16, tokens, documents))
             continue;
           for (const CudnnPart& part : cudnn_parts(attrs, tokens, documents))
             for (const bool backward : {false, true}) {
@@ -136,8 +136,8 @@ TEST_CASE(
   const AttentionAttrs whole = shape(32, 8, 128, 32768);
   REQUIRE(cudnn_workspace_bytes(whole, cudnn_parts(whole, 32768, false)[0]) ==
           (int64_t{8} << 30) + (int64_t{64} << 20));
-  REQUIRE(cuda::cudnn_computes(info_of(kHopper), whole, DType::kBF16, 32768, false));
-  REQUIRE_FALSE(cuda::cudnn_computes(info_of(kAda), whole, DType::kBF16, 32768, false));
+  REQUIRE(cuda::cudnn_supports(info_of(kHopper), whole, DType::kBF16, 32768, false));
+  REQUIRE_FALSE(cuda::cudnn_supports(info_of(kAda), whole, DType::kBF16, 32768, false));
 }
 
 TEST_CASE("cudnn plans: what the table leaves out for its head size has none") {

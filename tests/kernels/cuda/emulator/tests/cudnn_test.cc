@@ -79,7 +79,7 @@ TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
       later{.compute_major = 12, .memory_bytes = kMemory};
   const auto computes = [](const DeviceInfo& gpu, int64_t head_size, DType dtype = DType::kBF16,
                            bool documents = false) {
-    return cuda::cudnn_computes(gpu, attrs_of(8, 2, head_size, 4096), dtype, 4096, documents);
+    return cuda::cudnn_supports(gpu, attrs_of(8, 2, head_size, 4096), dtype, 4096, documents);
   };
   REQUIRE((computes(hopper, 128) && computes(hopper, 256) && computes(ampere, 128) &&
            computes(ampere, 64)));
@@ -90,11 +90,11 @@ TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
   REQUIRE_FALSE(computes(hopper, 128, DType::kF32));
   REQUIRE(computes(hopper, 128, DType::kBF16, true));
   REQUIRE_FALSE(computes(ampere, 128, DType::kBF16, true));
-  REQUIRE_FALSE(cuda::cudnn_computes(hopper, attrs_of(8, 2, 128, 1), DType::kBF16, 1, false));
+  REQUIRE_FALSE(cuda::cudnn_supports(hopper, attrs_of(8, 2, 128, 1), DType::kBF16, 1, false));
   // 2^31 elements of qkv; a workspace of more than an eighth of the memory.
-  REQUIRE_FALSE(cuda::cudnn_computes(hopper, attrs_of(8, 2, 128, 4096), DType::kBF16,
+  REQUIRE_FALSE(cuda::cudnn_supports(hopper, attrs_of(8, 2, 128, 4096), DType::kBF16,
                                      int64_t{1} << 21, true));
-  REQUIRE_FALSE(cuda::cudnn_computes({.compute_major = 9, .memory_bytes = int64_t{2} << 30},
+  REQUIRE_FALSE(cuda::cudnn_supports({.compute_major = 9, .memory_bytes = int64_t{2} << 30},
                                      attrs_of(8, 2, 128, 4096), DType::kBF16, 4096, false));
   const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 2, 16, 24), 1);
   {

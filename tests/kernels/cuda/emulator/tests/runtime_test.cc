@@ -237,7 +237,7 @@ std::string refused_start(const cuda::Launch& shape) {
 }
 
 TEST_CASE("cuda runtime: the emulator starts no kernel that a GPU would not start") {
-  const std::string refusal = "starting a kernel: CUDA says an error, of the emulator";
+  const std::string refusal = "starting a kernel failed: CUDA reported an error, of the emulator";
   REQUIRE(refused_start({dim3(1, 3, 2), dim3(32, 32), 1000}) == "");
   REQUIRE(refused_start({1, dim3(32, 33)}) == refusal);
   REQUIRE(refused_start({1, dim3(1, 1, 65)}) == refusal);

@@ -26,13 +26,14 @@ struct TensorPart {
   int64_t end = 0;
 };
 
-/// FirstWeights holds the values of a model's tensors when training begins; frozen tensors keep
+/// InitialWeights holds the values of a model's tensors when training begins; frozen tensors keep
 /// these values.
-class FirstWeights {
+class InitialWeights {
  public:
   /// Borrows all arguments. A tensor of `adapter`, if there is one, is preferred to that of
   /// `folder`.
-  FirstWeights(const ModelFolder& folder, uint64_t seed = 0, const AdapterFolder* adapter = nullptr)
+  InitialWeights(const ModelFolder& folder, uint64_t seed = 0,
+                 const AdapterFolder* adapter = nullptr)
       : folder_(folder), seed_(seed), adapter_(adapter) {}
 
   /// Throws Error(kBadInput) for a folder that does not fit `model`, with the name of every tensor

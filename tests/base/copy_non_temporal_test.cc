@@ -1,4 +1,4 @@
-#include "base/copy_past_caches.h"
+#include "base/copy_non_temporal.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ TEST_CASE(
     for (const size_t at : std::vector<size_t>{0, 1, 63}) {
       const uint8_t* source = memory + room - bytes;
       std::vector<uint8_t> target(bytes + 128, 0xA5), expected = target;
-      copy_past_caches(target.data() + at, source, bytes);
+      copy_non_temporal(target.data() + at, source, bytes);
       std::memcpy(expected.data() + at, source, bytes);
       CAPTURE(bytes, at);
       REQUIRE(target == expected);

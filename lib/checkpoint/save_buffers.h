@@ -5,17 +5,17 @@
 
 namespace ftrun {
 
-/// SaveRoom is the memory through which a rank writes its checkpoints and reads them back. Its size
-/// does not depend on the model, so the memory of a save is known beforehand. It serves one save at
-/// a time.
-class SaveRoom {
+/// SaveBuffers is the memory through which a rank writes its checkpoints and reads them back. Its
+/// size does not depend on the model, so the memory of a save is known beforehand. It serves one
+/// save at a time.
+class SaveBuffers {
  public:
   /// Reserves the memory, `file_bytes` of it for pieces of the file (a multiple of 4 x 4096).
   /// Error(kEnvironment) if there is not enough.
-  explicit SaveRoom(size_t file_bytes = 4 << 20);
-  ~SaveRoom();
-  SaveRoom(const SaveRoom&) = delete;
-  SaveRoom& operator=(const SaveRoom&) = delete;
+  explicit SaveBuffers(size_t file_bytes = 4 << 20);
+  ~SaveBuffers();
+  SaveBuffers(const SaveBuffers&) = delete;
+  SaveBuffers& operator=(const SaveBuffers&) = delete;
 
   /// Makes the kernel allocate all pages of the memory now.
   void populate();

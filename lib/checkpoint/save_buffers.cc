@@ -1,4 +1,4 @@
-#include "checkpoint/save_room.h"
+#include "checkpoint/save_buffers.h"
 
 #include <sys/mman.h>
 
@@ -29,7 +29,7 @@ std::byte* map_memory(size_t bytes) {
 
 }  // namespace
 
-SaveRoom::SaveRoom(size_t file_bytes)
+SaveBuffers::SaveBuffers(size_t file_bytes)
     : file_bytes_(file_bytes),
       mapped_(map_memory(bytes() + kLargePage)),
       data_(mapped_ +
@@ -38,11 +38,11 @@ SaveRoom::SaveRoom(size_t file_bytes)
   ::madvise(data_, bytes() / kLargePage * kLargePage, MADV_HUGEPAGE);
 }
 
-SaveRoom::~SaveRoom() {
+SaveBuffers::~SaveBuffers() {
   ::munmap(mapped_, bytes() + kLargePage);
 }
 
-void SaveRoom::populate() {
+void SaveBuffers::populate() {
   std::memset(data_, 0, bytes());
 }
 

@@ -1,4 +1,4 @@
-#include "base/stand_in.h"
+#include "base/file_placeholder.h"
 
 #include <filesystem>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "base/copy_past_caches.h"
+#include "base/copy_non_temporal.h"
 
 #include <emmintrin.h>
 
@@ -16,7 +16,7 @@ constexpr size_t kSmallest = 4096;
 
 }  // namespace
 
-void copy_past_caches(void* to, const void* from, size_t bytes) {
+void copy_non_temporal(void* to, const void* from, size_t bytes) {
   auto* target = static_cast<char*>(to);
   const auto* source = static_cast<const char*>(from);
   if (bytes >= kSmallest) {

@@ -6,9 +6,9 @@
 
 namespace ftrun {
 
-/// StandIn describes a placeholder in place of a file that was never fetched: a Git LFS or
+/// FilePlaceholder describes a placeholder in place of a file that was never fetched: a Git LFS or
 /// git-annex pointer, or a web page.
-struct StandIn {
+struct FilePlaceholder {
   /// The kind of placeholder: "a Git LFS pointer"; empty where the file is the real one.
   std::string kind;
   /// The command that fetches the file, or where else to get it.
@@ -23,9 +23,9 @@ inline constexpr size_t kStandInHead = 2048;
 
 /// Finds out by its head whether the file at `path` is a pointer of Git LFS or git-annex, or the
 /// page that a web site shows of the file. The files that ftrun reads never begin like these.
-StandIn stand_in_of(const std::string& path, std::span<const std::byte> head);
+FilePlaceholder stand_in_of(const std::string& path, std::span<const std::byte> head);
 
 /// Throws Error(kBadInput) that says which placeholder lies at `path`.
-[[noreturn]] void refuse_stand_in(const std::string& path, const StandIn& found);
+[[noreturn]] void refuse_stand_in(const std::string& path, const FilePlaceholder& found);
 
 }  // namespace ftrun

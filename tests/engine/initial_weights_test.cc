@@ -1,4 +1,4 @@
-#include "engine/first_weights.h"
+#include "engine/initial_weights.h"
 
 #include <cmath>
 #include <vector>

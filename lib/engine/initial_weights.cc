@@ -1,4 +1,4 @@
-#include "engine/first_weights.h"
+#include "engine/initial_weights.h"
 
 #include <algorithm>
 #include <array>
@@ -133,14 +133,14 @@ void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64
   }
 }
 
-void FirstWeights::require_fit(const ModelDescription& model) {
+void InitialWeights::require_fit(const ModelDescription& model) {
   model_ = &model;
   require_weights(model, folder_);
   if (adapter_ != nullptr) stored_ = require_adapter(model, *adapter_);
 }
 
-void FirstWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end,
-                        std::span<float> out) const {
+void InitialWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end,
+                          std::span<float> out) const {
   if (const auto stored = stored_.find(tensor.name); stored != stored_.end())
     return read_adapter(*adapter_, stored->second, begin, end, out);
   if (tensor.initial.source == InitialSource::kRowLengths) return copy_lengths(tensor, begin, out);
@@ -149,15 +149,15 @@ void FirstWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end,
   folder_.read_f32(tensor.name, begin, end, out);
 }
 
-const TensorInfo& FirstWeights::tensor_of(const std::string& name) const {
+const TensorInfo& InitialWeights::tensor_of(const std::string& name) const {
   const auto is_named = [&](const TensorInfo& tensor) { return tensor.name == name; };
   const auto found = std::find_if(model_->tensors.begin(), model_->tensors.end(), is_named);
   if (found == model_->tensors.end()) bug(cat("the model has no ", name));
   return *found;
 }
 
-void FirstWeights::measure_lengths(const std::vector<TensorPart>& wanted, size_t threads) {
-  require(model_ != nullptr, "lengths of rows are asked for after require_fit");
+void InitialWeights::measure_lengths(const std::vector<TensorPart>& wanted, size_t threads) {
+  require(model_ != nullptr, "lengths of rows are requested after require_fit");
   for (const TensorPart& part : wanted)
     if (!stored_.contains(part.tensor->name))
       lengths_[part.tensor->name] = {
@@ -173,7 +173,7 @@ void FirstWeights::measure_lengths(const std::vector<TensorPart>& wanted, size_t
 
 /// Measures lengths as layers read the weights: values that are rounded for layers are rounded
 /// before they are measured.
-void FirstWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) const {
+void InitialWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) const {
   const std::string module = lora_module(magnitudes.name);
   // Products of one module of the files share A.
   const TensorInfo& a = tensor_of(lora_a_name(lora_module(magnitudes.file_name())));
@@ -197,8 +197,8 @@ void FirstWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) const
                  [](double length) { return static_cast<float>(length); });
 }
 
-void FirstWeights::copy_lengths(const TensorInfo& magnitudes, int64_t begin,
-                                std::span<float> out) const {
+void InitialWeights::copy_lengths(const TensorInfo& magnitudes, int64_t begin,
+                                  std::span<float> out) const {
   const auto found = lengths_.find(magnitudes.name);
   if (found == lengths_.end()) bug(cat(magnitudes.name, " is read before it is measured"));
   const auto& [first, values] = found->second;
@@ -207,7 +207,7 @@ void FirstWeights::copy_lengths(const TensorInfo& magnitudes, int64_t begin,
   std::copy_n(values.begin() + (begin - first), out.size(), out.begin());
 }
 
-void FirstWeights::release(const TensorInfo& tensor, int64_t begin, int64_t end) const {
+void InitialWeights::release(const TensorInfo& tensor, int64_t begin, int64_t end) const {
   if (tensor.initial.source == InitialSource::kFolder) folder_.release(tensor.name, begin, end);
 }
 
